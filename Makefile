@@ -70,7 +70,7 @@ hardware: ## compare NVIDIA's driver with what GPU Bailiff assumes; without a GP
 
 soak: ## an hour and a half: many more walks and histories, servers that are killed again and again, and faults put into the engine to see that the oracle finds each
 	@$(SETUP) compiler redis
-	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test walks -- --nocapture
+	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test interleavings -- --nocapture
 	BAILIFF_KILLS=25 cargo test --package bailiff-lease --test faults -- --include-ignored --nocapture
 	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture

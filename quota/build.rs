@@ -1,4 +1,4 @@
-//! Links the library so that what it calls of its own is its own, whatever the program it is in defines.
+//! Links the library so that it uses its own definitions, even if the host program defines the same symbols.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -238,7 +238,7 @@ mod tests {
             ("--web.listen-address=9837", "--web.listen-address=9837 is no HOST:PORT"),
             (
                 "--audit.max-size=64MB",
-                "--audit.max-size=64MB: `MB` is not a unit of memory here: MiB is meant?",
+                "--audit.max-size=64MB: `MB` is not a memory unit: did you mean MiB?",
             ),
             ("--audit.max-size=64", "--audit.max-size=64: `64` has no unit: write `64MiB`"),
             ("--audit.max-size=1KiB", "--audit.max-size=1KiB is too small"),

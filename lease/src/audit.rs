@@ -1,4 +1,4 @@
-//! Everything in a pool at one moment, as Redis tells it.
+//! The whole state of a pool at one moment, as the audit script returns it.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,37 @@ use serde::Deserialize;
 /// A pool at one moment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Audit {
-    /// Milliseconds since the Unix epoch by Redis' clock.
+    /// Milliseconds since the Unix epoch by the clock of Redis.
     pub now: u64,
-    /// Until then idle GPUs are withheld: the server was restarted, and holders speak first.
+    /// Idle GPUs are not granted before this time: the server was restarted, and holders can reclaim their leases
+    /// first.
     pub barrier: Option<u64>,
     /// Managed GPUs.
     pub gpus: Vec<Gpu>,
     /// Leases and tickets that have not ended.
     pub leases: Vec<Lease>,
-    /// Tickets, in the order in which they will be served.
+    /// Tickets, in the order in which they are served.
     pub queue: Vec<String>,
-    /// Agents of nodes that are there.
+    /// Registered agents of nodes.
     #[serde(default)]
     pub agents: Vec<Agent>,
-    /// What the scripts have counted: `event:NAME`, `wait:BOUND`, and all waits together as `waited`.
+    /// Counters of the scripts: `event:NAME`, `wait:BOUND`, and the sum of all waits as `waited`.
     #[serde(default)]
     pub counts: BTreeMap<String, String>,
-    /// The bounds of the waits that are counted, milliseconds.
+    /// The bounds of the wait histogram, in milliseconds.
     #[serde(default)]
     pub waits_ms: Vec<u64>,
-    /// Redis writes down what it does.
+    /// Whether Redis persists every change (`appendonly`).
     #[serde(default)]
     pub append_only: Option<bool>,
 }
 
-/// A node's agent, which looks after the dead of its PID namespace.
+/// A node's agent, which ends the leases of exited holders in its PID namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Agent {
-    /// Its host.
+    /// The machine id of its host.
     pub host: String,
-    /// Which boot of it.
+    /// The boot id.
     pub boot: String,
     /// The PID namespace.
     pub pidns: String,
@@ -47,32 +48,32 @@ pub struct Agent {
 pub struct Gpu {
     /// Its id.
     pub id: String,
-    /// The GPU that it stood for when the pool was begun, where that was known.
+    /// The UUID at the creation of the pool, if known.
     pub uuid: Option<String>,
-    /// How many times it is listed as idle: 1 where it is, more where somebody released it twice.
+    /// How many times it is in the list of idle GPUs: 1 if idle, more if it was released twice.
     pub idle: u32,
-    /// Times among those that were popped for whoever waits.
+    /// How many times it is in the gathering list, where popped GPUs wait for assignment.
     pub pot: u32,
-    /// Times among those withheld after a restart.
+    /// How many times it is in the barrier list, where idle GPUs wait after a restart.
     pub bar: u32,
     /// The lease that holds it.
     pub owner: Option<String>,
-    /// Why it is withheld, and since when.
+    /// Why it is quarantined, and since when.
     pub quarantine: Option<String>,
-    /// What GPU.py would read of it.
+    /// The record that GPU.py would read.
     pub record: Option<Record>,
 }
 
-/// A record as GPU.py writes it.
+/// A record of a GPU in GPU.py's format.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Record {
-    /// A process.
+    /// The pid of a process.
     pub pid: String,
-    /// A local time of nobody knows where.
+    /// A local time; the time zone is unknown.
     pub time: String,
-    /// The lease, where it is one of ours.
+    /// The lease, if the record was not written by GPU.py.
     pub lease: Option<String>,
-    /// What a node's agent saw of whoever wrote it, or an earlier one.
+    /// What a node's agent knows of the process that wrote this record, or an earlier one.
     #[serde(default)]
     pub seen: Option<String>,
 }
@@ -82,24 +83,25 @@ pub struct Record {
 pub struct Lease {
     /// Its name.
     pub lease: String,
-    /// `waiting` or `held`; empty where somebody has deleted it.
+    /// `waiting` or `held`; empty if the key was deleted by hand.
     #[serde(default)]
     pub state: String,
-    /// When it is forgotten unless it is renewed, in milliseconds since the Unix epoch.
+    /// When it expires unless renewed, in milliseconds since the Unix epoch.
     pub expires: f64,
-    /// All that its holder said, and what Redis noted: `want`, `gpus`, `tok`, `pid`, `user` and so on.
+    /// All other fields, from the holder and from Redis: `want`, `gpus`, `tok`, `pid`, `user` and so on.
     #[serde(flatten)]
     pub about: BTreeMap<String, serde_json::Value>,
 }
 
 impl Lease {
-    /// One of the things that are known of it.
+    /// The value of a field.
     #[must_use]
     pub fn get(&self, field: &str) -> Option<&str> {
         self.about.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Its holder has said that he knows of it; not yet so where it was granted, or asked back, just now.
+    /// Whether the holder has acknowledged the lease. A lease that was just granted or reclaimed is not yet
+    /// acknowledged.
     #[must_use]
     pub fn is_acknowledged(&self) -> bool {
         self.state == "held" && (self.get("renewed").is_some() || self.get("known").is_some())

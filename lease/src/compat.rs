@@ -1,5 +1,5 @@
-//! What GPU.py knows of a pool, read from its own keys; and what its rules allow that ours do not: to give back what
-//! somebody else has, and to begin again under whoever holds.
+//! The view of a pool that GPU.py has, read from its own keys, and the operations that only its rules allow: releasing
+//! a GPU that another client holds, and recreating a pool while leases are held.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use redis::Script;
 use crate::pool::{Init, Pool};
 use crate::{LeaseError, Op};
 
-/// One moment of three keys. Not MULTI: redis 1.8.1 panics where a user may not call that.
+/// Reads three keys atomically. Not with MULTI, because redis 1.8.1 panics if the user may not call that.
 static VIEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local all = function(key) return redis.call('LRANGE', key, 0, -1) end
@@ -17,8 +17,8 @@ static VIEW: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// Deletes those lists of GPU.py's that are of another type, as it does itself before it begins a pool or deletes one. A
-/// lease that is held, or a pool that is not to be begun again, is left as it is.
+/// Deletes lists of GPU.py that have another type, as GPU.py does before it creates or deletes a pool. Does nothing if
+/// a lease is held or the pool exists, unless forced.
 static REPLACE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local force, held = ARGV[1], redis.call('HLEN', KEYS[1])
@@ -33,50 +33,50 @@ static REPLACE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// What GPU.py would read, at one moment.
+/// The pool as GPU.py reads it, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
-    /// Whether the pool was begun.
+    /// Whether the pool exists.
     pub begun: bool,
-    /// How many GPUs there were when it was begun.
+    /// The number of GPUs at its creation.
     pub count: Option<u32>,
     /// Ids of managed GPUs.
     pub managed: Vec<String>,
-    /// Ids of idle GPUs, one twice that was released twice.
+    /// Ids of idle GPUs; an id that was released twice appears twice.
     pub idle: Vec<String>,
 }
 
-/// A pid and a time, as far as they are there.
+/// The pid and time of a record, if present.
 pub type Recorded = (Option<String>, Option<String>);
 
-/// How it went that a GPU was given back by its number.
+/// The result of releasing a GPU by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Given {
-    /// It is free.
+pub enum NumberedRelease {
+    /// It was released.
     Released,
-    /// Nobody has it.
+    /// It was idle.
     Idle,
-    /// The pool does not know it.
+    /// It is not in the pool.
     Unmanaged,
-    /// A lease has it that ends with its holder alone.
+    /// A lease holds it that only its holder can end.
     Held(String),
     /// It is quarantined, for this reason.
     Quarantined(String),
 }
 
-/// Whether a pool is begun over what is there.
+/// Whether to create a pool over an existing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Force {
-    /// Not over another.
+    /// Not if a pool exists.
     No,
-    /// Over another, if nobody holds a lease.
+    /// Over an existing pool, if no lease is held.
     Over,
-    /// Under whoever holds a lease; his lease ends.
+    /// Over an existing pool; held leases end.
     Under,
 }
 
 impl Force {
-    /// As scripts read it.
+    /// The value that the scripts expect.
     const fn digit(self) -> &'static str {
         match self {
             Self::No => "0",
@@ -87,33 +87,33 @@ impl Force {
 }
 
 impl Pool {
-    /// Asks whether anybody is there.
+    /// Checks that the server answers.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn ping(&mut self) -> Result<(), LeaseError> {
         self.with(|connection| redis::cmd("PING").exec(connection))
     }
 
-    /// What GPU.py would read.
+    /// The pool as GPU.py reads it.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn view(&mut self) -> Result<View, LeaseError> {
-        let mut look = VIEW.prepare_invoke();
+        let mut script = VIEW.prepare_invoke();
         for name in ["INIT", "MANAGED", "IDLE"] {
-            look.key(format!("{}_{name}", self.prefix));
+            script.key(format!("{}_{name}", self.prefix));
         }
         let (begun, managed, idle): (BTreeMap<String, String>, _, _) =
-            self.with(|connection| look.invoke(connection))?;
+            self.with(|connection| script.invoke(connection))?;
         let count = begun.get("GPUCOUNT").and_then(|count| count.parse().ok());
         Ok(View { begun: !begun.is_empty(), count, managed, idle })
     }
 
-    /// Lines of GPU.py's log, the oldest first.
+    /// The lines of GPU.py's log, the oldest first.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn lines(&mut self) -> Result<Vec<String>, LeaseError> {
         let mut all = redis::cmd("LRANGE");
         all.arg(format!("{}_EVENTS", self.prefix)).arg(0).arg(-1);
@@ -122,10 +122,10 @@ impl Pool {
         Ok(events)
     }
 
-    /// The records of GPUs.
+    /// The records of these GPUs.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn records(&mut self, ids: &[String]) -> Result<Vec<Recorded>, LeaseError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -137,10 +137,10 @@ impl Pool {
         self.with(|connection| pipe.query(connection))
     }
 
-    /// Begins a pool of these GPUs, of so many that there are.
+    /// Creates a pool of these GPUs; `count` is the number of GPUs of the host.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn begin(
         &mut self,
         (gpus, count): (&[(u32, Option<String>)], usize),
@@ -157,11 +157,11 @@ impl Pool {
             "done" => Ok(Init::Done(count)),
             "initialised" => Ok(Init::Already(count)),
             "held" => Ok(Init::Held(count)),
-            other => Err(LeaseError::Strange(other.to_owned())),
+            other => Err(LeaseError::Unexpected(other.to_owned())),
         }
     }
 
-    /// Calls a script, and once more where lists of GPU.py's were of another type and could be deleted.
+    /// Calls a script. If lists of GPU.py have another type and can be deleted, calls it again.
     fn replacing(&mut self, op: Op, arguments: &[String], force: Force) -> Result<(String, u64), LeaseError> {
         let refused = match self.call(op, arguments) {
             Err(refused @ LeaseError::WrongType(_)) => refused,
@@ -174,17 +174,17 @@ impl Pool {
         }
         match self.with(|connection| replace.invoke::<(String, u64)>(connection)) {
             Ok((how, _)) if how == "done" => self.call(op, arguments),
-            // It names the key.
+            // The first error names the key.
             Err(LeaseError::WrongType(_)) => Err(refused),
             answer => answer,
         }
     }
 
-    /// Deletes a pool and the keys of ours, with the leases that are held only where that is forced; returns how many those
-    /// are where it is not done.
+    /// Deletes a pool and all keys of this program. If leases are held and that is not forced, returns their number and
+    /// deletes nothing.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn forget(&mut self, force: Force) -> Result<Result<(), u64>, LeaseError> {
         let over = if force == Force::No { Force::Over } else { force };
         let arguments = [u8::from(force == Force::Under).to_string()];
@@ -192,29 +192,38 @@ impl Pool {
         Ok(if how == "held" { Err(count) } else { Ok(()) })
     }
 
-    /// Gives a GPU back by its number, whoever has it; `pid` is who says so, for the log.
+    /// Releases a GPU by its number, whichever client holds it; `pid` is the caller, for the log.
     ///
     /// # Errors
-    /// Where there is no answer.
-    pub fn give(&mut self, id: &str, (offset, pid): (i32, u32)) -> Result<Given, LeaseError> {
+    /// If there is no answer.
+    pub fn release_by_number(
+        &mut self,
+        id: &str,
+        (offset, pid): (i32, u32),
+    ) -> Result<NumberedRelease, LeaseError> {
         let (how, why): (String, String) =
             self.call(Op::Give, &[id.to_owned(), offset.to_string(), pid.to_string()])?;
         Ok(match how.as_str() {
-            "released" => Given::Released,
-            "idle" => Given::Idle,
-            "unmanaged" => Given::Unmanaged,
-            "held" => Given::Held(why),
-            "quarantined" => Given::Quarantined(why),
-            _ => return Err(LeaseError::Strange(how)),
+            "released" => NumberedRelease::Released,
+            "idle" => NumberedRelease::Idle,
+            "unmanaged" => NumberedRelease::Unmanaged,
+            "held" => NumberedRelease::Held(why),
+            "quarantined" => NumberedRelease::Quarantined(why),
+            _ => return Err(LeaseError::Unexpected(how)),
         })
     }
 
-    /// Puts a GPU back whose record of GPU.py names a process that is dead; looked at again before it is done. Tells
-    /// whether it was.
+    /// Returns a GPU to the pool whose GPU.py record names an exited process. The script checks the record again first.
+    /// Returns whether the GPU was freed.
     ///
     /// # Errors
-    /// Where there is no answer.
-    pub fn strike(&mut self, id: &str, (pid, time): (&str, &str), offset: i32) -> Result<bool, LeaseError> {
+    /// If there is no answer.
+    pub fn free_record(
+        &mut self,
+        id: &str,
+        (pid, time): (&str, &str),
+        offset: i32,
+    ) -> Result<bool, LeaseError> {
         let arguments = [id.to_owned(), pid.to_owned(), offset.to_string(), time.to_owned()];
         let how: String = self.call(Op::Resolve, &arguments)?;
         Ok(how == "freed")

@@ -1,69 +1,69 @@
-//! What can go wrong between us and whoever keeps the pool, in words that name the way out.
+//! Errors of the lease pools, with messages that name the fix.
 
 use std::io;
 use std::path::Path;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Why there was no answer.
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The address makes no sense.
+    /// The address is invalid.
     #[error(
-        "{0} is no address of Redis; write redis://HOST:PORT/DB, rediss:// with TLS, or redis+unix:///PATH"
+        "{0} is not a Redis address; write redis://HOST:PORT/DB, rediss:// with TLS, or redis+unix:///PATH"
     )]
     Address(String),
-    /// Nobody answers.
+    /// The server cannot be reached.
     #[error("Redis at {address} does not answer: {why}")]
     Unreachable {
-        /// Where it should be.
+        /// The server's address.
         address: String,
-        /// What the system says.
+        /// The system's error.
         why: String,
     },
-    /// Somebody is there, and has nothing to say.
+    /// The connection is open, but no answer came in time.
     #[error(
-        "Redis at {0} does not answer in time; is it stopped, or does it speak TLS (rediss://) and we do not, or we and not it?"
+        "Redis at {0} does not answer in time; check that it runs, and that both sides use TLS (rediss://) or neither does"
     )]
     Silent(String),
-    /// It wants to know who we are, or we may not do that.
+    /// Authentication failed, or the user lacks a permission.
     #[error(
-        "Redis refuses: {0}; give a user and a password in the address, or that user the rights of docs/leases.md"
+        "Redis refuses: {0}; give a user and a password in the address, or grant that user the permissions in docs/leases.md"
     )]
     Denied(String),
-    /// It is full.
+    /// The server is out of memory.
     #[error("Redis has no memory left (maxmemory): {0}")]
     Full(String),
-    /// A key holds what is not ours.
+    /// A key has an unexpected type.
     #[error("{0}; another program uses this prefix, or a key of it was written by hand")]
     WrongType(String),
-    /// It is loading or busy, a replica that cannot be written to, or somebody called us out of a line.
+    /// The server is loading or busy, is a read-only replica, or the call was unblocked with CLIENT UNBLOCK.
     #[error("Redis cannot serve now: {0}")]
     NotNow(String),
-    /// Something else.
-    #[error("Redis answered what is not understood: {0}")]
-    Strange(String),
-    /// Nobody has begun a pool in the directory.
-    #[error("no GPUs are handed out in {0}: `bailiff lease init` begins that, or name a Redis with --redis")]
+    /// An answer that this version does not know.
+    #[error("unexpected answer from Redis: {0}")]
+    Unexpected(String),
+    /// The directory contains no pool.
+    #[error("no GPU pool in {0}: create one with `bailiff lease init`, or name a Redis with --redis")]
     Absent(String),
     /// A file of the pool cannot be used.
     #[error("{path}: {why}")]
     File {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// It cannot be done here.
+    /// The local pool does not support the operation.
     #[error("{0}")]
     NotLocalHost(String),
-    /// Who has it cannot be asked to give it back.
+    /// The lease's holder cannot be asked to release it.
     #[error("{0}")]
-    Kept(String),
+    HeldElsewhere(String),
 }
 
 impl LeaseError {
-    /// Asking again later may help.
+    /// Whether a later attempt may succeed.
     #[must_use]
     pub const fn passes(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Silent(_) | Self::NotNow(_))
@@ -75,7 +75,7 @@ impl LeaseError {
         Self::File { path: path.display().to_string(), why }
     }
 
-    /// An address that makes no sense; what may be a password in it is not repeated.
+    /// An invalid address. A part that may be a password is not repeated.
     pub(crate) fn address(text: &str) -> Self {
         let shown = match (text.split_once("://"), text.rsplit_once('@')) {
             (Some((scheme, rest)), _) if rest.contains("pass=") => format!("{scheme}://…"),
@@ -87,28 +87,30 @@ impl LeaseError {
     }
 
     pub(crate) fn of(error: &RedisError, address: &str) -> Self {
-        let told = without_script(error.detail().unwrap_or_default()).to_owned();
+        let detail = without_script(error.detail().unwrap_or_default()).to_owned();
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Denied(error.to_string()),
             _ if error.is_timeout() => Self::Silent(address.to_owned()),
             ErrorKind::Io => Self::Unreachable { address: address.to_owned(), why: error.to_string() },
-            ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => Self::NotNow(told),
+            ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => {
+                Self::NotNow(detail)
+            }
             _ => match error.code() {
-                Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Self::Denied(told),
-                // It says so of a long command to whoever has not told who he is.
+                Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Self::Denied(detail),
+                // Redis returns this protocol error if an unauthenticated client sends a long command.
                 _ if error.to_string().contains("Protocol error: unauthenticated") => {
                     Self::Denied("Authentication required.".to_owned())
                 }
-                Some("OOM") => Self::Full(told),
-                Some("WRONGTYPE") => Self::WrongType(told),
-                Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS" | "BUSY" | "UNBLOCKED") => Self::NotNow(told),
-                _ => Self::Strange(error.to_string()),
+                Some("OOM") => Self::Full(detail),
+                Some("WRONGTYPE") => Self::WrongType(detail),
+                Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS" | "BUSY" | "UNBLOCKED") => Self::NotNow(detail),
+                _ => Self::Unexpected(error.to_string()),
             },
         }
     }
 }
 
-/// Redis adds to an error in a script which script it was, and at which line: that says nothing to a user.
+/// Removes the script's hash and line number, which Redis appends to errors in scripts. They are of no use to users.
 fn without_script(detail: &str) -> &str {
     detail.split_once(" script: ").map_or(detail, |(error, _)| error)
 }
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_in_a_script_does_not_name_the_script() {
+    fn script_error_omits_script_name() {
         let detail =
             "Operation against a key holding the wrong kind of value script: 774ea770, on @user_script:1.";
         assert_eq!(without_script(detail), "Operation against a key holding the wrong kind of value");
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn no_password_is_repeated() {
+    fn invalid_address_hides_password() {
         for (text, shown) in [
             ("redsi://bob:secret@host:1/0", "redsi://…@host:1/0"),
             ("bob:s@cret@host", "…@host"),

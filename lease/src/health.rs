@@ -1,27 +1,27 @@
-//! Whether a Redis keeps what it is told: its settings that can lose leases.
+//! The settings of a Redis server that can lose leases.
 
 use redis::InfoDict;
 
 use crate::{LeaseError, Pool};
 
-/// What a server says of itself; `None` where it does not tell us.
+/// What `INFO` of a server reports; `None` if it does not report a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
     /// Its release.
     pub version: Option<String>,
-    /// What becomes of keys when its memory is full.
+    /// The eviction policy (`maxmemory-policy`).
     pub eviction: Option<String>,
-    /// The most memory that it takes, in bytes; 0 is no limit.
+    /// The memory limit in bytes (`maxmemory`); 0 is no limit.
     pub most_memory: Option<u64>,
-    /// Every change is appended to a file.
+    /// Whether every change is appended to a file (`appendonly`).
     pub appends: Option<bool>,
 }
 
 impl Pool {
-    /// Asks the server about itself.
+    /// Queries the server's settings.
     ///
     /// # Errors
-    /// Where there is no answer. A server that may not tell us is no error: then nothing is known.
+    /// If there is no answer. If the user may not query them, all values are `None`.
     pub fn health(&mut self) -> Result<Health, LeaseError> {
         let info: InfoDict = match self.with(|connection| redis::cmd("INFO").query(connection)) {
             Ok(info) => info,
@@ -38,22 +38,21 @@ impl Pool {
 }
 
 impl Health {
-    /// What an admin should know, each with the way out.
+    /// Settings that an administrator should change, each with the fix.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let evicts = self.eviction.as_deref().filter(|policy| policy.starts_with("allkeys"));
         if let Some(policy) = evicts {
-            let when =
-                if self.most_memory == Some(0) { "once it is given a maxmemory" } else { "when it is full" };
+            let when = if self.most_memory == Some(0) { "once maxmemory is set" } else { "when it is full" };
             warnings.push(format!(
-                "Redis throws keys away {when} (maxmemory-policy {policy}), leases included: \
+                "Redis evicts keys, including leases, {when} (maxmemory-policy {policy}): \
                  CONFIG SET maxmemory-policy noeviction"
             ));
         }
         if self.appends == Some(false) {
             warnings.push(
-                "Redis forgets the last leases in a crash (appendonly no): CONFIG SET appendonly yes, \
+                "Redis loses the last leases in a crash (appendonly no): CONFIG SET appendonly yes, \
                  and appendfsync always"
                     .to_owned(),
             );
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_lose_leases_is_told() {
+    fn settings_that_lose_leases_are_warned_about() {
         let of = |eviction: &str, most, appends| {
             let health = Health {
                 version: None,
@@ -78,10 +77,10 @@ mod tests {
             health.warnings()
         };
         assert_eq!(of("noeviction", 0, true), [""; 0]);
-        assert_eq!(of("volatile-lru", 1, true), [""; 0], "of what is ours only what has ended expires");
+        assert_eq!(of("volatile-lru", 1, true), [""; 0], "only keys of ended leases can expire");
         assert!(of("allkeys-lru", 1, true)[0].contains("when it is full"));
-        assert!(of("allkeys-lfu", 0, true)[0].contains("once it is given"));
+        assert!(of("allkeys-lfu", 0, true)[0].contains("once maxmemory is set"));
         assert!(of("noeviction", 0, false)[0].contains("appendonly yes"));
-        assert_eq!(Health::default().warnings(), [""; 0], "what is not known is not told");
+        assert_eq!(Health::default().warnings(), [""; 0], "no warning without a value");
     }
 }

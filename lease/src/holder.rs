@@ -1,5 +1,5 @@
-//! Who holds a lease, in a way that neither a reused pid nor a reboot nor a container can mistake; and whether he
-//! still lives. Reads `/proc`.
+//! The identity of a lease's holder, robust against reused pids, reboots and containers, and whether the holder is
+//! alive. Reads `/proc`.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc and the machine's id")]
 
@@ -10,54 +10,54 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
 use crate::audit::Lease;
-use crate::process::{DEEPEST, all, any_lives, chain, directory, lives, pids, start, stated, unless_gone};
+use crate::process::{DEEPEST, all, any_lives, chain, directory, lives, pids, read_stat, start, unless_gone};
 
-/// The environment of every process of a lease has its name.
+/// The environment variable that names the lease in every process of it.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
-/// Where this process is.
+/// The machine, boot and PID namespace of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalHost {
-    /// `/etc/machine-id`; where there is none, as in some containers, the host's name.
+    /// `/etc/machine-id`, or the host name where that file is missing, as in some containers.
     pub host: String,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot: String,
     /// The inode of the PID namespace.
     pub pidns: String,
-    /// Processes of all users are to be seen: `/proc` is not mounted with `hidepid`, or we may look all the same.
-    pub everybody: bool,
+    /// Processes of all users are visible: `/proc` is not mounted with `hidepid`, or this process is exempt from it.
+    pub all_users: bool,
 }
 
-/// What is known of a holder's life.
+/// Whether a lease's holder is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// He lives, or somebody whom he started does.
+    /// The holder is alive, or a process that it started.
     Alive,
-    /// He is dead, and so is everybody whom he started, as far as anybody here could be one of them.
+    /// The holder and all processes that it started have exited, as far as they can be on this host.
     Dead,
-    /// He is on another machine, or was in another boot: from here only time can tell.
+    /// It is on another machine, or was in another boot. From here only expiry can end the lease.
     Elsewhere,
-    /// There is none: it was taken for a time, and ends with it.
+    /// The lease has no holder process: it ends at its time limit.
     Timed,
-    /// He is on this machine, and from here it cannot be told: in another PID namespace, or another user's.
+    /// It is on this machine but not visible: in another PID namespace, or of another user.
     Unknown,
 }
 
-/// What is known of the process for which a GPU was taken by GPU.py's rules.
+/// The state of the process for which a GPU was taken by GPU.py's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
     /// It runs.
     Running,
-    /// It has ended; what it started, or gave the number to, may run.
+    /// It has exited; processes that it started, or that received the GPU number from it, may run.
     Ended,
-    /// It was of another boot, or of a PID namespace that is gone: nothing of it is left.
+    /// It was of another boot, or of a PID namespace that is gone: no process of it is left.
     Gone,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown,
 }
 
 impl LocalHost {
-    /// This machine, this boot, this PID namespace; what cannot be read is empty, and never equal to anybody's.
+    /// Reads the identity of this host. A value that cannot be read is empty and never equal to another.
     #[must_use]
     pub fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -68,26 +68,26 @@ impl LocalHost {
             host,
             boot: text("/proc/sys/kernel/random/boot_id"),
             pidns: pidns.to_string_lossy().trim_start_matches("pid:[").trim_end_matches(']').to_owned(),
-            everybody: matches!(stated(&directory(1)), Ok(Some(_))),
+            all_users: matches!(read_stat(&directory(1)), Ok(Some(_))),
         }
     }
 
-    /// Whether this machine is meant, by its name and a boot of it.
+    /// Whether `host` and `boot` name this machine.
     #[must_use]
     pub fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
         are_one_machine((Some(&self.host), Some(&self.boot)), (host, boot))
     }
 
-    /// Whether a lease was taken where we are: on this machine, in this boot and this PID namespace, as far as it tells.
+    /// Whether a lease was taken on this machine, in this boot and PID namespace; a missing field matches.
     #[must_use]
-    pub fn is_place_of(&self, lease: &Lease) -> bool {
-        let same = |field, ours: &str| lease.get(field).is_none_or(|theirs| theirs == ours);
+    pub fn is_location_of(&self, lease: &Lease) -> bool {
+        let same = |field, local: &str| lease.get(field).is_none_or(|value| value == local);
         self.is_machine(lease.get("host"), lease.get("boot"))
             && same("boot", &self.boot)
             && same("pidns", &self.pidns)
     }
 
-    /// What a ticket says of its holder.
+    /// The fields of a ticket that identify its holder.
     #[must_use]
     pub fn holder(&self, pid: u32) -> Vec<(&'static str, String)> {
         vec![
@@ -99,13 +99,14 @@ impl LocalHost {
         ]
     }
 
-    /// What a ticket that plays by GPU.py's rules says beside that: who waits, and all who may have the GPU after him.
+    /// The additional fields of a ticket by GPU.py's rules: the waiting process, and all processes that may use the
+    /// GPU.
     #[must_use]
     pub fn taker(&self, parent: u32) -> Vec<(&'static str, String)> {
         let chain: Vec<String> =
             chain(parent).into_iter().map(|(pid, start)| format!("{pid}:{start}")).collect();
         let pid = std::process::id();
-        let session = stated(&directory(parent)).ok().flatten().map(|stat| stat.session.to_string());
+        let session = read_stat(&directory(parent)).ok().flatten().map(|stat| stat.session.to_string());
         vec![
             ("mode", "compat".to_owned()),
             ("taker", format!("{pid}:{}", started(pid))),
@@ -114,51 +115,53 @@ impl LocalHost {
         ]
     }
 
-    /// Whether the holder of a lease lives.
+    /// Whether the holder of a lease is alive.
     #[must_use]
     pub fn life(&self, lease: &Lease) -> Life {
-        self.look_for(lease).0
+        self.find_living(lease).0
     }
 
-    /// The same, and who it is that lives.
+    /// Like [`Self::life`], and a process that is alive.
     #[must_use]
-    pub fn look_for(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
+    pub fn find_living(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
         match self.known(lease) {
             Some(life) => (life, None),
-            None => self.look_local_host(lease),
+            None => self.find_living_local(lease),
         }
     }
 
-    /// What is known of a holder without a look; none where a look can tell.
+    /// The holder's state if it follows from the lease alone; `None` if `/proc` must be read.
     fn known(&self, lease: &Lease) -> Option<Life> {
         let compat = lease.get("mode") == Some("compat");
         if compat && lease.get("known").is_some() {
-            // By GPU.py's rules it outlives whoever took it.
+            // By GPU.py's rules a lease outlives the process that took it.
             return Some(Life::Unknown);
         }
         if lease.get("mode") == Some("timed") {
             return Some(Life::Timed);
         }
-        let place = self.place(lease);
-        // Until whoever took it has said so, it is as good as its taker's life.
+        let location = self.life_by_location(lease);
+        // Before the acknowledgement, the lease depends on the process that takes it.
         let taken = || compat.then(|| lease.get("taker").map_or(Life::Unknown, life_of));
-        place.or_else(taken)
+        location.or_else(taken)
     }
 
-    /// Whether anybody lives who may have what was taken by GPU.py's rules: the process for which it was, and those
-    /// whose part it was.
+    /// Whether a process is alive that may use a GPU taken by GPU.py's rules: the process for which it was taken, and
+    /// those of which it was a part.
     #[must_use]
-    pub fn chained(&self, lease: &Lease) -> Life {
-        self.place(lease).unwrap_or_else(|| match lease.get("chain").map_or(Life::Unknown, life_of) {
-            Life::Dead if !self.shows(number(lease, "uid")) => Life::Unknown,
-            life => life,
+    pub fn chain_life(&self, lease: &Lease) -> Life {
+        self.life_by_location(lease).unwrap_or_else(|| {
+            match lease.get("chain").map_or(Life::Unknown, life_of) {
+                Life::Dead if !self.shows(number(lease, "uid")) => Life::Unknown,
+                life => life,
+            }
         })
     }
 
-    /// The same, and whether that is certain of all that they started.
+    /// Like [`Self::chain_life`], with the certain end of all processes as a state of its own.
     #[must_use]
     pub fn recorded(&self, lease: &Lease) -> Recorded {
-        match (self.chained(lease), self.place(lease)) {
+        match (self.chain_life(lease), self.life_by_location(lease)) {
             (Life::Alive, _) => Recorded::Running,
             (Life::Dead, Some(_)) => Recorded::Gone,
             (Life::Dead, None) => Recorded::Ended,
@@ -166,19 +169,19 @@ impl LocalHost {
         }
     }
 
-    /// Processes of this user are to be seen.
+    /// Whether processes of this user are visible.
     fn shows(&self, uid: Option<u32>) -> bool {
-        self.everybody || uid == Some(rustix::process::geteuid().as_raw())
+        self.all_users || uid == Some(rustix::process::geteuid().as_raw())
     }
 
-    /// What is known by where it was taken.
-    fn place(&self, lease: &Lease) -> Option<Life> {
-        let same = |field: &str, ours: &str| !ours.is_empty() && lease.get(field) == Some(ours);
+    /// The holder's state as far as it follows from the machine, boot and namespace of the lease.
+    fn life_by_location(&self, lease: &Lease) -> Option<Life> {
+        let same = |field: &str, local: &str| !local.is_empty() && lease.get(field) == Some(local);
         if !self.is_machine(lease.get("host"), lease.get("boot")) {
             return Some(Life::Elsewhere);
         }
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
-            // Perhaps a copy of this machine, whose holder renews; by GPU.py's rules nobody does.
+            // Perhaps a clone of this machine, whose holder renews. By GPU.py's rules leases are not renewed.
             let renews = lease.get("known").is_none();
             return Some(if renews { Life::Elsewhere } else { Life::Dead });
         }
@@ -188,16 +191,16 @@ impl LocalHost {
         if same("pidns", &self.pidns) {
             return None;
         }
-        let gone = self.everybody && self.is_host() && lease.get("pidns").is_some_and(is_gone);
+        let gone = self.all_users && self.is_host() && lease.get("pidns").is_some_and(is_gone);
         Some(if gone { Life::Dead } else { Life::Unknown })
     }
 
-    /// Processes of all PID namespaces are to be seen from here.
+    /// Whether processes of all PID namespaces are visible from here.
     fn is_host(&self) -> bool {
         PidNamespace::of_link(&format!("pid:[{}]", self.pidns)) == PidNamespace::Host
     }
 
-    fn look_local_host(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
+    fn find_living_local(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
         let Some((pid, start_ticks)) = number(lease, "pid").zip(number(lease, "start")) else {
             return (Life::Unknown, None);
         };
@@ -208,14 +211,14 @@ impl LocalHost {
             Err(_) => return (Life::Unknown, None),
         }
         let owner = number(lease, "uid");
-        // Who is not to be seen may be there.
-        if self.shows(owner) { heirs(lease, owner, holder) } else { (Life::Unknown, None) }
+        // A process that is not visible may be alive.
+        if self.shows(owner) { find_descendant(lease, owner, holder) } else { (Life::Unknown, None) }
     }
 }
 
-/// Whether two who name their machine and its boot are on one, in this boot or another. A container may have a name of its
-/// own, or that of many; the boot is the machine's, also there. Copies of a machine that ran may have one boot, and ids
-/// that differ.
+/// Whether two pairs of host and boot name one machine, in the same boot or another. A container may have its own host
+/// name, or share one with others, but it has the boot id of its machine. Clones of a running machine may share one
+/// boot id, but differ in their machine ids.
 pub(crate) fn are_one_machine(
     one: (Option<&str>, Option<&str>),
     other: (Option<&str>, Option<&str>),
@@ -226,32 +229,32 @@ pub(crate) fn are_one_machine(
     one.1.is_some_and(|boot| !boot.is_empty()) && one.1 == other.1
 }
 
-/// As `/etc/machine-id` is written, machine-id(5).
+/// Whether this has the format of `/etc/machine-id`, see machine-id(5).
 fn is_machine_id(host: &str) -> bool {
     host.len() == 32 && host.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Nobody is left in a PID namespace, by all that is to be seen: whoever was in it has ended, and whoever he started.
+/// Whether no visible process is in a PID namespace, so that all its processes have exited.
 fn is_gone(pidns: &str) -> bool {
-    let theirs = format!("pid:[{pidns}]");
+    let link = format!("pid:[{pidns}]");
     let is_elsewhere = |process: PathBuf| match fs::read_link(process.join("ns/pid")) {
-        Ok(namespace) => namespace.as_os_str() != theirs.as_str(),
+        Ok(namespace) => namespace.as_os_str() != link.as_str(),
         Err(_) => is_not_nested(&process),
     };
     all().is_ok_and(|mut processes| processes.all(|process| process.is_ok_and(is_elsewhere)))
 }
 
-/// A process whose namespace is not ours to read is in this one, or has ended.
+/// Whether a process with an unreadable namespace link is in this namespace, or has exited.
 fn is_not_nested(process: &Path) -> bool {
     pids(process).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
 }
 
-/// Whether one lives of processes written `pid:start`, one after the other.
+/// Whether one of these processes is alive; the text is `PID:START,PID:START,…`.
 fn life_of(processes: &str) -> Life {
     let key = |process: &str| {
-        let (pid, began) = process.split_once(':')?;
-        // Nobody knows when it began.
-        let start_ticks = began.parse().ok().filter(|began| *began != 0)?;
+        let (pid, start) = process.split_once(':')?;
+        // 0: the start time is unknown.
+        let start_ticks = start.parse().ok().filter(|start| *start != 0)?;
         Some(ProcessKey { pid: pid.parse().ok()?, start_ticks })
     };
     let keys: Vec<Option<ProcessKey>> = processes.split(',').map(key).collect();
@@ -266,27 +269,27 @@ fn number<T: std::str::FromStr>(lease: &Lease, field: &str) -> Option<T> {
     lease.get(field)?.parse().ok()
 }
 
-/// When it started, in words; none where that is not to be known.
+/// The start time of a process as text; empty if it is unknown.
 fn started(pid: u32) -> String {
     start(pid).ok().flatten().map(|start| start.to_string()).unwrap_or_default()
 }
 
-/// Whether somebody lives on who was started under the lease, and who.
-fn heirs(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
+/// Whether a process is alive that was started under the lease, and which.
+fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
     let Ok(processes) = all() else { return (Life::Unknown, None) };
     let mut life = Life::Dead;
     for process in processes {
-        let Ok((Ok(stat), process)) = process.map(|process| (stated(&process), process)) else {
+        let Ok((Ok(stat), process)) = process.map(|process| (read_stat(&process), process)) else {
             life = Life::Unknown;
             continue;
         };
         let Some(stat) = stat.filter(|stat| is_younger(stat, holder)) else { continue };
-        match named(&process) {
+        match claim_of(&process) {
             Some(Claim::Lease(name)) if name == lease.lease => return (Life::Alive, Some(stat.key)),
             Some(Claim::Lease(_) | Claim::Nothing) => {}
-            // Of somebody's process whose environment does not tell it cannot be told; others' are not heirs.
+            // The environment is unreadable or overwritten. Processes of other users do not belong to the lease.
             Some(Claim::Unread) | None => {
-                if may_be_his(&process, owner) && !is_of_others(&stat, lease, holder) {
+                if may_belong_to(&process, owner) && !is_of_others(&stat, lease, holder) {
                     life = Life::Unknown;
                 }
             }
@@ -295,44 +298,44 @@ fn heirs(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option
     (life, None)
 }
 
-/// Whoever is older than the holder was not started by him.
+/// A process older than the holder was not started by it.
 const fn is_younger(stat: &Stat, holder: ProcessKey) -> bool {
     stat.key.start_ticks >= holder.start_ticks
 }
 
-/// The lease that the environment of a process names; none where it is not ours to read.
-fn named(process: &Path) -> Option<Claim> {
-    let environ = |of: &Path| Some(unless_gone(fs::read(of.join("environ"))).ok()?.unwrap_or_default());
+/// The lease that the environment of a process names; `None` if it cannot be read.
+fn claim_of(process: &Path) -> Option<Claim> {
+    let environ = |path: &Path| Some(unless_gone(fs::read(path.join("environ"))).ok()?.unwrap_or_default());
     let found = environ(process)?;
     if !found.is_empty() {
         return Some(Claim::of_environment(&found));
     }
-    // Its first thread may have ended, and others not.
+    // The thread-group leader may have exited while other threads run.
     for thread in unless_gone(fs::read_dir(process.join("task"))).ok()?.into_iter().flatten() {
         let found = environ(&thread.ok()?.path())?;
         if !found.is_empty() {
             return Some(Claim::of_environment(&found));
         }
     }
-    // A kernel's thread has none, and whoever has ended has none any more.
+    // Kernel threads and exited processes have no environment.
     Some(Claim::Nothing)
 }
 
-/// A process that has written something else over its environment, as some do for a title: whether the next one above it
-/// that has one was not started under the lease. Whoever loses his parent is given to the first process, or to one that
-/// only starts other people's work.
+/// Whether a process that overwrote its environment, as some do to set a title, does not belong to the lease: its
+/// nearest ancestor with a readable environment was not started under the lease. Orphaned processes are children of pid
+/// 1 or of a process that only runs work of others, so there the answer is no.
 fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {
         let process = directory(parent);
-        let Ok(Some(stat)) = stated(&process) else { return false };
+        let Ok(Some(stat)) = read_stat(&process) else { return false };
         if parent <= 1 {
             return false;
         }
         if !is_younger(&stat, holder) {
             return !workload::keeps_others(&stat.comm);
         }
-        match named(&process) {
+        match claim_of(&process) {
             Some(Claim::Lease(name)) if name == lease.lease => return false,
             Some(Claim::Lease(_) | Claim::Nothing) => return true,
             Some(Claim::Unread) | None => parent = stat.ppid,
@@ -341,10 +344,10 @@ fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
     false
 }
 
-fn may_be_his(process: &Path, owner: Option<u32>) -> bool {
+fn may_belong_to(process: &Path, owner: Option<u32>) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let is_his = |found: fs::Metadata| owner.is_none_or(|owner| owner == found.uid());
-    unless_gone(fs::metadata(process)).map_or(true, |found| found.is_some_and(is_his))
+    let is_owned = |found: fs::Metadata| owner.is_none_or(|owner| owner == found.uid());
+    unless_gone(fs::metadata(process)).map_or(true, |found| found.is_some_and(is_owned))
 }
 
 #[cfg(test)]
@@ -365,30 +368,34 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_is_no_identity() {
+    fn holder_is_identified_by_pid_start_and_boot() {
         let local_host = LocalHost::read();
-        let ours = local_host.holder(std::process::id());
-        assert_eq!(local_host.life(&lease(ours.clone())), Life::Alive);
+        let own = local_host.holder(std::process::id());
+        assert_eq!(local_host.life(&lease(own.clone())), Life::Alive);
         let with = |field: &'static str, value: &str| {
-            let mut about = ours.clone();
+            let mut about = own.clone();
             about.retain(|(name, _)| *name != field);
             about.push((field, value.to_owned()));
             local_host.life(&lease(about))
         };
-        assert_eq!(with("start", "9999999999999"), Life::Dead, "another had this pid");
-        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted, or is a copy");
-        assert_eq!(with("host", "another"), Life::Alive, "a container of this boot may be called otherwise");
-        about_another_machine(&local_host, &ours);
+        assert_eq!(with("start", "9999999999999"), Life::Dead, "an earlier process had this pid");
+        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted, or is a clone");
+        assert_eq!(
+            with("host", "another"),
+            Life::Alive,
+            "a container of this boot may have another host name"
+        );
+        assert_other_machines_are_elsewhere(&local_host, &own);
         let outside = if local_host.is_host() { Life::Dead } else { Life::Unknown };
-        assert_eq!(with("pidns", "1"), outside, "where all are to be seen nobody is in that namespace");
+        assert_eq!(with("pidns", "1"), outside, "if all processes are visible, that namespace is empty");
         assert_eq!(with("start", ""), Life::Unknown);
-        assert_eq!(with("mode", "compat"), Life::Unknown, "nobody knows who took it");
+        assert_eq!(with("mode", "compat"), Life::Unknown, "the taker is unknown");
         assert_eq!(with("mode", "timed"), Life::Timed);
     }
 
-    fn about_another_machine(local_host: &LocalHost, ours: &[(&'static str, String)]) {
+    fn assert_other_machines_are_elsewhere(local_host: &LocalHost, own: &[(&'static str, String)]) {
         let at = |host: &str, boot: &str| {
-            let mut about = ours.to_vec();
+            let mut about = own.to_vec();
             about.retain(|(name, _)| !["host", "boot"].contains(name));
             lease([about, vec![("host", host.to_owned()), ("boot", boot.to_owned())]].concat())
         };
@@ -398,27 +405,27 @@ mod tests {
         assert_eq!(
             named(&one).life(&at(&other, &local_host.boot)),
             Life::Elsewhere,
-            "copies of a machine that ran"
+            "clones of a running machine"
         );
         assert_eq!(named(&one).life(&at("pod", &local_host.boot)), Life::Alive);
         assert_eq!(named("pod").life(&at(&one, &local_host.boot)), Life::Alive);
         for host in ["worker-0", "uninitialized"] {
-            assert!(!named(host).is_machine(Some(host), Some("another")), "{host} is no name of one machine");
+            assert!(!named(host).is_machine(Some(host), Some("another")), "{host} does not name one machine");
         }
     }
 
     #[test]
-    fn whoever_is_in_another_namespace_or_boot_is_not_local_host() {
+    fn lease_of_other_namespace_or_boot_is_not_local() {
         let local_host = LocalHost::read();
-        let ours = local_host.holder(1);
+        let own = local_host.holder(1);
         let is_local_host = |field: &'static str, value: &str| {
-            let mut about = ours.clone();
+            let mut about = own.clone();
             about.retain(|(name, _)| *name != field);
             about.push((field, value.to_owned()));
-            local_host.is_place_of(&lease(about))
+            local_host.is_location_of(&lease(about))
         };
         assert!(
-            local_host.is_place_of(&lease(ours.clone()))
+            local_host.is_location_of(&lease(own.clone()))
                 && is_local_host("pidns", "")
                 && is_local_host("host", "pod")
         );
@@ -426,31 +433,31 @@ mod tests {
     }
 
     #[test]
-    fn by_the_rules_of_gpu_py_nobody_renews_so_a_boot_tells() {
+    fn compat_lease_of_earlier_boot_is_dead() {
         let [local_host, next] =
             ["one", "next"].map(|boot| LocalHost { boot: boot.to_owned(), ..LocalHost::read() });
         let named = |host: &str| {
             let known = [("mode", "compat".to_owned()), ("known", "1".to_owned())];
             let about = LocalHost { host: host.to_owned(), ..local_host.clone() }.holder(1);
             LocalHost { host: host.to_owned(), ..next.clone() }
-                .chained(&lease([about, known.to_vec()].concat()))
+                .chain_life(&lease([about, known.to_vec()].concat()))
         };
         assert_eq!(named(&"0123456789abcdef".repeat(2)), Life::Dead);
         assert_eq!(named("worker-0"), Life::Elsewhere);
     }
 
     #[test]
-    fn process_of_one_pid_is_not_nested_whatever_bytes_its_name_has() {
+    fn process_with_one_pid_is_not_nested() {
         let process = tempfile::tempdir().unwrap();
         for (pids, expected) in [("4100", true), ("4100\t7", false), ("", false)] {
             let text = [b"Name:\ttrainer\xff\nNSpid:\t", pids.as_bytes(), b"\n"].concat();
             fs::write(process.path().join("status"), text).unwrap();
             assert_eq!(is_not_nested(process.path()), expected, "{pids}");
         }
-        assert!(is_not_nested(Path::new("/proc/0")), "it has ended");
+        assert!(is_not_nested(Path::new("/proc/0")), "it has exited");
     }
 
-    /// A program that was started under a lease, and has said that it is as it should be.
+    /// A program started under a lease, which has printed that it is ready.
     fn under(lease: &str, program: &str) -> std::process::Child {
         let mut child = Command::new("python3")
             .args(["-c", program])
@@ -465,35 +472,41 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_overwritten_his_environment_may_be_an_heir() {
+    fn process_with_overwritten_environment_may_belong_to_lease() {
         let local_host = LocalHost::read();
         let mut about = local_host.holder(std::process::id());
         about.retain(|(field, _)| *field != "pid");
         about
             .extend([("pid", ended().to_string()), ("uid", rustix::process::geteuid().as_raw().to_string())]);
-        // What `prctl(PR_SET_MM_ENV_START)` and libraries for titles do: the kernel shows what lies there then.
+        // Like `prctl(PR_SET_MM_ENV_START)` and libraries for process titles: the kernel then shows the new content.
         let program = "import ctypes, re, time
-spot = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
-start, end = int(spot[47]), int(spot[48])
+stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+start, end = int(stat[47]), int(stat[48])
 ctypes.memset(start, 120, end - start)
 print('ready', flush=True)
 time.sleep(1000)";
         let mut titled = under("0123", program);
-        let stat = stated(&directory(titled.id())).unwrap().unwrap();
+        let stat = read_stat(&directory(titled.id())).unwrap().unwrap();
         let holder = ProcessKey { pid: ended(), start_ticks: 0 };
-        let (of_it, unattributed) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
-        assert_eq!(named(&directory(titled.id())), Some(Claim::Unread));
-        assert!(is_of_others(&stat, &of_it, holder), "this test has an environment, and started it");
-        assert!(is_of_others(&stat, &of_it, unattributed), "this test is older, and no keeper of others");
-        assert_eq!(local_host.life(&of_it), Life::Dead);
-        let left_behind = Stat { ppid: 1, ..stat };
-        assert!(!is_of_others(&left_behind, &of_it, holder), "nobody can tell who started it");
+        let (lease, younger) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
+        assert_eq!(claim_of(&directory(titled.id())), Some(Claim::Unread));
+        assert!(
+            is_of_others(&stat, &lease, holder),
+            "its parent, this test, has an environment without the lease"
+        );
+        assert!(
+            is_of_others(&stat, &lease, younger),
+            "its parent is older than the holder, and no supervisor"
+        );
+        assert_eq!(local_host.life(&lease), Life::Dead);
+        let orphaned = Stat { ppid: 1, ..stat };
+        assert!(!is_of_others(&orphaned, &lease, holder), "it is unknown which process started it");
         titled.kill().unwrap();
         titled.wait().unwrap();
     }
 
     #[test]
-    fn a_process_lives_on_in_its_threads_though_its_first_has_ended() {
+    fn process_with_exited_leader_is_alive() {
         let local_host = LocalHost::read();
         let mut about = local_host.holder(std::process::id());
         about.retain(|(field, _)| *field != "pid");
@@ -502,33 +515,35 @@ time.sleep(1000)";
 threading.Thread(target=threading.Event().wait).start()
 print('ready', flush=True)
 ctypes.CDLL(None).pthread_exit(None)";
-        let mut heir = under("4567", program);
+        let mut descendant = under("4567", program);
         let lease = |about| Lease { lease: "4567".to_owned(), ..lease(about) };
-        while stated(&directory(heir.id())).unwrap().unwrap().state != bailiff_snapshot::State::Zombie {
+        while read_stat(&directory(descendant.id())).unwrap().unwrap().state
+            != bailiff_snapshot::State::Zombie
+        {
             std::thread::yield_now();
         }
         assert_eq!(local_host.life(&lease(about.clone())), Life::Alive);
-        heir.kill().unwrap();
-        heir.wait().unwrap();
+        descendant.kill().unwrap();
+        descendant.wait().unwrap();
         assert_eq!(local_host.life(&lease(about)), Life::Dead);
     }
 
     #[test]
-    fn a_holder_lives_on_in_whom_he_started() {
+    fn holder_is_alive_while_a_descendant_is() {
         let local_host = LocalHost::read();
         let mut about = local_host.holder(std::process::id());
         about.retain(|(field, _)| *field != "pid");
         about.push(("pid", ended().to_string()));
         assert_eq!(local_host.life(&lease(about.clone())), Life::Dead);
-        let mut heir = Command::new("sleep")
+        let mut descendant = Command::new("sleep")
             .arg("infinity")
             .env(LEASE_VARIABLE, "0123")
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         assert_eq!(local_host.life(&lease(about.clone())), Life::Alive);
-        heir.kill().unwrap();
-        heir.wait().unwrap();
+        descendant.kill().unwrap();
+        descendant.wait().unwrap();
         assert_eq!(local_host.life(&lease(about)), Life::Dead);
     }
 }

@@ -1,4 +1,4 @@
-//! What a pool can be asked, whoever keeps it: Redis ([`Pool`]), or the kernel of this machine ([`crate::Local`]).
+//! The operations of a pool, in Redis ([`Pool`]) or on this machine ([`crate::Local`]).
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -7,49 +7,49 @@ use crate::audit::{Audit, Gpu};
 use crate::holder::LocalHost;
 use crate::{Grant, Init, LeaseError, Pool, Released, Ticket, TicketStatus};
 
-/// A pool of GPUs that are handed out.
+/// A pool of GPUs that can be leased.
 pub trait Leases: Send {
-    /// Begins a pool of these GPUs, by number and, where known, UUID; `offset` is the local time's, in seconds.
+    /// Creates a pool of these GPUs, by number and, if known, UUID; `offset` is local time minus UTC, in seconds.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, LeaseError>;
 
-    /// Asks for GPUs; asked again with the same ticket it asks for nothing more.
+    /// Requests GPUs. Repeating the call with the same ticket requests nothing more.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError>;
 
-    /// Asks, and waits until the GPUs are held, until then, or for ever; `told` hears how many are before it. Gives
-    /// [`TicketStatus::Waiting`] where the time was up; the ticket is withdrawn then. Whoever is given something says so at
-    /// once by [`Self::touch`]: those behind him may wait for that.
+    /// Requests GPUs and waits until they are granted, until the deadline, or without limit. `on_position` receives the
+    /// number of tickets ahead. Returns [`TicketStatus::Waiting`] if the deadline passed; the ticket is then withdrawn.
+    /// The caller must acknowledge a grant at once with [`Self::touch`], because the next waiters may depend on it.
     ///
     /// # Errors
-    /// Where it is refused.
+    /// If the request is refused.
     fn wait(
         &mut self,
         ticket: &Ticket,
         local_host: (&LocalHost, Option<Instant>),
-        told: &mut dyn FnMut(u64),
+        on_position: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError>;
 
-    /// Says that a ticket or a lease is still wanted.
+    /// Renews a ticket or a lease.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError>;
 
-    /// Asks for a lease that was forgotten.
+    /// Requests a lease back that the pool has lost.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError>;
 
-    /// Says that a lease is still wanted; one that was forgotten is asked back.
+    /// Renews a lease, and requests it back if the pool has lost it.
     ///
     /// # Errors
-    /// Where there is no answer; it may be asked again.
+    /// If the pool does not answer; the call can be repeated.
     fn renew(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
         match self.touch(&ticket.lease, ttl, Some(grant.token))? {
             TicketStatus::Ended(how) if how == "unknown" => self.reclaim(ticket, grant, ttl),
@@ -57,57 +57,57 @@ pub trait Leases: Send {
         }
     }
 
-    /// Ends a lease, or withdraws a ticket; `by` is the local time's offset and the pid of who says so.
+    /// Ends a lease, or withdraws a ticket; `by` is the UTC offset and the pid of the caller, for the log.
     ///
     /// # Errors
-    /// Where there is no answer; it may be asked again.
+    /// If the pool does not answer; the call can be repeated.
     fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, LeaseError>;
 
-    /// Hands a lease on to the process that it is for, or to nobody: what is new of its holder is told in `about`.
+    /// Transfers a lease to the process that it is meant for, or to no process; `about` has the new holder's fields.
     ///
     /// # Errors
-    /// Where there is no answer; it may be asked again.
-    fn hand_on(
+    /// If the pool does not answer; the call can be repeated.
+    fn transfer(
         &mut self,
         lease: (&str, u64),
         ttl: Duration,
         about: &[(&'static str, String)],
     ) -> Result<TicketStatus, LeaseError>;
 
-    /// The GPUs that are handed out, and their UUIDs where those are known.
+    /// The GPUs of the pool, and their UUIDs if known.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError>;
 
-    /// Those of them that nobody holds just now.
+    /// The GPUs that are idle.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError> {
         let mut gpus = self.audit()?.gpus;
         gpus.retain(|gpu| gpu.idle > 0);
         Ok(gpus)
     }
 
-    /// Everything, at one moment.
+    /// The whole state of the pool at one moment.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn audit(&mut self) -> Result<Audit, LeaseError>;
 
-    /// Frees what the dead of this host held, and tells how much that was.
+    /// Frees the GPUs of holders on this host that have exited. Returns how many leases ended.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If the pool does not answer.
     fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError>;
 
-    /// From now on whoever is started by this process keeps the lease as long as he lives. Gives the descriptors that do
-    /// that; none where the lease is kept elsewhere.
+    /// Lets every process that this one starts from now on share the lease for as long as it runs. Returns the file
+    /// descriptors to inherit; none if the lease is not based on descriptors.
     ///
     /// # Errors
-    /// Where the system refuses.
-    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, LeaseError>;
+    /// If the system call fails.
+    fn make_inheritable(&mut self, lease: &str) -> Result<Vec<RawFd>, LeaseError>;
 }
 
 impl Leases for Pool {
@@ -123,9 +123,9 @@ impl Leases for Pool {
         &mut self,
         ticket: &Ticket,
         local_host: (&LocalHost, Option<Instant>),
-        told: &mut dyn FnMut(u64),
+        on_position: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError> {
-        self.wait(ticket, local_host, told)
+        self.wait(ticket, local_host, on_position)
     }
 
     fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
@@ -140,7 +140,7 @@ impl Leases for Pool {
         self.release(lease, token, by)
     }
 
-    fn hand_on(
+    fn transfer(
         &mut self,
         lease: (&str, u64),
         ttl: Duration,
@@ -167,8 +167,8 @@ impl Leases for Pool {
         self.reap_local_host(local_host, ttl)
     }
 
-    /// Redis knows holders by their identity, and whom they started by the lease's name in their environment.
-    fn pass_on(&mut self, _: &str) -> Result<Vec<RawFd>, LeaseError> {
+    /// Redis identifies holders by pid and start time, and their children by the lease's name in the environment.
+    fn make_inheritable(&mut self, _: &str) -> Result<Vec<RawFd>, LeaseError> {
         Ok(Vec::new())
     }
 }

@@ -1,10 +1,10 @@
-//! GPU leases through Redis, on the keys of GPUGET's `GPU.py` and side by side with it: a list of idle GPUs, a hash a GPU,
-//! a log. What is ours beside that lies under `PREFIX_V2:`.
+//! GPU leases in Redis. They share the keys of GPUGET's `GPU.py` (a list of idle GPUs, a hash per GPU, a log) and work
+//! side by side with its clients. Additional keys are under `PREFIX_V2:`.
 //!
-//! The rules are the scripts in `scripts/`: each runs in Redis as one step, so that a client that dies between two
-//! of them has lost nothing. Clients are the rest: [`Pool`] asks them, one by one, each with a deadline.
+//! The rules are in the Lua scripts of `scripts/`. Redis runs each script atomically, so a client that dies between two
+//! of them loses nothing. [`Pool`] calls the scripts one by one, each with a deadline.
 //!
-//! [`Local`] is a pool without a server, kept by the kernel of one machine; [`Leases`] is what both can be asked.
+//! [`Local`] is a pool without a server, based on file locks of one machine. [`Leases`] is the interface of both.
 
 pub mod audit;
 pub mod compat;
@@ -18,13 +18,13 @@ pub mod log;
 mod pool;
 pub mod process;
 mod reap;
+pub mod report;
 mod scripts;
-pub mod told;
 mod wait;
 
 pub use error::LeaseError;
 pub use leases::Leases;
 pub use local::Local;
 pub use pool::{Extended, Grant, Init, Pool, Released, Ticket, TicketStatus, check};
-pub use reap::{Back, End, Ended, START};
+pub use reap::{EXEC_DELAY, End, Ended, ReturnOutcome};
 pub use scripts::Op;

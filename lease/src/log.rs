@@ -1,4 +1,4 @@
-//! What happened to GPUs and leases, as the scripts note it: a stream of the newest ten thousand events.
+//! The events of GPUs and leases that the scripts record: a stream of the newest ten thousand.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use crate::{LeaseError, Pool};
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its id in the stream: milliseconds since the Unix epoch by Redis' clock, and a number.
+    /// Its id in the stream: milliseconds since the Unix epoch by the clock of Redis, and a sequence number.
     pub id: String,
     /// `grant`, `released`, `reaped` and so on.
     pub what: String,
-    /// Of which GPUs, which lease, and so on.
+    /// The other fields: GPUs, lease and so on.
     pub about: Vec<(String, String)>,
 }
 
 impl Event {
-    /// When it happened, in milliseconds since the Unix epoch.
+    /// When it occurred, in milliseconds since the Unix epoch.
     #[must_use]
     pub fn at(&self) -> Option<u64> {
         self.id.split_once('-')?.0.parse().ok()
     }
 
-    /// One of the things that are known of it.
+    /// The value of a field.
     #[must_use]
     pub fn get(&self, field: &str) -> Option<&str> {
         self.about.iter().find(|(name, _)| name == field).map(|(_, value)| value.as_str())
     }
 }
 
-/// As Redis tells an entry.
+/// A stream entry as Redis returns it.
 type Entry = (String, Vec<String>);
 
 impl Pool {
-    /// The newest events, at most so many, the oldest of them first.
+    /// The newest events, at most `at_most`, the oldest of them first.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn events(&mut self, at_most: u64) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
         let mut command = redis::cmd("XREVRANGE");
@@ -46,10 +46,10 @@ impl Pool {
         Ok(entries.into_iter().map(event).collect())
     }
 
-    /// Those after one, waiting for the first of them, though no longer than `at_most`.
+    /// The events after `id`. Waits for the first of them, at most `at_most`.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn events_after(&mut self, id: &str, at_most: Duration) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
         let mut command = redis::cmd("XREAD");

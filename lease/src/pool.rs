@@ -1,5 +1,5 @@
-//! A pool of GPUs, as a client sees it: questions with a deadline. Each may be asked again after a connection broke:
-//! a lease is named by whoever wants it, so Redis knows whether it has answered before.
+//! The client of a pool in Redis. Every call has a deadline and can be repeated after a connection broke: the client
+//! chooses the lease's name, so Redis recognizes a repeated request.
 
 use std::time::Duration;
 
@@ -8,103 +8,103 @@ use redis::{Client, Connection, FromRedisValue};
 use crate::audit::{Audit, Gpu};
 use crate::{LeaseError, Op};
 
-/// What a ticket asks for, and whose it is.
+/// A request for GPUs, and its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// The lease's name, unique: 128 random bits in hexadecimal.
+    /// The lease's unique name: 128 random bits in hexadecimal.
     pub lease: String,
-    /// How many GPUs; all or none.
+    /// The number of GPUs; all are granted or none.
     pub want: u32,
-    /// Higher ones are served first.
+    /// Higher priorities are served first.
     pub priority: i32,
-    /// The ticket is forgotten if it is not renewed for so long.
+    /// The ticket expires if it is not renewed within this time.
     pub ttl: Duration,
-    /// Where there are not enough, nobody waits.
+    /// Fails at once instead of waiting.
     pub nonblock: bool,
-    /// What is known of the holder: `pid`, `user`, `offset` (seconds from UTC to local time), `legacy_pid` and so on.
+    /// Fields of the holder: `pid`, `user`, `offset` (local time minus UTC, in seconds), `legacy_pid` and so on.
     pub about: Vec<(&'static str, String)>,
 }
 
-/// GPUs that are held.
+/// GPUs that were granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// It rises with each grant: an older one is worth nothing.
+    /// The fencing token. It rises with each grant; a lower one is no longer valid.
     pub token: u64,
     /// Ids of the pool.
     pub gpus: Vec<u32>,
 }
 
-/// How a lease stands.
+/// The status of a ticket or lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TicketStatus {
     /// It holds its GPUs.
     Held(Grant),
-    /// It waits, behind so many of ours.
+    /// It waits.
     Waiting {
-        /// Tickets before it.
+        /// Tickets ahead of it.
         before: u64,
     },
-    /// There are not enough, and it would not wait.
+    /// Too few GPUs are idle, and the ticket does not wait.
     Busy,
-    /// It wants more than there are.
+    /// It requests more GPUs than the pool has.
     Impossible {
-        /// So many there are.
+        /// The number of GPUs in the pool.
         managed: u64,
     },
-    /// The pool has no GPUs: nobody has begun it, or the prefix is mistyped.
+    /// The pool has no GPUs: it was not created, or the prefix is wrong.
     Uninitialised,
-    /// Somebody else holds some of its GPUs.
+    /// Another lease holds some of its GPUs.
     Conflict(Grant),
-    /// It has ended: `released`, `reaped`, `cancelled`, `refused` where there are no longer so many GPUs; `lost` where
-    /// another token holds, `unknown` where Redis knows nothing of it.
+    /// It has ended: `released`, `reaped`, `cancelled`; `refused` if the pool has become too small; `lost` if another
+    /// token is valid; `unknown` if Redis does not know it.
     Ended(String),
 }
 
-/// How a beginning went.
+/// The result of creating a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Init {
-    /// So many GPUs are managed now.
+    /// Created, with this number of GPUs.
     Done(u64),
-    /// It was begun before, with so many.
+    /// It already exists, with this number of GPUs.
     Already(u64),
-    /// So many are held: it is not begun again under their holders.
+    /// This number of leases is held, so it was not created again.
     Held(u64),
 }
 
-/// How an end went.
+/// The result of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
-    /// Now, or a ticket was withdrawn.
+    /// The lease was released, or the ticket withdrawn.
     Done,
-    /// Before.
+    /// It had ended before, in this state.
     Already(String),
-    /// Somebody else's by now.
+    /// Another lease holds the GPUs.
     Lost,
-    /// Redis knows nothing of it.
+    /// Redis does not know it.
     Unknown,
 }
 
-/// How it went to give a lease more time.
+/// The result of extending a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extended {
-    /// It ends then, in milliseconds since the Unix epoch by Redis' clock.
+    /// The new end, in milliseconds since the Unix epoch by the clock of Redis.
     Until(u64),
-    /// It has no end of its own: it ends with its holder.
+    /// It has no time limit: it ends with its holder.
     Endless,
-    /// It is not held: its state, `unknown` where Redis knows nothing of it.
+    /// It is not held: its state, or `unknown` if Redis does not know it.
     Ended(String),
 }
 
-/// A pool.
+/// A pool in Redis.
 pub struct Pool {
     connection: Connection,
-    /// What it was asked last it did not answer in time, and may yet: another one is used from now on.
+    /// The last call timed out and its answer may still arrive, so the next call opens a new connection.
     silent: bool,
     pub(crate) client: Client,
     address: String,
     pub(crate) prefix: String,
     pub(crate) patience: Duration,
-    /// For so long nothing is given away, as was told when it was last asked about a ticket: the server was restarted.
+    /// How long the server grants nothing after its restart, as of the last ticket status.
     pub(crate) closed: Option<Duration>,
 }
 
@@ -118,10 +118,10 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Connects; no answer takes longer than `patience`.
+    /// Connects; each answer must arrive within `patience`.
     ///
     /// # Errors
-    /// Where nobody answers, or it refuses.
+    /// If the server does not answer, or refuses.
     pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, LeaseError> {
         let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
@@ -137,12 +137,12 @@ impl Pool {
         Ok(())
     }
 
-    /// A connection by other settings of the same server.
+    /// A connection to the same server with other settings.
     pub(crate) fn connection_of(&self, client: &Client) -> Result<Connection, LeaseError> {
-        self.asked(connect(client, self.patience))
+        self.map_error(connect(client, self.patience))
     }
 
-    /// The same pool, on a connection by other settings of the same server.
+    /// The same pool, on a connection with other settings.
     pub(crate) fn another(&self, client: &Client) -> Result<Self, LeaseError> {
         Ok(Self {
             connection: self.connection_of(client)?,
@@ -155,26 +155,26 @@ impl Pool {
         })
     }
 
-    /// What was asked of this server outside of it.
-    pub(crate) fn asked<T>(&self, answer: redis::RedisResult<T>) -> Result<T, LeaseError> {
+    /// Converts the error of a query that did not go through [`Self::with`].
+    pub(crate) fn map_error<T>(&self, answer: redis::RedisResult<T>) -> Result<T, LeaseError> {
         answer.map_err(|error| LeaseError::of(&error, &self.address))
     }
 
-    /// Does something with the connection.
+    /// Runs a query on the connection.
     pub(crate) fn with<T>(
         &mut self,
-        act: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
+        query: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
     ) -> Result<T, LeaseError> {
         if self.silent {
             self.reconnect()?;
         }
-        let answer = act(&mut self.connection).map_err(|error| LeaseError::of(&error, &self.address));
+        let answer = query(&mut self.connection).map_err(|error| LeaseError::of(&error, &self.address));
         self.silent = matches!(answer, Err(LeaseError::Silent(_)));
         answer
     }
 
-    /// Calls a script, and once more where the connection broke, if it does nothing twice. What goes by a GPU's number, or
-    /// by a prefix, may find another holder, or another pool, the second time.
+    /// Calls a script. If the connection breaks, an idempotent script is called once more. Scripts that act on a GPU
+    /// number or a prefix are not repeated: the second call may meet another holder or another pool.
     pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, LeaseError> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
@@ -189,10 +189,10 @@ impl Pool {
         }
     }
 
-    /// Begins a pool of these GPUs, by number and, where known, UUID; `offset` is the local time's, in seconds.
+    /// Creates a pool of these GPUs, by number and, if known, UUID; `offset` is local time minus UTC, in seconds.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn init(
         &mut self,
         gpus: &[(u32, Option<String>)],
@@ -208,14 +208,14 @@ impl Pool {
             "done" => Ok(Init::Done(count)),
             "initialised" => Ok(Init::Already(count)),
             "held" => Ok(Init::Held(count)),
-            other => Err(LeaseError::Strange(other.to_owned())),
+            other => Err(LeaseError::Unexpected(other.to_owned())),
         }
     }
 
-    /// Asks for GPUs.
+    /// Requests GPUs.
     ///
     /// # Errors
-    /// Where there is no answer; asking again with the same ticket asks for nothing more.
+    /// If there is no answer; repeating the call with the same ticket requests nothing more.
     pub fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
         let mut arguments = vec![
             ticket.lease.clone(),
@@ -228,13 +228,13 @@ impl Pool {
             arguments.extend([(*field).to_owned(), value.clone()]);
         }
         let answer = self.call(Op::Enqueue, &arguments)?;
-        self.stands(answer)
+        self.ticket_status(answer)
     }
 
-    /// Says that a ticket or a lease is still wanted.
+    /// Renews a ticket or a lease.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn touch(
         &mut self,
         lease: &str,
@@ -243,20 +243,20 @@ impl Pool {
     ) -> Result<TicketStatus, LeaseError> {
         let token = token.map(|token| token.to_string()).unwrap_or_default();
         let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
-        self.stands(answer)
+        self.ticket_status(answer)
     }
 
-    fn stands(&mut self, answer: (String, String, String)) -> Result<TicketStatus, LeaseError> {
+    fn ticket_status(&mut self, answer: (String, String, String)) -> Result<TicketStatus, LeaseError> {
         let waits = answer.0 == "waiting";
         self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
         status(answer)
     }
 
-    /// Asks for a lease that Redis no longer knows, where [`Self::touch`] has said `unknown`: it was restarted from
-    /// an older state.
+    /// Requests a lease back that Redis has lost, after [`Self::touch`] returned `unknown`: the server was restarted
+    /// from an older state.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn reclaim(
         &mut self,
         ticket: &Ticket,
@@ -272,10 +272,10 @@ impl Pool {
         status(self.call(Op::Reclaim, &arguments)?)
     }
 
-    /// Ends a lease, or withdraws a ticket; `pid` is who says so, for the log.
+    /// Ends a lease, or withdraws a ticket; `pid` is the caller, for the log.
     ///
     /// # Errors
-    /// Where there is no answer; it may be asked again.
+    /// If there is no answer; the call can be repeated.
     pub fn release(
         &mut self,
         lease: &str,
@@ -291,15 +291,15 @@ impl Pool {
             "unknown" => Released::Unknown,
             _ => match how.strip_prefix("was ") {
                 Some(state) => Released::Already(state.to_owned()),
-                None => return Err(LeaseError::Strange(how)),
+                None => return Err(LeaseError::Unexpected(how)),
             },
         })
     }
 
-    /// Hands a lease on to the process that it is for, or to nobody: what is new of its holder is told in `about`.
+    /// Transfers a lease to the process that it is meant for, or to no process; `about` has the new holder's fields.
     ///
     /// # Errors
-    /// Where there is no answer; it may be asked again.
+    /// If there is no answer; the call can be repeated.
     pub fn transfer(
         &mut self,
         (lease, token): (&str, u64),
@@ -313,10 +313,10 @@ impl Pool {
         status(self.call(Op::Transfer, &arguments)?)
     }
 
-    /// Lets a lease that has an end of its own end so long from now.
+    /// Sets the end of a lease with a time limit to `span` from now.
     ///
     /// # Errors
-    /// Where there is no answer; it may be asked again.
+    /// If there is no answer; the call can be repeated.
     pub fn extend(&mut self, lease: &str, span: Duration) -> Result<Extended, LeaseError> {
         let arguments = [lease.to_owned(), span.as_millis().to_string()];
         let (how, until): (String, u64) = self.call(Op::Extend, &arguments)?;
@@ -327,34 +327,34 @@ impl Pool {
         })
     }
 
-    /// Everything, at one moment.
+    /// The whole state at one moment.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn audit(&mut self) -> Result<Audit, LeaseError> {
-        self.look(&[])
+        self.read(&[])
     }
 
-    /// The GPUs of it, with less to do for the server where many wait.
+    /// The GPUs of the audit; cheaper for the server if many tickets wait.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn gpus(&mut self) -> Result<Vec<Gpu>, LeaseError> {
-        Ok(self.look(&["gpus".to_owned()])?.gpus)
+        Ok(self.read(&["gpus".to_owned()])?.gpus)
     }
 
-    fn look(&mut self, of: &[String]) -> Result<Audit, LeaseError> {
-        // Commands and names are whatever bytes their owners like.
-        let text: Vec<u8> = self.call(Op::Audit, of)?;
+    fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
+        // Commands and names may contain any bytes.
+        let text: Vec<u8> = self.call(Op::Audit, parts)?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
-            .map_err(|error| LeaseError::Strange(error.to_string()))
+            .map_err(|error| LeaseError::Unexpected(error.to_string()))
     }
 }
 
-/// Whether this is an address of Redis.
+/// Checks that this is a valid Redis address.
 ///
 /// # Errors
-/// Where it is none.
+/// If it is invalid.
 pub fn check(address: &str) -> Result<(), LeaseError> {
     client(address).map(drop)
 }
@@ -371,10 +371,10 @@ fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection
 }
 
 fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
-    let number = || first.parse::<u64>().map_err(|_| LeaseError::Strange(format!("{state} {first:?}")));
+    let number = || first.parse::<u64>().map_err(|_| LeaseError::Unexpected(format!("{state} {first:?}")));
     let grant = || {
         let ids =
-            gpus.split(',').map(|id| id.parse().map_err(|_| LeaseError::Strange(format!("GPU {id:?}"))));
+            gpus.split(',').map(|id| id.parse().map_err(|_| LeaseError::Unexpected(format!("GPU {id:?}"))));
         Ok(Grant { token: number()?, gpus: ids.collect::<Result<_, LeaseError>>()? })
     };
     Ok(match state.as_str() {

@@ -1,5 +1,5 @@
-//! Whether a process is there, by `/proc`. Only what the kernel says to be gone is gone: who cannot be looked at, for want of
-//! a descriptor perhaps, may live.
+//! Whether a process exists, from `/proc`. A process counts as gone only if the kernel reports so. If a read fails, for
+//! lack of descriptors for example, the process may be alive.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -11,12 +11,12 @@ use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::{ProcessKey, State, Status, status};
 use rustix::io::Errno;
 
-/// Nobody is further from the first process.
+/// Upper limit for walks up the process tree.
 pub(crate) const DEEPEST: usize = 256;
 /// `start_ticks` count hundredths of a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
 const MS_PER_TICK: u64 = 10;
 
-/// Its directory.
+/// The directory of a process.
 pub(crate) fn directory(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
@@ -24,7 +24,7 @@ pub(crate) fn directory(pid: u32) -> PathBuf {
 /// The directories of all processes.
 ///
 /// # Errors
-/// Where it cannot be told who is there; for each, where not all could be listed.
+/// If `/proc` cannot be read; per item, if the listing is incomplete.
 pub fn all() -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
     let is_process = |entry: &fs::DirEntry| {
         entry.file_name().to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
@@ -33,10 +33,10 @@ pub fn all() -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
     Ok(entries.map(|entry| entry.map(|entry| entry.path())))
 }
 
-/// What is read of a process or a thread that may have ended; none where it has.
+/// The result of a read of a process or thread that may have exited; `None` if it has.
 ///
 /// # Errors
-/// Where it is there, or where nobody knows.
+/// If the read failed for another reason.
 pub fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -46,19 +46,19 @@ pub fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// What its `stat` tells, or that of one of its threads; none where it is gone.
+/// The parsed `stat` of a process or thread; `None` if it is gone.
 ///
 /// # Errors
-/// Where it cannot be told.
-pub fn stated(process: &Path) -> io::Result<Option<Stat>> {
+/// If the file cannot be read or parsed.
+pub fn read_stat(process: &Path) -> io::Result<Option<Stat>> {
     let Some(text) = unless_gone(fs::read(process.join("stat")))? else { return Ok(None) };
     stat::parse(&text).map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
-/// The bytes of its `status`; none where it is gone.
+/// The bytes of a process' `status`; `None` if it is gone.
 ///
 /// # Errors
-/// Where they cannot be read.
+/// If the file cannot be read.
 pub fn status(process: &Path) -> io::Result<Option<Vec<u8>>> {
     let read = |file: fs::File| {
         let mut text = Vec::new();
@@ -67,40 +67,40 @@ pub fn status(process: &Path) -> io::Result<Option<Vec<u8>>> {
     unless_gone(fs::File::open(process.join("status")).and_then(read))
 }
 
-/// The pids by which it is known, from our PID namespace to its own; none where it is gone.
+/// The pids of a process, from our PID namespace to its own; `None` if it is gone.
 ///
 /// # Errors
-/// Where they cannot be told.
+/// If they cannot be read.
 pub(crate) fn pids(process: &Path) -> io::Result<Option<Vec<u32>>> {
     let Some(text) = status(process)? else { return Ok(None) };
     Status::new(&text).pids().map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
-/// When it started; none of one that has ended, though its parent has not asked yet.
+/// When a process started; `None` if it has exited, also if its parent has not yet reaped it.
 pub(crate) fn start(pid: u32) -> io::Result<Option<u64>> {
     let process = directory(pid);
-    let Some(stat) = stated(&process)? else { return Ok(None) };
+    let Some(stat) = read_stat(&process)? else { return Ok(None) };
     Ok((!ended(&stat) || has_threads(&process)?).then_some(stat.key.start_ticks))
 }
 
-/// Whether a process lives; one that has ended does not, though its parent has not asked yet.
+/// Whether a process is alive; an unreaped zombie is not.
 ///
 /// # Errors
-/// Where it cannot be told.
+/// If that cannot be determined.
 pub fn lives(process: ProcessKey) -> io::Result<bool> {
     Ok(start(process.pid)? == Some(process.start_ticks))
 }
 
-/// The same, where one who cannot be looked at counts as alive.
+/// Like [`lives`]; a process that cannot be inspected counts as alive.
 #[must_use]
 pub fn may_live(process: ProcessKey) -> bool {
     lives(process).unwrap_or(true)
 }
 
-/// Whether one of them lives.
+/// Whether at least one of the processes is alive.
 ///
 /// # Errors
-/// Where none was seen alive, and not all could be looked at.
+/// If none is known to be alive, and some cannot be inspected.
 pub(crate) fn any_lives(processes: impl IntoIterator<Item = ProcessKey>) -> io::Result<bool> {
     let mut seen = Ok(false);
     for process in processes {
@@ -117,19 +117,19 @@ const fn ended(stat: &Stat) -> bool {
     matches!(stat.state, State::Zombie | State::Dead)
 }
 
-/// Whether threads live on whose first one has ended: they hold what the process held.
+/// Whether threads still run after the thread-group leader exited. They keep what the process held.
 fn has_threads(process: &Path) -> io::Result<bool> {
     for thread in unless_gone(fs::read_dir(process.join("task")))?.into_iter().flatten() {
-        if stated(&thread?.path())?.is_some_and(|stat| !ended(&stat)) {
+        if read_stat(&thread?.path())?.is_some_and(|stat| !ended(&stat)) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// The processes that are given what we print, each with its start: our parent, and all above it up to the one that reads
-/// our output. Where none of them reads it, our parent and, as long as it is but a part of its parent, that: a shell's
-/// subshell, or a shell that runs a line for a program (`sh -c`).
+/// The processes that receive our output, each with its start time: our parent and its ancestors up to the process that
+/// reads the other end of our stdout pipe. If no ancestor reads it: our parent, and further ancestors for as long as
+/// each process is only a part of its parent: a subshell, or a shell that runs a line for a program (`sh -c`).
 pub(crate) fn chain(parent: u32) -> Vec<(u32, u64)> {
     let above = ancestors(parent);
     let output = fs::read_link("/proc/self/fd/1").unwrap_or_default();
@@ -139,12 +139,12 @@ pub(crate) fn chain(parent: u32) -> Vec<(u32, u64)> {
     above.into_iter().take(last + 1).collect()
 }
 
-/// A process and all above it but the first, each with its start.
+/// A process and its ancestors except pid 1, each with its start time.
 fn ancestors(pid: u32) -> Vec<(u32, u64)> {
     let (mut found, mut pid) = (Vec::new(), pid);
     while pid > 1
         && found.len() < DEEPEST
-        && let Ok(Some(stat)) = stated(&directory(pid))
+        && let Ok(Some(stat)) = read_stat(&directory(pid))
     {
         found.push((pid, stat.key.start_ticks));
         pid = stat.ppid;
@@ -152,7 +152,7 @@ fn ancestors(pid: u32) -> Vec<(u32, u64)> {
     found
 }
 
-/// Whether a process has the end of this pipe open from which is read.
+/// Whether a process has the read end of this pipe open.
 fn reads(pid: u32, pipe: &Path) -> bool {
     if !pipe.as_os_str().as_encoded_bytes().starts_with(b"pipe:") {
         return false;
@@ -160,7 +160,7 @@ fn reads(pid: u32, pipe: &Path) -> bool {
     let is_read_end = |number: std::ffi::OsString| {
         let flags = fs::read_to_string(directory(pid).join("fdinfo").join(number)).unwrap_or_default();
         let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")?.trim().parse::<u32>().ok());
-        // Written in octal, with the access mode of open(2) in the last digit: 0 is O_RDONLY, beside no other flag.
+        // The flags are in octal. The last digit has the access mode of open(2): 0 is O_RDONLY.
         flags.is_some_and(|flags| flags % 10 == 0)
     };
     let descriptors = fs::read_dir(directory(pid).join("fd")).into_iter().flatten().flatten();
@@ -169,14 +169,14 @@ fn reads(pid: u32, pipe: &Path) -> bool {
         .any(|entry| is_read_end(entry.file_name()))
 }
 
-/// Whether a process of this session that began before a moment, in milliseconds since boot, has this device file open.
+/// Whether a process of this session that started before `before_ms` (since boot) has the device file open.
 ///
 /// # Errors
-/// Where that cannot be told of each process of the session.
+/// If that cannot be determined for every process of the session.
 pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> io::Result<bool> {
     for process in all()? {
         let process = process?;
-        let Some(stat) = stated(&process)? else { continue };
+        let Some(stat) = read_stat(&process)? else { continue };
         if stat.session != session || stat.key.start_ticks > before_ms / MS_PER_TICK {
             continue;
         }
@@ -185,7 +185,7 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> io::Resu
                 return Ok(true);
             }
         }
-        // Its first thread has ended, and has no descriptors; the others do.
+        // The thread-group leader has exited and has no descriptors; the other threads still have them.
         if ended(&stat) && has_threads(&process)? {
             return Ok(true);
         }
@@ -194,11 +194,11 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> io::Resu
 }
 
 fn is_part(pid: u32, parent: u32) -> bool {
-    let words = |pid: u32| fs::read(directory(pid).join("cmdline")).unwrap_or_default();
-    let ours = words(pid);
-    let line = ours
+    let arguments = |pid: u32| fs::read(directory(pid).join("cmdline")).unwrap_or_default();
+    let own = arguments(pid);
+    let runs_line = own
         .split(|byte| *byte == 0)
         .nth(1)
-        .is_some_and(|word| word.starts_with(b"-") && !word.starts_with(b"--") && word.ends_with(b"c"));
-    line || !ours.is_empty() && ours == words(parent)
+        .is_some_and(|first| first.starts_with(b"-") && !first.starts_with(b"--") && first.ends_with(b"c"));
+    runs_line || !own.is_empty() && own == arguments(parent)
 }

@@ -1,4 +1,4 @@
-//! Ends of leases that their holders do not tell of: by whoever meets the dead, and by the agent of a node, who knows more.
+//! Ends of leases without a release by the holder: by any client that finds an exited holder, and by the node's agent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,57 +9,57 @@ use crate::audit::{Agent, Audit, Lease};
 use crate::holder::{Life, LocalHost, are_one_machine};
 use crate::{LeaseError, Op, Pool};
 
-/// From a fork to the exec after it takes less: a command that was being started when its runner died bears the lease's
-/// name a moment later.
-pub const START: Duration = Duration::from_millis(100);
+/// The longest time from fork to exec. A command that was being started when its runner died has the lease's name in
+/// its environment only after that time.
+pub const EXEC_DELAY: Duration = Duration::from_millis(100);
 
-/// Why somebody else than its holder ends a lease.
+/// Why a lease is ended by another process than its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End<'a> {
-    /// Its holder is dead: this one, as it may be handed on to another; whoever it is, where no pid is given.
+    /// This holder has exited. The lease is kept if it was transferred meanwhile; an empty pid matches every holder.
     Dead {
-        /// His pid.
+        /// The holder's pid.
         pid: &'a str,
-        /// When he started.
+        /// The holder's start time.
         start: &'a str,
-        /// Whoever took it by GPU.py's rules had said that he knows of it, which decides whose life counts.
+        /// Whether the lease, taken by GPU.py's rules, was acknowledged; that decides which processes count as holders.
         known: bool,
     },
     /// It was not renewed in time.
     Late,
-    /// A rule wants it, of the lease with this token.
+    /// A rule revokes the lease with this token.
     Revoked {
-        /// The token that was judged.
+        /// The token that the rule evaluated.
         token: u64,
-        /// Who says so, for GPU.py's log.
+        /// The caller's pid, for GPU.py's log.
         pid: u32,
     },
 }
 
-/// What came of it.
+/// The result of ending a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// It has ended now.
     Done,
-    /// It was renewed meanwhile, or handed on.
+    /// It was renewed or transferred meanwhile, and is kept.
     Kept,
-    /// It has another token by now.
+    /// It has another token.
     Lost,
-    /// It had ended before, or Redis knows nothing of it (`unknown`).
+    /// It had ended before, or Redis does not know it (`unknown`).
     Already(String),
 }
 
-/// What came of putting a GPU back.
+/// The result of returning a GPU to the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Back {
-    /// It goes to the next.
+pub enum ReturnOutcome {
+    /// The GPU goes to the next ticket.
     Freed,
-    /// Not as it was when that was found out: `changed`, `held`, `placed`, `unmanaged`.
+    /// Not returned, because its state has changed: `changed`, `held`, `placed`, `unmanaged`.
     Not(String),
 }
 
 impl<'a> End<'a> {
-    /// Whoever is said to hold this lease is dead.
+    /// The recorded holder of this lease has exited.
     #[must_use]
     pub fn dead(lease: &'a Lease) -> Self {
         let about = |field| lease.get(field).unwrap_or_default();
@@ -67,9 +67,9 @@ impl<'a> End<'a> {
     }
 }
 
-impl Back {
-    fn of(told: String) -> Self {
-        if told == "freed" { Self::Freed } else { Self::Not(told) }
+impl ReturnOutcome {
+    fn of(answer: String) -> Self {
+        if answer == "freed" { Self::Freed } else { Self::Not(answer) }
     }
 }
 
@@ -86,10 +86,10 @@ impl Pool {
         }
     }
 
-    /// Ends a lease or a ticket. GPUs of it that are `busy` are withheld until [`Self::clear`].
+    /// Ends a lease or a ticket. Its GPUs listed in `busy` are quarantined until [`Self::clear`].
     ///
     /// # Errors
-    /// Where there is no answer; it may be asked again.
+    /// If there is no answer; the call can be repeated.
     pub fn end(&mut self, lease: &str, end: End<'_>, busy: &[String]) -> Result<Ended, LeaseError> {
         let none = String::new;
         let (why, token, pid, start) = match end {
@@ -100,47 +100,48 @@ impl Pool {
         };
         let mut arguments = vec![lease.to_owned(), why.to_owned(), token, pid, start];
         arguments.extend_from_slice(busy);
-        let told: String = self.call(Op::Kill, &arguments)?;
-        Ok(match told.as_str() {
+        let answer: String = self.call(Op::Kill, &arguments)?;
+        Ok(match answer.as_str() {
             "reaped" | "revoked" => Ended::Done,
             "waiting" | "held" => Ended::Kept,
             "lost" => Ended::Lost,
-            _ => Ended::Already(told.strip_prefix("was ").unwrap_or(&told).to_owned()),
+            _ => Ended::Already(answer.strip_prefix("was ").unwrap_or(&answer).to_owned()),
         })
     }
 
-    /// Puts a GPU back that was withheld for this reason, as [`crate::audit::Gpu::quarantine`] has it, and that is quiet.
+    /// Ends the quarantine of a GPU, if its reason is still `why` as in [`crate::audit::Gpu::quarantine`].
     ///
     /// # Errors
-    /// Where there is no answer.
-    pub fn clear(&mut self, gpu: &str, why: &str) -> Result<Back, LeaseError> {
-        self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(Back::of)
+    /// If there is no answer.
+    pub fn clear(&mut self, gpu: &str, why: &str) -> Result<ReturnOutcome, LeaseError> {
+        self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(ReturnOutcome::of)
     }
 
-    /// Puts a GPU back that nobody holds: it is in no place, or withheld, and has this record of GPU.py's (pid and time)
-    /// or none.
+    /// Returns a GPU to the pool that no lease holds: it is in no list or quarantined, and has this GPU.py record (pid
+    /// and time) or none.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn resolve(
         &mut self,
         gpu: &str,
         record: Option<(&str, &str)>,
         offset: i32,
-    ) -> Result<Back, LeaseError> {
+    ) -> Result<ReturnOutcome, LeaseError> {
         let mut arguments = vec![gpu.to_owned(), String::new(), offset.to_string()];
         if let Some((pid, time)) = record {
             pid.clone_into(&mut arguments[1]);
             arguments.push(time.to_owned());
         }
-        self.call(Op::Resolve, &arguments).map(Back::of)
+        self.call(Op::Resolve, &arguments).map(ReturnOutcome::of)
     }
 
-    /// Says for so long that this node has an agent, or no longer. While it has, nobody else ends what he can look at.
+    /// Registers this node's agent for `ttl`; zero removes it. While it is registered, only the agent ends leases of
+    /// its node.
     ///
     /// # Errors
-    /// Where there is no answer.
-    pub fn stand_in(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<(), LeaseError> {
+    /// If there is no answer.
+    pub fn register_agent(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<(), LeaseError> {
         let about = [
             local_host.host.clone(),
             local_host.boot.clone(),
@@ -150,18 +151,19 @@ impl Pool {
         self.call::<String>(Op::Agent, &about).map(drop)
     }
 
-    /// Frees what the dead of this host held, and what was not renewed in time from another; renews for those of this
-    /// host who cannot say themselves that they live. Tells how many were freed. Time alone frees nothing of this boot of
-    /// this host, nor of one that has an agent; where this one has, the dead are his.
+    /// Frees leases of exited holders on this host, and leases of other hosts that were not renewed in time. Renews
+    /// leases of living holders on this host that did not renew them. Returns how many leases were freed. Expiry alone
+    /// frees no lease of this boot of this host, nor of a node with an agent; a registered agent of this node reaps
+    /// instead of this call.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// If there is no answer.
     pub fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
         let audit = self.audit()?;
         let mut freed = 0;
         let dead = audit.dead(local_host);
         if !dead.is_empty() {
-            std::thread::park_timeout(START);
+            std::thread::park_timeout(EXEC_DELAY);
         }
         for lease in dead.into_iter().filter(|lease| local_host.life(lease) == Life::Dead) {
             freed += usize::from(self.end(&lease.lease, End::dead(lease), &[])? == Ended::Done);
@@ -179,14 +181,14 @@ impl Pool {
 }
 
 impl Agent {
-    /// The one that looks after this PID namespace.
+    /// The agent of this PID namespace.
     #[must_use]
     pub fn of(local_host: &LocalHost) -> Self {
         Self { host: local_host.host.clone(), boot: local_host.boot.clone(), pidns: local_host.pidns.clone() }
     }
 
     fn is_at(&self, (host, boot, pidns): (Option<&str>, Option<&str>, Option<&str>)) -> bool {
-        let same = |field, ours: &str| !ours.is_empty() && field == Some(ours);
+        let same = |field, own: &str| !own.is_empty() && field == Some(own);
         same(boot, &self.boot)
             && same(pidns, &self.pidns)
             && are_one_machine((Some(&self.host), Some(&self.boot)), (host, boot))
@@ -204,25 +206,25 @@ impl Audit {
         lease.expires < self.now as f64
     }
 
-    /// What [`Pool::reap_here`] would free, and why.
+    /// The leases that [`Pool::reap_local_host`] would free, with the reasons.
     #[must_use]
     pub fn to_reap(&self, local_host: &LocalHost) -> Vec<(&Lease, &'static str)> {
-        let dead = self.dead(local_host).into_iter().map(|lease| (lease, "its holder is dead"));
+        let dead = self.dead(local_host).into_iter().map(|lease| (lease, "its holder has exited"));
         let late = self
             .late()
             .filter_map(|lease| Some((lease, self.late_why(local_host, (lease, local_host.life(lease)))?)));
         dead.chain(late).collect()
     }
 
-    /// Those whose holders are dead, unless there is an agent, whose they are.
+    /// Leases of exited holders on this host; none if an agent is registered, which reaps them itself.
     fn dead(&self, local_host: &LocalHost) -> Vec<&Lease> {
         let leases = if self.has_agent_at(local_host) { &[] } else { self.leases.as_slice() };
         leases.iter().filter(|lease| local_host.life(lease) == Life::Dead).collect()
     }
 
-    /// Why one that is late is to be freed by whoever sees it; none where it is not.
+    /// Why any client may free this late lease; `None` if it may not.
     fn late_why(&self, local_host: &LocalHost, (lease, life): (&Lease, Life)) -> Option<&'static str> {
-        // Who is on this machine's GPUs is for its agent to see, wherever and in whichever boot they were taken.
+        // The agent of this machine sees the processes on its GPUs, wherever and in whichever boot they were taken.
         let is_of_our_agent = || self.has_agent_on(local_host);
         match life {
             Life::Elsewhere if self.has_agent(lease) => None,
@@ -232,16 +234,16 @@ impl Audit {
                 None
             }
             Life::Elsewhere => Some("it was not renewed in time"),
-            Life::Timed => (!is_of_our_agent()).then_some("its time is over"),
-            // Whoever was given something and does not say so, stopped perhaps, lets the next have it.
+            Life::Timed => (!is_of_our_agent()).then_some("its time limit has passed"),
+            // A holder that does not acknowledge its grant, because it was stopped for example, loses it to the next.
             Life::Alive if lease.state == "held" && !lease.is_acknowledged() => {
-                Some("whoever was given it does not say so")
+                Some("its holder did not acknowledge it")
             }
             Life::Alive | Life::Dead | Life::Unknown => None,
         }
     }
 
-    /// An agent can look whether the holder lives: his word counts, and not the time.
+    /// Whether an agent can check the lease's holder; its decision then counts, not the expiry.
     #[must_use]
     pub fn has_agent(&self, lease: &Lease) -> bool {
         self.agents
@@ -249,12 +251,12 @@ impl Audit {
             .any(|agent| agent.is_at((lease.get("host"), lease.get("boot"), lease.get("pidns"))))
     }
 
-    /// An agent is on this machine, whatever it calls it.
+    /// Whether an agent runs on this machine, under whichever host name.
     fn has_agent_on(&self, local_host: &LocalHost) -> bool {
         self.agents.iter().any(|agent| local_host.is_machine(Some(&agent.host), Some(&agent.boot)))
     }
 
-    /// An agent looks after the dead that are to be seen from here, whatever it calls this machine.
+    /// Whether an agent serves the PID namespace of this process, under whichever host name.
     #[must_use]
     pub fn has_agent_at(&self, local_host: &LocalHost) -> bool {
         let place =

@@ -1,4 +1,4 @@
-//! The scripts: each is what they all know, and its own part. One has a shorter way before the long one.
+//! The Lua scripts. Each is the common part and its own part; one has a fast path before the common part.
 
 use std::sync::LazyLock;
 
@@ -6,14 +6,14 @@ use redis::Script;
 
 macro_rules! ops {
     ($($(#[$doc:meta])* $op:ident $([$first:literal])? $file:literal)+) => {
-        /// What can be asked of a pool, each a script that Redis runs as one step.
+        /// An operation of a pool, each a script that Redis runs atomically.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Op {
             $($(#[$doc])* $op,)+
         }
 
         impl Op {
-            /// The script.
+            /// The source of the script.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
@@ -26,7 +26,7 @@ macro_rules! ops {
                 }
             }
 
-            /// The script, to be called by its hash.
+            /// The script, called by its hash.
             pub(crate) fn script(self) -> &'static Script {
                 match self {
                     $(Self::$op => {
@@ -40,36 +40,36 @@ macro_rules! ops {
 }
 
 ops! {
-    /// Begins a pool.
+    /// Creates a pool.
     Init "init.lua"
-    /// Asks for GPUs.
+    /// Requests GPUs.
     Enqueue "enqueue.lua"
-    /// Serves those who wait.
+    /// Serves waiting tickets.
     Assign ["slot.lua"] "assign.lua"
-    /// Keeps a ticket; acknowledges or renews a lease.
+    /// Renews a ticket; acknowledges or renews a lease.
     Touch "touch.lua"
     /// Ends a lease, or withdraws a ticket.
     Release "release.lua"
-    /// Gives a lease back that a server has forgotten.
+    /// Restores a lease that the server has lost.
     Reclaim "reclaim.lua"
-    /// Ends what is known to be dead, or what a rule wants to be ended.
+    /// Ends a lease whose holder has exited, or that a rule revokes.
     Kill "kill.lua"
-    /// Puts a GPU back that was withheld while somebody was on it.
+    /// Releases a quarantined GPU.
     Clear "clear.lua"
-    /// Keeps what was seen of a client of GPU.py's.
+    /// Stores evidence about the process that wrote a GPU.py record.
     Seen "seen.lua"
-    /// Says that a node has an agent.
+    /// Registers the agent of a node.
     Agent "agent.lua"
-    /// Puts a GPU back that nobody holds and that is nowhere.
+    /// Returns a GPU to the pool that has no holder and is in no list.
     Resolve "resolve.lua"
-    /// Hands a lease on to the process that it is for.
+    /// Transfers a lease to the process that it is meant for.
     Transfer "transfer.lua"
-    /// Gives more time.
+    /// Extends a lease with a time limit.
     Extend "extend.lua"
-    /// Gives a GPU back by its number, as GPU.py does.
+    /// Releases a GPU by its number, as GPU.py does.
     Give "give.lua"
-    /// Forgets a pool.
+    /// Deletes a pool.
     Forget "forget.lua"
-    /// Tells everything.
+    /// Returns the whole state.
     Audit "audit.lua"
 }

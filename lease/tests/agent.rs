@@ -1,4 +1,4 @@
-//! What the agent of a node asks of a pool, against a real Redis.
+//! The operations of a node's agent on a pool, against a real Redis.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -12,8 +12,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::holder::LocalHost;
-use bailiff_lease::legacy::{Found, Witness};
-use bailiff_lease::{Back, End, Ended, Grant, Pool, Released, Ticket, TicketStatus};
+use bailiff_lease::legacy::{Found, WriterEvidence};
+use bailiff_lease::{End, Ended, Grant, Pool, Released, ReturnOutcome, Ticket, TicketStatus};
 use redis::Connection;
 
 use server::Server;
@@ -21,14 +21,14 @@ use server::Server;
 const PATIENCE: Duration = Duration::from_secs(5);
 const TTL: Duration = Duration::from_mins(1);
 
-/// Whose tickets are made here.
+/// The end of a ticket of [`ticket`] whose holder has exited.
 const DEAD: End<'static> = End::Dead { pid: "4711", start: "", known: false };
 
 fn pool(server: &Server) -> Pool {
     Pool::open(&server.address(), "GPU", PATIENCE).unwrap()
 }
 
-fn begun(server: &Server, gpus: u32) -> Pool {
+fn create_pool(server: &Server, gpus: u32) -> Pool {
     let mut pool = pool(server);
     pool.init(&(0..gpus).map(|id| (id, None)).collect::<Vec<_>>(), 0, false).unwrap();
     pool
@@ -38,9 +38,9 @@ fn raw(server: &Server) -> Connection {
     redis::Client::open(server.address()).unwrap().get_connection().unwrap()
 }
 
-fn request<T: redis::FromRedisValue>(redis: &mut Connection, words: &[&str]) -> T {
-    let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]);
+fn request<T: redis::FromRedisValue>(redis: &mut Connection, args: &[&str]) -> T {
+    let mut command = redis::cmd(args[0]);
+    command.arg(&args[1..]);
     command.query(redis).unwrap()
 }
 
@@ -49,8 +49,8 @@ fn ticket(lease: &str, want: u32) -> Ticket {
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
 }
 
-/// Of somebody of this host who has ended.
-fn of_the_dead(lease: &str, want: u32) -> Ticket {
+/// A ticket of a process of this host that has exited.
+fn ticket_of_exited(lease: &str, want: u32) -> Ticket {
     let mut child = Command::new("sleep").arg("infinity").spawn().unwrap();
     let about = LocalHost::read().holder(child.id());
     child.kill().unwrap();
@@ -68,28 +68,32 @@ fn held(token: u64, gpus: &[u32]) -> TicketStatus {
 }
 
 #[test]
-fn a_gpu_that_somebody_is_on_is_withheld_until_it_is_quiet() {
+fn gpu_in_use_is_quarantined_until_quiet() {
     let server = Server::start(&[]);
-    let mut pool = begun(&server, 2);
+    let mut pool = create_pool(&server, 2);
     pool.request(&ticket("dead", 2)).unwrap();
     pool.request(&ticket("next", 1)).unwrap();
     pool.request(&ticket("last", 1)).unwrap();
     assert_eq!(pool.end("dead", DEAD, &["1".to_owned()]), Ok(Ended::Done));
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
     assert_eq!(pool.touch("last", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
-    let why = quarantine(&mut pool, "1").expect("it is withheld");
+    let why = quarantine(&mut pool, "1").expect("it is quarantined");
     assert!(why.starts_with("busy:"), "{why}");
-    assert_eq!(pool.clear("1", "busy:0"), Ok(Back::Not("changed".to_owned())), "withheld again since");
+    assert_eq!(
+        pool.clear("1", "busy:0"),
+        Ok(ReturnOutcome::Not("changed".to_owned())),
+        "the quarantine is another"
+    );
     assert_eq!(quarantine(&mut pool, "1").as_ref(), Some(&why));
-    assert_eq!(pool.clear("1", &why), Ok(Back::Freed));
+    assert_eq!(pool.clear("1", &why), Ok(ReturnOutcome::Freed));
     assert_eq!(pool.touch("last", TTL, None), Ok(held(3, &[1])));
-    assert_eq!(pool.clear("1", &why), Ok(Back::Not("changed".to_owned())), "once");
+    assert_eq!(pool.clear("1", &why), Ok(ReturnOutcome::Not("changed".to_owned())), "once");
 }
 
 #[test]
-fn who_has_handed_his_lease_on_may_die() {
+fn lease_transferred_to_another_process_is_kept() {
     let server = Server::start(&[]);
-    let mut pool = begun(&server, 1);
+    let mut pool = create_pool(&server, 1);
     let held = pool.request(&ticket("a", 1));
     for (pid, start) in [("4712", ""), ("4711", "7")] {
         assert_eq!(
@@ -103,35 +107,35 @@ fn who_has_handed_his_lease_on_may_die() {
 }
 
 #[test]
-fn a_gpu_that_is_asked_back_is_withheld_no_more() {
+fn reclaimed_gpu_leaves_quarantine() {
     let server = Server::start(&[]);
-    let mut pool = begun(&server, 1);
+    let mut pool = create_pool(&server, 1);
     pool.request(&ticket("dead", 1)).unwrap();
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
-    // So a server of an older state has it; it had been cleared since, and was given to another.
+    // The server is in an older state: since then the quarantine had ended, and another lease was granted the GPU.
     let grant = Grant { token: 9, gpus: vec![0] };
     assert_eq!(pool.reclaim(&ticket("later", 1), &grant, TTL), Ok(TicketStatus::Held(grant)));
     assert_eq!(quarantine(&mut pool, "0"), None);
 }
 
 #[test]
-fn whoever_took_a_withheld_gpu_keeps_it() {
+fn quarantine_ends_for_gpu_taken_by_gpu_py() {
     let server = Server::start(&[]);
-    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
     pool.request(&ticket("dead", 1)).unwrap();
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     let why = quarantine(&mut pool, "0").unwrap();
-    // Somebody released what was not his, and somebody took it.
+    // One client released a GPU that it did not hold, and another took it.
     request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
-    assert_eq!(pool.clear("0", &why), Ok(Back::Not("held".to_owned())));
-    assert_eq!(quarantine(&mut pool, "0"), None, "he has it, and it is his to release");
+    assert_eq!(pool.clear("0", &why), Ok(ReturnOutcome::Not("held".to_owned())));
+    assert_eq!(quarantine(&mut pool, "0"), None, "its new holder releases it");
     assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
 }
 
 #[test]
-fn what_a_foreign_release_had_put_back_is_withheld_too() {
+fn gpu_released_by_another_client_is_quarantined_if_busy() {
     let server = Server::start(&[]);
-    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
     pool.request(&ticket("dead", 1)).unwrap();
     request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
     request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
@@ -141,9 +145,9 @@ fn what_a_foreign_release_had_put_back_is_withheld_too() {
 }
 
 #[test]
-fn a_rule_ends_the_lease_that_it_judged_and_no_other() {
+fn rule_revokes_only_the_evaluated_token() {
     let server = Server::start(&[]);
-    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
     pool.request(&ticket("idle", 1)).unwrap();
     let revoked = |token| End::Revoked { token, pid: 77 };
     assert_eq!(pool.end("idle", revoked(2), &[]), Ok(Ended::Lost));
@@ -152,109 +156,113 @@ fn a_rule_ends_the_lease_that_it_judged_and_no_other() {
     assert_eq!(pool.touch("idle", TTL, Some(1)), Ok(TicketStatus::Ended("revoked".to_owned())));
     assert_eq!(pool.release("idle", Some(1), (0, 1)), Ok(Released::Already("revoked".to_owned())));
     assert_eq!(pool.end("idle", revoked(1), &[]), Ok(Ended::Already("revoked".to_owned())));
-    assert_eq!(pool.end("nobody", revoked(1), &[]), Ok(Ended::Already("unknown".to_owned())));
+    assert_eq!(pool.end("missing", revoked(1), &[]), Ok(Ended::Already("unknown".to_owned())));
     let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
     assert!(events[0].ends_with(": GPU 0 released by PID 77."), "{events:?}");
 }
 
 #[test]
-fn where_a_node_has_an_agent_the_dead_are_his() {
+fn registered_agent_reaps_instead_of_clients() {
     let server = Server::start(&[]);
-    let (mut pool, local_host) = (begun(&server, 2), LocalHost::read());
-    pool.request(&of_the_dead("dead", 1)).unwrap();
-    pool.stand_in(&local_host, TTL).unwrap();
+    let (mut pool, local_host) = (create_pool(&server, 2), LocalHost::read());
+    pool.request(&ticket_of_exited("dead", 1)).unwrap();
+    pool.register_agent(&local_host, TTL).unwrap();
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0));
     let elsewhere = LocalHost { pidns: "1".to_owned(), ..local_host.clone() };
-    pool.stand_in(&elsewhere, TTL).unwrap();
-    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "he does not see our dead");
-    pool.stand_in(&local_host, Duration::ZERO).unwrap();
+    pool.register_agent(&elsewhere, TTL).unwrap();
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "that agent is in another PID namespace");
+    pool.register_agent(&local_host, Duration::ZERO).unwrap();
     let pod = LocalHost { host: "pod".to_owned(), ..local_host.clone() };
-    pool.stand_in(&pod, TTL).unwrap();
-    pool.request(&of_the_dead("of pods", 1)).unwrap();
-    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "he sees them, whatever he calls this machine");
-    pool.stand_in(&pod, Duration::ZERO).unwrap();
+    pool.register_agent(&pod, TTL).unwrap();
+    pool.request(&ticket_of_exited("of pods", 1)).unwrap();
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "the agent's host name does not matter");
+    pool.register_agent(&pod, Duration::ZERO).unwrap();
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1));
 
     let host = LocalHost { host: "another".to_owned(), boot: "another".to_owned(), ..local_host.clone() };
-    let mut theirs = ticket("theirs", 1);
-    theirs.about = host.holder(1);
-    theirs.about.push(("ack_ms", "1".to_owned()));
-    pool.request(&theirs).unwrap();
-    pool.stand_in(&host, TTL).unwrap();
+    let mut remote = ticket("theirs", 1);
+    remote.about = host.holder(1);
+    remote.about.push(("ack_ms", "1".to_owned()));
+    pool.request(&remote).unwrap();
+    pool.register_agent(&host, TTL).unwrap();
     while pool.audit().unwrap().late().count() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "late, and his agent is there");
-    pool.stand_in(&host, Duration::ZERO).unwrap();
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "late, but its agent is registered");
+    pool.register_agent(&host, Duration::ZERO).unwrap();
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1));
 }
 
 #[test]
-fn a_record_of_another_moment_is_not_resolved() {
+fn changed_record_is_not_resolved() {
     let server = Server::start(&[]);
-    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
     request::<(String, String)>(&mut redis, &["BRPOP", "GPU_IDLE", "0"]);
     request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "now"]);
-    let changed = Ok(Back::Not("changed".to_owned()));
+    let changed = Ok(ReturnOutcome::Not("changed".to_owned()));
     for (pid, time) in [("99", "then"), ("98", "now")] {
         assert_eq!(pool.resolve("0", Some((pid, time)), 0), changed);
     }
     assert_eq!(pool.resolve("0", None, 0), changed);
-    assert_eq!(pool.resolve("0", Some(("99", "now")), 0), Ok(Back::Freed));
+    assert_eq!(pool.resolve("0", Some(("99", "now")), 0), Ok(ReturnOutcome::Freed));
     let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "0"]);
     let text = ": GPU 0 acquired by process with PID 99, was released by redis purge as the process with given PID does no longer exist.";
     assert!(events[0].ends_with(text), "{events:?}");
-    assert_eq!(pool.resolve("0", None, 0), Ok(Back::Not("placed".to_owned())));
+    assert_eq!(pool.resolve("0", None, 0), Ok(ReturnOutcome::Not("placed".to_owned())));
 }
 
 #[test]
-fn records_are_told_of_as_they_are_written() {
+fn record_changes_are_pushed() {
     let server = Server::start(&[]);
-    let (mut pool, mut redis) = (begun(&server, 2), raw(&server));
+    let (mut pool, mut redis) = (create_pool(&server, 2), raw(&server));
     let all = ["0".to_owned(), "1".to_owned()];
     let mut changes = pool.changes().unwrap();
     let mut next = |what: &str| {
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(gpus) = changes.next(Duration::from_millis(50), &all).unwrap() {
-                let told: Vec<_> = gpus.iter().map(|gpu| (gpu.clone(), changes.look(gpu).unwrap())).collect();
-                return told;
+                let records: Vec<_> =
+                    gpus.iter().map(|gpu| (gpu.clone(), changes.read(gpu).unwrap())).collect();
+                return records;
             }
-            assert!(began.elapsed() < PATIENCE, "{what} is not told");
+            assert!(started.elapsed() < PATIENCE, "{what} is not reported");
         }
     };
     let pid = std::process::id().to_string();
     request::<u64>(&mut redis, &["HSET", "GPU_GPU1", "PID", &pid, "TIME", "now"]);
-    let told = next("a record");
-    let record = told[0].1.clone().expect("there is one");
-    assert_eq!((told.len(), told[0].0.as_str(), &record.pid, record.time.as_str()), (1, "1", &pid, "now"));
+    let changed = next("a record");
+    let record = changed[0].1.clone().expect("there is one");
+    assert_eq!(
+        (changed.len(), changed[0].0.as_str(), &record.pid, record.time.as_str()),
+        (1, "1", &pid, "now")
+    );
 
     let local_host = LocalHost::read();
-    let seen = Witness::look(&local_host, &record, Found::Written);
-    assert_eq!(pool.keep("1", &seen), Ok(true));
+    let seen = WriterEvidence::collect(&local_host, &record, Found::Written);
+    assert_eq!(pool.store("1", &seen), Ok(true));
     let audit = pool.audit().unwrap();
     let kept = audit.gpus.iter().find(|gpu| gpu.id == "1").unwrap().record.clone().unwrap();
-    assert_eq!(Witness::of(&kept), Some(seen.clone()));
+    assert_eq!(WriterEvidence::of(&kept), Some(seen.clone()));
     request::<u64>(&mut redis, &["HSET", "GPU_GPU1", "TIME", "later"]);
     next("a change");
-    assert_eq!(pool.keep("1", &seen), Ok(false), "it is another record by now");
+    assert_eq!(pool.store("1", &seen), Ok(false), "the record has changed");
 
     request::<u64>(&mut redis, &["DEL", "GPU_GPU1"]);
     assert_eq!(next("an end"), [("1".to_owned(), None)]);
     pool.request(&ticket("ours", 1)).unwrap();
-    assert_eq!(next("a lease"), [("0".to_owned(), None)], "of ours all is known");
+    assert_eq!(next("a lease"), [("0".to_owned(), None)], "not a record of GPU.py");
     request::<()>(&mut redis, &["FLUSHALL"]);
     assert_eq!(next("a flush").len(), 2, "anything may have changed");
 }
 
 #[test]
-fn whoever_learns_what_he_has_is_not_judged_by_his_taker() {
+fn acknowledged_lease_is_not_ended_by_its_takers_exit() {
     let server = Server::start(&[]);
-    let mut pool = begun(&server, 1);
-    let mut theirs = ticket("a", 1);
-    theirs.about.push(("mode", "compat".to_owned()));
-    let Ok(TicketStatus::Held(grant)) = pool.request(&theirs) else { panic!("it is idle") };
-    // The taker was looked at; then he said that he knows of it, and ended, as he does.
+    let mut pool = create_pool(&server, 1);
+    let mut compat = ticket("a", 1);
+    compat.about.push(("mode", "compat".to_owned()));
+    let Ok(TicketStatus::Held(grant)) = pool.request(&compat) else { panic!("it is idle") };
+    // The agent checked the taker; after that the lease was acknowledged, and the taker exited as usual.
     pool.touch("a", TTL, Some(grant.token)).unwrap();
     assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Kept));
     let known = End::Dead { pid: "4711", start: "", known: true };
@@ -262,40 +270,40 @@ fn whoever_learns_what_he_has_is_not_judged_by_his_taker() {
 }
 
 #[test]
-fn what_was_withheld_for_a_record_goes_on_when_that_is_released() {
+fn quarantine_for_a_record_ends_with_its_release() {
     let server = Server::start(&[]);
-    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
     request::<()>(&mut redis, &["LPOP", "GPU_IDLE"]);
     request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
     request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
     assert!(
         matches!(pool.request(&ticket("a", 1)), Ok(TicketStatus::Waiting { .. })),
-        "somebody else has it"
+        "another client has it"
     );
     assert!(quarantine(&mut pool, "0").unwrap().starts_with("legacy_record:"));
-    // He releases it as GPU.py does.
+    // That client releases it as GPU.py does.
     request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
     request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
     assert_eq!(pool.touch("a", TTL, None), Ok(held(1, &[0])));
     assert_eq!(quarantine(&mut pool, "0"), None);
 }
 
-/// Until all that is there was not renewed in time.
-fn until_late(pool: &mut Pool) {
-    let began = Instant::now();
+/// Waits until all leases and tickets have expired.
+fn wait_until_late(pool: &mut Pool) {
+    let started = Instant::now();
     loop {
         let audit = pool.audit().unwrap();
         if audit.late().count() == audit.leases.len() {
             return;
         }
-        assert!(began.elapsed() < PATIENCE, "{audit:?}");
+        assert!(started.elapsed() < PATIENCE, "{audit:?}");
     }
 }
 
 #[test]
-fn whoever_asks_again_has_his_place_again() {
+fn repeated_request_keeps_its_position() {
     let server = Server::start(&[]);
-    let mut pool = begun(&server, 1);
+    let mut pool = create_pool(&server, 1);
     let mut first = Ticket { ttl: Duration::from_millis(1), ..ticket("first", 1) };
     pool.request(&ticket("holder", 1)).unwrap();
     pool.request(&first).unwrap();
@@ -308,22 +316,22 @@ fn whoever_asks_again_has_his_place_again() {
 }
 
 #[test]
-fn whoever_is_stopped_is_passed_over() {
+fn stopped_holder_loses_unacknowledged_grant() {
     let server = Server::start(&[]);
-    let mut pool = begun(&server, 1);
+    let mut pool = create_pool(&server, 1);
     let local_host = LocalHost::read();
     let mut stopped = ticket("stopped", 1);
-    // This process, which lives, and says nothing more.
+    // The holder is this process: it is alive, but does not acknowledge.
     stopped.about = local_host.holder(std::process::id());
     stopped.about.push(("ack_ms", "1".to_owned()));
     stopped.ttl = Duration::from_millis(1);
     pool.request(&stopped).unwrap();
-    until_late(&mut pool);
+    wait_until_late(&mut pool);
     pool.request(&ticket("next", 1)).unwrap();
     assert_eq!(
         pool.reap_local_host(&local_host, TTL),
         Ok(1),
-        "what nobody says that he knows of goes to the next"
+        "an unacknowledged grant goes to the next ticket"
     );
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
     stopped.lease = "again".to_owned();
@@ -331,38 +339,38 @@ fn whoever_is_stopped_is_passed_over() {
     std::thread::park_timeout(Duration::from_millis(5));
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0));
     let audit = pool.audit().unwrap();
-    assert!(audit.late().any(|lease| lease.lease == "again"), "nobody else says that it waits");
+    assert!(audit.late().any(|lease| lease.lease == "again"), "only its own client renews a ticket");
 }
 
-/// Of somebody in another boot of a machine with this name.
+/// A ticket of a process in another boot of a machine with this name.
 fn of_another_boot(lease: &str, host: &str) -> Ticket {
     let there = LocalHost { host: host.to_owned(), boot: "another".to_owned(), ..LocalHost::read() };
     Ticket { about: there.holder(1), ..ticket(lease, 1) }
 }
 
 #[test]
-fn whoever_is_in_another_boot_is_dead_once_he_says_nothing() {
+fn lease_of_earlier_boot_is_reaped_once_late() {
     let server = Server::start(&[]);
-    let (mut pool, mut redis) = (begun(&server, 1), raw(&server));
+    let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
     for host in ["0123456789abcdef0123456789abcdef", "worker-0", "uninitialized"] {
         let local_host = LocalHost { host: host.to_owned(), ..LocalHost::read() };
         pool.request(&of_another_boot(host, host)).unwrap();
         pool.touch(host, TTL, None).unwrap();
-        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "{host}: a copy of it may live");
+        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "{host}: a clone may be running");
         request::<u64>(&mut redis, &["ZADD", "GPU_V2:EXP", "1", host]);
         let there = LocalHost { boot: "another".to_owned(), ..local_host.clone() };
-        pool.stand_in(&there, TTL).unwrap();
-        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "{host}: somebody there can look at him");
-        pool.stand_in(&there, Duration::ZERO).unwrap();
+        pool.register_agent(&there, TTL).unwrap();
+        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "{host}: the agent there can check it");
+        pool.register_agent(&there, Duration::ZERO).unwrap();
         if local_host.is_machine(Some(host), Some("another")) {
-            pool.stand_in(&local_host, TTL).unwrap();
+            pool.register_agent(&local_host, TTL).unwrap();
             assert_eq!(
                 pool.reap_local_host(&local_host, TTL),
                 Ok(0),
-                "{host}: its agent sees who is on the GPU"
+                "{host}: its agent sees the processes on the GPU"
             );
             assert_eq!(pool.audit().unwrap().to_reap(&local_host), [], "{host}");
-            pool.stand_in(&local_host, Duration::ZERO).unwrap();
+            pool.register_agent(&local_host, Duration::ZERO).unwrap();
         }
         assert_eq!(pool.audit().unwrap().to_reap(&local_host).len(), 1, "{host}");
         assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "{host}: this machine was restarted");
@@ -370,17 +378,17 @@ fn whoever_is_in_another_boot_is_dead_once_he_says_nothing() {
 }
 
 #[test]
-fn what_was_taken_for_a_time_is_the_agent_s_whoever_asks() {
+fn timed_lease_is_reaped_only_by_the_agent() {
     let server = Server::start(&[]);
-    let (mut pool, local_host) = (begun(&server, 1), LocalHost::read());
+    let (mut pool, local_host) = (create_pool(&server, 1), LocalHost::read());
     let mut timed = Ticket { ttl: Duration::from_millis(1), ..ticket("timed", 1) };
     timed.about = local_host.holder(1);
     timed.about.extend([("mode", "timed".to_owned()), ("ack_ms", "1".to_owned())]);
     pool.request(&timed).unwrap();
-    until_late(&mut pool);
-    pool.stand_in(&local_host, TTL).unwrap();
+    wait_until_late(&mut pool);
+    pool.register_agent(&local_host, TTL).unwrap();
     let pod = LocalHost { host: "pod".to_owned(), pidns: "1".to_owned(), ..local_host.clone() };
     let another = LocalHost { boot: "another".to_owned(), ..pod.clone() };
     assert_eq!((pool.reap_local_host(&local_host, TTL), pool.reap_local_host(&pod, TTL)), (Ok(0), Ok(0)));
-    assert_eq!(pool.reap_local_host(&another, TTL), Ok(1), "no agent is on that machine");
+    assert_eq!(pool.reap_local_host(&another, TTL), Ok(1), "no agent runs on that machine");
 }

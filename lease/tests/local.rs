@@ -1,10 +1,10 @@
-//! A pool of this machine's own. A lock belongs to whoever opened the file, so that two pools in one process are to each
-//! other what those of two processes are; what ends with processes is in `tests/cases/leases_local.rs`.
+//! A pool of one machine. A lock belongs to the opened file, so two pools in one process behave like those of two
+//! processes. The effects of exiting processes are tested in `tests/cases/leases_local.rs`.
 #![expect(
     clippy::panic,
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a test looks into the directory, and waits"
+    reason = "a test reads the directory and waits"
 )]
 
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 const TTL: Duration = Duration::from_secs(30);
 const BY: (i32, u32) = (0, 0);
 
-fn begun(gpus: u32) -> (TempDir, PathBuf) {
+fn create_pool(gpus: u32) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lease");
     let gpus: Vec<_> = (0..gpus).map(|id| (id, Some(format!("GPU-{id}")))).collect();
@@ -44,7 +44,7 @@ fn request(path: &Path, lease: &str, want: u32) -> (Local, TicketStatus) {
     (pool, status)
 }
 
-fn had(status: TicketStatus) -> Vec<u32> {
+fn granted_gpus(status: TicketStatus) -> Vec<u32> {
     grant(status).gpus
 }
 
@@ -53,11 +53,11 @@ fn grant(status: TicketStatus) -> Grant {
     grant
 }
 
-/// Until so many wait.
-fn queued(path: &Path, count: usize) {
-    let began = Instant::now();
+/// Waits until the queue has this length.
+fn wait_for_queue(path: &Path, count: usize) {
+    let started = Instant::now();
     while Local::at(path).audit().unwrap().queue.len() != count {
-        assert!(began.elapsed() < Duration::from_mins(1), "{count} do not wait");
+        assert!(started.elapsed() < Duration::from_mins(1), "{count} do not wait");
         std::thread::park_timeout(Duration::from_millis(2));
     }
 }
@@ -66,19 +66,19 @@ fn tickets(path: &Path) -> usize {
     fs::read_dir(path.join("queue")).unwrap().count()
 }
 
-fn again(pool: &mut Local, lease: &str) -> TicketStatus {
+fn touch(pool: &mut Local, lease: &str) -> TicketStatus {
     pool.touch(lease, TTL, None).unwrap()
 }
 
 #[test]
-fn a_lease_from_its_ticket_to_its_end() {
+fn lease_lifecycle_from_ticket_to_release() {
     let nowhere = tempfile::tempdir().unwrap();
     let path = nowhere.path().join("not/begun");
     let absent = Err(LeaseError::Absent(path.display().to_string()));
     assert_eq!(
         Local::at(&path).request(&ticket("early", 1)),
         absent,
-        "nothing is waited for that nobody will give"
+        "without a pool, a request does not wait"
     );
     let mut pool = Local::at(&path);
     assert_eq!(pool.init(&[(1, None), (0, None), (1, None)], 0, false), Ok(Init::Done(2)));
@@ -91,23 +91,23 @@ fn a_lease_from_its_ticket_to_its_end() {
     assert_eq!(
         pool.request(&ticket("a", 1)),
         Ok(TicketStatus::Held(first.clone())),
-        "asked again it has no more"
+        "a repeated request gets nothing more"
     );
     assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "a pool with a holder stays");
     let (mut b, status) = request(&path, "b", 2);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     let nonblock = Ticket { nonblock: true, ..ticket("c", 1) };
-    assert_eq!(Local::at(&path).request(&nonblock), Ok(TicketStatus::Busy), "nobody overtakes");
+    assert_eq!(Local::at(&path).request(&nonblock), Ok(TicketStatus::Busy), "no ticket is overtaken");
     assert_eq!(pool.touch("a", TTL, Some(first.token)), Ok(TicketStatus::Held(first.clone())));
     assert_eq!(pool.touch("a", TTL, Some(7)), Ok(TicketStatus::Ended("lost".to_owned())));
     assert_eq!(pool.release("a", Some(7), BY), Ok(Released::Lost));
-    assert_eq!(again(&mut b, "b"), TicketStatus::Waiting { before: 0 });
+    assert_eq!(touch(&mut b, "b"), TicketStatus::Waiting { before: 0 });
     assert_eq!(pool.release("a", Some(first.token), BY), Ok(Released::Done));
     assert_eq!(pool.release("a", Some(first.token), BY), Ok(Released::Already("released".to_owned())));
-    let second = grant(again(&mut b, "b"));
+    let second = grant(touch(&mut b, "b"));
     assert_eq!(second.gpus, [0, 1]);
-    assert_eq!(pool.release("nobody", None, BY), Ok(Released::Unknown));
-    assert_eq!(pool.touch("nobody", TTL, None), Ok(TicketStatus::Ended("unknown".to_owned())));
+    assert_eq!(pool.release("missing", None, BY), Ok(Released::Unknown));
+    assert_eq!(pool.touch("missing", TTL, None), Ok(TicketStatus::Ended("unknown".to_owned())));
     drop(b);
     assert_eq!(pool.init(&[(3, None)], 0, true), Ok(Init::Done(1)));
     let third = grant(pool.request(&ticket("d", 1)).unwrap());
@@ -122,8 +122,8 @@ fn a_lease_from_its_ticket_to_its_end() {
 }
 
 #[test]
-fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
-    let (_directory, path) = begun(1);
+fn served_waiter_leaves_the_queue_with_its_first_call() {
+    let (_directory, path) = create_pool(1);
     let (holder, _) = request(&path, "holder", 1);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -131,88 +131,88 @@ fn whoever_was_rung_for_leaves_the_queue_with_his_first_word() {
             let status = pool.wait(&ticket("waiter", 1), (&LocalHost::read(), None), &mut |_| {}).unwrap();
             (pool, grant(status))
         });
-        queued(&path, 1);
+        wait_for_queue(&path, 1);
         drop(holder);
         let (mut pool, first) = waiter.join().unwrap();
-        assert_eq!(tickets(&path), 1, "he is still in the queue");
+        assert_eq!(tickets(&path), 1, "it is still in the queue");
         let (mut next, status) = request(&path, "next", 1);
         assert_eq!(status, TicketStatus::Waiting { before: 1 });
-        let said = pool.touch("waiter", TTL, Some(first.token));
-        assert_eq!(said, Ok(TicketStatus::Held(first)));
+        let status = pool.touch("waiter", TTL, Some(first.token));
+        assert_eq!(status, Ok(TicketStatus::Held(first)));
         assert_eq!(gpus(&path)[0].owner.as_deref(), Some("waiter"));
-        assert_eq!(again(&mut next, "next"), TicketStatus::Waiting { before: 0 });
+        assert_eq!(touch(&mut next, "next"), TicketStatus::Waiting { before: 0 });
         drop(pool);
-        assert_eq!(had(again(&mut next, "next")), [0]);
+        assert_eq!(granted_gpus(touch(&mut next, "next")), [0]);
     });
 }
 
 #[test]
-fn all_or_none_and_nobody_overtakes() {
-    let (_directory, path) = begun(3);
+fn large_request_is_granted_whole_and_not_overtaken() {
+    let (_directory, path) = create_pool(3);
     let (one, status) = request(&path, "one", 1);
-    assert_eq!(had(status), [0]);
+    assert_eq!(granted_gpus(status), [0]);
     let (mut three, status) = request(&path, "three", 3);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     let (mut late, status) = request(&path, "late", 1);
     assert_eq!(status, TicketStatus::Waiting { before: 1 }, "though two are idle");
     let idle =
         |path: &Path| Local::at(path).audit().unwrap().gpus.iter().map(|gpu| gpu.idle).collect::<Vec<_>>();
-    assert_eq!(idle(&path), [0, 1, 1], "who waits holds nothing");
+    assert_eq!(idle(&path), [0, 1, 1], "a waiting ticket holds nothing");
     drop(one);
-    assert_eq!(again(&mut late, "late"), TicketStatus::Waiting { before: 1 });
-    assert_eq!(had(again(&mut three, "three")), [0, 1, 2]);
-    assert_eq!(again(&mut late, "late"), TicketStatus::Waiting { before: 0 });
+    assert_eq!(touch(&mut late, "late"), TicketStatus::Waiting { before: 1 });
+    assert_eq!(granted_gpus(touch(&mut three, "three")), [0, 1, 2]);
+    assert_eq!(touch(&mut late, "late"), TicketStatus::Waiting { before: 0 });
     drop(three);
-    assert!(matches!(again(&mut late, "late"), TicketStatus::Held(_)));
+    assert!(matches!(touch(&mut late, "late"), TicketStatus::Held(_)));
 }
 
 #[test]
-fn the_longest_idle_is_given_first() {
-    let (_directory, path) = begun(3);
+fn least_recently_used_gpu_is_granted_first() {
+    let (_directory, path) = create_pool(3);
     let mut last = None;
-    let given: Vec<u32> = (0..6)
+    let granted: Vec<u32> = (0..6)
         .map(|number| {
             drop(last.take());
             let (pool, status) = request(&path, &format!("l{number}"), 1);
             last = Some(pool);
             let TicketStatus::Held(grant) = status else { return 9 };
-            // The file system's clock ticks every few milliseconds.
+            // The clock of the file system ticks every few milliseconds.
             std::thread::park_timeout(Duration::from_millis(20));
             grant.gpus[0]
         })
         .collect();
-    assert_eq!(given, [0, 1, 2, 0, 1, 2]);
+    assert_eq!(granted, [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
-fn whoever_came_first_is_served_first() {
+fn waiters_are_served_in_order() {
     const WAITERS: usize = 20;
-    let (_directory, path) = begun(1);
+    let (_directory, path) = create_pool(1);
     let (first, _) = request(&path, "first", 1);
-    let (tell, told) = channel();
+    let (sender, served_waiters) = channel();
     std::thread::scope(|scope| {
         for number in 0..WAITERS {
-            let (tell, path) = (tell.clone(), &path);
+            let (sender, path) = (sender.clone(), &path);
             scope.spawn(move || {
                 let mut pool = Local::at(path);
                 let status =
                     pool.wait(&ticket(&format!("w{number}"), 1), (&LocalHost::read(), None), &mut |_| {});
-                tell.send((number, status)).unwrap();
+                sender.send((number, status)).unwrap();
             });
-            queued(path, number + 1);
+            wait_for_queue(path, number + 1);
         }
         drop(first);
         for number in 0..WAITERS {
-            let (served, status) = told.recv().unwrap();
-            assert_eq!((served, had(status.unwrap())), (number, vec![0]));
+            let (served, status) = served_waiters.recv().unwrap();
+            assert_eq!((served, granted_gpus(status.unwrap())), (number, vec![0]));
         }
     });
     assert_eq!(tickets(&path), 0);
 }
 
 #[test]
-fn those_who_do_not_wait_stand_in_nobodys_way() {
-    let (_directory, path) = begun(8);
+fn concurrent_nonblocking_requests_all_succeed() {
+    let (_directory, path) = create_pool(8);
     let done = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -230,31 +230,31 @@ fn those_who_do_not_wait_stand_in_nobodys_way() {
 }
 
 #[test]
-fn nobody_has_what_another_has() {
+fn concurrent_leases_never_share_a_gpu() {
     const GPUS: usize = 4;
-    let (_directory, path) = begun(4);
-    let had: [AtomicBool; GPUS] = Default::default();
+    let (_directory, path) = create_pool(4);
+    let in_use: [AtomicBool; GPUS] = Default::default();
     let served = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for number in 0..12 {
-            let (path, had, served) = (&path, &had, &served);
+            let (path, in_use, served) = (&path, &in_use, &served);
             scope.spawn(move || {
                 for round in 0..25 {
                     let mut pool = Local::at(path);
-                    let wish = ticket(&format!("t{number}_{round}"), 1 + (number + round) % 3);
+                    let request = ticket(&format!("t{number}_{round}"), 1 + (number + round) % 3);
                     let until = (round % 5 == 4).then(|| Instant::now() + Duration::from_millis(20));
                     let TicketStatus::Held(grant) =
-                        pool.wait(&wish, (&LocalHost::read(), until), &mut |_| {}).unwrap()
+                        pool.wait(&request, (&LocalHost::read(), until), &mut |_| {}).unwrap()
                     else {
                         continue;
                     };
                     served.fetch_add(1, SeqCst);
                     for gpu in &grant.gpus {
-                        assert!(!had[*gpu as usize].swap(true, SeqCst), "GPU {gpu} has two");
+                        assert!(!in_use[*gpu as usize].swap(true, SeqCst), "GPU {gpu} has two holders");
                     }
                     std::thread::yield_now();
                     for gpu in &grant.gpus {
-                        had[*gpu as usize].store(false, SeqCst);
+                        in_use[*gpu as usize].store(false, SeqCst);
                     }
                 }
             });
@@ -266,67 +266,70 @@ fn nobody_has_what_another_has() {
 }
 
 #[test]
-fn a_wait_has_an_end_and_leaves_nothing_behind() {
-    let (_directory, path) = begun(1);
+fn wait_past_its_deadline_withdraws_the_ticket() {
+    let (_directory, path) = create_pool(1);
     let (holder, _) = request(&path, "holder", 1);
-    let mut told = Vec::new();
+    let mut positions = Vec::new();
     let until = Instant::now() + Duration::from_millis(30);
     let status = Local::at(&path)
-        .wait(&ticket("w", 1), (&LocalHost::read(), Some(until)), &mut |before| told.push(before));
+        .wait(&ticket("w", 1), (&LocalHost::read(), Some(until)), &mut |before| positions.push(before));
     assert_eq!(status, Ok(TicketStatus::Waiting { before: 0 }));
-    assert!(told.iter().all(|before| *before == 0) && !told.is_empty());
+    assert!(positions.iter().all(|before| *before == 0) && !positions.is_empty());
     assert_eq!(tickets(&path), 0);
     drop(holder);
-    assert_eq!(had(request(&path, "next", 1).1), [0]);
+    assert_eq!(granted_gpus(request(&path, "next", 1).1), [0]);
 }
 
 #[test]
-fn whoever_sleeps_is_passed_and_keeps_his_place() {
-    let (_directory, path) = begun(1);
+fn stopped_waiter_is_skipped_and_keeps_its_position() {
+    let (_directory, path) = create_pool(1);
     let (holder, _) = request(&path, "holder", 1);
     let (mut sleeper, status) = request(&path, "sleeper", 1);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     let (mut next, status) = request(&path, "next", 1);
     assert_eq!(status, TicketStatus::Waiting { before: 1 });
-    let mut theirs = fs::read_dir(path.join("queue")).unwrap().map(|entry| entry.unwrap().path());
-    let theirs = theirs.find(|path| path.to_string_lossy().ends_with("-sleeper")).unwrap();
+    let mut files = fs::read_dir(path.join("queue")).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.find(|path| path.to_string_lossy().ends_with("-sleeper")).unwrap();
     let long_ago = SystemTime::now() - 2 * ticket("sleeper", 1).ttl;
-    fs::File::open(theirs).unwrap().set_modified(long_ago).unwrap();
+    fs::File::open(file).unwrap().set_modified(long_ago).unwrap();
     drop(holder);
     let status = next.wait(&ticket("next", 1), (&LocalHost::read(), None), &mut |_| {}).unwrap();
-    assert_eq!(had(status), [0], "nobody has been heard of for so long");
+    assert_eq!(granted_gpus(status), [0], "the waiter ahead was not renewed for too long");
     let (mut third, _) = request(&path, "third", 1);
-    assert_eq!(again(&mut sleeper, "sleeper"), TicketStatus::Waiting { before: 0 });
+    assert_eq!(touch(&mut sleeper, "sleeper"), TicketStatus::Waiting { before: 0 });
     drop(next);
-    assert_eq!(again(&mut third, "third"), TicketStatus::Waiting { before: 1 });
-    assert_eq!(had(again(&mut sleeper, "sleeper")), [0]);
+    assert_eq!(touch(&mut third, "third"), TicketStatus::Waiting { before: 1 });
+    assert_eq!(granted_gpus(touch(&mut sleeper, "sleeper")), [0]);
 }
 
 #[test]
-fn a_ticket_that_was_withdrawn_ends_its_wait() {
-    let (_directory, path) = begun(1);
+fn withdrawn_ticket_ends_its_wait() {
+    let (_directory, path) = create_pool(1);
     let (_holder, _) = request(&path, "holder", 1);
     let (mut waiter, _) = request(&path, "waiter", 1);
     let mut other = Local::at(&path);
     assert_eq!(other.release("waiter", None, BY), Ok(Released::Done));
-    assert_eq!(again(&mut waiter, "waiter"), TicketStatus::Ended("cancelled".to_owned()));
+    assert_eq!(touch(&mut waiter, "waiter"), TicketStatus::Ended("cancelled".to_owned()));
     let kept = other.release("holder", None, BY);
-    assert!(matches!(kept, Err(LeaseError::Kept(_))), "we run, and do nothing but hold: {kept:?}");
+    assert!(
+        matches!(kept, Err(LeaseError::HeldElsewhere(_))),
+        "this process does more than hold the lease: {kept:?}"
+    );
     assert_eq!(other.release("holder", Some(7), BY), Ok(Released::Lost));
 }
 
 #[test]
-fn a_pool_that_shrinks_refuses_who_wants_more() {
-    let (_directory, path) = begun(2);
+fn shrunk_pool_refuses_too_large_requests() {
+    let (_directory, path) = create_pool(2);
     let (holder, _) = request(&path, "holder", 1);
     let (mut both, _) = request(&path, "both", 2);
     drop(holder);
     assert_eq!(Local::at(&path).init(&[(0, None)], 0, true), Ok(Init::Done(1)));
-    assert_eq!(again(&mut both, "both"), TicketStatus::Ended("refused".to_owned()));
+    assert_eq!(touch(&mut both, "both"), TicketStatus::Ended("refused".to_owned()));
     let (mut pool, _) = request(&path, "one", 1);
     assert_eq!(Local::at(&path).audit().unwrap().gpus.len(), 1);
     fs::remove_file(path.join("pool")).unwrap();
-    assert_eq!(had(again(&mut pool, "one")), [0], "who holds does not ask");
+    assert_eq!(granted_gpus(touch(&mut pool, "one")), [0], "a holder does not read the pool file");
 }
 
 fn gpus(path: &Path) -> Vec<Gpu> {
@@ -334,8 +337,8 @@ fn gpus(path: &Path) -> Vec<Gpu> {
 }
 
 #[test]
-fn who_holds_and_who_waits_is_told() {
-    let (_directory, path) = begun(3);
+fn audit_reports_holders_and_waiters() {
+    let (_directory, path) = create_pool(3);
     let (holder, status) = request(&path, "holder", 2);
     let (_waiter, _) = request(&path, "waiter", 2);
     let audit = Local::at(&path).audit().unwrap();
@@ -345,10 +348,14 @@ fn who_holds_and_who_waits_is_told() {
     assert_eq!(audit.gpus[2].uuid.as_deref(), Some("GPU-2"));
     assert_eq!(audit.queue, ["waiter"]);
     let [held, waiting] = &audit.leases[..] else { unreachable!("{:?}", audit.leases) };
-    let (us, token) = (std::process::id().to_string(), grant(status).token.to_string());
-    for (field, value) in
-        [("gpus", "0,1"), ("tok", token.as_str()), ("user", "alice"), ("cmd", "train"), ("pid", us.as_str())]
-    {
+    let (own_pid, token) = (std::process::id().to_string(), grant(status).token.to_string());
+    for (field, value) in [
+        ("gpus", "0,1"),
+        ("tok", token.as_str()),
+        ("user", "alice"),
+        ("cmd", "train"),
+        ("pid", own_pid.as_str()),
+    ] {
         assert_eq!(held.get(field), Some(value), "{field}");
     }
     assert_eq!((held.state.as_str(), waiting.state.as_str()), ("held", "waiting"));
@@ -356,37 +363,38 @@ fn who_holds_and_who_waits_is_told() {
     drop(holder);
     let record = fs::read_to_string(path.join("gpu/0")).unwrap();
     assert!(record.contains("holder"), "{record}");
-    assert_eq!(gpus(&path)[0].owner, None, "a record without a lock says nothing");
+    assert_eq!(gpus(&path)[0].owner, None, "a record without a lock is ignored");
 }
 
 #[test]
-fn whoever_has_a_lock_and_no_record_has_it_too() {
-    let (_directory, path) = begun(2);
+fn lock_without_record_counts_as_held() {
+    let (_directory, path) = create_pool(2);
     let (holder, _) = request(&path, "holder", 1);
     drop(holder);
     let foreign = File::open(path.join("gpu/0")).unwrap();
     flock(&foreign, FlockOperation::LockExclusive).unwrap();
-    // The record is of a lease that has ended; its pid is ours, and so is the lock.
+    // The record is of an ended lease; the lock is of this process.
     fs::write(path.join("gpu/0"), "{\"lease\":\"made_up\",\"about\":{}}").unwrap();
-    let us = std::process::id();
-    assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{us}")));
-    assert_eq!(had(request(&path, "a", 1).1), [1]);
+    let own_pid = std::process::id();
+    assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{own_pid}")));
+    assert_eq!(granted_gpus(request(&path, "a", 1).1), [1]);
     let (mut waiter, status) = request(&path, "b", 2);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     drop(foreign);
-    assert!(matches!(again(&mut waiter, "b"), TicketStatus::Held(_)));
+    assert!(matches!(touch(&mut waiter, "b"), TicketStatus::Held(_)));
 }
 
 #[test]
-fn nonsense_harms_nothing() {
+fn invalid_files_do_no_harm() {
     for nonsense in [&b""[..], b"{", b"{}", b"null", b"\xff\x00", &[b'9'; 10_000]] {
-        let (directory, path) = begun(2);
+        let (directory, path) = create_pool(2);
         let (holder, _) = request(&path, "holder", 1);
         let (mut waiter, _) = request(&path, "waiter", 2);
         let (secret, queue) = (directory.path().join("secret"), path.join("queue"));
         fs::write(&secret, "untouched").unwrap();
-        let queued: Vec<PathBuf> = fs::read_dir(&queue).unwrap().map(|entry| entry.unwrap().path()).collect();
-        for file in ["gate", "gpu/0", "gpu/1"].into_iter().map(|name| path.join(name)).chain(queued) {
+        let ticket_files: Vec<PathBuf> =
+            fs::read_dir(&queue).unwrap().map(|entry| entry.unwrap().path()).collect();
+        for file in ["gate", "gpu/0", "gpu/1"].into_iter().map(|name| path.join(name)).chain(ticket_files) {
             fs::write(file, nonsense).unwrap();
         }
         fs::write(queue.join("00000000000000000000-dead"), nonsense).unwrap();
@@ -397,10 +405,10 @@ fn nonsense_harms_nothing() {
         let audit = Local::at(&path).audit().unwrap();
         assert_eq!((audit.gpus[0].idle, audit.gpus[1].idle), (0, 1));
         assert_eq!(audit.queue, ["waiter"]);
-        assert_eq!(again(&mut waiter, "waiter"), TicketStatus::Waiting { before: 0 });
-        assert!(!queue.join("00000000000000000000-dead").exists(), "nobody waits for it");
+        assert_eq!(touch(&mut waiter, "waiter"), TicketStatus::Waiting { before: 0 });
+        assert!(!queue.join("00000000000000000000-dead").exists(), "it has no waiter");
         drop(holder);
-        let status = again(&mut waiter, "waiter");
+        let status = touch(&mut waiter, "waiter");
         assert!(
             matches!(&status, TicketStatus::Held(grant) if grant.gpus == [0, 1]),
             "{nonsense:?}: {status:?}"
@@ -410,16 +418,16 @@ fn nonsense_harms_nothing() {
 }
 
 #[test]
-fn what_is_no_file_of_the_pool_is_not_used() {
-    let (directory, path) = begun(2);
+fn symbolic_links_are_not_used() {
+    let (directory, path) = create_pool(2);
     let elsewhere = directory.path().join("elsewhere");
     fs::write(&elsewhere, "untouched").unwrap();
     fs::remove_file(path.join("gpu/0")).unwrap();
     symlink(&elsewhere, path.join("gpu/0")).unwrap();
     let (pool, status) = request(&path, "a", 1);
-    assert_eq!(had(status), [1]);
+    assert_eq!(granted_gpus(status), [1]);
     let found = gpus(&path);
-    assert_eq!((found[0].idle, &found[0].owner), (0, &None), "of this one nothing is known");
+    assert_eq!((found[0].idle, &found[0].owner), (0, &None), "the state of this GPU is unknown");
     drop(pool);
     assert_eq!(request(&path, "b", 2).1, TicketStatus::Waiting { before: 0 });
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
@@ -430,8 +438,8 @@ fn what_is_no_file_of_the_pool_is_not_used() {
 }
 
 #[test]
-fn a_lock_on_a_file_that_was_replaced_is_none() {
-    let (_directory, path) = begun(1);
+fn lock_on_replaced_file_is_ignored() {
+    let (_directory, path) = create_pool(1);
     let (holder, _) = request(&path, "holder", 1);
     let (mut waiter, _) = request(&path, "waiter", 1);
     fs::rename(path.join("gpu/0"), path.join("gpu/old")).unwrap();
@@ -440,30 +448,30 @@ fn a_lock_on_a_file_that_was_replaced_is_none() {
     flock(&new, FlockOperation::LockExclusive).unwrap();
     drop(holder);
     assert_eq!(
-        again(&mut waiter, "waiter"),
+        touch(&mut waiter, "waiter"),
         TicketStatus::Waiting { before: 0 },
-        "the old one is nobody's, the new one's not"
+        "the lock on the old file does not count, but that on the new one does"
     );
     drop(new);
-    assert_eq!(had(again(&mut waiter, "waiter")), [0]);
+    assert_eq!(granted_gpus(touch(&mut waiter, "waiter")), [0]);
 }
 
 #[test]
-fn whoever_was_stopped_at_the_gate_is_not_waited_for() {
-    let (_directory, path) = begun(2);
+fn client_stopped_with_gate_lock_is_not_waited_for() {
+    let (_directory, path) = create_pool(2);
     let stopped = File::options().read(true).write(true).open(path.join("gate")).unwrap();
     flock(&stopped, FlockOperation::LockExclusive).unwrap();
-    assert_eq!(had(request(&path, "a", 1).1), [0]);
+    assert_eq!(granted_gpus(request(&path, "a", 1).1), [0]);
     let (_b, status) = request(&path, "b", 1);
-    assert_eq!(had(status), [1]);
+    assert_eq!(granted_gpus(status), [1]);
     assert!(matches!(Local::at(&path).init(&[(0, None)], 0, true), Err(LeaseError::NotNow(_))));
 }
 
 #[test]
-fn tokens_rise_whatever_is_written_into_a_record() {
-    let (_directory, path) = begun(1);
+fn tokens_rise_despite_invalid_records() {
+    let (_directory, path) = create_pool(1);
     let mut last = 0;
-    // The third is later than any clock says.
+    // The third token is later than any clock.
     for written in ["", "5", "6000000000000000", "nonsense", "99999999999999999999", "9007199254740991"] {
         if !written.is_empty() {
             let record = format!(r#"{{"lease":"a","about":{{"tok":"{written}"}}}}"#);
@@ -479,7 +487,7 @@ fn tokens_rise_whatever_is_written_into_a_record() {
 }
 
 #[test]
-fn a_pool_is_everybodys_or_its_groups() {
+fn pool_modes_follow_the_directory() {
     let directory = tempfile::tempdir().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     for (top, gpu, queue, file, read) in
@@ -489,20 +497,20 @@ fn a_pool_is_everybodys_or_its_groups() {
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(top)).unwrap();
         Local::at(&path).init(&[(0, None)], 0, false).unwrap();
-        for (name, wanted) in
+        for (name, expected) in
             [("gpu", gpu), ("queue", queue), ("gate", file), ("gpu/0", file), ("pool", read)]
         {
-            assert_eq!(mode(&path.join(name)), wanted, "{name} in {top:o}");
+            assert_eq!(mode(&path.join(name)), expected, "{name} in {top:o}");
         }
     }
 }
 
 #[test]
-fn what_is_passed_on_has_a_number_that_nobody_uses() {
-    let (_directory, path) = begun(1);
+fn inherited_descriptor_has_a_high_number() {
+    let (_directory, path) = create_pool(1);
     let (mut pool, _) = request(&path, "a", 1);
-    let passed = pool.pass_on("a").unwrap();
-    assert_eq!(pool.pass_on("nobody"), Ok(vec![]));
+    let inherited = pool.make_inheritable("a").unwrap();
+    assert_eq!(pool.make_inheritable("missing"), Ok(vec![]));
     let script = format!(
         "for fd in /proc/self/fd/*; do [ $fd -ef {} ] && echo ${{fd##*/}}; done; true",
         path.join("gpu/0").display()
@@ -510,6 +518,6 @@ fn what_is_passed_on_has_a_number_that_nobody_uses() {
     let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
     let number: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
     assert!(number >= 100, "{number}");
-    assert_eq!(passed, [number]);
+    assert_eq!(inherited, [number]);
     assert_eq!(gpus(&path)[0].owner.as_deref(), Some("a"));
 }

@@ -1,9 +1,9 @@
-//! What passes between a program and the driver: codes, names of things, structures as `cuda.h` and `nvml.h` lay them out.
+//! The driver's ABI: error codes, handles, and structures as in `cuda.h` and `nvml.h`.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::mem::MaybeUninit;
 
-/// What every call of either driver returns.
+/// The result of every call of either driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Code(pub(crate) c_int);
@@ -14,7 +14,7 @@ impl Code {
     pub(crate) const INVALID_VALUE: Self = Self(1);
     /// `CUDA_ERROR_OUT_OF_MEMORY`
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
-    /// `CUDA_ERROR_NOT_SUPPORTED`: the driver has no such function.
+    /// `CUDA_ERROR_NOT_SUPPORTED`: the driver lacks the function.
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
 
     pub(crate) fn is_success(self) -> bool {
@@ -22,11 +22,11 @@ impl Code {
     }
 }
 
-/// `CUdeviceptr`, and what names an array.
+/// `CUdeviceptr`, and handles of arrays.
 pub(crate) type Address = u64;
 /// `CUdeviceptr` of the first version.
 pub(crate) type OldAddress = c_uint;
-/// `CUcontext`, `CUgreenCtx`, `CUstream`, `CUmemoryPool` and others: compared, never followed.
+/// `CUcontext`, `CUgreenCtx`, `CUstream`, `CUmemoryPool` and others; only compared, never dereferenced.
 pub(crate) type Handle = usize;
 /// `CUmemGenericAllocationHandle`
 pub(crate) type MemoryHandle = u64;
@@ -42,7 +42,7 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// The GPU that memory there is on; `None` for memory of the host.
+    /// The GPU of the location; `None` for host memory.
     pub(crate) fn device(self) -> Option<Device> {
         match self.kind {
             // CU_MEM_LOCATION_TYPE_DEVICE
@@ -54,7 +54,7 @@ impl Location {
     }
 }
 
-/// The head of `CUmemPoolProps`, and of `CUmemAllocationProp`, which is the same.
+/// The common beginning of `CUmemPoolProps` and `CUmemAllocationProp`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Properties {
@@ -114,14 +114,14 @@ pub(crate) struct OldArray3dDescriptor {
     pub(crate) flags: c_uint,
 }
 
-/// `CUarrayMapInfo`: a part of an array, and what is mapped there.
+/// `CUarrayMapInfo`: a part of an array, and the memory to map there.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ArrayMap {
     pub(crate) array_kind: c_uint,
     pub(crate) array: Address,
     pub(crate) part_kind: c_uint,
-    /// Level, layer, offset and extent; or, for the end of all levels, layer, padding, offset and size.
+    /// Level, layer, offset and extent; or, for the mip tail, layer, padding, offset and size.
     part: [MaybeUninit<c_uint>; 8],
     pub(crate) operation: c_int,
     pub(crate) handle_kind: c_int,
@@ -137,13 +137,13 @@ impl ArrayMap {
         self.operation == 1
     }
 
-    /// Where in the array it is; what a caller does not fill in is 0.
+    /// The position in the array; fields that the caller need not fill in are 0.
     pub(crate) fn place(&self) -> [u32; 8] {
         let whole_level = self.part_kind == 0;
         let mut place = [0; 8];
         for (at, (to, from)) in place.iter_mut().zip(&self.part).enumerate() {
             if whole_level || (at != 1 && at < 6) {
-                // SAFETY: `cuda.h` asks callers to fill in these fields.
+                // SAFETY: `cuda.h` requires callers to fill in these fields.
                 *to = unsafe { from.assume_init() };
             }
         }
@@ -161,7 +161,7 @@ impl ArrayMap {
 /// `CUipcMemHandle`, passed by value.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Ticket([c_char; 64]);
+pub(crate) struct IpcHandle([c_char; 64]);
 
 /// `nvmlMemory_t`
 #[repr(C)]

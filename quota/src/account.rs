@@ -1,31 +1,32 @@
-//! The order of things: room is reserved before the driver is asked, and given back after it has freed.
+//! The order of operations: memory is reserved before the call of the driver, and released after the driver has freed
+//! it.
 
 use crate::abi::{Address, Code, Device, Handle};
-use crate::book::{Owner, Record};
+use crate::allocations::{Allocation, Owner};
 use crate::driver;
-use crate::gpu::Gpu;
-use crate::life::{self, Life};
-use crate::log::{self, What};
-use crate::shield::Ask;
+use crate::gpu::GpuAccount;
+use crate::log::{self, EventKind};
+use crate::panic_guard::DriverCall;
+use crate::state::{self, ProcessState};
 
-/// Room that was reserved; given back where it is dropped without being kept.
-struct Room {
-    gpu: &'static Gpu,
+/// Reserved memory; released on drop unless kept.
+struct Reservation {
+    gpu: &'static GpuAccount,
     bytes: u64,
 }
 
-impl Room {
-    fn reserve(call: &'static str, gpu: &'static Gpu, bytes: u64) -> Option<Self> {
+impl Reservation {
+    fn reserve(call: &'static str, gpu: &'static GpuAccount, bytes: u64) -> Option<Self> {
         if gpu.reserve(bytes) {
             return Some(Self { gpu, bytes });
         }
         gpu.denied(bytes);
-        log::event(What::Denied, call, gpu, (bytes, 0));
+        log::event(EventKind::Denied, call, gpu, (bytes, 0));
         None
     }
 
-    /// Makes it as large as what the driver took; false where that much is not there.
-    fn settle(&mut self, bytes: u64) -> bool {
+    /// Adjusts it to what the driver allocated; false if that exceeds the quota.
+    fn resize(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         if !self.gpu.reserve(more) {
             return false;
@@ -35,16 +36,16 @@ impl Room {
         true
     }
 
-    /// The driver has given what it was reserved for; how much that is.
+    /// Turns it into an allocation, and returns its size in bytes.
     fn keep(mut self, call: &'static str, address: Address) -> u64 {
         let bytes = std::mem::take(&mut self.bytes);
         self.gpu.granted();
-        log::event(What::Granted, call, self.gpu, (bytes, address));
+        log::event(EventKind::Granted, call, self.gpu, (bytes, address));
         bytes
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes != 0 {
             self.gpu.cancel(self.bytes);
@@ -52,147 +53,157 @@ impl Drop for Room {
     }
 }
 
-/// Asks for memory, if there is room; `keep` writes down what was given. Where the GPU is not known the driver is asked
-/// all the same: it knows what is wrong.
+/// Allocates if the quota permits; `keep` records the result. If the GPU is unknown, the driver is called without a
+/// reservation, so that it reports the error.
 pub(crate) fn grant<F: Fn() -> Code>(
-    ask: &Ask<F>,
-    (gpu, bytes): (Option<&'static Gpu>, u64),
+    call: &DriverCall<F>,
+    (gpu, bytes): (Option<&'static GpuAccount>, u64),
     keep: impl FnOnce(Device) -> Address,
 ) -> Code {
-    let Some(gpu) = gpu.filter(|_| bytes != 0) else { return ask.now() };
-    let Some(room) = Room::reserve(ask.name, gpu, bytes) else { return Code::OUT_OF_MEMORY };
-    let answer = ask.now();
+    let Some(gpu) = gpu.filter(|_| bytes != 0) else { return call.result() };
+    let Some(reservation) = Reservation::reserve(call.name, gpu, bytes) else { return Code::OUT_OF_MEMORY };
+    let answer = call.result();
     if answer.is_success() {
         let address = keep(gpu.device());
-        room.keep(ask.name, address);
+        reservation.keep(call.name, address);
     }
     answer
 }
 
-/// Asks for memory that is found in the book by its address; `given` tells it afterwards.
+/// Allocates memory that the allocation table finds by its address; `read_result` returns the address after the call.
 pub(crate) fn allocate<F: Fn() -> Code>(
-    ask: &Ask<F>,
-    (life, gpu, owner): (&'static Life, Option<&'static Gpu>, Belongs),
+    call: &DriverCall<F>,
+    (state, gpu, owner): (&'static ProcessState, Option<&'static GpuAccount>, Ownership),
     bytes: u64,
-    given: impl FnOnce() -> Address,
+    read_result: impl FnOnce() -> Address,
 ) -> Code {
-    grant(ask, (gpu, bytes), |device| {
-        let address = given();
-        write_down(life, address, Record { bytes, device, owner: owner.now() });
+    grant(call, (gpu, bytes), |device| {
+        let address = read_result();
+        record_allocation(state, address, Allocation { bytes, device, owner: owner.owner() });
         address
     })
 }
 
-/// Asks for rows of memory whose length the driver chooses; `given` tells address and bytes afterwards.
+/// Allocates pitched memory, whose row length the driver chooses; `read_result` returns address and bytes after the
+/// call.
 pub(crate) fn allocate_rows<F: Fn() -> Code>(
-    ask: &Ask<F>,
+    call: &DriverCall<F>,
     (width, height): (u64, u64),
-    given: impl FnOnce() -> (Address, u64),
+    read_result: impl FnOnce() -> (Address, u64),
 ) -> Code {
-    let Some((life, gpu)) = life::get().and_then(|life| Some((life, life.current_gpu()?))) else {
-        return ask.now();
+    let Some((state, gpu)) = state::get().and_then(|state| Some((state, state.current_gpu()?))) else {
+        return call.result();
     };
     let likely =
         width.checked_next_multiple_of(ROW).and_then(|row| row.checked_mul(height)).unwrap_or(u64::MAX);
     if likely == 0 {
-        return ask.now();
+        return call.result();
     }
-    let Some(mut room) = Room::reserve(ask.name, gpu, likely) else { return Code::OUT_OF_MEMORY };
-    let answer = ask.now();
+    let Some(mut reservation) = Reservation::reserve(call.name, gpu, likely) else {
+        return Code::OUT_OF_MEMORY;
+    };
+    let answer = call.result();
     if !answer.is_success() {
         return answer;
     }
-    let (address, bytes) = given();
-    if !room.settle(bytes) {
+    let (address, bytes) = read_result();
+    if !reservation.resize(bytes) {
         driver::free(address);
         return Code::OUT_OF_MEMORY;
     }
-    let bytes = room.keep(ask.name, address);
-    write_down(life, address, Record { bytes, device: gpu.device(), owner: Belongs::ToContext.now() });
+    let bytes = reservation.keep(call.name, address);
+    record_allocation(
+        state,
+        address,
+        Allocation { bytes, device: gpu.device(), owner: Ownership::Context.owner() },
+    );
     answer
 }
 
-/// Rows of pitched memory begin at multiples of this, as far as is known.
+/// The usual alignment of rows of pitched memory, in bytes.
 const ROW: u64 = 512;
 
-/// What memory belongs to, by how it is asked for.
+/// The owner of new memory, by the kind of call.
 #[derive(Clone, Copy)]
-pub(crate) enum Belongs {
-    ToContext,
-    ToPool,
+pub(crate) enum Ownership {
+    Context,
+    Pool,
 }
 
-impl Belongs {
-    fn now(self) -> Owner {
+impl Ownership {
+    fn owner(self) -> Owner {
         match self {
-            Self::ToContext => Owner::Context(driver::current_context()),
-            Self::ToPool => Owner::Pool,
+            Self::Context => Owner::Context(driver::current_context()),
+            Self::Pool => Owner::Pool,
         }
     }
 }
 
-fn write_down(life: &'static Life, address: Address, record: Record) {
-    match life.book.put(address, record) {
+fn record_allocation(state: &'static ProcessState, address: Address, record: Allocation) {
+    match state.allocations.insert(address, record) {
         Ok(None) => {}
-        // It was freed by a way that is not seen, or the driver could not have given the address again.
-        Ok(Some(before)) => give_back(life, before),
-        // It stays charged, since nobody will find it when it is freed.
-        Err(_) => life::fault(),
+        // The earlier allocation was freed in an unseen way; otherwise the driver could not have returned its address
+        // again.
+        Ok(Some(before)) => give_back(state, before),
+        // It stays charged, because its free cannot be found.
+        Err(_) => state::fault(),
     }
 }
 
-fn give_back(life: &'static Life, record: Record) {
-    if let Some(gpu) = life.gpu(record.device) {
+fn give_back(state: &'static ProcessState, record: Allocation) {
+    if let Some(gpu) = state.gpu(record.device) {
         gpu.freed(record.bytes);
     }
 }
 
-/// Frees: the book is the first to forget, since another thread may have the address the moment that the driver frees
-/// it; the ledger is the last.
-pub(crate) fn free<F: Fn() -> Code>(ask: &Ask<F>, address: Address) -> Code {
-    let Some(life) = life::get() else { return ask.now() };
-    let record = life.book.take(address);
-    let answer = ask.now();
+/// Frees memory. The table entry is removed before the call, because another thread may get the same address as soon as
+/// the driver has freed it. The ledger is reduced last.
+pub(crate) fn free<F: Fn() -> Code>(call: &DriverCall<F>, address: Address) -> Code {
+    let Some(state) = state::get() else { return call.result() };
+    let record = state.allocations.remove(address);
+    let answer = call.result();
     if let Some(record) = record {
         if answer.is_success() {
-            give_back(life, record);
-            if let Some(gpu) = life.gpu(record.device) {
-                log::event(What::Freed, ask.name, gpu, (record.bytes, address));
+            give_back(state, record);
+            if let Some(gpu) = state.gpu(record.device) {
+                log::event(EventKind::Freed, call.name, gpu, (record.bytes, address));
             }
-        } else if !life.book.put_back(address, record) {
-            give_back(life, record);
+        } else if !state.allocations.reinsert(address, record) {
+            give_back(state, record);
         }
     }
     answer
 }
 
-/// What a call that ends something frees.
-pub(crate) struct Ending {
-    /// Whose memory is gone.
+/// The memory that a call may free along with a context.
+pub(crate) struct ContextEnd {
+    /// The context whose memory is freed.
     pub(crate) context: Handle,
-    /// The GPU whose pools may have lost theirs.
+    /// The GPU whose pools may lose their memory.
     pub(crate) pools_of: Option<Device>,
-    /// Whether the driver is asked of each address if it is gone.
-    pub(crate) doubtful: bool,
+    /// Whether to check with the driver that each address is really free.
+    pub(crate) verify: bool,
 }
 
-/// Lets a call end something; `ending` looks before the call, `ended` says after it whether that came true.
+/// Runs a call that may end a context; `ended` reports after the call whether it did.
 pub(crate) fn end<F: Fn() -> Code>(
-    ask: &Ask<F>,
-    ending: Option<Ending>,
+    call: &DriverCall<F>,
+    context_end: Option<ContextEnd>,
     ended: impl FnOnce() -> bool,
 ) -> Code {
-    let Some((life, ending)) = life::get().zip(ending) else { return ask.now() };
-    let of_context = life.book.take_all(|record| record.owner == Owner::Context(ending.context));
-    let of_pools =
-        life.book.take_all(|record| record.owner == Owner::Pool && Some(record.device) == ending.pools_of);
-    let answer = ask.now();
+    let Some((state, context_end)) = state::get().zip(context_end) else { return call.result() };
+    let of_context =
+        state.allocations.remove_all(|record| record.owner == Owner::Context(context_end.context));
+    let of_pools = state
+        .allocations
+        .remove_all(|record| record.owner == Owner::Pool && Some(record.device) == context_end.pools_of);
+    let answer = call.result();
     let ended = answer.is_success() && ended();
-    let with_context = of_context.into_iter().map(|found| (found, ending.doubtful));
-    for ((address, record), doubtful) in with_context.chain(of_pools.into_iter().map(|found| (found, true))) {
-        let gone = ended && (!doubtful || driver::is_gone(address));
-        if gone || !life.book.put_back(address, record) {
-            give_back(life, record);
+    let with_context = of_context.into_iter().map(|found| (found, context_end.verify));
+    for ((address, record), verify) in with_context.chain(of_pools.into_iter().map(|found| (found, true))) {
+        let gone = ended && (!verify || driver::is_gone(address));
+        if gone || !state.allocations.reinsert(address, record) {
+            give_back(state, record);
         }
     }
     answer

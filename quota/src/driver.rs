@@ -1,4 +1,4 @@
-//! What is asked of the driver besides what the program asks: which context, GPU and stream a call is about.
+//! Our own queries to the driver: the context, GPU and stream of a call.
 
 use std::ffi::{c_int, c_uint};
 
@@ -28,41 +28,41 @@ static FREE: Symbol = Symbol::plain(c"cuMemFree_v2");
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`
 const MEMORY_TYPE: c_int = 2;
 
-/// Lets the driver do something; whether it has such a function and did.
-macro_rules! tell {
+/// Calls the driver; false if it lacks the function or the call fails.
+macro_rules! call {
     ($symbol:expr, $($arg:expr => $kind:ty),*) => {{
         // SAFETY: the type is that of `cuda.h`.
         let function = unsafe { $symbol.function::<unsafe extern "C" fn($($kind),*) -> Code>() };
-        // SAFETY: what is handed over is what `cuda.h` asks for: places of ours, and names that the driver checks.
+        // SAFETY: the arguments match `cuda.h`: our own variables, and handles that the driver checks.
         function.is_some_and(|function| unsafe { function($($arg),*) }.is_success())
     }};
 }
 
-/// Asks for one value; `None` where the driver has no such function or refuses.
-macro_rules! ask {
+/// Queries one value; `None` if the driver lacks the function or the call fails.
+macro_rules! query {
     ($symbol:expr, $type:ty, |$out:ident| ($($arg:expr => $kind:ty),*)) => {{
         let mut $out = <$type>::default();
-        tell!($symbol, $($arg => $kind),*).then_some($out)
+        call!($symbol, $($arg => $kind),*).then_some($out)
     }};
 }
 
 /// The GPU of the current context.
 pub(crate) fn current_device() -> Option<Device> {
-    ask!(CURRENT_DEVICE, Device, |out| (&raw mut out => *mut Device))
+    query!(CURRENT_DEVICE, Device, |out| (&raw mut out => *mut Device))
 }
 
-/// The current context; 0 where there is none.
+/// The current context; 0 if there is none.
 pub(crate) fn current_context() -> Handle {
-    ask!(CURRENT_CONTEXT, Handle, |out| (&raw mut out => *mut Handle)).unwrap_or(0)
+    query!(CURRENT_CONTEXT, Handle, |out| (&raw mut out => *mut Handle)).unwrap_or(0)
 }
 
-/// A GPU's name; an instance's own where it is one.
+/// The UUID of a GPU, or of the MIG instance.
 pub(crate) fn uuid(device: Device) -> Option<Uuid> {
-    ask!(UUID, Uuid, |out| (&raw mut out => *mut Uuid, device => Device))
-        .or_else(|| ask!(OLD_UUID, Uuid, |out| (&raw mut out => *mut Uuid, device => Device)))
+    query!(UUID, Uuid, |out| (&raw mut out => *mut Uuid, device => Device))
+        .or_else(|| query!(OLD_UUID, Uuid, |out| (&raw mut out => *mut Uuid, device => Device)))
 }
 
-/// A stream, and whether the one without a name is the thread's own.
+/// A stream. `threads`: the default stream is the per-thread one.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) handle: Handle,
@@ -73,26 +73,25 @@ impl Stream {
     const LEGACY: Handle = 1;
     const PER_THREAD: Handle = 2;
 
-    /// Whether what is done in it becomes part of a graph. The legacy stream cannot be captured.
+    /// Whether operations in it are captured into a graph. The legacy stream cannot be captured.
     pub(crate) fn captured(self) -> bool {
         if self.handle == Self::LEGACY || (self.handle == 0 && !self.threads) {
             return false;
         }
         let state =
-            ask!(self.of(&CAPTURING), c_int, |out| (self.handle => Handle, &raw mut out => *mut c_int));
+            query!(self.of(&CAPTURING), c_int, |out| (self.handle => Handle, &raw mut out => *mut c_int));
         state.is_some_and(|state| state != 0)
     }
 
-    /// The GPU that it runs on.
+    /// The GPU of the stream.
     pub(crate) fn device(self) -> Option<Device> {
         if [0, Self::LEGACY, Self::PER_THREAD].contains(&self.handle) {
             return current_device();
         }
-        let newer =
-            ask!(self.of(&STREAM_DEVICE), Device, |out| (self.handle => Handle, &raw mut out => *mut Device));
+        let newer = query!(self.of(&STREAM_DEVICE), Device, |out| (self.handle => Handle, &raw mut out => *mut Device));
         newer.or_else(|| {
             let context =
-                ask!(self.of(&STREAM_CONTEXT), Handle, |out| (self.handle => Handle, &raw mut out => *mut Handle))?;
+                query!(self.of(&STREAM_CONTEXT), Handle, |out| (self.handle => Handle, &raw mut out => *mut Handle))?;
             device_of(context)
         })
     }
@@ -103,55 +102,55 @@ impl Stream {
     }
 }
 
-/// The GPU of a context; only that of the current one can be asked for.
+/// The GPU of a context. The driver reports it only for the current context.
 fn device_of(context: Handle) -> Option<Device> {
     if context == current_context() {
         return current_device();
     }
-    if !tell!(PUSH, context => Handle) {
+    if !call!(PUSH, context => Handle) {
         return None;
     }
     let device = current_device();
-    ask!(POP, Handle, |out| (&raw mut out => *mut Handle));
+    query!(POP, Handle, |out| (&raw mut out => *mut Handle));
     device
 }
 
-/// Whether anybody in this process uses the primary context of a GPU.
+/// Whether the primary context of a GPU is active in this process.
 pub(crate) fn primary_is_active(device: Device) -> bool {
     let mut flags: c_uint = 0;
-    let active = ask!(PRIMARY_STATE, c_int, |out| (
+    let active = query!(PRIMARY_STATE, c_int, |out| (
         device => Device, &raw mut flags => *mut c_uint, &raw mut out => *mut c_int
     ));
     active.is_some_and(|active| active != 0)
 }
 
-/// The primary context of a GPU, if anybody uses it.
+/// The primary context of a GPU, if it is active.
 pub(crate) fn primary_context(device: Device) -> Option<Handle> {
     if !primary_is_active(device) {
         return None;
     }
-    let context = ask!(PRIMARY_RETAIN, Handle, |out| (&raw mut out => *mut Handle, device => Device))?;
-    let _ = tell!(PRIMARY_RELEASE, device => Device);
+    let context = query!(PRIMARY_RETAIN, Handle, |out| (&raw mut out => *mut Handle, device => Device))?;
+    let _ = call!(PRIMARY_RELEASE, device => Device);
     Some(context)
 }
 
-/// The context that a green context stands for.
+/// The context of a green context.
 pub(crate) fn context_of_green(green: Handle) -> Option<Handle> {
-    ask!(OF_GREEN, Handle, |out| (&raw mut out => *mut Handle, green => Handle))
+    query!(OF_GREEN, Handle, |out| (&raw mut out => *mut Handle, green => Handle))
 }
 
-/// Whether the driver says that nothing is allocated at this address.
+/// Whether the driver reports that nothing is allocated at this address.
 pub(crate) fn is_gone(address: Address) -> bool {
     let mut kind: c_uint = 0;
     // SAFETY: the type is that of `cuda.h`.
     let function = unsafe { POINTER.function::<unsafe extern "C" fn(*mut c_uint, c_int, Address) -> Code>() };
-    // SAFETY: a place of ours, and an address that the driver looks up.
+    // SAFETY: our own variable, and an address that the driver looks up.
     function.is_some_and(
         |function| unsafe { function(&raw mut kind, MEMORY_TYPE, address) } == Code::INVALID_VALUE,
     )
 }
 
-/// Frees what the program has not been told of.
+/// Frees memory whose address the program did not receive.
 pub(crate) fn free(address: Address) {
-    let _ = tell!(FREE, address => Address);
+    let _ = call!(FREE, address => Address);
 }

@@ -1,115 +1,118 @@
-//! The account of a GPU: how much this process, or all that share a quota, may have of it, and has.
+//! The account of a GPU: the limit and the use of this process, or of all processes that share a quota.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::abi::Device;
 use crate::settings::{Limit, Uuid};
-use crate::shared::{Seat, Shared};
+use crate::shared::{GpuSlot, Shared};
 use crate::{log, start};
 
 /// The account of a GPU.
-pub(crate) struct Gpu {
+pub(crate) struct GpuAccount {
     device: Device,
     uuid: Option<Uuid>,
     ledger: Ledger,
-    /// What a context takes was charged.
+    /// Whether the overhead of a context was charged.
     opened: AtomicBool,
 }
 
-/// Where it is added up.
+/// Where use is counted.
 enum Ledger {
-    /// For this process alone.
-    Own { limit: u64, used: AtomicU64 },
-    /// In a file, for several.
-    Shared(Seat),
+    /// In this process.
+    OwnProcess { limit: u64, used: AtomicU64 },
+    /// In a file, for several processes.
+    Shared(GpuSlot),
 }
 
-impl Gpu {
-    /// Opens the account of a GPU that is used for the first time.
-    pub(crate) fn meet((device, uuid): (Device, Option<Uuid>), shared: Option<&'static Shared>) -> Self {
+impl GpuAccount {
+    /// Opens the account of a GPU at its first use.
+    pub(crate) fn open_account(
+        (device, uuid): (Device, Option<Uuid>),
+        shared: Option<&'static Shared>,
+    ) -> Self {
         let settings = start::settings();
         let limit = start::limits().limit(u32::try_from(device).ok(), uuid);
-        complain();
-        let seat = shared.zip(uuid).and_then(|(shared, uuid)| shared.seat(uuid, limit.bytes));
-        let ledger = match seat {
-            Some(seat) => Ledger::Shared(seat),
+        report_warnings();
+        let gpu_slot = shared.zip(uuid).and_then(|(shared, uuid)| shared.gpu_slot(uuid, limit.bytes));
+        let ledger = match gpu_slot {
+            Some(gpu_slot) => Ledger::Shared(gpu_slot),
             None if settings.shared.is_some() && settings.fail_closed => {
-                Ledger::Own { limit: 0, used: AtomicU64::new(0) }
+                Ledger::OwnProcess { limit: 0, used: AtomicU64::new(0) }
             }
-            None => Ledger::Own { limit: warned(limit), used: AtomicU64::new(0) },
+            None => Ledger::OwnProcess { limit: report_default(limit), used: AtomicU64::new(0) },
         };
         Self { device, uuid, ledger, opened: AtomicBool::new(false) }
     }
 
-    /// This process has a context there.
+    /// Charges the overhead of a context, once.
     pub(crate) fn open(&self) {
         if !self.opened.load(Ordering::Relaxed) && !self.opened.swap(true, Ordering::Relaxed) {
             self.charge(start::settings().overhead);
         }
     }
 
-    /// Its ordinal in this process.
+    /// The ordinal in this process.
     pub(crate) fn device(&self) -> Device {
         self.device
     }
 
-    /// Its name.
+    /// The UUID.
     pub(crate) fn uuid(&self) -> Option<Uuid> {
         self.uuid
     }
 
-    /// Takes room, if there is; exactly up to the limit.
+    /// Reserves memory, exactly up to the limit.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         self.open();
         match &self.ledger {
-            Ledger::Own { limit, used } => reserve(used, *limit, bytes),
-            Ledger::Shared(seat) => seat.reserve(bytes),
+            Ledger::OwnProcess { limit, used } => reserve(used, *limit, bytes),
+            Ledger::Shared(gpu_slot) => gpu_slot.reserve(bytes),
         }
     }
 
-    /// Charges what is in use already, whether there is room or not.
+    /// Charges memory that is already in use, also above the limit.
     fn charge(&self, bytes: u64) {
         match &self.ledger {
-            Ledger::Own { used, .. } => drop(used.fetch_add(bytes, Ordering::Relaxed)),
-            Ledger::Shared(seat) => seat.charge(bytes),
+            Ledger::OwnProcess { used, .. } => drop(used.fetch_add(bytes, Ordering::Relaxed)),
+            Ledger::Shared(gpu_slot) => gpu_slot.charge(bytes),
         }
     }
 
-    /// Gives back what was reserved and not used.
+    /// Releases a reservation.
     pub(crate) fn cancel(&self, bytes: u64) {
         match &self.ledger {
-            Ledger::Own { used, .. } => subtract(used, bytes),
-            Ledger::Shared(seat) => seat.release(bytes),
+            Ledger::OwnProcess { used, .. } => subtract(used, bytes),
+            Ledger::Shared(gpu_slot) => gpu_slot.release(bytes),
         }
     }
 
-    /// Counts a grant.
+    /// Counts an allocation.
     pub(crate) fn granted(&self) {
-        if let Ledger::Shared(seat) = &self.ledger {
-            seat.granted();
+        if let Ledger::Shared(gpu_slot) = &self.ledger {
+            gpu_slot.granted();
         }
     }
 
-    /// Counts a refusal.
+    /// Counts a refused allocation.
     pub(crate) fn denied(&self, bytes: u64) {
-        if let Ledger::Shared(seat) = &self.ledger {
-            seat.denied(bytes);
+        if let Ledger::Shared(gpu_slot) = &self.ledger {
+            gpu_slot.denied(bytes);
         }
     }
 
-    /// Gives back what the driver has freed.
+    /// Releases memory that the driver has freed.
     pub(crate) fn freed(&self, bytes: u64) {
         self.cancel(bytes);
-        if let Ledger::Shared(seat) = &self.ledger {
-            seat.freed();
+        if let Ledger::Shared(gpu_slot) = &self.ledger {
+            gpu_slot.freed();
         }
     }
 
-    /// The limit, and how much is used.
+    /// The limit and the memory in use.
     pub(crate) fn view(&self) -> (u64, u64) {
         match &self.ledger {
-            Ledger::Own { limit, used } => (*limit, used.load(Ordering::Relaxed)),
-            Ledger::Shared(seat) => seat.view(),
+            Ledger::OwnProcess { limit, used } => (*limit, used.load(Ordering::Relaxed)),
+            Ledger::Shared(gpu_slot) => gpu_slot.view(),
         }
     }
 }
@@ -119,27 +122,27 @@ fn reserve(used: &AtomicU64, limit: u64, bytes: u64) -> bool {
     used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }
 
-/// Subtracts, and stops at 0: where a file was changed by others it may say less than was added.
+/// Subtracts, but not below 0: if another program changed the file, it may count less than was added.
 pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
     let less = |used: u64| Some(used.saturating_sub(bytes));
-    // It is always some, so it cannot fail.
+    // The closure always returns `Some`, so this cannot fail.
     let _ = used.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
 }
 
-/// Says once what could not be understood.
-fn complain() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        start::limits().complaints.iter().for_each(|complaint| log::say(format_args!("{complaint}")));
+/// Reports invalid settings, once.
+fn report_warnings() {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
+        start::limits().warnings.iter().for_each(|warning| log::warn(format_args!("{warning}")));
     }
 }
 
-/// Says once that nobody asked for the limit that holds.
-fn warned(limit: Limit) -> u64 {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if limit.by_default && !SAID.swap(true, Ordering::Relaxed) {
-        log::say(format_args!(
-            "WRAPPER_MAX_MEMORY is not set: this process may allocate {} bytes of each GPU (WRAPPER_DEFAULT=off lifts that)",
+/// Reports, once, that the default limit applies.
+fn report_default(limit: Limit) -> u64 {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if limit.by_default && !REPORTED.swap(true, Ordering::Relaxed) {
+        log::warn(format_args!(
+            "WRAPPER_MAX_MEMORY is not set: this process may allocate {} bytes of each GPU (WRAPPER_DEFAULT=off removes this limit)",
             limit.bytes
         ));
     }
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exactly_the_limit_is_granted() {
+    fn reserve_succeeds_exactly_up_to_limit() {
         for (used, limit, bytes, expected) in [
             (0, 10, 10, Some(10)),
             (0, 10, 11, None),
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_below_zero() {
+    fn subtract_stops_at_zero() {
         for (used, bytes, expected) in [(10, 3, 7), (3, 3, 0), (3, 4, 0), (0, u64::MAX, 0)] {
             let account = AtomicU64::new(used);
             subtract(&account, bytes);

@@ -1,10 +1,10 @@
-//! A library that is preloaded into a program and refuses GPU memory past a quota, with the driver's own error. It
-//! depends on libc alone, and never ends, blocks or speaks for the program that it is in.
+//! A library that is preloaded into a program and refuses GPU memory above a quota, with the driver's own error. It
+//! depends on libc alone. It never terminates or blocks its host program, and never writes to its standard output.
 //!
-//! A call comes in by one of three doors (`doors.rs`), is answered by a hook (`hooks/`), which asks the ledger for room
-//! (`account.rs`, `gpu.rs`), then the driver, and keeps what was given in the book. In every order of calls the ledger has
-//! at least what the driver has: reserve, ask, record; strike out, ask, release. Whatever goes wrong in here, the
-//! program has the driver's own answer.
+//! A call reaches a hook (`hooks/`) by symbol interposition (`interposition.rs`). The hook reserves memory in the
+//! ledger (`account.rs`, `gpu.rs`), calls the driver, and records the result in the allocation table. In every order of
+//! calls the ledger counts at least what the driver has allocated: reserve, call, record; remove, call, release. After
+//! any internal failure, the program gets the driver's own answer.
 #![allow(unsafe_code, reason = "C functions are replaced, and a file is shared with other processes")]
 #![deny(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::mem_forget,
-    reason = "nothing in here may end its host or speak for it"
+    reason = "the library must not terminate its host program or write to its output"
 )]
 #![cfg_attr(
     test,
@@ -26,25 +26,25 @@
 )]
 
 #[cfg(panic = "abort")]
-compile_error!("a fault in here must not end its host: build this library with --profile quota");
+compile_error!("a panic must not terminate the host program: build this library with --profile quota");
 
 mod abi;
 mod account;
-mod book;
-mod doors;
+mod allocations;
 mod driver;
 mod gpu;
 mod hooks;
-mod latch;
-mod life;
+mod interposition;
 mod log;
+mod panic_guard;
 mod process;
 mod region;
 mod settings;
 mod shared;
-mod shield;
 mod sizes;
+mod sparse_map;
+mod spin_lock;
 mod start;
+mod state;
 mod symbol;
-mod tiles;
 mod vmm;

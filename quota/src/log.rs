@@ -1,53 +1,53 @@
-//! What is told: little on standard error, once, and every event in a file of its own where one is asked for. Never on
-//! standard output, never so that the program waits, and never so that it is ended by a signal.
+//! Log output: few messages on standard error, each once, and every event in a log file if one is configured. It never
+//! uses standard output, never blocks the program, and never raises a signal.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Arguments, Write};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::gpu::Gpu;
+use crate::gpu::GpuAccount;
 use crate::start;
 
-/// What happened to a request.
+/// The kind of an event.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     Granted,
     Denied,
     Freed,
 }
 
-/// Writes down an event, where that is asked for.
+/// Logs an event, if a log is configured.
 #[inline]
-pub(crate) fn event(what: What, call: &'static str, gpu: &Gpu, (bytes, address): (u64, u64)) {
+pub(crate) fn event(kind: EventKind, call: &'static str, gpu: &GpuAccount, (bytes, address): (u64, u64)) {
     if let Some(path) = start::settings().log.as_deref() {
-        write_event(path, (what, call), gpu, (bytes, address));
+        write_event(path, (kind, call), gpu, (bytes, address));
     }
 }
 
 #[cold]
-fn write_event(path: &CStr, (what, call): (What, &str), gpu: &Gpu, (bytes, address): (u64, u64)) {
-    let what = match what {
-        What::Granted => "granted",
-        What::Denied => "denied",
-        What::Freed => "freed",
+fn write_event(path: &CStr, (kind, call): (EventKind, &str), gpu: &GpuAccount, (bytes, address): (u64, u64)) {
+    let kind = match kind {
+        EventKind::Granted => "granted",
+        EventKind::Denied => "denied",
+        EventKind::Freed => "freed",
     };
     let (limit, used) = gpu.view();
     let mut line = Line::begin();
     let _ = writeln!(
         line,
-        "event={what} call={call} gpu={} bytes={bytes} address={address:#x} used={used} limit={limit}",
+        "event={kind} call={call} gpu={} bytes={bytes} address={address:#x} used={used} limit={limit}",
         gpu.device()
     );
     append(path, line.bytes());
 }
 
-/// Says something that an admin must know, on standard error and in the log.
-pub(crate) fn say(text: Arguments<'_>) {
+/// Reports a problem to the administrator, on standard error and in the log.
+pub(crate) fn warn(text: Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], length: 0 };
     let _ = writeln!(line, "bailiff-quota: {text}");
-    // SAFETY: a number that is open or not; the program's own, and left open.
-    unsafe { write_unless_stuck(libc::STDERR_FILENO, line.bytes()) };
+    // SAFETY: the descriptor may be closed; it is the program's own and is left as it is.
+    unsafe { write_nonblocking(libc::STDERR_FILENO, line.bytes()) };
     if let Some(path) = start::settings().log.as_deref() {
         let mut line = Line::begin();
         let _ = writeln!(line, "event=note text=\"{text}\"");
@@ -55,18 +55,18 @@ pub(crate) fn say(text: Arguments<'_>) {
     }
 }
 
-/// A line in the making; what is too long is cut.
+/// A line of the log; longer ones are cut.
 struct Line {
     bytes: [u8; 512],
     length: usize,
 }
 
 impl Line {
-    /// Begins with the time and the process.
+    /// A line with time and pid.
     fn begin() -> Self {
         let mut line = Self { bytes: [0; 512], length: 0 };
         let nanoseconds = now();
-        // SAFETY: it has no conditions.
+        // SAFETY: it has no preconditions.
         let pid = unsafe { libc::getpid() };
         let seconds = nanoseconds.checked_div(1_000_000_000).unwrap_or(0);
         let _ = write!(line, "{} pid={pid} ", Utc { seconds, milliseconds: nanoseconds / 1_000_000 % 1000 });
@@ -82,7 +82,7 @@ impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.get_mut(self.length..).unwrap_or_default();
         let length = text.len().min(room.len());
-        room.iter_mut().zip(text.bytes()).for_each(|(place, letter)| *place = letter);
+        room.iter_mut().zip(text.bytes()).for_each(|(place, byte)| *place = byte);
         self.length = self.length.saturating_add(length);
         Ok(())
     }
@@ -96,13 +96,13 @@ pub(crate) fn now() -> u64 {
 /// Nanoseconds of a clock.
 pub(crate) fn clock(which: c_int) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the answer.
+    // SAFETY: our own variable for the answer.
     unsafe { libc::clock_gettime(which, &raw mut time) };
     let (seconds, rest) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
-/// A time of day, without the C library's, which reads files and takes locks.
+/// A UTC time. The C library's functions read files and take locks.
 struct Utc {
     seconds: u64,
     milliseconds: u64,
@@ -112,7 +112,7 @@ impl fmt::Display for Utc {
     #[expect(clippy::arithmetic_side_effects, reason = "a calendar of numbers far below the largest")]
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.seconds / 86_400, self.seconds % 86_400);
-        // Years that begin in March have their odd day at their end.
+        // Years that start in March have the leap day at their end.
         let day = days + 719_468;
         let (era, of_era) = (day / 146_097, day % 146_097);
         let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -129,8 +129,8 @@ impl fmt::Display for Utc {
     }
 }
 
-/// Appends a line to the log. It is opened for each: the program may close what it does not know, and its own files
-/// would have the number then.
+/// Appends a line to the log. The file is opened for each line: the program may close descriptors that it does not
+/// know, and reuse their numbers.
 fn append(path: &CStr, line: &[u8]) {
     let flags = libc::O_WRONLY
         | libc::O_APPEND
@@ -138,7 +138,7 @@ fn append(path: &CStr, line: &[u8]) {
         | libc::O_CLOEXEC
         | libc::O_NOFOLLOW
         | libc::O_NONBLOCK;
-    // SAFETY: a C string; a descriptor that is ours and closed once.
+    // SAFETY: a C string; the descriptor is ours and closed once.
     unsafe {
         let file = libc::open(path.as_ptr(), flags, 0o600);
         if file < 0 {
@@ -146,7 +146,7 @@ fn append(path: &CStr, line: &[u8]) {
         }
         let mut about = MaybeUninit::<libc::stat>::uninit();
         let known = libc::fstat(file, about.as_mut_ptr()) == 0;
-        // A FIFO or a device is no log.
+        // Not to a FIFO or a device.
         if known && about.assume_init().st_mode & libc::S_IFMT == libc::S_IFREG {
             libc::write(file, line.as_ptr().cast(), line.len());
         }
@@ -154,13 +154,13 @@ fn append(path: &CStr, line: &[u8]) {
     }
 }
 
-/// Writes if that does not block, and swallows the signal that a closed pipe sends.
+/// Writes if that does not block, and discards the SIGPIPE of a closed pipe.
 ///
 /// # Safety
-/// The descriptor is one that may be written to.
-unsafe fn write_unless_stuck(file: c_int, line: &[u8]) {
+/// The descriptor may be written to.
+unsafe fn write_nonblocking(file: c_int, line: &[u8]) {
     let mut ready = libc::pollfd { fd: file, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one element; sets and times of our own; a buffer as long as is said.
+    // SAFETY: one element; sets and times of our own; a buffer of the given length.
     unsafe {
         if libc::poll(&raw mut ready, 1, 0) != 1 || ready.revents != libc::POLLOUT {
             return;
@@ -180,7 +180,7 @@ unsafe fn write_unless_stuck(file: c_int, line: &[u8]) {
 
 fn empty() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: it fills the set.
+    // SAFETY: it initializes the set.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_day() {
+    fn utc_times_are_formatted() {
         for (seconds, expected) in [
             (0, "1970-01-01T00:00:00.007Z"),
             (951_782_400, "2000-02-29T00:00:00.007Z"),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_cut() {
+    fn too_long_line_is_cut() {
         let mut line = Line { bytes: [0; 512], length: 0 };
         for _ in 0..100 {
             let _ = write!(line, "0123456789");

@@ -1,10 +1,10 @@
-//! Which process is which: a pid and when it started, in a namespace of pids. Read from `/proc` into buffers of our own,
-//! since the program's memory is not ours to fill.
+//! The identity of a process: a pid and a start time in a PID namespace. Read from `/proc` into buffers on the stack,
+//! to avoid the program's heap.
 
 use std::ffi::{CStr, c_int};
 use std::io::Write;
 
-/// What `/proc/PID/stat` tells.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     name: [u8; 16],
@@ -13,47 +13,47 @@ struct Stat {
     start: u64,
 }
 
-/// This process, as others can know it.
-pub(crate) struct Own {
+/// The identity of this process.
+pub(crate) struct OwnProcess {
     pub(crate) pid: u32,
     pub(crate) start: u64,
-    /// Inode of its namespace of pids.
+    /// The inode of its PID namespace.
     pub(crate) namespace: u64,
     pub(crate) name: [u8; 16],
 }
 
-impl Own {
-    /// Looks; `None` where `/proc` is not there, since nobody could tell then whether we are gone.
-    pub(crate) fn look() -> Option<Self> {
-        // SAFETY: it has no conditions.
+impl OwnProcess {
+    /// Reads it; `None` without `/proc`, because other processes could then not check whether this one is gone.
+    pub(crate) fn read() -> Option<Self> {
+        // SAFETY: it has no preconditions.
         let pid = u32::try_from(unsafe { libc::getpid() }).ok()?;
         let stat = read(c"/proc/self/stat").and_then(|text| parse(text.bytes()))?;
         Some(Self { pid, start: stat.start, namespace: namespace()?, name: stat.name })
     }
 }
 
-/// Whether a process of our own namespace is gone for certain, and its memory with it.
+/// Whether a process of our PID namespace has certainly exited, so that its memory is free.
 pub(crate) fn is_gone(pid: u32, start: u64) -> bool {
     let Ok(id) = c_int::try_from(pid) else { return false };
-    // SAFETY: signal 0 is a question. It is asked first: where /proc hides others' processes, their absence there
-    // proves nothing.
+    // SAFETY: signal 0 only checks existence. It comes first: if /proc hides processes of other users, their absence
+    // there proves nothing.
     let known = unsafe { libc::kill(id, 0) } == 0 || errno() != libc::ESRCH;
     if !known {
         return true;
     }
     let mut path = [0; 32];
-    // Shorter than the buffer, and ended by a zero that is there already.
+    // Shorter than the buffer, which is filled with zeros.
     let _ = write!(&mut path[..], "/proc/{pid}/stat");
     let text = CStr::from_bytes_until_nul(&path).ok().and_then(read);
     let Some(stat) = text.and_then(|text| parse(text.bytes())) else { return false };
-    // A zombie that leads threads which live on still holds its memory.
+    // A zombie leader with running threads still holds its memory.
     stat.start != start || (matches!(stat.state, b'Z' | b'X') && stat.threads <= 1)
 }
 
-/// Which boot this is, so that a file that outlived one is seen for what it is.
+/// The boot id, to recognize a file from before a reboot.
 pub(crate) fn boot() -> Option<[u8; 16]> {
     let text = read(c"/proc/sys/kernel/random/boot_id")?;
-    let mut digits = text.bytes().iter().filter_map(|letter| char::from(*letter).to_digit(16));
+    let mut digits = text.bytes().iter().filter_map(|byte| char::from(*byte).to_digit(16));
     let mut boot = [0; 16];
     for byte in &mut boot {
         let (high, low) = (digits.next()?, digits.next()?);
@@ -64,19 +64,19 @@ pub(crate) fn boot() -> Option<[u8; 16]> {
 
 fn namespace() -> Option<u64> {
     let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a C string, and room for the answer.
+    // SAFETY: a C string, and our own variable for the answer.
     let found = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), about.as_mut_ptr()) } == 0;
-    // SAFETY: it was filled in.
+    // SAFETY: it was initialized.
     found.then(|| unsafe { about.assume_init() }.st_ino)
 }
 
 /// The C library's error number.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the thread's own, always there.
+    // SAFETY: thread-local and always valid.
     unsafe { *libc::__errno_location() }
 }
 
-/// The beginning of a file.
+/// The first bytes of a file.
 struct Text {
     bytes: [u8; 1024],
     length: usize,
@@ -90,7 +90,7 @@ impl Text {
 
 fn read(path: &CStr) -> Option<Text> {
     let mut text = Text { bytes: [0; 1024], length: 0 };
-    // SAFETY: a C string; a buffer as long as is said; a descriptor that is ours and closed once.
+    // SAFETY: a C string; a buffer of the given length; the descriptor is ours and closed once.
     let length = unsafe {
         let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
@@ -104,14 +104,14 @@ fn read(path: &CStr) -> Option<Text> {
     Some(text)
 }
 
-/// The name may hold anything, brackets and line ends too; after the last bracket all is numbers.
+/// The name may contain any bytes, including brackets and newlines. After the last bracket there are only numbers.
 fn parse(text: &[u8]) -> Option<Stat> {
-    let open = text.iter().position(|letter| *letter == b'(')?;
-    let close = text.iter().rposition(|letter| *letter == b')')?;
+    let open = text.iter().position(|byte| *byte == b'(')?;
+    let close = text.iter().rposition(|byte| *byte == b')')?;
     let mut name = [0; 16];
-    let given = text.get(open.checked_add(1)?..close)?;
-    name.iter_mut().zip(given).for_each(|(place, letter)| *place = *letter);
-    let mut fields = text.get(close.checked_add(2)?..)?.split(|letter| *letter == b' ');
+    let bytes = text.get(open.checked_add(1)?..close)?;
+    name.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
+    let mut fields = text.get(close.checked_add(2)?..)?.split(|byte| *byte == b' ');
     let state = *fields.next()?.first()?;
     let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
     let threads = number(fields.nth(16)?)?;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn stat_is_read_whatever_the_name() {
+    fn stat_is_parsed_for_any_name() {
         for name in ["python", "a b", ") S 1 (", "x)\n", ""] {
             let mut padded = [0; 16];
             padded[..name.len()].copy_from_slice(name.as_bytes());
@@ -150,18 +150,18 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_gone_when_it_is() {
-        let own = Own::look().unwrap_or_else(|| panic!("/proc is there"));
+    fn process_is_gone_if_pid_or_start_differ() {
+        let own = OwnProcess::read().unwrap_or_else(|| panic!("/proc is there"));
         assert_eq!(own.pid, std::process::id());
         assert!(!is_gone(own.pid, own.start));
-        assert!(is_gone(own.pid, own.start + 1), "another has its pid");
-        assert!(is_gone(4_194_305, 1), "beyond what Linux gives");
-        assert!(!is_gone(u32::MAX, 1), "what cannot be asked is not known");
+        assert!(is_gone(own.pid, own.start + 1), "the pid was reused");
+        assert!(is_gone(4_194_305, 1), "above the highest pid of Linux");
+        assert!(!is_gone(u32::MAX, 1), "an invalid pid is not known to be gone");
         assert!(boot().is_some());
     }
 
     #[test]
-    fn a_zombie_is_gone() {
+    fn zombie_is_gone() {
         // SAFETY: the child ends at once.
         let child = unsafe {
             let child = libc::fork();

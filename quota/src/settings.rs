@@ -1,39 +1,39 @@
-//! What the environment asks for: limits, where they are shared, and how much is told. Pure: variables come in.
+//! Settings from the environment: limits, where they are shared, and logging. Pure: the variables are passed in.
 
 use std::ffi::CString;
 
 use bailiff_size::{UNLIMITED, bytes, limit};
 
-/// What holds where nothing is asked for, as in the library that this one succeeds.
+/// The default limit in bytes, as in cuda-wrapper.
 pub(crate) const DEFAULT: u64 = 4_217_928_960;
 
-/// A GPU's name, by which all processes call it.
+/// The UUID of a GPU, the same in all processes.
 pub(crate) type Uuid = [u8; 16];
 
-/// What the environment asks for.
-#[expect(clippy::struct_excessive_bools, reason = "each is a variable that says yes or no")]
+/// The settings from the environment.
+#[expect(clippy::struct_excessive_bools, reason = "each is a variable with the values 0 and 1")]
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Settings {
-    /// Every call goes through untouched.
+pub(crate) struct QuotaSettings {
+    /// All calls are passed through.
     pub(crate) disabled: bool,
     limits: Limits,
     /// `WRAPPER_DEFAULT=off`
     no_default: bool,
-    /// The file of a quota that processes share.
+    /// The file of a shared quota.
     pub(crate) shared: Option<CString>,
-    /// What a context is taken to use itself, for each GPU that a process allocates on.
+    /// The assumed memory of a context, for each GPU on which a process allocates.
     pub(crate) overhead: u64,
     pub(crate) log: Option<CString>,
     pub(crate) lie_nvml: bool,
     /// Managed memory is not counted.
     pub(crate) managed_free: bool,
-    /// Where the shared quota cannot be used nothing is granted.
+    /// Without a usable shared quota, all allocations are refused.
     pub(crate) fail_closed: bool,
-    /// What could not be understood.
-    pub(crate) complaints: Vec<String>,
+    /// Descriptions of invalid variables.
+    pub(crate) warnings: Vec<String>,
 }
 
-/// Limits by what names a GPU, the most specific first.
+/// Limits by the name of the GPU, the most specific first.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Limits {
     uuids: Vec<(Uuid, u64)>,
@@ -41,76 +41,76 @@ struct Limits {
     general: Option<u64>,
 }
 
-/// A limit, and whether anybody asked for it.
+/// A limit, and whether it is the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) bytes: u64,
     pub(crate) by_default: bool,
 }
 
-/// The variable of the limit of every GPU, with which those of one GPU begin.
+/// The variable of the limit for every GPU, and the prefix of those for one GPU.
 pub(crate) const LIMIT: &str = "WRAPPER_MAX_MEMORY";
-/// That of `HAMi`, for whoever comes from there.
+/// The variable of `HAMi`, as an alias.
 const ALIAS: &str = "CUDA_DEVICE_MEMORY_LIMIT";
 
-impl Settings {
-    /// Understands an environment.
+impl QuotaSettings {
+    /// Reads the settings from an environment.
     pub(crate) fn read<'a>(variables: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut settings = Self::default();
-        let (mut alias, mut of_alias) = (Limits::default(), Vec::new());
+        let (mut alias, mut alias_warnings) = (Limits::default(), Vec::new());
         for (name, value) in variables {
             if let Some(rest) = name.strip_prefix(LIMIT) {
-                settings.limits.take((name, rest, value), limit(value), &mut settings.complaints);
+                settings.limits.take((name, rest, value), limit(value), &mut settings.warnings);
             } else if let Some(rest) = name.strip_prefix(ALIAS) {
-                // Its 0 is no limit.
+                // In HAMi, 0 means no limit.
                 let limit = limit(value).map(|bytes| if bytes == 0 { UNLIMITED } else { bytes });
-                alias.take((name, rest, value), limit, &mut of_alias);
+                alias.take((name, rest, value), limit, &mut alias_warnings);
             } else if let Some(rest) = name.strip_prefix("WRAPPER_") {
                 settings.take((name, rest, value));
             }
         }
         if settings.limits == Limits::default() {
             settings.limits = alias;
-            settings.complaints.append(&mut of_alias);
+            settings.warnings.append(&mut alias_warnings);
         }
         settings
     }
 
     fn take(&mut self, (name, rest, value): (&str, &str, &str)) {
         match rest {
-            "DISABLE" => self.disabled = self.yes(name, value),
-            "LIE_NVML" => self.lie_nvml = self.yes(name, value),
-            "FAIL_CLOSED" => self.fail_closed = self.yes(name, value),
+            "DISABLE" => self.disabled = self.parse_switch(name, value),
+            "LIE_NVML" => self.lie_nvml = self.parse_switch(name, value),
+            "FAIL_CLOSED" => self.fail_closed = self.parse_switch(name, value),
             "COUNT_MANAGED" => self.managed_free = value == "0",
             "DEFAULT" => {
                 self.no_default = value == "off";
                 if !["on", "off"].contains(&value) {
-                    self.complaints.push(format!("{name}={value}: neither on nor off"));
+                    self.warnings.push(format!("{name}={value}: must be on or off"));
                 }
             }
             "CONTEXT_OVERHEAD" => match bytes(value) {
                 Some(bytes) => self.overhead = bytes,
-                None => self.complaints.push(format!("{name}={value}: no number of bytes; 0 is taken")),
+                None => self.warnings.push(format!("{name}={value}: not a size; using 0")),
             },
             "SHARED" => self.shared = self.path(name, value),
             "LOG" => self.log = self.path(name, value),
-            // Somebody else's.
+            // A variable of another program.
             _ => {}
         }
     }
 
-    fn yes(&mut self, name: &str, value: &str) -> bool {
+    fn parse_switch(&mut self, name: &str, value: &str) -> bool {
         if !["0", "1"].contains(&value) {
-            self.complaints.push(format!("{name}={value}: neither 0 nor 1; 0 is taken"));
+            self.warnings.push(format!("{name}={value}: must be 0 or 1; using 0"));
         }
         value == "1"
     }
 
-    /// A path that means the same wherever the program goes.
+    /// An absolute path, which is independent of the working directory.
     fn path(&mut self, name: &str, value: &str) -> Option<CString> {
         let path = CString::new(value).ok().filter(|_| value.starts_with('/'));
         if path.is_none() {
-            self.complaints.push(format!("{name}={value}: no absolute path"));
+            self.warnings.push(format!("{name}={value}: not an absolute path"));
         }
         path
     }
@@ -133,10 +133,10 @@ impl Limits {
         &mut self,
         (name, rest, value): (&str, &str, &str),
         limit: Option<u64>,
-        complaints: &mut Vec<String>,
+        warnings: &mut Vec<String>,
     ) {
         let limit = limit.unwrap_or_else(|| {
-            complaints.push(format!("{name}={value:?}: no number of bytes; {DEFAULT} bytes are taken"));
+            warnings.push(format!("{name}={value:?}: not a size; using {DEFAULT} bytes"));
             DEFAULT
         });
         let gpu = rest.strip_prefix('_');
@@ -147,18 +147,19 @@ impl Limits {
         } else if let Some(uuid) = gpu.and_then(uuid) {
             self.uuids.push((uuid, limit));
         } else {
-            complaints.push(format!("{name}: names no GPU by number or UUID"));
+            warnings.push(format!("{name}: not the number or UUID of a GPU"));
         }
     }
 }
 
-/// `GPU_0123abcd_4567_…` or `MIG_…`: a variable's name has no minus signs. Those of `nvidia-smi -L` are taken too.
+/// Parses `GPU_0123abcd_4567_…` or `MIG_…`, because variable names cannot contain dashes. Also accepts the form of
+/// `nvidia-smi -L`.
 pub(crate) fn uuid(text: &str) -> Option<Uuid> {
     let digits = text.get(4..).filter(|_| text.starts_with("GPU") || text.starts_with("MIG"))?;
     let digits: Vec<u32> = digits
         .chars()
-        .filter(|letter| !['_', '-'].contains(letter))
-        .map(|letter| letter.to_digit(16))
+        .filter(|char| !['_', '-'].contains(char))
+        .map(|char| char.to_digit(16))
         .collect::<Option<_>>()?;
     let bytes = digits.chunks_exact(2).map(|pair| match pair {
         [high, low] => u8::try_from((high << 4) | low).ok(),
@@ -171,12 +172,12 @@ pub(crate) fn uuid(text: &str) -> Option<Uuid> {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Settings {
-        Settings::read(variables.iter().copied())
+    fn read(variables: &[(&str, &str)]) -> QuotaSettings {
+        QuotaSettings::read(variables.iter().copied())
     }
 
     #[test]
-    fn the_most_specific_limit_wins() {
+    fn most_specific_limit_applies() {
         let settings = read(&[
             ("WRAPPER_MAX_MEMORY", "1"),
             ("WRAPPER_MAX_MEMORY_1", "2"),
@@ -195,11 +196,11 @@ mod tests {
             let limit = settings.limit(ordinal, uuid);
             assert_eq!(limit, Limit { bytes: expected, by_default: false }, "{ordinal:?} {uuid:?}");
         }
-        assert_eq!(settings.complaints, [""; 0]);
+        assert_eq!(settings.warnings, [""; 0]);
     }
 
     #[test]
-    fn without_a_limit_the_old_one_holds() {
+    fn missing_limit_means_the_default_or_its_alias() {
         let default = Limit { bytes: DEFAULT, by_default: true };
         let off = Limit { bytes: UNLIMITED, by_default: false };
         for (variables, expected) in [
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_and_is_no_licence() {
+    fn invalid_value_warns_and_keeps_the_default() {
         for (name, value) in [
             ("WRAPPER_MAX_MEMORY", "abc"),
             ("WRAPPER_MAX_MEMORY", ""),
@@ -229,7 +230,7 @@ mod tests {
         ] {
             let settings = read(&[(name, value)]);
             assert_eq!(settings.limit(Some(0), None).bytes, DEFAULT, "{name}={value}");
-            assert_eq!(settings.complaints.len(), 1, "{name}={value}");
+            assert_eq!(settings.warnings.len(), 1, "{name}={value}");
         }
         for (name, value) in [
             ("WRAPPER_MAX_MEMORY_GPU_12", "1"),
@@ -241,17 +242,17 @@ mod tests {
             ("WRAPPER_CONTEXT_OVERHEAD", "some"),
         ] {
             let settings = read(&[(name, value)]);
-            assert_eq!(settings.complaints.len(), 1, "{name}={value}");
-            let told = Settings { complaints: settings.complaints.clone(), ..Settings::default() };
-            assert_eq!(settings, told, "{name}={value}");
+            assert_eq!(settings.warnings.len(), 1, "{name}={value}");
+            let expected = QuotaSettings { warnings: settings.warnings.clone(), ..QuotaSettings::default() };
+            assert_eq!(settings, expected, "{name}={value}");
         }
     }
 
     #[test]
-    fn switches() {
+    fn switches_are_read() {
         let settings = read(&[
             ("PATH", "/bin"),
-            ("WRAPPER_SOMEBODY_ELSES", "x"),
+            ("WRAPPER_OF_ANOTHER_PROGRAM", "x"),
             ("WRAPPER_DISABLE", "1"),
             ("WRAPPER_LIE_NVML", "1"),
             ("WRAPPER_COUNT_MANAGED", "0"),
@@ -260,7 +261,7 @@ mod tests {
             ("WRAPPER_SHARED", "/run/bailiff/quota/a"),
             ("WRAPPER_LOG", "/tmp/log"),
         ]);
-        assert_eq!(settings.complaints, [""; 0]);
+        assert_eq!(settings.warnings, [""; 0]);
         assert!(settings.disabled && settings.lie_nvml && settings.managed_free && settings.fail_closed);
         assert_eq!(settings.overhead, 500 << 20);
         assert_eq!(settings.shared.as_deref(), Some(c"/run/bailiff/quota/a"));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids() {
+    fn uuids_are_parsed() {
         let expected: Option<Uuid> = Some(std::array::from_fn(|at| u8::try_from(at * 17).unwrap_or(0)));
         for (text, expected) in [
             ("GPU-00112233-4455-6677-8899-aabbccddeeff", expected),

@@ -1,6 +1,6 @@
-//! How many bytes an array has. Pure: from `cuda.h`'s formats.
+//! The size of an array in bytes. Pure: computed from the formats in `cuda.h`.
 
-/// What an array is like, in either version of the interface.
+/// The shape of an array, from either version of the interface.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) width: u64,
@@ -15,7 +15,7 @@ const LAYERED: u32 = 0x01;
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
 
-/// How a format counts.
+/// The unit in which a format is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Texels {
     /// Bits of each channel of a texel.
@@ -27,8 +27,8 @@ enum Texels {
 }
 
 impl Shape {
-    /// The bytes of so many levels, each half as large as the one before; a layered array has all its layers in each.
-    /// Memory that is mapped later is charged where it is made.
+    /// The bytes of this many mipmap levels, each half as large as the one before; a layered array has all layers in
+    /// each level. Memory of sparse and deferred arrays is charged when it is created and mapped.
     pub(crate) fn bytes(&self, levels: u32) -> u64 {
         if self.flags & (SPARSE | DEFERRED) != 0 {
             return 0;
@@ -57,7 +57,7 @@ impl Shape {
 }
 
 #[expect(clippy::match_same_arms, reason = "one arm for each family of formats")]
-/// `CUarray_format`. A format that is newer than this table counts as 32 bits a channel.
+/// The size of a `CUarray_format`. Unknown formats count as 32 bits per channel.
 fn texel(format: u32) -> Texels {
     match format {
         // 8, 16 and 32 bits, unsigned, signed or floating.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_arrays() {
+    fn array_sizes_match_formats_and_levels() {
         for (size, format, channels, flags, levels, expected) in [
             ([1024, 0, 0], 0x20, 1, 0, 1, 4096),
             ([1024, 1024, 0], 0x20, 4, 0, 1, 16 << 20),
@@ -118,7 +118,7 @@ mod tests {
             ([64, 64, 0], 0x7777, 2, 0, 1, 32_768),
             ([64, 64, 0], 0x20, 1, SPARSE, 1, 0),
             ([64, 64, 0], 0x20, 1, DEFERRED | LAYERED, 1, 0),
-            // Levels: 64, 16, 4 and 1 texels; a layered one has its layers in each.
+            // Levels have 64, 16, 4 and 1 texels; a layered array has its layers in each.
             ([8, 8, 0], 0x01, 1, 0, 4, 85),
             ([8, 8, 0], 0x01, 1, 0, 99, 85),
             ([8, 8, 0], 0x01, 1, 0, 0, 64),

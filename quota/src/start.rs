@@ -1,28 +1,28 @@
-//! What happens when the library is loaded: the environment is read, and the handler for forked children is registered. The limit
-//! alone is read later, when it is first needed, since a program may set it itself.
+//! The start of the library: it reads the environment and registers the handler for forked children. Only the limit is
+//! read later, at its first use, because a program may set it itself.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::life;
-use crate::settings::{LIMIT, Settings};
+use crate::settings::{LIMIT, QuotaSettings};
+use crate::state;
 
 static LOADED: OnceLock<Loaded> = OnceLock::new();
 
 /// The environment when the library was loaded.
 struct Loaded {
-    /// Its variables that are ours, as `NAME=VALUE`.
+    /// The relevant variables, as `NAME=VALUE`.
     variables: Vec<String>,
-    settings: Settings,
+    settings: QuotaSettings,
 }
 
 /// The settings with the limit that the program has set; null until the limit is needed.
-static WITH_LIMIT: AtomicPtr<Settings> = AtomicPtr::new(ptr::null_mut());
+static WITH_LIMIT: AtomicPtr<QuotaSettings> = AtomicPtr::new(ptr::null_mut());
 
-/// What the environment asked for when the library was loaded.
-pub(crate) fn settings() -> &'static Settings {
+/// The settings from the environment at the time of loading.
+pub(crate) fn settings() -> &'static QuotaSettings {
     &loaded().settings
 }
 
@@ -30,14 +30,15 @@ fn loaded() -> &'static Loaded {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    // Another library's start may call us before ours.
-    // SAFETY: the C library keeps it valid, and programs change it once they run, not while libraries are loaded.
+    // The initializer of another library may call a hook before ours has run.
+    // SAFETY: the C library keeps it valid; programs change it after start, not while libraries are loaded.
     LOADED.get_or_init(|| unsafe { read(environ) })
 }
 
-/// The settings to take limits from: [`LIMIT`] is that of now when this is first called in a process, as cuda-wrapper reads it in
-/// `cuInit`. If processes share a quota, it is that of the start: the quota is not one program's to set.
-pub(crate) fn limits() -> &'static Settings {
+/// The settings with the current limits: [`LIMIT`] is read when this is first called in a process, as cuda-wrapper does
+/// in `cuInit`. For a shared quota the value at the start applies, because a program must not change the quota of
+/// others.
+pub(crate) fn limits() -> &'static QuotaSettings {
     let loaded = loaded();
     if loaded.settings.shared.is_some() {
         return &loaded.settings;
@@ -47,23 +48,24 @@ pub(crate) fn limits() -> &'static Settings {
     unsafe { known.as_ref() }.unwrap_or_else(|| read_limit(loaded))
 }
 
-/// Without a lock, which a child of a fork could find held for ever.
+/// Reads the limit without a lock, because a child of a fork could find a lock held forever.
 #[cold]
-fn read_limit(loaded: &Loaded) -> &'static Settings {
-    // SAFETY: a C string; a program that changes its environment meanwhile breaks every `getenv`, the driver's too.
+fn read_limit(loaded: &Loaded) -> &'static QuotaSettings {
+    // SAFETY: a C string. A program that changes its environment concurrently breaks every `getenv`, including the
+    // driver's.
     let value = unsafe { libc::getenv(c"WRAPPER_MAX_MEMORY".as_ptr()) };
     // SAFETY: null, or a C string, which is copied at once.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned());
-    // A variable that was removed, as by a program that clears its environment, has the value that it had at the start.
+    // If the program has removed the variable, for example by clearing its environment, the value at the start applies.
     let kept = |name: &str| name != LIMIT || value.is_none();
     let others =
         loaded.variables.iter().filter_map(|text| text.split_once('=')).filter(|(name, _)| kept(name));
-    let new = Settings::read(others.chain(value.as_deref().map(|value| (LIMIT, value))));
+    let new = QuotaSettings::read(others.chain(value.as_deref().map(|value| (LIMIT, value))));
     let new = Box::into_raw(Box::new(new));
     match WITH_LIMIT.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: from a box that is never freed from now on.
+        // SAFETY: from a box that is not freed from now on.
         Ok(_) => unsafe { &*new },
-        // SAFETY: nobody else has ours, and the first one is never freed.
+        // SAFETY: no other thread has ours, and the first one is never freed.
         Err(first) => unsafe {
             drop(Box::from_raw(new));
             &*first
@@ -71,7 +73,7 @@ fn read_limit(loaded: &Loaded) -> &'static Settings {
     }
 }
 
-/// A child of a fork reads the limit again.
+/// Makes a child of a fork read the limit again.
 pub(crate) fn forked() {
     WITH_LIMIT.store(ptr::null_mut(), Ordering::Release);
 }
@@ -81,34 +83,34 @@ pub(crate) fn forked() {
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
 extern "C" fn start(_count: c_int, _arguments: *const *const c_char, variables: *const *const c_char) {
-    // Nobody hears of our faults but by the counter.
+    // Panics are reported only by the fault counter.
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
-    life::register_fork_handler();
-    // SAFETY: the loader hands over the environment as the C library keeps it.
+    state::register_fork_handler();
+    // SAFETY: the loader passes the environment of the C library.
     LOADED.get_or_init(|| unsafe { read(variables) });
 }
 
-/// Understands an environment.
+/// Reads the settings from an environment.
 ///
 /// # Safety
-/// Null, or a list of C strings that ends with null, none of which changes meanwhile.
+/// Null, or a null-terminated list of C strings that do not change during the call.
 unsafe fn read(variables: *const *const c_char) -> Loaded {
     let mut texts = Vec::new();
     let mut next = variables;
-    // SAFETY: the caller vouches for the list; it is walked up to the null that ends it.
+    // SAFETY: the caller guarantees a valid list, which is read up to its terminating null.
     while let Some(text) = unsafe { next.as_ref() }.filter(|text| !text.is_null()) {
-        // SAFETY: the caller vouches for the strings.
+        // SAFETY: the caller guarantees valid strings.
         let text = unsafe { CStr::from_ptr(*text) };
-        // The rest of the environment is of no concern to us, and may be long.
+        // Other variables are irrelevant and may be long.
         if [&b"WRAPPER_"[..], b"CUDA_DEVICE_MEMORY_LIMIT"]
             .iter()
-            .any(|ours| text.to_bytes().starts_with(ours))
+            .any(|prefix| text.to_bytes().starts_with(prefix))
         {
             texts.push(text.to_string_lossy().into_owned());
         }
         next = next.wrapping_add(1);
     }
-    let settings = Settings::read(texts.iter().filter_map(|text| text.split_once('=')));
+    let settings = QuotaSettings::read(texts.iter().filter_map(|text| text.split_once('=')));
     Loaded { variables: texts, settings }
 }

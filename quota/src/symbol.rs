@@ -1,21 +1,21 @@
-//! Functions of the drivers by name: where the driver has them, and what stands in front of them.
+//! Functions of the drivers by name: their addresses, and the hooks that replace them.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// A library of the driver's, once the program has loaded it.
+/// A library of the driver, which the program loads.
 pub(crate) struct Library {
     name: &'static CStr,
     handle: AtomicPtr<c_void>,
 }
 
-/// The driver proper.
+/// The CUDA driver.
 pub(crate) static CUDA: Library = Library::named(c"libcuda.so.1");
-/// The one that tells of GPUs.
+/// The management library (NVML).
 pub(crate) static NVML: Library = Library::named(c"libnvidia-ml.so.1");
 
-/// A function of the driver's, and the hook that stands in front of it, if any does.
+/// A function of the driver, and its hook if it has one.
 pub(crate) struct Symbol {
     pub(crate) name: &'static CStr,
     library: &'static Library,
@@ -26,7 +26,7 @@ pub(crate) struct Symbol {
 // SAFETY: the hook is the address of a function, the same for all threads.
 unsafe impl Sync for Symbol {}
 
-/// The driver has no such function.
+/// Marks a function that the driver lacks.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 impl Library {
@@ -34,13 +34,13 @@ impl Library {
         Self { name, handle: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The library, if somebody has loaded it. From then on it stays loaded, so its functions stay where they are.
+    /// The library, if it is loaded. This keeps it loaded, so that the addresses of its functions stay valid.
     fn handle(&self) -> Option<NonNull<c_void>> {
         let known = self.handle.load(Ordering::Acquire);
         if !known.is_null() {
             return NonNull::new(known);
         }
-        // SAFETY: a C string; nothing is loaded that is not yet.
+        // SAFETY: a C string; nothing is loaded that is not loaded yet.
         let found = unsafe { libc::dlopen(self.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if found.is_null() {
             forget_error();
@@ -52,17 +52,17 @@ impl Library {
 }
 
 impl Symbol {
-    /// A function of the driver proper that is called from here.
+    /// A function of the CUDA driver that we call, without a hook.
     pub(crate) const fn plain(name: &'static CStr) -> Self {
         Self::of(&CUDA, name)
     }
 
-    /// A function that is called from here, and goes by untouched.
+    /// A function that we call, without a hook.
     pub(crate) const fn of(library: &'static Library, name: &'static CStr) -> Self {
         Self { name, library, hook: ptr::null(), address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// A function that has a hook in front of it.
+    /// A function with a hook.
     pub(crate) const fn hooked(name: &'static str, library: &'static Library, hook: *const c_void) -> Self {
         let name = match CStr::from_bytes_with_nul(name.as_bytes()) {
             Ok(name) => name,
@@ -71,7 +71,7 @@ impl Symbol {
         Self { name, library, hook, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// What stands in front of it.
+    /// The hook.
     pub(crate) fn hook(&self) -> *mut c_void {
         self.hook.cast_mut()
     }
@@ -80,7 +80,7 @@ impl Symbol {
         ptr::eq(self.library, &raw const NVML)
     }
 
-    /// Whether its library has a function of another name.
+    /// Whether its library has a function of this other name.
     pub(crate) fn driver_has(&self, name: &CStr) -> bool {
         let Some((library, dlsym)) = self.library.handle().zip(dlsym()) else { return false };
         // SAFETY: a handle that is never closed, and a C string.
@@ -91,17 +91,17 @@ impl Symbol {
         !found.is_null()
     }
 
-    /// Where the driver has it; `None` while it is not loaded, and where it has none.
+    /// Its address; `None` while the library is not loaded, or if it lacks the function.
     pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
         let mut address = self.address.load(Ordering::Acquire);
         if address.is_null() {
-            address = self.look()?;
+            address = self.find_address()?;
         }
         NonNull::new(address).filter(|address| address.as_ptr() != MISSING)
     }
 
     #[cold]
-    fn look(&self) -> Option<*mut c_void> {
+    fn find_address(&self) -> Option<*mut c_void> {
         let library = self.library.handle()?;
         let dlsym = dlsym()?;
         // SAFETY: a handle that is never closed, and a C string.
@@ -114,43 +114,43 @@ impl Symbol {
         Some(found)
     }
 
-    /// The same as a function.
+    /// The address as a function pointer.
     ///
     /// # Safety
     /// `F` is the type of a pointer to this very function.
     pub(crate) unsafe fn function<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let address = self.address()?.as_ptr();
-        // SAFETY: a pointer to a function is as large as one to data, and the caller vouches for its type.
+        // SAFETY: function and data pointers have the same size, and the caller guarantees the type.
         Some(unsafe { std::mem::transmute_copy(&address) })
     }
 }
 
-/// A failed look of ours is not the program's: it would find it in `dlerror`.
+/// Clears the error of our own lookup, which the program would otherwise find in `dlerror`.
 pub(crate) fn forget_error() {
-    // SAFETY: it has no conditions.
+    // SAFETY: it has no preconditions.
     unsafe { libc::dlerror() };
 }
 
-/// What the C library's `dlsym` is.
+/// The type of `dlsym`.
 pub(crate) type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Every port has had its `dlsym` since this version, in libdl or, since 2.34, in libc.
+/// The symbol version of `dlsym` in every glibc port, in libdl or, since 2.34, in libc.
 #[cfg(target_arch = "x86_64")]
 const SINCE: &CStr = c"GLIBC_2.2.5";
 #[cfg(target_arch = "aarch64")]
 const SINCE: &CStr = c"GLIBC_2.17";
 
-/// The C library's `dlsym`, which ours hides.
+/// The C library's `dlsym`, which ours replaces.
 pub(crate) fn dlsym() -> Option<Dlsym> {
     static DLSYM: AtomicUsize = AtomicUsize::new(0);
     let mut address = DLSYM.load(Ordering::Acquire);
     if address == 0 {
-        // SAFETY: C strings; it takes no lock that we hold and has no other conditions.
+        // SAFETY: C strings; no lock of ours is held during the call.
         address = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), SINCE.as_ptr()) }.expose_provenance();
         DLSYM.store(address, Ordering::Release);
     }

@@ -1,13 +1,13 @@
-//! Physical memory with handles. It lives until the last handle is released and the last mapping undone, so it is charged
-//! until then. No lock is held while the driver is asked: what could free memory is written down before, what keeps it
-//! alive too.
+//! Physical memory with handles. It exists, and is charged, until the last handle is released and the last mapping is
+//! removed. No lock is held during calls of the driver: removals are recorded before the call, and so are references
+//! that keep memory alive.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::abi::{Address, Device, MemoryHandle};
-use crate::book::Full;
+use crate::allocations::TableFull;
 
-/// All handles, and what is mapped where.
+/// All handles and mappings.
 pub(crate) struct Vmm {
     memory: BTreeMap<MemoryHandle, Memory>,
     mapped: BTreeMap<Address, Mapping>,
@@ -28,92 +28,92 @@ struct Mapping {
     handle: MemoryHandle,
 }
 
-/// What a call is about to undo; written down again if the driver refuses.
+/// Mappings that a call is about to remove; restored if the driver refuses.
 #[derive(Debug, Default)]
-pub(crate) struct Undone(Vec<(Address, Mapping)>);
+pub(crate) struct Unmapped(Vec<(Address, Mapping)>);
 
 impl Vmm {
     pub(crate) const fn new() -> Self {
         Self { memory: BTreeMap::new(), mapped: BTreeMap::new() }
     }
 
-    /// Memory was made; what had the handle before is gone.
+    /// Records new memory, and returns an entry of the same handle whose release was not seen.
     pub(crate) fn made(&mut self, handle: MemoryHandle, bytes: u64, device: Device) -> Option<Memory> {
         self.memory.insert(handle, Memory { bytes, device, handles: 1, maps: 0 })
     }
 
-    /// One more handle to the same memory, or one more mapping; false if it is not ours.
-    pub(crate) fn hold(&mut self, handle: MemoryHandle, how: How) -> bool {
+    /// Adds a reference; false if the memory is unknown.
+    pub(crate) fn add_reference(&mut self, handle: MemoryHandle, reference: Reference) -> bool {
         let Some(memory) = self.memory.get_mut(&handle) else { return false };
-        let count = memory.count(how);
+        let count = memory.count(reference);
         *count = count.saturating_add(1);
         true
     }
 
-    /// One less; the memory, if that was the last.
-    pub(crate) fn let_go(&mut self, handle: MemoryHandle, how: How) -> Option<Memory> {
+    /// Removes a reference, and returns the memory if it was the last.
+    pub(crate) fn drop_reference(&mut self, handle: MemoryHandle, reference: Reference) -> Option<Memory> {
         let memory = self.memory.get_mut(&handle)?;
-        let count = memory.count(how);
+        let count = memory.count(reference);
         *count = count.saturating_sub(1);
         if memory.handles == 0 && memory.maps == 0 { self.memory.remove(&handle) } else { None }
     }
 
-    /// One less, undone: the driver refused.
-    pub(crate) fn restore(&mut self, handle: MemoryHandle, gone: Option<Memory>, how: How) {
+    /// Restores a reference that the driver refused to remove.
+    pub(crate) fn restore(&mut self, handle: MemoryHandle, gone: Option<Memory>, reference: Reference) {
         if let Some(memory) = gone {
             self.memory.entry(handle).or_insert(memory);
         }
-        self.hold(handle, how);
+        self.add_reference(handle, reference);
     }
 
-    /// The handle of what is mapped at an address.
+    /// The handle of the memory that is mapped at an address.
     pub(crate) fn at(&self, address: Address) -> Option<MemoryHandle> {
         let (start, mapping) = self.mapped.range(..=address).next_back()?;
         (address.checked_sub(*start)? < mapping.bytes).then_some(mapping.handle)
     }
 
-    /// A mapping was made of memory that is held for it.
+    /// Records a mapping, whose reference was added before.
     pub(crate) fn mapped(&mut self, address: Address, bytes: u64, handle: MemoryHandle) {
         self.mapped.insert(address, Mapping { bytes, handle });
     }
 
-    /// Forgets the mappings of a range, before they are undone.
-    pub(crate) fn unmap(&mut self, address: Address, bytes: u64) -> Result<Undone, Full> {
+    /// Removes the mappings of a range, before the driver does.
+    pub(crate) fn unmap(&mut self, address: Address, bytes: u64) -> Result<Unmapped, TableFull> {
         let range = address..address.saturating_add(bytes);
-        let mut undone = Vec::new();
-        undone.try_reserve(self.mapped.range(range.clone()).count()).map_err(|_| Full)?;
-        undone.extend(self.mapped.extract_if(range, |_, _| true));
-        Ok(Undone(undone))
+        let mut unmapped_range = Vec::new();
+        unmapped_range.try_reserve(self.mapped.range(range.clone()).count()).map_err(|_| TableFull)?;
+        unmapped_range.extend(self.mapped.extract_if(range, |_, _| true));
+        Ok(Unmapped(unmapped_range))
     }
 
-    /// They are undone: what ended with them.
-    pub(crate) fn unmapped(&mut self, undone: &Undone) -> HashMap<MemoryHandle, Memory> {
+    /// Removes the references of removed mappings, and returns the memory that ended with them.
+    pub(crate) fn unmapped(&mut self, unmapped_range: &Unmapped) -> HashMap<MemoryHandle, Memory> {
         let gone = |(_, mapping): &(Address, Mapping)| {
-            Some((mapping.handle, self.let_go(mapping.handle, How::Mapped)?))
+            Some((mapping.handle, self.drop_reference(mapping.handle, Reference::Mapped)?))
         };
-        undone.0.iter().filter_map(gone).collect()
+        unmapped_range.0.iter().filter_map(gone).collect()
     }
 
-    /// They are not.
-    pub(crate) fn remap(&mut self, undone: Undone) {
-        for (address, mapping) in undone.0 {
+    /// Restores mappings that the driver did not remove.
+    pub(crate) fn remap(&mut self, unmapped_range: Unmapped) {
+        for (address, mapping) in unmapped_range.0 {
             self.mapped.entry(address).or_insert(mapping);
         }
     }
 }
 
-/// What keeps memory alive.
+/// A reference that keeps memory alive.
 #[derive(Clone, Copy)]
-pub(crate) enum How {
-    ByHandle,
+pub(crate) enum Reference {
+    Handle,
     Mapped,
 }
 
 impl Memory {
-    fn count(&mut self, how: How) -> &mut u64 {
-        match how {
-            How::ByHandle => &mut self.handles,
-            How::Mapped => &mut self.maps,
+    fn count(&mut self, reference: Reference) -> &mut u64 {
+        match reference {
+            Reference::Handle => &mut self.handles,
+            Reference::Mapped => &mut self.maps,
         }
     }
 }
@@ -129,49 +129,49 @@ mod tests {
     }
 
     fn map(vmm: &mut Vmm, address: Address) {
-        assert!(vmm.hold(7, How::Mapped));
+        assert!(vmm.add_reference(7, Reference::Mapped));
         vmm.mapped(address, 10, 7);
     }
 
     #[test]
-    fn memory_lives_as_long_as_a_handle_or_a_mapping() {
+    fn memory_exists_until_its_last_reference_is_dropped() {
         let mut vmm = with_one();
-        assert!(vmm.hold(7, How::ByHandle));
+        assert!(vmm.add_reference(7, Reference::Handle));
         map(&mut vmm, 1000);
         map(&mut vmm, 2000);
-        assert_eq!(vmm.let_go(7, How::ByHandle), None);
-        assert_eq!(vmm.let_go(7, How::ByHandle), None, "mapped twice still");
-        let undone = vmm.unmap(1000, 10).unwrap();
-        assert!(vmm.unmapped(&undone).is_empty());
-        let undone = vmm.unmap(2000, 10).unwrap();
-        let gone: Vec<u64> = vmm.unmapped(&undone).values().map(|memory| memory.bytes).collect();
+        assert_eq!(vmm.drop_reference(7, Reference::Handle), None);
+        assert_eq!(vmm.drop_reference(7, Reference::Handle), None, "still mapped twice");
+        let unmapped_range = vmm.unmap(1000, 10).unwrap();
+        assert!(vmm.unmapped(&unmapped_range).is_empty());
+        let unmapped_range = vmm.unmap(2000, 10).unwrap();
+        let gone: Vec<u64> = vmm.unmapped(&unmapped_range).values().map(|memory| memory.bytes).collect();
         assert_eq!(gone, [100]);
-        assert_eq!(vmm.let_go(7, How::ByHandle), None, "it is not ours any more");
+        assert_eq!(vmm.drop_reference(7, Reference::Handle), None, "the handle is unknown now");
     }
 
     #[test]
-    fn what_the_driver_refuses_is_as_before() {
+    fn refused_removal_is_restored() {
         let mut vmm = with_one();
-        let gone = vmm.let_go(7, How::ByHandle);
+        let gone = vmm.drop_reference(7, Reference::Handle);
         assert!(gone.is_some());
-        vmm.restore(7, gone, How::ByHandle);
+        vmm.restore(7, gone, Reference::Handle);
         map(&mut vmm, 1000);
-        let undone = vmm.unmap(1000, 10).unwrap();
+        let unmapped_range = vmm.unmap(1000, 10).unwrap();
         assert_eq!(vmm.at(1000), None);
-        vmm.remap(undone);
+        vmm.remap(unmapped_range);
         assert_eq!(vmm.at(1009), Some(7));
-        assert_eq!(vmm.let_go(7, How::ByHandle), None);
-        assert_eq!(vmm.let_go(7, How::Mapped).map(|memory| memory.bytes), Some(100));
+        assert_eq!(vmm.drop_reference(7, Reference::Handle), None);
+        assert_eq!(vmm.drop_reference(7, Reference::Mapped).map(|memory| memory.bytes), Some(100));
     }
 
     #[test]
-    fn addresses_are_found_within_mappings_alone() {
+    fn lookup_finds_only_addresses_within_mappings() {
         let mut vmm = with_one();
         map(&mut vmm, 1000);
         for (address, expected) in [(999, None), (1000, Some(7)), (1009, Some(7)), (1010, None), (0, None)] {
             assert_eq!(vmm.at(address), expected, "{address}");
         }
-        assert!(!vmm.hold(8, How::ByHandle), "memory of another process");
+        assert!(!vmm.add_reference(8, Reference::Handle), "memory of another process");
         assert_eq!(vmm.unmap(u64::MAX, u64::MAX).unwrap().0, []);
     }
 }

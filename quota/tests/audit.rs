@@ -1,5 +1,5 @@
-//! Every function of the driver's that makes, ends or tells memory, by NVIDIA's own list of prototypes, is answered by the
-//! library or stands here with the reason why not. A new one makes this fail.
+//! Every function of the driver that allocates, frees or reports memory, by NVIDIA's own list of prototypes, is hooked
+//! by the library or listed here with a reason. A new one makes this test fail.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -14,37 +14,37 @@ use std::process::Command;
 use end_to_end::cuda::{library, output};
 use end_to_end::programs;
 
-/// The lists, by package of `tests/requirements.txt`: the last of CUDA 12, and 13.
+/// The headers, by package of `tests/requirements.txt`: the last of CUDA 12, and of CUDA 13.
 const HEADERS: [&str; 2] = ["nvidia/cuda_runtime/include", "nvidia/cu13/include"];
 
-/// What is not answered, and why.
-const PASSED_BY: &[(&str, &str)] = &[
+/// Functions without a hook, and the reasons.
+const NOT_HOOKED: &[(&str, &str)] = &[
     ("cuMemAllocHost", "memory of the host"),
     ("cuMemHostAlloc", "memory of the host"),
     ("cuMemFreeHost", "memory of the host"),
     ("cuMemHostGetDevicePointer", "memory of the host"),
-    ("cuMemGetAddressRange", "tells of what is there"),
+    ("cuMemGetAddressRange", "a query"),
     ("cuMemAddressReserve", "addresses without memory"),
     ("cuMemAddressFree", "addresses without memory"),
-    ("cuMemPoolImportFromShareableHandle", "memory of another process, which pays for it"),
-    ("cuMemPoolExportToShareableHandle", "stays the owner's"),
-    ("cuMemPoolExportPointer", "stays the owner's"),
-    ("cuMemPoolTrimTo", "what a pool keeps in reserve is not charged"),
-    ("cuMemPoolSetAttribute", "what a pool keeps in reserve is not charged"),
-    ("cuMemPoolGetAttribute", "tells of what is there"),
+    ("cuMemPoolImportFromShareableHandle", "memory of another process, which is charged for it"),
+    ("cuMemPoolExportToShareableHandle", "the owner stays the same"),
+    ("cuMemPoolExportPointer", "the owner stays the same"),
+    ("cuMemPoolTrimTo", "the reserve of a pool is not charged"),
+    ("cuMemPoolSetAttribute", "the reserve of a pool is not charged"),
+    ("cuMemPoolGetAttribute", "a query"),
     ("cuMemPoolSetAccess", "rights, not memory"),
     ("cuMemPoolGetAccess", "rights, not memory"),
     ("cuArrayGetPlane", "a part of an array that is charged"),
     ("cuMipmappedArrayGetLevel", "a part of an array that is charged"),
-    ("cuCtxCreate", "what a context takes itself no call tells: WRAPPER_CONTEXT_OVERHEAD"),
-    ("cuCtxAttach", "the driver is asked what ended when it is detached"),
+    ("cuCtxCreate", "no call reports the memory of a context: WRAPPER_CONTEXT_OVERHEAD"),
+    ("cuCtxAttach", "the driver is asked what was freed when it is detached"),
     ("cuDevicePrimaryCtxRetain", "the driver is asked for its state when it is released"),
-    ("cuGLCtxCreate", "what a context takes itself no call tells"),
-    ("cuVDPAUCtxCreate", "what a context takes itself no call tells"),
-    ("cuCtxFromGreenCtx", "a context that is there"),
-    ("cuCtxGetCurrent", "a context that is there"),
-    ("cuCtxPopCurrent", "a context that is there"),
-    ("cuStreamGetCtx", "a context that is there"),
+    ("cuGLCtxCreate", "no call reports the memory of a context"),
+    ("cuVDPAUCtxCreate", "no call reports the memory of a context"),
+    ("cuCtxFromGreenCtx", "an existing context"),
+    ("cuCtxGetCurrent", "an existing context"),
+    ("cuCtxPopCurrent", "an existing context"),
+    ("cuStreamGetCtx", "an existing context"),
     ("cuLogicalEndpointImport", "no memory: bound to memory that is charged"),
     ("cuTensorMapSetAllocationClass", "no memory"),
     ("cuIpcCloseMemHandle", "was not charged when it was opened"),
@@ -57,29 +57,29 @@ const PASSED_BY: &[(&str, &str)] = &[
     ("cuGraphicsSubResourceGetMappedArray", "memory of another interface"),
     ("cuGLMapBufferObject", "memory of another interface"),
     ("cuGLMapBufferObjectAsync", "memory of another interface"),
-    ("cuModuleGetGlobal", "a part of a module, which no call tells the size of"),
-    ("cuLibraryGetGlobal", "a part of a module, which no call tells the size of"),
-    ("cuLibraryGetManaged", "a part of a module, which no call tells the size of"),
+    ("cuModuleGetGlobal", "a part of a module, whose size no call reports"),
+    ("cuLibraryGetGlobal", "a part of a module, whose size no call reports"),
+    ("cuLibraryGetManaged", "a part of a module, whose size no call reports"),
     ("cuMulticastCreate", "no memory: bound to memory that is charged"),
-    ("cuGraphAddMemFreeNode", "a graph's memory is not charged yet"),
-    ("cuGraphMemFreeNodeGetParams", "tells of what is there"),
-    ("cuGraphMemAllocNodeGetParams", "tells of what is there"),
-    ("cuDeviceGraphMemTrim", "a graph's memory is not charged yet"),
-    ("cuDeviceGetGraphMemAttribute", "a graph's memory is not charged yet"),
-    ("cuDeviceSetGraphMemAttribute", "a graph's memory is not charged yet"),
-    ("cuTexRefGetAddress", "tells of what is there"),
-    ("cuTexRefGetArray", "tells of what is there"),
-    ("cuTexRefGetMipmappedArray", "tells of what is there"),
-    ("cuSurfRefGetArray", "tells of what is there"),
-    ("cuMemcpyBatchAsync", "a list of addresses, which it reads"),
-    ("cuMemPrefetchBatchAsync", "a list of addresses, which it reads"),
-    ("cuMemDiscardBatchAsync", "a list of addresses, which it reads"),
-    ("cuMemDiscardAndPrefetchBatchAsync", "a list of addresses, which it reads"),
-    ("cuMemGetAllocationGranularity", "tells of what is there"),
-    ("cuMemGetAllocationPropertiesFromHandle", "tells of what is there"),
+    ("cuGraphAddMemFreeNode", "memory of graphs is not charged yet"),
+    ("cuGraphMemFreeNodeGetParams", "a query"),
+    ("cuGraphMemAllocNodeGetParams", "a query"),
+    ("cuDeviceGraphMemTrim", "memory of graphs is not charged yet"),
+    ("cuDeviceGetGraphMemAttribute", "memory of graphs is not charged yet"),
+    ("cuDeviceSetGraphMemAttribute", "memory of graphs is not charged yet"),
+    ("cuTexRefGetAddress", "a query"),
+    ("cuTexRefGetArray", "a query"),
+    ("cuTexRefGetMipmappedArray", "a query"),
+    ("cuSurfRefGetArray", "a query"),
+    ("cuMemcpyBatchAsync", "reads a list of addresses"),
+    ("cuMemPrefetchBatchAsync", "reads a list of addresses"),
+    ("cuMemDiscardBatchAsync", "reads a list of addresses"),
+    ("cuMemDiscardAndPrefetchBatchAsync", "reads a list of addresses"),
+    ("cuMemGetAllocationGranularity", "a query"),
+    ("cuMemGetAllocationPropertiesFromHandle", "a query"),
 ];
 
-/// What a name or its parameters have if memory may be made, ended or told by it.
+/// Parts of the names of functions that may allocate, free or report memory.
 const NAMES: &[&str] = &[
     "Alloc",
     "Free",
@@ -105,7 +105,8 @@ const NAMES: &[&str] = &[
     "GraphAddNode",
     "GreenCtxDestroy",
 ];
-const MADE: &[&str] = &[
+/// Parameter types of functions that return memory.
+const RETURNED: &[&str] = &[
     "CUdeviceptr *",
     "CUdeviceptr_v2 *",
     "CUdeviceptr_v1 *",
@@ -119,11 +120,11 @@ const MADE: &[&str] = &[
 
 /// A prototype of `cudaTypedefs.h`.
 struct Prototype {
-    /// Without version and flavour.
+    /// The name without version and flavour.
     name: String,
-    /// Since when it is what it is: each is a function of its own.
+    /// The version; each version is a function of its own.
     version: String,
-    /// It has a flavour for threads.
+    /// Whether it is the per-thread flavour.
     threads: bool,
     parameters: String,
 }
@@ -132,8 +133,7 @@ fn prototypes(text: &str) -> Vec<Prototype> {
     let line = |line: &str| {
         let (name, parameters) = line.split_once("*PFN_")?.1.split_once(")(")?;
         let flat = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
-        let numbered =
-            |(_, version): &(&str, &str)| version.starts_with(|letter: char| letter.is_ascii_digit());
+        let numbered = |(_, version): &(&str, &str)| version.starts_with(|char: char| char.is_ascii_digit());
         let (base, version) = flat.rsplit_once("_v").filter(numbered).unwrap_or((flat, ""));
         let (threads, parameters) = (flat != name, parameters.to_owned());
         Some(Prototype { name: base.to_owned(), version: version.to_owned(), threads, parameters })
@@ -143,28 +143,29 @@ fn prototypes(text: &str) -> Vec<Prototype> {
 
 impl Prototype {
     fn is_about_memory(&self) -> bool {
-        // Addresses of what is read are told from those that are given by the word before.
+        // `const` distinguishes addresses that are read from those that are returned.
         let parameters = self.parameters.replace("const CUdeviceptr *", "").replace("const CUcontext *", "");
-        NAMES.iter().any(|part| self.name.contains(part)) || MADE.iter().any(|kind| parameters.contains(kind))
+        NAMES.iter().any(|part| self.name.contains(part))
+            || RETURNED.iter().any(|kind| parameters.contains(kind))
     }
 }
 
-/// The driver's functions that the library has.
-fn answered() -> BTreeSet<String> {
-    let told = output(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library()));
-    let names = String::from_utf8(told.stdout).unwrap();
+/// The driver's functions that the library exports.
+fn hooked() -> BTreeSet<String> {
+    let symbols = output(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library()));
+    let names = String::from_utf8(symbols.stdout).unwrap();
     let names = names.lines().filter_map(|line| line.rsplit(' ').next());
     names.filter(|name| name.starts_with("cu")).map(str::to_owned).collect()
 }
 
-/// The function's name without version and flavour.
+/// The name of a function without version and flavour.
 fn base(symbol: &str) -> &str {
     let symbol = symbol.trim_end_matches("_ptsz");
     symbol.rsplit_once("_v").map_or(symbol, |(base, _)| base)
 }
 
-/// Prototypes about memory that are neither answered, in each of their versions and flavours, nor passed by for a reason.
-fn missing(headers: &str, answered: &BTreeSet<String>) -> BTreeSet<String> {
+/// Prototypes about memory that are neither hooked, in all versions and flavours, nor listed with a reason.
+fn missing(headers: &str, hooked: &BTreeSet<String>) -> BTreeSet<String> {
     let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut with_threads = BTreeSet::new();
     for prototype in prototypes(headers).into_iter().filter(Prototype::is_about_memory) {
@@ -174,17 +175,17 @@ fn missing(headers: &str, answered: &BTreeSet<String>) -> BTreeSet<String> {
             versions.entry(prototype.name).or_default().insert(prototype.version);
         }
     }
-    let passed_by = |name: &str| PASSED_BY.iter().any(|(passed, _)| *passed == name);
-    let of = |name: &str, threads: bool| {
-        answered.iter().filter(|symbol| base(symbol) == name && symbol.ends_with("_ptsz") == threads).count()
+    let listed = |name: &str| NOT_HOOKED.iter().any(|(listed, _)| *listed == name);
+    let count = |name: &str, threads: bool| {
+        hooked.iter().filter(|symbol| base(symbol) == name && symbol.ends_with("_ptsz") == threads).count()
     };
-    let lacks = |(name, versions): &(String, BTreeSet<String>)| {
-        of(name, false) < versions.len() || (with_threads.contains(name) && of(name, true) == 0)
+    let incomplete = |(name, versions): &(String, BTreeSet<String>)| {
+        count(name, false) < versions.len() || (with_threads.contains(name) && count(name, true) == 0)
     };
-    versions.into_iter().filter(|found| !passed_by(&found.0)).filter(lacks).map(|found| found.0).collect()
+    versions.into_iter().filter(|found| !listed(&found.0)).filter(incomplete).map(|found| found.0).collect()
 }
 
-/// All lists of prototypes of a package.
+/// The prototypes of a package.
 fn headers(directory: &str) -> String {
     let lib = programs::root().join("target/venv/lib");
     let python = fs::read_dir(lib)
@@ -199,25 +200,25 @@ fn headers(directory: &str) -> String {
     lists.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
-/// All lists of both packages.
+/// The prototypes of both packages.
 fn all_headers() -> String {
     HEADERS.into_iter().map(headers).collect()
 }
 
 #[test]
-fn every_prototype_about_memory_is_answered_or_passed_by_for_a_reason() {
+fn memory_prototypes_are_hooked_or_listed() {
     for directory in HEADERS {
         let headers = headers(directory);
         let count = prototypes(&headers).len();
-        assert_eq!(count, headers.matches("*PFN_cu").count(), "{directory}: not all are read");
-        assert!(count > 600, "{directory}: not the list");
-        assert_eq!(missing(&headers, &answered()), BTreeSet::new(), "{directory}");
+        assert_eq!(count, headers.matches("*PFN_cu").count(), "{directory}: not all prototypes were parsed");
+        assert!(count > 600, "{directory}: not the expected header");
+        assert_eq!(missing(&headers, &hooked()), BTreeSet::new(), "{directory}");
     }
 }
 
 #[test]
-fn the_audit_finds_what_is_not_answered() {
-    let (headers, all) = (all_headers(), answered());
+fn missing_hook_is_detected() {
+    let (headers, all) = (all_headers(), hooked());
     for symbol in &all {
         let mut without = all.clone();
         without.remove(symbol);
@@ -238,11 +239,11 @@ fn the_audit_finds_what_is_not_answered() {
 }
 
 #[test]
-fn no_reason_is_given_for_what_is_not_there_or_is_answered() {
-    let about = prototypes(&all_headers()).into_iter().filter(Prototype::is_about_memory);
-    let about: BTreeSet<String> = about.map(|prototype| prototype.name).collect();
-    let answered = answered();
-    let stale = |name: &&str| !about.contains(*name) || answered.iter().any(|symbol| base(symbol) == *name);
-    let stale: Vec<&str> = PASSED_BY.iter().map(|(name, _)| *name).filter(stale).collect();
+fn listed_functions_exist_and_are_not_hooked() {
+    let memory = prototypes(&all_headers()).into_iter().filter(Prototype::is_about_memory);
+    let memory: BTreeSet<String> = memory.map(|prototype| prototype.name).collect();
+    let hooked = hooked();
+    let stale = |name: &&str| !memory.contains(*name) || hooked.iter().any(|symbol| base(symbol) == *name);
+    let stale: Vec<&str> = NOT_HOOKED.iter().map(|(name, _)| *name).filter(stale).collect();
     assert_eq!(stale, [""; 0]);
 }

@@ -1,5 +1,5 @@
-//! The library inside its host: what the host finds by name is what it would find without it, other preloaded libraries go
-//! on, and nothing is said, blocked or ended.
+//! The library in its host program: symbol lookups return what they would return without it, other preloaded libraries
+//! work, and the library neither writes to the program's output nor blocks or ends the program.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::ffi::{OsStr, OsString};
@@ -28,7 +28,7 @@ fn scope(directory: &Path, name: &str, flags: &[&str]) {
     let _ = output(&mut command);
 }
 
-/// The program of `scopes/`, whose libraries are found through the machine's directory.
+/// Builds the program of `scopes/`, whose libraries are in the machine's directory.
 fn scopes(machine: &Machine) -> PathBuf {
     let directory = machine.path("");
     symlink(programs::fake_nvml(), machine.path("libnvidia-ml.so.1")).unwrap();
@@ -44,19 +44,19 @@ fn scopes(machine: &Machine) -> PathBuf {
     machine.path("main")
 }
 
-const LOOKED_FOR: [&str; 4] =
+const NAMES: [&str; 4] =
     ["cuMemAlloc_v2", "cuMemAllocFromPoolAsync_ptsz", "nvmlDeviceGetMemoryInfo", "cuGetProcAddress_v2"];
 
-fn told(command: &mut Command) -> String {
-    String::from_utf8(output(command.args(LOOKED_FOR)).stdout).unwrap()
+fn lookups(command: &mut Command) -> String {
+    String::from_utf8(output(command.args(NAMES)).stdout).unwrap()
 }
 
 #[test]
-fn what_is_found_by_name_is_what_is_found_without_the_library() {
+fn symbol_lookups_are_the_same_as_without_the_library() {
     let machine = Machine::new();
     let main = scopes(&machine);
-    let bare = told(&mut machine.bare(&main));
-    // What the program should find at all.
+    let bare = lookups(&mut machine.bare(&main));
+    // The results that the program should have without the library.
     for expected in [
         "early second",
         "first next second",
@@ -75,13 +75,13 @@ fn what_is_found_by_name_is_what_is_found_without_the_library() {
         assert!(found, "{expected:?} is not in {bare}");
     }
     for variables in [&[][..], &[("WRAPPER_LIE_NVML", "1")], &[("WRAPPER_DISABLE", "1")]] {
-        let ours = told(machine.program(&main).envs(variables.iter().copied()));
-        // Where the driver was loaded for its loader alone, ours are found by all: they lead to the same place.
-        let after = |text: &str| {
+        let preloaded = lookups(machine.program(&main).envs(variables.iter().copied()));
+        // After the driver was loaded with RTLD_LOCAL, our functions are found globally; they lead to the same driver.
+        let split = |text: &str| {
             text.split_once("loaded 1 1\n").map(|(before, after)| (before.to_owned(), after.to_owned()))
         };
         let ((before, bare_after), (ours_before, ours_after)) =
-            (after(&bare).unwrap(), after(&ours).unwrap());
+            (split(&bare).unwrap(), split(&preloaded).unwrap());
         assert_eq!(ours_before, before, "{variables:?}");
         assert_eq!(ours_after.lines().count(), bare_after.lines().count());
         assert!(
@@ -91,7 +91,7 @@ fn what_is_found_by_name_is_what_is_found_without_the_library() {
     }
 }
 
-/// A program that preloads these in this order.
+/// A program with these libraries preloaded in this order.
 fn preloading(machine: &Machine, program: impl AsRef<OsStr>, libraries: &[&OsStr]) -> Command {
     let mut command = machine.bare(program);
     command.env("LD_PRELOAD", libraries.join(OsStr::new(":")));
@@ -99,11 +99,11 @@ fn preloading(machine: &Machine, program: impl AsRef<OsStr>, libraries: &[&OsStr
 }
 
 #[test]
-fn other_allocators_are_preloaded_too() {
+fn preloaded_allocators_work_in_any_order() {
     for name in ["libjemalloc.so.2", "libmimalloc.so.2"] {
-        let theirs = cuda::allocator(name);
+        let allocator = cuda::allocator(name);
         let ours = cuda::library().into_os_string();
-        for order in [[&ours, &theirs], [&theirs, &ours]] {
+        for order in [[&ours, &allocator], [&allocator, &ours]] {
             let order = order.map(OsString::as_os_str);
             let machine = Machine::new();
             let mut client = preloading(&machine, cuda::client("proc"), &order);
@@ -116,8 +116,8 @@ fn other_allocators_are_preloaded_too() {
             let quota = machine.quota(40_960);
             let mut race = preloading(&machine, compiled("race", &[]), &order);
             race.args(["dl", "4", "2000", "4096"]).env("WRAPPER_SHARED", &quota);
-            let told = String::from_utf8(output(&mut race).stdout).unwrap();
-            assert_eq!(told, "ready\nfull\n40960 0\n", "{order:?}");
+            let result = String::from_utf8(output(&mut race).stdout).unwrap();
+            assert_eq!(result, "ready\nfull\n40960 0\n", "{order:?}");
             let mut fork = preloading(&machine, compiled("fork", &[]), &order);
             fork.args(["dl", "40", "0", "40960"]).env("WRAPPER_MAX_MEMORY", "40960");
             assert_eq!(String::from_utf8(output(&mut fork).stdout).unwrap(), "40 0\n", "{order:?}");
@@ -126,17 +126,17 @@ fn other_allocators_are_preloaded_too() {
 }
 
 #[test]
-fn a_program_that_is_watched_by_a_sanitizer_goes_on() {
+fn program_with_address_sanitizer_works() {
     let machine = Machine::new();
     let calls = ["init 0", "alloc 1000", "alloc 1", "pitch 1 1", "free 0", "async 1000", "free 1"];
     let expected = [0, 0, OUT_OF_MEMORY, OUT_OF_MEMORY, 0, 0, 0];
-    for door in ["dl", "proc"] {
+    for route in ["dl", "proc"] {
         let client = compiled("client", &["-fsanitize=address", "-static-libasan"]);
         let mut client = machine.program(client);
-        client.arg(door).args(calls).env("WRAPPER_MAX_MEMORY", "1000");
-        assert_eq!(codes(&mut client), expected, "{door}");
+        client.arg(route).args(calls).env("WRAPPER_MAX_MEMORY", "1000");
+        assert_eq!(codes(&mut client), expected, "{route}");
     }
-    // And where the sanitizer is preloaded itself.
+    // Also if the sanitizer is preloaded itself.
     let found = output(Command::new("cc").arg("-print-file-name=libasan.so"));
     let asan = String::from_utf8(found.stdout).unwrap();
     let client = compiled("client", &["-fsanitize=address"]);
@@ -151,15 +151,16 @@ fn a_program_that_is_watched_by_a_sanitizer_goes_on() {
 }
 
 #[test]
-fn nobody_is_ended_by_what_the_library_has_to_say() {
+fn warnings_neither_end_nor_block_the_program() {
     let machine = Machine::new();
-    // Without WRAPPER_MAX_MEMORY it has something to say, and here nobody listens: SIGPIPE ends whoever writes.
+    // Without WRAPPER_MAX_MEMORY the library writes a warning. The reader has closed the pipe, so a write raises
+    // SIGPIPE.
     let mut client = machine.client("dl", &["init 0", "alloc 1000"]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let told = client.stderr(writer).stdin(Stdio::null()).stdout(Stdio::piped()).output().unwrap();
-    assert_eq!((told.status.signal(), &told.stdout[..]), (None, &b"0\n0\n"[..]));
-    // A pipe that is full would block whoever writes.
+    let result = client.stderr(writer).stdin(Stdio::null()).stdout(Stdio::piped()).output().unwrap();
+    assert_eq!((result.status.signal(), &result.stdout[..]), (None, &b"0\n0\n"[..]));
+    // A write to a full pipe would block.
     let (_reader, writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
@@ -167,30 +168,31 @@ fn nobody_is_ended_by_what_the_library_has_to_say() {
     let mut child = client.stderr(writer).spawn().unwrap();
     let status = wait::until("the client to end", || child.try_wait().unwrap());
     assert!(status.success(), "{status}");
-    // And without any.
+    // Also without a standard error.
     let mut shell = machine.program("/bin/sh");
     shell.args(["-c", "exec \"$0\" dl 'init 0' 'alloc 1000' 2>&-"]).arg(cuda::client("dl"));
     assert_eq!(codes(&mut shell), [0, 0]);
 }
 
 #[test]
-fn without_a_driver_everything_is_as_without_the_library() {
+fn missing_driver_is_reported_as_without_the_library() {
     let machine = Machine::new();
     fs::remove_file(machine.path("libcuda.so.1")).unwrap();
-    let told = machine.client("dl", &["init 0"]).output().unwrap();
-    assert_eq!(told.status.code(), Some(3));
+    let result = machine.client("dl", &["init 0"]).output().unwrap();
+    assert_eq!(result.status.code(), Some(3));
     assert!(
-        String::from_utf8_lossy(&told.stderr)
+        String::from_utf8_lossy(&result.stderr)
             .starts_with("no driver: libcuda.so.1: cannot open shared object file")
     );
-    // A driver that is older than some functions.
+    // A driver that lacks some functions.
     let machine = Machine::new();
-    let told = machine.client("proc", &["init 0"]).env("FAKE_CUDA_MISSING", "cuMemCreate").output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&told.stderr), "cuMemCreate 10020: code 0 status 1\n");
+    let result =
+        machine.client("proc", &["init 0"]).env("FAKE_CUDA_MISSING", "cuMemCreate").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&result.stderr), "cuMemCreate 10020: code 0 status 1\n");
 }
 
 #[test]
-fn monitors_see_the_quota_where_that_is_wished() {
+fn nvml_reports_the_quota_if_enabled() {
     let machine = Machine::new();
     let scenario = Scenario::new("gpus: [{count: 2, memory: {total: 16000MiB, reserved: 500MiB}}]");
     symlink(programs::fake_nvml(), machine.path("libnvidia-ml.so.1")).unwrap();
@@ -218,24 +220,24 @@ print(about.total >> 20, about.free >> 20, about.used >> 20)
     let limit = ("WRAPPER_MAX_MEMORY", "1GiB");
     let bare = "16000 15500 500\n16000 15500 0\n16000 15500 500\n16000 15500 0\n16000 15500 500\n";
     assert_eq!(run(&[limit]), bare);
-    let lies = "1024 1024 0\n1024 1024 0\n1024 1024 0\n1024 1024 0\n1024 724 300\n";
-    assert_eq!(run(&[limit, ("WRAPPER_LIE_NVML", "1")]), lies);
-    // One GPU alone has a limit, by its name.
+    let reduced = "1024 1024 0\n1024 1024 0\n1024 1024 0\n1024 1024 0\n1024 724 300\n";
+    assert_eq!(run(&[limit, ("WRAPPER_LIE_NVML", "1")]), reduced);
+    // Only one GPU has a limit, by its UUID.
     let by_name = ("WRAPPER_MAX_MEMORY_GPU_00000000_0000_4000_8000_000000000001", "1GiB");
-    let lies = "1024 1024 0\n1024 1024 0\n16000 15500 500\n16000 15500 500\n1024 724 300\n";
-    assert_eq!(run(&[by_name, ("WRAPPER_DEFAULT", "off"), ("WRAPPER_LIE_NVML", "1")]), lies);
+    let reduced = "1024 1024 0\n1024 1024 0\n16000 15500 500\n16000 15500 500\n1024 724 300\n";
+    assert_eq!(run(&[by_name, ("WRAPPER_DEFAULT", "off"), ("WRAPPER_LIE_NVML", "1")]), reduced);
 }
 
 #[test]
-fn nvidia_s_own_binding_is_told_real_errors() {
+fn nvidia_python_binding_gets_real_errors() {
     let machine = Machine::new();
     let script = programs::root().join("tests/fixtures/quota/bindings.py");
     let mut python = machine.program(programs::python());
     python.arg(script).env("WRAPPER_MAX_MEMORY", "100MiB");
-    let told = output(&mut python);
-    assert!(String::from_utf8_lossy(&told.stdout).starts_with("as expected by 13."), "{told:?}");
+    let result = output(&mut python);
+    assert!(String::from_utf8_lossy(&result.stdout).starts_with("as expected by 13."), "{result:?}");
     assert_eq!(machine.peak(0), 100 << 20);
-    // The driver alone would have given more.
+    // Without the library the driver grants more.
     let bare = python.env_remove("LD_PRELOAD").output().unwrap();
     assert!(!bare.status.success(), "{bare:?}");
 }

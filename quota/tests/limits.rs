@@ -1,6 +1,7 @@
-//! A quota for each process: every allocator by every door, exactly up to the limit; what is freed, shown and forgotten.
-//! Calls are those of `client.c`, separated by commas; answers are what it prints, figures and the driver's code last.
-#![expect(clippy::disallowed_methods, reason = "a case runs programs and reads what they wrote")]
+//! A quota for each process: every allocator by every route to the driver, exactly up to the limit; frees, queries and
+//! logs. Calls are those of `client.c`, separated by commas; answers are its output: values, and the driver's code
+//! last.
+#![expect(clippy::disallowed_methods, reason = "a test runs programs and reads their files")]
 
 use std::fs;
 use std::process::Command;
@@ -8,108 +9,114 @@ use std::process::Command;
 use end_to_end::cuda::{self, Machine, output};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-const DOORS: [&str; 5] = ["linked", "dl", "dl-ptsz", "proc", "proc-ptsz"];
+/// The ways in which a program gets the driver's functions.
+const ROUTES: [&str; 5] = ["linked", "dl", "dl-ptsz", "proc", "proc-ptsz"];
 
-fn client(machine: &Machine, door: &str, limit: u64, calls: &str) -> Command {
+fn client(machine: &Machine, route: &str, limit: u64, calls: &str) -> Command {
     let calls: Vec<&str> = calls.split(", ").collect();
-    let mut client = machine.client(door, &calls);
+    let mut client = machine.client(route, &calls);
     client.env("WRAPPER_MAX_MEMORY", limit.to_string());
     client
 }
 
-/// All that is printed, separated by commas.
-fn told(client: &mut Command) -> String {
+/// The whole output, separated by commas.
+fn answers(client: &mut Command) -> String {
     String::from_utf8_lossy(&output(client).stdout).trim_end().replace('\n', ", ")
 }
 
-/// The codes alone, separated by spaces.
+/// The driver's codes, separated by spaces.
 fn codes(client: &mut Command) -> String {
     cuda::codes(client).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn run(machine: &Machine, door: &str, limit: u64, calls: &str) -> String {
-    told(&mut client(machine, door, limit, calls))
+fn run(machine: &Machine, route: &str, limit: u64, calls: &str) -> String {
+    answers(&mut client(machine, route, limit, calls))
 }
 
-/// What a way to allocate needs before it, how it is called for so much, and how its first is freed.
-struct Way {
+/// An allocator: the calls before it, its call for a size, and the call that frees its first memory.
+struct Allocator {
     before: &'static str,
     allocate: fn(u64) -> String,
     free: &'static str,
-    /// What it takes is a multiple of this.
+    /// Sizes are multiples of this.
     step: u64,
 }
 
-const fn way(before: &'static str, allocate: fn(u64) -> String, free: &'static str, step: u64) -> Way {
-    Way { before, allocate, free, step }
+const fn allocator(
+    before: &'static str,
+    allocate: fn(u64) -> String,
+    free: &'static str,
+    step: u64,
+) -> Allocator {
+    Allocator { before, allocate, free, step }
 }
 
-const WAYS: &[Way] = &[
-    way("", |n| format!("alloc {n}"), "free 0", 1),
-    way("", |n| format!("alloc {n}"), "free-async 0", 1),
-    way("", |n| format!("managed {n}"), "free 0", 1),
-    way("", |n| format!("pitch 512 {}", n / 512), "free 0", 512),
-    way("", |n| format!("async {n}"), "free-async 0", 1),
-    way("", |n| format!("async {n}"), "free 0", 1),
-    way("stream", |n| format!("async {n}"), "free-async 0", 1),
-    way("pool 1 0 1", |n| format!("pooled {n} 0"), "free-async 0", 1),
-    way("pool 6 256 1", |n| format!("pooled {n} 0"), "free 0", 1),
-    way("pool 0 0 2", |n| format!("pooled {n} 0"), "free-async 0", 1),
-    way("default-pool 0", |n| format!("pooled {n} 0"), "free 0", 1),
-    way("current-pool 0", |n| format!("pooled {n} 0"), "free 0", 1),
-    way("located-pool 1 0", |n| format!("pooled {n} 0"), "free 0", 1),
-    way("default-located-pool 1 0", |n| format!("pooled {n} 0"), "free 0", 1),
-    way("", |n| format!("create {n} 1 0"), "release 0", 1),
-    way("", |n| format!("create {n} 6 0"), "release 0", 1),
-    way("", |n| format!("array {} 1 32 1", n / 4), "destroy-array 0", 4),
-    way("", |n| format!("array3 {} 2 2 16 4 0", n / 32), "destroy-array 0", 32),
-    way("", |n| format!("mipmapped {n} 0 0 8 1 0 1"), "destroy-mipmapped 0", 1),
-    way("old-context 0", |n| format!("old-alloc {n}"), "old-free 0", 1),
-    way("old-context 0", |n| format!("old-pitch 512 {}", n / 512), "old-free 0", 512),
-    way("old-context 0", |n| format!("old-array {} 1 32 1", n / 4), "destroy-array 0", 4),
-    way("old-context 0", |n| format!("old-array3 {} 2 2 16 4 0", n / 32), "destroy-array 0", 32),
+const ALLOCATORS: &[Allocator] = &[
+    allocator("", |n| format!("alloc {n}"), "free 0", 1),
+    allocator("", |n| format!("alloc {n}"), "free-async 0", 1),
+    allocator("", |n| format!("managed {n}"), "free 0", 1),
+    allocator("", |n| format!("pitch 512 {}", n / 512), "free 0", 512),
+    allocator("", |n| format!("async {n}"), "free-async 0", 1),
+    allocator("", |n| format!("async {n}"), "free 0", 1),
+    allocator("stream", |n| format!("async {n}"), "free-async 0", 1),
+    allocator("pool 1 0 1", |n| format!("pooled {n} 0"), "free-async 0", 1),
+    allocator("pool 6 256 1", |n| format!("pooled {n} 0"), "free 0", 1),
+    allocator("pool 0 0 2", |n| format!("pooled {n} 0"), "free-async 0", 1),
+    allocator("default-pool 0", |n| format!("pooled {n} 0"), "free 0", 1),
+    allocator("current-pool 0", |n| format!("pooled {n} 0"), "free 0", 1),
+    allocator("located-pool 1 0", |n| format!("pooled {n} 0"), "free 0", 1),
+    allocator("default-located-pool 1 0", |n| format!("pooled {n} 0"), "free 0", 1),
+    allocator("", |n| format!("create {n} 1 0"), "release 0", 1),
+    allocator("", |n| format!("create {n} 6 0"), "release 0", 1),
+    allocator("", |n| format!("array {} 1 32 1", n / 4), "destroy-array 0", 4),
+    allocator("", |n| format!("array3 {} 2 2 16 4 0", n / 32), "destroy-array 0", 32),
+    allocator("", |n| format!("mipmapped {n} 0 0 8 1 0 1"), "destroy-mipmapped 0", 1),
+    allocator("old-context 0", |n| format!("old-alloc {n}"), "old-free 0", 1),
+    allocator("old-context 0", |n| format!("old-pitch 512 {}", n / 512), "old-free 0", 512),
+    allocator("old-context 0", |n| format!("old-array {} 1 32 1", n / 4), "destroy-array 0", 4),
+    allocator("old-context 0", |n| format!("old-array3 {} 2 2 16 4 0", n / 32), "destroy-array 0", 32),
 ];
 
 #[test]
-fn every_allocator_by_every_door_is_held_to_the_byte() {
+fn every_allocator_and_route_is_limited_to_the_byte() {
     const LIMIT: u64 = 1 << 20;
     let machine = Machine::new();
-    for door in DOORS {
-        for Way { before, allocate, free, step } in WAYS {
+    for route in ROUTES {
+        for Allocator { before, allocate, free, step } in ALLOCATORS {
             let before = if before.is_empty() { "info-of-nothing" } else { before };
             let [least, all, over] = [*step, LIMIT, LIMIT + step].map(allocate);
             let calls = format!(
                 "init 0, {before}, {over}, {all}, used 0, {least}, {free}, used 0, {least}, {all}, used 0"
             );
             let expected = format!("0, 0, 2, 0, {LIMIT} 0, 2, 0, 0 0, 0, 2, {step} 0");
-            assert_eq!(run(&machine, door, LIMIT, &calls), expected, "{door}: {calls}");
+            assert_eq!(run(&machine, route, LIMIT, &calls), expected, "{route}: {calls}");
         }
     }
     assert_eq!(machine.peak(0), LIMIT);
 }
 
 #[test]
-fn without_the_library_the_driver_gives_more() {
+fn driver_grants_more_without_the_library() {
     let machine = Machine::new();
-    for door in DOORS {
-        let mut client = client(&machine, door, 1 << 20, "init 0, alloc 1048577");
-        assert_eq!(codes(&mut client), "0 2", "{door}");
-        assert_eq!(codes(client.env("WRAPPER_DISABLE", "1")), "0 0", "{door}");
-        assert_eq!(codes(client.env_remove("LD_PRELOAD")), "0 0", "{door}");
+    for route in ROUTES {
+        let mut client = client(&machine, route, 1 << 20, "init 0, alloc 1048577");
+        assert_eq!(codes(&mut client), "0 2", "{route}");
+        assert_eq!(codes(client.env("WRAPPER_DISABLE", "1")), "0 0", "{route}");
+        assert_eq!(codes(client.env_remove("LD_PRELOAD")), "0 0", "{route}");
     }
 }
 
 #[test]
-fn what_the_driver_refuses_is_given_back() {
+fn reservation_is_released_if_the_driver_refuses() {
     let machine = Machine::new();
     let calls = "init 0, alloc 600, alloc 600, alloc 0, alloc-nowhere 100, free-unknown 64, free-null, alloc 400, \
                  free 0, free 0, alloc 600, alloc 1";
     assert_eq!(codes(&mut client(&machine, "dl", 1000, calls)), "0 0 2 1 1 1 0 0 0 1 0 2");
-    // Freed by a function that is not for it, which the driver refuses: it is there still.
+    // The driver refuses to free an array with the wrong function, so it stays charged.
     let calls =
         "init 0, array 1000 1 1 1, free 0, alloc 1, destroy-array 0, alloc 1000, destroy-array 1, alloc 1";
     assert_eq!(codes(&mut client(&machine, "dl", 1000, calls)), "0 0 1 2 0 0 400 2");
-    // The GPU is full before the quota is: the driver's own refusal leaves no trace.
+    // The GPU is full before the quota: the driver's refusal leaves no charge.
     let calls = "init 0, alloc 800, alloc 300, create 300 1 0, pitch 100 3, array 300 1 1 1, async 300, free 0, \
                  alloc 1000";
     let mut client = client(&machine, "dl", 1100, calls);
@@ -117,36 +124,36 @@ fn what_the_driver_refuses_is_given_back() {
 }
 
 #[test]
-fn a_program_that_allocates_and_frees_goes_on_for_ever() {
+fn allocating_and_freeing_never_uses_up_the_quota() {
     let machine = Machine::new();
-    let turns: Vec<String> = (0..200).map(|at| format!("alloc 268435456, free {at}")).collect();
-    let calls = format!("init 0, {}", turns.join(", "));
+    let rounds: Vec<String> = (0..200).map(|at| format!("alloc 268435456, free {at}")).collect();
+    let calls = format!("init 0, {}", rounds.join(", "));
     assert_eq!(run(&machine, "linked", 1 << 30, &calls), vec!["0"; 401].join(", "));
 }
 
 #[test]
-fn rows_that_the_driver_makes_longer_are_charged_as_they_are() {
+fn pitched_memory_is_charged_with_its_real_row_length() {
     let machine = Machine::new();
     for (row, limit, calls, expected) in [
-        // Four rows of 4,096 bytes where 512 were likely.
+        // Four rows of 4,096 bytes instead of the expected 512.
         ("4096", 16_384, "init 0, pitch 100 4, used 0, alloc 1", "0, 0, 16384 0, 2"),
-        // A fifth does not fit: the driver has it back.
+        // A fifth row does not fit: the memory is freed again.
         ("4096", 16_384, "init 0, pitch 100 5, used 0, alloc 16384", "0, 2, 0 0, 0"),
-        // And shorter ones.
+        // Shorter rows than expected.
         ("100", 2048, "init 0, pitch 100 4, alloc 1648, alloc 1", "0, 0, 0, 2"),
     ] {
         let mut client = client(&machine, "dl", limit, calls);
-        assert_eq!(told(client.env("FAKE_CUDA_PITCH", row)), expected, "{calls}");
+        assert_eq!(answers(client.env("FAKE_CUDA_PITCH", row)), expected, "{calls}");
     }
 }
 
 #[test]
-fn memory_with_handles_is_charged_until_the_last_of_them_and_of_its_mappings_ends() {
+fn handle_memory_is_charged_until_its_last_reference() {
     let machine = Machine::new();
     for (calls, expected) in [
         ("create 1000 1 0, map 0 1000, release 0, alloc 1, unmap 1 1000, alloc 1000", "0 0 0 2 0 0"),
         ("create 1000 1 0, map 0 1000, unmap 1 1000, alloc 1, release 0, alloc 1000", "0 0 0 2 0 0"),
-        // Mapped twice, retained, exported and imported.
+        // Mapped twice, retained, exported and imported memory.
         (
             "create 1000 1 0, map 0 1000, map 0 1000, release 0, unmap 1 1000, alloc 1, unmap 2 1000, alloc 1000",
             "0 0 0 0 0 2 0 0",
@@ -156,10 +163,10 @@ fn memory_with_handles_is_charged_until_the_last_of_them_and_of_its_mappings_end
             "0 0 0 0 0 2 0 0",
         ),
         ("create 1000 1 0, import 0, release 0, alloc 1, release 1, alloc 1000", "0 0 0 2 0 0"),
-        // Of another process, and of the host.
+        // Memory of another process, and of the host.
         ("import-foreign, release 0, alloc 1000, alloc 1", "0 0 0 2"),
         ("create 5000 2 0, create 5000 3 0, alloc 1000, alloc 1", "0 0 0 2"),
-        // What the driver refuses is as before.
+        // A call that the driver refuses changes nothing.
         ("create 1000 1 0, release 0, release 0, alloc 1000, alloc 1", "0 0 1 0 2"),
         (
             "create 1000 1 0, map 0 1000, unmap 1 1000, unmap 1 1000, alloc 1, release 0, alloc 1000",
@@ -177,7 +184,7 @@ fn memory_with_handles_is_charged_until_the_last_of_them_and_of_its_mappings_end
 }
 
 #[test]
-fn memory_that_arrays_are_mapped_to_is_charged_as_long_as_they_have_it() {
+fn memory_mapped_to_arrays_stays_charged() {
     let machine = Machine::new();
     let sparse = "array3 64 64 0 32 1 64";
     for (calls, expected) in [
@@ -187,30 +194,30 @@ fn memory_that_arrays_are_mapped_to_is_charged_as_long_as_they_have_it() {
             "create 1000 1 0, SPARSE, tile 1 0 0, release 0, destroy-array 1, alloc 1000, alloc 1",
             "0 0 0 0 0 0 2",
         ),
-        // One in another's place.
+        // One mapping replaces another.
         (
             "create 500 1 0, create 500 1 0, SPARSE, tile 2 0 0, release 0, alloc 1, tile 2 0 1, alloc 500, alloc 1",
             "0 0 0 0 0 2 0 0 2",
         ),
-        // At two places.
+        // Mapped at two places.
         (
             "create 1000 1 0, SPARSE, tile 1 0 0, tile 1 1 0, release 0, untile 1 0, alloc 1, untile 1 1, alloc 1000",
             "0 0 0 0 0 0 2 0 0",
         ),
     ] {
-        for door in ["dl", "proc-ptsz"] {
+        for route in ["dl", "proc-ptsz"] {
             let calls = format!("init 0, {}", calls.replace("SPARSE", sparse));
             assert_eq!(
-                codes(&mut client(&machine, door, 1000, &calls)),
+                codes(&mut client(&machine, route, 1000, &calls)),
                 format!("0 {expected}"),
-                "{door}: {calls}"
+                "{route}: {calls}"
             );
         }
     }
 }
 
 #[test]
-fn what_ends_with_a_context_is_given_back() {
+fn memory_of_an_ended_context_is_released() {
     let machine = Machine::new();
     let all = "alloc 100, managed 100, array 25 1 32 1, alloc 1";
     for (before, end) in [
@@ -231,7 +238,7 @@ fn what_ends_with_a_context_is_given_back() {
 }
 
 #[test]
-fn a_context_that_is_used_still_keeps_its_memory_charged() {
+fn memory_of_a_context_in_use_stays_charged() {
     let machine = Machine::new();
     for calls in [
         "init 0, init 0, alloc 300, release-primary 0",
@@ -239,30 +246,34 @@ fn a_context_that_is_used_still_keeps_its_memory_charged() {
         "init 1, init 0, alloc 300, reset 1",
         "init 0, alloc 300, context 0, destroy 0, info",
     ] {
-        let told = run(&machine, "dl", 300, &format!("{calls}, used 0, alloc 1"));
-        assert!(told.ends_with(", 300 0, 2"), "{calls}: {told}");
+        let answers = run(&machine, "dl", 300, &format!("{calls}, used 0, alloc 1"));
+        assert!(answers.ends_with(", 300 0, 2"), "{calls}: {answers}");
     }
-    // What the driver refuses to end has not ended.
-    let told = run(&machine, "dl", 300, "init 0, context 0, alloc 300, destroy 1, used 0, alloc 1");
-    assert_eq!(told, "0, 0, 0, 201, 300 0, 2");
+    // A context that the driver refuses to end.
+    let answers = run(&machine, "dl", 300, "init 0, context 0, alloc 300, destroy 1, used 0, alloc 1");
+    assert_eq!(answers, "0, 0, 0, 201, 300 0, 2");
 }
 
 #[test]
-fn what_outlives_contexts_stays_charged() {
+fn memory_that_outlives_contexts_stays_charged() {
     let machine = Machine::new();
     let calls = "init 0, context 0, async 100, create 100 1 0, alloc 100, destroy 0, used 0, init 0, alloc 100, alloc 1";
     assert_eq!(run(&machine, "dl", 300, calls), "0, 0, 0, 0, 0, 0, 200 0, 0, 0, 2");
-    // Of a reset nobody knows, so the driver is asked.
+    // The effect of a reset on pools is not documented, so the driver is asked.
     let mut client =
         client(&machine, "dl", 300, "init 0, async 200, alloc 100, reset 0, alloc 300, alloc 100");
     assert_eq!(codes(&mut client), "0 0 0 0 0 2", "the driver has freed its pools");
-    assert_eq!(codes(client.env("FAKE_CUDA_RESET_KEEPS_POOLS", "1")), "0 0 0 0 2 0", "it has not");
+    assert_eq!(
+        codes(client.env("FAKE_CUDA_RESET_KEEPS_POOLS", "1")),
+        "0 0 0 0 2 0",
+        "the driver has kept them"
+    );
 }
 
 #[test]
 fn each_gpu_has_its_own_account() {
     let machine = Machine::new();
-    // A pool and physical memory are where they are, whatever context is current.
+    // Pools and physical memory belong to their own GPU, independent of the current context.
     let calls = "init 0, alloc 100, alloc 1, init 1, alloc 201, alloc 200, alloc 1, free 1, pool 1 0 1, pooled 1 0, \
                  create 1 1 0, create 200 1 1, pool 1 1 1, pooled 1 1";
     for variable in ["WRAPPER_MAX_MEMORY_1", "WRAPPER_MAX_MEMORY_GPU_00000000_0000_4000_8000_000000000002"] {
@@ -272,7 +283,7 @@ fn each_gpu_has_its_own_account() {
 }
 
 #[test]
-fn a_pool_is_where_it_was_made_or_set() {
+fn pool_is_charged_to_its_gpu() {
     let machine = Machine::new();
     // The current pool of GPU 1 is set while GPU 0 is current.
     for set in ["set-pool 1 0", "set-located-pool 1 1 0"] {
@@ -282,26 +293,26 @@ fn a_pool_is_where_it_was_made_or_set() {
         let mut client = client(&machine, "dl", 100, &calls);
         assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY_1", "200")), "0 0 0 0 2 0 0 2", "{set}");
     }
-    // One that is gone, and one whose name was given again.
+    // A destroyed pool, also if its handle is used again.
     let calls = "init 0, pool 1 1 1, destroy-pool 0, destroy-pool 0, pooled 5 0, alloc 100";
     assert_eq!(codes(&mut client(&machine, "dl", 100, calls)), "0 0 0 1 1 0");
 }
 
 #[test]
-fn a_stream_of_another_gpu_is_charged_there() {
+fn stream_memory_is_charged_to_its_gpu() {
     let machine = Machine::new();
     let calls = "init 1, stream, init 0, async 200, async 1, alloc 100, used 0, used 1";
     for missing in ["", "cuStreamGetDevice", "cuStreamGetDevice,cuStreamGetDevice_ptsz"] {
-        for door in ["proc", "proc-ptsz"] {
-            let mut client = client(&machine, door, 100, calls);
+        for route in ["proc", "proc-ptsz"] {
+            let mut client = client(&machine, route, 100, calls);
             client.env("WRAPPER_MAX_MEMORY_1", "200").env("FAKE_CUDA_MISSING", missing);
-            assert_eq!(told(&mut client), "0, 0, 0, 0, 2, 0, 100 0, 200 0", "{door} without {missing}");
+            assert_eq!(answers(&mut client), "0, 0, 0, 0, 2, 0, 100 0, 200 0", "{route} without {missing}");
         }
     }
 }
 
 #[test]
-fn what_is_not_this_process_s_memory_is_let_through() {
+fn memory_of_others_is_not_charged() {
     let machine = Machine::new();
     let calls = "init 0, alloc 100, ipc 0, old-ipc 0, external, import-foreign, pool 2 0 1, pooled 5000 0, \
                  import-pointer 0, alloc-node, node 10, node2 10, node3 10, node3 0, alloc 1";
@@ -310,9 +321,9 @@ fn what_is_not_this_process_s_memory_is_let_through() {
 }
 
 #[test]
-fn what_is_captured_is_the_graph_s() {
+fn captured_allocations_are_not_charged() {
     let machine = Machine::new();
-    for (door, stream) in [
+    for (route, stream) in [
         ("proc", "stream"),
         ("proc", "use-stream 2"),
         ("proc-ptsz", "use-stream 0"),
@@ -320,36 +331,36 @@ fn what_is_captured_is_the_graph_s() {
     ] {
         let calls =
             format!("init 0, {stream}, capture, async 5000, free-async 0, end-capture, async 100, async 1");
-        assert_eq!(codes(&mut client(&machine, door, 100, &calls)), "0 0 0 0 0 0 0 2", "{door}, {stream}");
+        assert_eq!(codes(&mut client(&machine, route, 100, &calls)), "0 0 0 0 0 0 0 2", "{route}, {stream}");
     }
 }
 
 #[test]
-fn programs_are_shown_no_more_than_the_quota() {
+fn memory_queries_return_at_most_the_quota() {
     let machine = Machine::new();
-    for door in DOORS {
+    for route in ROUTES {
         let calls =
             "init 0, info, total 0, alloc 1000, info, info-of-nothing, total 1, old-info, old-total 0";
         let expected = "0, 9000 9000 0, 9000 0, 0, 8000 9000 0, 0, 9000 0, 8000 9000 0, 9000 0";
-        assert_eq!(run(&machine, door, 9000, calls), expected, "{door}");
+        assert_eq!(run(&machine, route, 9000, calls), expected, "{route}");
     }
-    // And no more than there is: others use the GPU too, and a quota may be larger than it.
+    // Also at most what the GPU has: other processes use it too, and a quota may be larger than the GPU.
     let mut client = client(&machine, "dl", 1 << 30, "init 0, alloc 600, info, total 0");
-    assert_eq!(told(client.env("FAKE_CUDA_MEMORY", "1000")), "0, 0, 400 1000 0, 1000 0");
+    assert_eq!(answers(client.env("FAKE_CUDA_MEMORY", "1000")), "0, 0, 400 1000 0, 1000 0");
 }
 
 #[test]
-fn a_program_that_takes_nine_tenths_of_what_it_is_shown_stays_inside() {
+fn program_that_takes_most_reported_memory_stays_within() {
     const LIMIT: u64 = 4_217_928_960;
     let machine = Machine::new();
-    let shown = cuda::answers(&mut client(&machine, "proc", LIMIT, "init 0, info"));
-    let calls = format!("init 0, alloc {}, fill 1048576", shown[1][0] / 10 * 9);
+    let reported = cuda::answers(&mut client(&machine, "proc", LIMIT, "init 0, info"));
+    let calls = format!("init 0, alloc {}, fill 1048576", reported[1][0] / 10 * 9);
     assert_eq!(codes(&mut client(&machine, "proc", LIMIT, &calls)), "0 0 2");
     assert!((LIMIT - (1 << 20)..=LIMIT).contains(&machine.peak(0)), "{}", machine.peak(0));
 }
 
 #[test]
-fn the_seed_s_own_lines_work() {
+fn examples_of_the_original_wrapper_work() {
     let machine = Machine::new();
     let mut client = client(&machine, "linked", 4_217_928_960, "init 0, alloc 4217928960, alloc 1");
     let run = |client: &mut Command| {
@@ -360,9 +371,9 @@ fn the_seed_s_own_lines_work() {
         )
     };
     assert_eq!(run(&mut client), ("0\n0\n2\n".to_owned(), String::new()));
-    // Nothing said: the same limit, and one line that says so.
+    // Without the variable: the same limit, and one warning.
     let line = "bailiff-quota: WRAPPER_MAX_MEMORY is not set: this process may allocate 4217928960 bytes of each GPU \
-                (WRAPPER_DEFAULT=off lifts that)\n";
+                (WRAPPER_DEFAULT=off removes this limit)\n";
     assert_eq!(run(client.env_remove("WRAPPER_MAX_MEMORY")), ("0\n0\n2\n".to_owned(), line.to_owned()));
     assert_eq!(run(client.env("WRAPPER_DEFAULT", "off")), ("0\n0\n0\n".to_owned(), String::new()));
 }
@@ -370,87 +381,86 @@ fn the_seed_s_own_lines_work() {
 #[test]
 fn limit_of_zero_refuses_every_allocation() {
     let machine = Machine::new();
-    for door in DOORS {
+    for route in ROUTES {
         let calls = "init 0, alloc 1, managed 1, async 1, create 1 1 0, pitch 1 1, free-null, info";
-        assert_eq!(run(&machine, door, 0, calls), "0, 2, 2, 2, 2, 2, 0, 0 0 0", "{door}");
+        assert_eq!(run(&machine, route, 0, calls), "0, 2, 2, 2, 2, 2, 0, 0 0 0", "{route}");
     }
     let mut client = client(&machine, "dl", 0, "init 0, alloc 17179869184, alloc 1");
     assert_eq!(codes(&mut client), "0 2 2");
     assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY", "unlimited")), "0 0 2", "the driver has no more");
-    // HAMi's 0 is no limit.
+    // In HAMi, 0 means no limit.
     let client = client.env_remove("WRAPPER_MAX_MEMORY").env("CUDA_DEVICE_MEMORY_LIMIT", "0");
     assert_eq!(codes(client), "0 0 2");
 }
 
 #[test]
-fn limit_that_a_program_sets_before_its_first_request_holds() {
+fn limit_set_by_program_before_first_request_applies() {
     let machine = Machine::new();
-    for door in DOORS {
-        let run = |calls| run(&machine, door, 5000, calls);
+    for route in ROUTES {
+        let run = |calls| run(&machine, route, 5000, calls);
         assert_eq!(
             run("set-limit 1000, init 0, info, alloc 1000, alloc 1"),
             "0, 0, 1000 1000 0, 0, 2",
-            "{door}"
+            "{route}"
         );
-        // It is read once; a child of a fork begins again.
+        // It is read once; a child of a fork reads it again.
         assert_eq!(
             run(
                 "init 0, alloc 4000, set-limit 9000, alloc 1001, init 1, alloc 5001, fork, init 0, alloc 9000, alloc 1"
             ),
             "0, 0, 0, 2, 0, 2, 0, 0, 0, 2",
-            "{door}"
+            "{route}"
         );
     }
     let mut client = client(&machine, "dl", 5000, "set-limit 1000, init 0, alloc 1000, alloc 1");
     assert_eq!(codes(client.env_remove("WRAPPER_MAX_MEMORY")), "0 0 0 2");
     // A program that clears its environment keeps the limit that it was started with.
     assert_eq!(run(&machine, "dl", 5000, "set-limit -1, init 0, alloc 5000, alloc 1"), "0, 0, 0, 2");
-    // The limit of a GPU by number is stronger, as if both had been set at the start.
+    // The limit of a GPU by number takes precedence, as if both had been set at the start.
     assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY_0", "1001")), "0 0 0 0");
 }
 
 #[test]
-fn nonsense_is_told_once_and_is_no_licence() {
+fn invalid_limit_warns_once_and_keeps_the_default() {
     let machine = Machine::new();
     let mut client = client(&machine, "dl", 0, "init 0, info, init 1, info, alloc 4217928961");
-    let told = output(client.env("WRAPPER_MAX_MEMORY", "plenty"));
-    let line =
-        "bailiff-quota: WRAPPER_MAX_MEMORY=\"plenty\": no number of bytes; 4217928960 bytes are taken\n";
-    assert_eq!(String::from_utf8_lossy(&told.stderr), line);
-    assert!(String::from_utf8_lossy(&told.stdout).ends_with("\n2\n"), "{told:?}");
+    let result = output(client.env("WRAPPER_MAX_MEMORY", "plenty"));
+    let line = "bailiff-quota: WRAPPER_MAX_MEMORY=\"plenty\": not a size; using 4217928960 bytes\n";
+    assert_eq!(String::from_utf8_lossy(&result.stderr), line);
+    assert!(String::from_utf8_lossy(&result.stdout).ends_with("\n2\n"), "{result:?}");
 }
 
 #[test]
-fn a_program_that_has_nothing_to_do_with_gpus_hears_and_pays_nothing() {
+fn program_without_gpu_use_gets_no_output_or_log() {
     let machine = Machine::new();
     let log = machine.path("log");
     let mut echo = machine.program("/bin/echo");
-    let told = output(echo.arg("hello").env("WRAPPER_MAX_MEMORY", "plenty").env("WRAPPER_LOG", &log));
-    assert_eq!((&told.stdout[..], &told.stderr[..]), (&b"hello\n"[..], &b""[..]));
+    let result = output(echo.arg("hello").env("WRAPPER_MAX_MEMORY", "plenty").env("WRAPPER_LOG", &log));
+    assert_eq!((&result.stdout[..], &result.stderr[..]), (&b"hello\n"[..], &b""[..]));
     assert!(!log.exists());
 }
 
 #[test]
-fn managed_memory_and_contexts_count_as_is_wished() {
+fn managed_memory_and_overhead_follow_the_settings() {
     let machine = Machine::new();
     let calls = "init 0, managed 1000, pool 0 0 2, pooled 1000 0, alloc 100, alloc 1, free 0, free 1";
     let mut free = client(&machine, "dl", 100, calls);
     assert_eq!(codes(free.env("WRAPPER_COUNT_MANAGED", "0")), "0 0 0 0 0 2 0 0");
     let mut charged =
         client(&machine, "dl", 100, "init 0, info, alloc 61, alloc 60, init 1, alloc 60, alloc 1");
-    assert_eq!(told(charged.env("WRAPPER_CONTEXT_OVERHEAD", "40")), "0, 60 100 0, 2, 0, 0, 0, 2");
+    assert_eq!(answers(charged.env("WRAPPER_CONTEXT_OVERHEAD", "40")), "0, 60 100 0, 2, 0, 0, 0, 2");
 }
 
 #[test]
-fn a_log_tells_every_event() {
+fn log_contains_every_event() {
     let machine = Machine::new();
     let log = machine.path("log");
     let mut client = client(&machine, "dl", 100, "init 0, alloc 60, create 50 1 0, pitch 1 1, free 0");
-    let told = output(client.env("WRAPPER_LOG", &log));
-    assert_eq!((&told.stdout[..], &told.stderr[..]), (&b"0\n0\n2\n2\n0\n"[..], &b""[..]));
+    let result = output(client.env("WRAPPER_LOG", &log));
+    assert_eq!((&result.stdout[..], &result.stderr[..]), (&b"0\n0\n2\n2\n0\n"[..], &b""[..]));
     let read = || fs::read_to_string(&log).unwrap_or_default();
     let text = read();
-    // The times and the address are another each time.
+    // Times and addresses differ between runs.
     let events: Vec<&str> =
         text.lines().filter_map(|line| line.split_once("event=")).map(|(_, event)| event).collect();
     assert!(events[0].starts_with("granted call=cuMemAlloc_v2 gpu=0 bytes=60 address=0x"), "{text}");
@@ -460,11 +470,11 @@ fn a_log_tells_every_event() {
     assert!(events[3].starts_with("freed call=cuMemFree_v2 gpu=0 bytes=60"), "{text}");
     assert_eq!(events.len(), 4, "{text}");
     let _ = output(&mut client);
-    assert_eq!(read().lines().count(), 8, "it is added to");
+    assert_eq!(read().lines().count(), 8, "the log is appended to");
 }
 
 #[test]
-fn a_log_that_is_no_file_is_no_reason_to_fail() {
+fn unusable_log_file_is_ignored() {
     let machine = Machine::new();
     let victim = machine.path("victim");
     fs::write(&victim, "precious").unwrap();

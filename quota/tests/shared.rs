@@ -1,6 +1,6 @@
-//! A quota that processes share: the limit is reached and never passed, whoever races, forks or is killed; and files that
-//! are none.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! A quota that processes share: the limit is reached and never exceeded, with concurrent, forked and killed processes;
+//! and files that are not quota files.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
@@ -16,10 +16,10 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
 const CHUNK: u64 = 4096;
-/// So little that most requests are made at the limit.
+/// A small limit, so that most requests meet it.
 const LIMIT: u64 = 8 * CHUNK;
 
-/// How often something random is done: a short form in the usual run, more in `make soak`.
+/// The number of repetitions of a random test: few in the usual run, more in `make soak`.
 fn times(usual: usize, variable: &str) -> usize {
     std::env::var(variable).ok().and_then(|times| times.parse().ok()).unwrap_or(usual)
 }
@@ -28,15 +28,15 @@ fn ledger(path: &Path) -> Ledger {
     bailiff_ledger::read(path).unwrap()
 }
 
-/// `race.c` with so many threads, and turns before all fill what is left; for ever where that is 0.
-fn race(machine: &Machine, (threads, turns): (u32, u32)) -> Command {
+/// `race.c` with this many threads, and this many rounds before all threads use up the rest; 0 for endless rounds.
+fn race(machine: &Machine, (threads, rounds): (u32, u32)) -> Command {
     let mut command = machine.program(compiled("race", &[]));
-    command.args(["proc", &threads.to_string(), &turns.to_string(), &CHUNK.to_string()]);
+    command.args(["proc", &threads.to_string(), &rounds.to_string(), &CHUNK.to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command
 }
 
-/// A running race.
+/// A running `race` program.
 struct Racer {
     running: Running,
     lines: BufReader<std::process::ChildStdout>,
@@ -57,18 +57,18 @@ impl Racer {
         line
     }
 
-    /// Lets it go on, and gives what it had when all were refused.
+    /// Lets it finish, and returns the memory that it had when all requests were refused.
     fn granted(mut self) -> u64 {
         drop(self.running.0.stdin.take());
         let line = self.line();
         let (granted, failures) = line.trim().split_once(' ').unwrap();
-        assert_eq!(failures, "0", "calls failed that had no reason to");
+        assert_eq!(failures, "0", "calls failed without a reason");
         granted.parse().unwrap()
     }
 }
 
 #[test]
-fn threads_reach_the_limit_and_never_pass_it() {
+fn threads_reach_but_never_exceed_the_limit() {
     for threads in [2, 8] {
         for _ in 0..times(50, "BAILIFF_RACES") {
             let machine = Machine::new();
@@ -83,7 +83,7 @@ fn threads_reach_the_limit_and_never_pass_it() {
 }
 
 #[test]
-fn processes_reach_the_limit_together_and_never_pass_it() {
+fn processes_reach_but_never_exceed_the_limit() {
     let mut reached = 0;
     for _ in 0..times(50, "BAILIFF_RACES") {
         let machine = Machine::new();
@@ -93,42 +93,42 @@ fn processes_reach_the_limit_together_and_never_pass_it() {
         for racer in &mut racers {
             assert_eq!(racer.line(), "full\n");
         }
-        let (used, told) = (machine.used(0), ledger(&quota));
-        // Whoever waited for the lock in vain, on a machine that was busy otherwise, is refused though there is room.
-        if told.faults == 0 {
-            assert_eq!((used, machine.peak(0), told.gpus[0].peak), (LIMIT, LIMIT, LIMIT), "{told:?}");
+        let (used, ledger) = (machine.used(0), ledger(&quota));
+        // On a busy machine the wait for the lock may time out; the request is then refused although there is room.
+        if ledger.faults == 0 {
+            assert_eq!((used, machine.peak(0), ledger.gpus[0].peak), (LIMIT, LIMIT, LIMIT), "{ledger:?}");
             reached += 1;
         }
-        assert!(machine.peak(0) <= LIMIT && told.gpus[0].peak <= LIMIT, "{told:?}");
-        assert_eq!(told.gpus[0].used, used, "{told:?}");
-        assert_eq!(told.processes.len(), 6);
-        assert!(told.gpus[0].denied >= 12, "each was refused: {told:?}");
+        assert!(machine.peak(0) <= LIMIT && ledger.gpus[0].peak <= LIMIT, "{ledger:?}");
+        assert_eq!(ledger.gpus[0].used, used, "{ledger:?}");
+        assert_eq!(ledger.processes.len(), 6);
+        assert!(ledger.gpus[0].denied >= 12, "each was refused: {ledger:?}");
         assert_eq!(racers.into_iter().map(Racer::granted).sum::<u64>(), used);
     }
-    assert!(reached > 0, "the limit was never reached without somebody waiting in vain");
+    assert!(reached > 0, "every run had a lock timeout");
 }
 
 #[test]
-fn whoever_is_killed_leaves_nothing_and_holds_up_nobody() {
+fn killed_processes_release_all_memory_and_locks() {
     const AT_ONCE: usize = 4;
     let machine = Machine::new();
     let quota = machine.quota(LIMIT);
     let mut command = race(&machine, (2, 0));
     command.env("WRAPPER_SHARED", &quota);
     let mut seed = u64::from(std::process::id());
-    let mut dice = |most: u64| {
+    let mut random = |limit: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % most
+        (seed >> 33) % limit
     };
     let mut racers: Vec<Racer> = (0..AT_ONCE).map(|_| Racer::start(&mut command)).collect();
     for _ in 0..times(60, "BAILIFF_KILLS") {
-        // The moment is what is random here.
-        std::thread::park_timeout(Duration::from_micros(dice(20_000)));
-        let at = usize::try_from(dice(AT_ONCE as u64)).unwrap();
+        // The time of the kill is random.
+        std::thread::park_timeout(Duration::from_micros(random(20_000)));
+        let at = usize::try_from(random(AT_ONCE as u64)).unwrap();
         let pid = Pid::from_child(&racers[at].running.0);
         kill_process(pid, Signal::KILL).unwrap();
-        // Half are reaped at once, and half when the next has started: a zombie has nothing left.
-        let next = if dice(2) == 0 { None } else { Some(Racer::start(&mut command)) };
+        // Half are reaped at once, and half after the start of the next: a zombie's memory is released as well.
+        let next = if random(2) == 0 { None } else { Some(Racer::start(&mut command)) };
         racers[at].running.0.wait().unwrap();
         racers[at] = next.unwrap_or_else(|| Racer::start(&mut command));
     }
@@ -137,32 +137,32 @@ fn whoever_is_killed_leaves_nothing_and_holds_up_nobody() {
     let fill = format!("fill {CHUNK}");
     let mut client = machine.client("dl", &["init 0", &fill, "used 0"]);
     let answers = answers(client.env("WRAPPER_SHARED", &quota));
-    assert_eq!(answers[1], [8, 2], "all of it is there again");
+    assert_eq!(answers[1], [8, 2], "all memory is available again");
     assert_eq!(answers[2], [i64::try_from(LIMIT).unwrap(), 0]);
 }
 
 #[test]
-fn children_begin_with_nothing_while_threads_allocate() {
+fn forked_children_start_with_empty_accounts() {
     const TIMES: &str = "200";
     let machine = Machine::new();
     let program = compiled("fork", &[]);
-    // Each process has a quota of its own: its parent's memory is not the child's.
-    let told = output(
+    // A quota per process: the parent's memory is not charged to the child.
+    let result = output(
         machine.program(&program).args(["proc", TIMES, "0", "40960"]).env("WRAPPER_MAX_MEMORY", "40960"),
     );
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "200 0\n", "{told:?}");
-    // They share one: the child has what its parent leaves, and when it is gone the next one has it.
+    assert_eq!(String::from_utf8_lossy(&result.stdout), "200 0\n", "{result:?}");
+    // A shared quota: the child gets what its parent leaves; after its exit, the next child gets it.
     let quota = machine.quota(3 * 40960);
-    let told = output(
+    let result = output(
         machine.program(&program).args(["proc", TIMES, "40960", "81920"]).env("WRAPPER_SHARED", &quota),
     );
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "200 0\n", "{told:?}");
+    assert_eq!(String::from_utf8_lossy(&result.stdout), "200 0\n", "{result:?}");
     assert!(machine.peak(0) <= 3 * 40960, "{}", machine.peak(0));
     assert_eq!(ledger(&quota).faults, 0);
 }
 
 #[test]
-fn shared_limit_is_not_the_program_s_to_set() {
+fn program_cannot_change_a_shared_limit() {
     let machine = Machine::new();
     let quota = machine.path("quota");
     fs::write(&quota, "").unwrap();
@@ -171,49 +171,49 @@ fn shared_limit_is_not_the_program_s_to_set() {
     assert_eq!(codes(&mut client), [0, 0, 2, 0]);
 }
 
-/// A client that does this and then waits, and its calls' codes.
+/// Starts a client that waits after these calls, and returns their codes.
 fn waiting(command: &mut Command) -> (Running, Vec<String>) {
     let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(running.0.stdout.as_mut().unwrap()).lines().map(Result::unwrap);
-    let told = lines.by_ref().take_while(|line| line != "waiting").collect();
-    (running, told)
+    let codes = lines.by_ref().take_while(|line| line != "waiting").collect();
+    (running, codes)
 }
 
 #[test]
-fn one_process_has_what_another_leaves() {
+fn process_gets_what_another_leaves() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
-    let (mut first, told) = waiting(
+    let (mut first, codes_of_first) = waiting(
         machine.client("dl", &["init 0", "alloc 600", "wait", "alloc 1"]).env("WRAPPER_SHARED", &quota),
     );
-    assert_eq!(told, ["0", "0"]);
+    assert_eq!(codes_of_first, ["0", "0"]);
     let mut second =
         machine.client("proc", &["init 0", "info", "total 0", "alloc 401", "alloc 400", "free 0"]);
     second.env("WRAPPER_SHARED", &quota);
     assert_eq!(answers(&mut second), [&[0][..], &[400, 1000, 0], &[1000, 0], &[2], &[0], &[0]]);
-    let told = ledger(&quota);
-    let names: Vec<&str> = told.processes.iter().map(|process| process.name.as_str()).collect();
+    let shared = ledger(&quota);
+    let names: Vec<&str> = shared.processes.iter().map(|process| process.name.as_str()).collect();
     assert!(names.iter().all(|name| name.starts_with("client-")), "{names:?}");
     let counts: Vec<(u64, u64, u64)> =
-        told.processes.iter().map(|process| (process.allocations, process.frees, process.denied)).collect();
+        shared.processes.iter().map(|process| (process.allocations, process.frees, process.denied)).collect();
     assert_eq!(counts, [(1, 0, 0), (1, 1, 1)]);
-    assert_eq!(told.gpus[0].by_process, [600, 0]);
-    assert_eq!((told.gpus[0].denied, told.gpus[0].denied_bytes, told.gpus[0].peak), (1, 401, 1000));
-    assert!(told.gpus[0].last_denied > 1_700_000_000_000_000_000, "{told:?}");
-    // A limit that is lowered holds at once, and takes nothing from anybody.
+    assert_eq!(shared.gpus[0].by_process, [600, 0]);
+    assert_eq!((shared.gpus[0].denied, shared.gpus[0].denied_bytes, shared.gpus[0].peak), (1, 401, 1000));
+    assert!(shared.gpus[0].last_denied > 1_700_000_000_000_000_000, "{shared:?}");
+    // A lower limit applies at once, but frees nothing.
     bailiff_ledger::set_limit(&quota, uuid(0), 500).unwrap();
     assert_eq!(answers(&mut second)[1..4], [&[0, 500, 0][..], &[500, 0], &[2]]);
     drop(first.0.stdin.take());
     let mut rest = String::new();
     first.0.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
     assert!(rest.ends_with("2\n"), "{rest}");
-    // Raised, it is there at once too.
+    // A higher limit also applies at once.
     bailiff_ledger::set_limit(&quota, uuid(0), 5000).unwrap();
     assert_eq!(codes(machine.client("dl", &["init 0", "alloc 5000"]).env("WRAPPER_SHARED", &quota)), [0, 0]);
 }
 
 #[test]
-fn what_the_dead_had_is_there_for_those_who_were_there_before() {
+fn memory_of_killed_process_goes_to_running_ones() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     let calls = ["init 0", "alloc 300", "wait", "alloc 700"];
@@ -229,35 +229,35 @@ fn what_the_dead_had_is_there_for_those_who_were_there_before() {
 }
 
 #[test]
-fn a_program_that_becomes_another_begins_again() {
+fn exec_releases_memory_and_reuses_the_slot() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
-    // Its memory is gone with its old image, whose place it takes.
+    // The memory ended with the old program; the new one takes over its slot.
     let mut client = machine.client("dl", &["init 0", "alloc 1000", "exec"]);
     assert_eq!(codes(client.env("WRAPPER_SHARED", &quota)), [0, 0, 0, 0, 2, 0]);
-    let told = ledger(&quota);
-    assert_eq!(told.processes.len(), 1, "{told:?}");
+    let shared = ledger(&quota);
+    assert_eq!(shared.processes.len(), 1, "{shared:?}");
 }
 
 #[test]
-fn a_gpu_that_the_file_does_not_know_gets_the_limit_of_whoever_asks_first() {
+fn unknown_gpu_gets_the_limit_of_its_first_process() {
     let machine = Machine::new();
     let quota = machine.path("quota");
-    // An empty file is a quota in the making.
+    // An empty file is initialized by its first user.
     fs::write(&quota, "").unwrap();
     let run = |limit: &str| {
         let mut client = machine.client("dl", &["init 1", "alloc 701", "alloc 700"]);
         codes(client.env("WRAPPER_SHARED", &quota).env("WRAPPER_MAX_MEMORY", limit))
     };
     assert_eq!(run("700"), [0, 2, 0]);
-    assert_eq!(run("9000"), [0, 2, 0], "the first has said it");
-    let told = ledger(&quota);
-    assert_eq!((told.gpus.len(), told.gpus[0].uuid, told.gpus[0].limit), (1, uuid(1), 700));
-    assert_eq!(told.faults, 0);
+    assert_eq!(run("9000"), [0, 2, 0], "the first limit stays");
+    let shared = ledger(&quota);
+    assert_eq!((shared.gpus.len(), shared.gpus[0].uuid, shared.gpus[0].limit), (1, uuid(1), 700));
+    assert_eq!(shared.faults, 0);
 }
 
 #[test]
-fn a_file_of_an_earlier_boot_is_emptied() {
+fn file_of_an_earlier_boot_is_cleared() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     let (first, _) =
@@ -265,7 +265,7 @@ fn a_file_of_an_earlier_boot_is_emptied() {
     drop(first);
     let file = OpenOptions::new().write(true).open(&quota).unwrap();
     file.write_all_at(&[0xee; 16], 24).unwrap();
-    // A process that seems to live, since the pid and the start are ours.
+    // The slot seems to be of a living process, because it has the pid of this test.
     file.write_all_at(&std::process::id().to_le_bytes(), 128 + 64 * 16).unwrap();
     let before = ledger(&quota).generation;
     assert_eq!(codes(machine.client("dl", &["init 0", "alloc 1000"]).env("WRAPPER_SHARED", &quota)), [0, 0]);
@@ -273,27 +273,27 @@ fn a_file_of_an_earlier_boot_is_emptied() {
 }
 
 #[test]
-fn functions_that_are_newer_than_the_library_are_counted() {
+fn uncounted_calls_are_counted_in_the_file() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     let _ = output(
         machine.client("dl", &["init 0", "alloc 1", "node 10", "ipc 0"]).env("WRAPPER_SHARED", &quota),
     );
-    let told = ledger(&quota);
-    assert_eq!((told.hooks_missing, told.uncounted, told.faults), (0, 2, 0));
+    let shared = ledger(&quota);
+    assert_eq!((shared.hooks_missing, shared.uncounted, shared.faults), (0, 2, 0));
 }
 
-/// The calls of a process under a quota that cannot be shared, and what it says.
+/// The output and warnings of a process with an unusable quota file.
 fn alone(machine: &Machine, quota: &Path, closed: bool) -> (String, String) {
     let mut client =
         machine.client("dl", &["init 0", "alloc 600", "alloc 500", "alloc 400", "free 0", "info"]);
     client.env("WRAPPER_SHARED", quota).env("WRAPPER_MAX_MEMORY", "1000");
-    let told = output(client.env("WRAPPER_FAIL_CLOSED", if closed { "1" } else { "0" }));
-    (String::from_utf8(told.stdout).unwrap(), String::from_utf8(told.stderr).unwrap())
+    let result = output(client.env("WRAPPER_FAIL_CLOSED", if closed { "1" } else { "0" }));
+    (String::from_utf8(result.stdout).unwrap(), String::from_utf8(result.stderr).unwrap())
 }
 
 #[test]
-fn a_file_that_is_no_quota_leaves_each_process_its_own() {
+fn invalid_quota_file_falls_back_to_own_limit() {
     let machine = Machine::new();
     let quota = machine.quota(100);
     let good = fs::read(&quota).unwrap();
@@ -319,34 +319,34 @@ fn a_file_that_is_no_quota_leaves_each_process_its_own() {
     .unwrap();
     fs::create_dir(machine.path("directory")).unwrap();
     for (path, reason) in [
-        (machine.path("none"), "there is no such file"),
-        (machine.path("no/where"), "there is no such file"),
-        (machine.path("link"), "it is a link"),
-        (machine.path("fifo"), "it is no file"),
+        (machine.path("none"), "no such file"),
+        (machine.path("no/where"), "no such file"),
+        (machine.path("link"), "it is a symbolic link"),
+        (machine.path("fifo"), "it is not a regular file"),
         (machine.path("directory"), "it cannot be opened"),
-        ("/dev/zero".into(), "it is no file"),
+        ("/dev/zero".into(), "it is not a regular file"),
         (write("short", &good[..1000]), "it is too short"),
         (write("less", &good[..good.len() - 1]), "it is too short"),
-        (write("magic", &changed(0, b'X')), "it is no quota"),
-        (write("version", &changed(8, 9)), "it is of another version"),
-        (write("size", &changed(13, 1)), "it is of another version"),
-        (write("text", "x".repeat(30_000).as_bytes()), "it is no quota"),
+        (write("magic", &changed(0, b'X')), "it is not a quota file"),
+        (write("version", &changed(8, 9)), "it has another version"),
+        (write("size", &changed(13, 1)), "it has another version"),
+        (write("text", "x".repeat(30_000).as_bytes()), "it is not a quota file"),
     ] {
-        let (told, said) = alone(&machine, &path, false);
-        assert_eq!(told, "0\n0\n2\n0\n0\n600 1000 0\n", "{}", path.display());
-        let said = said.trim_end().split_once(": ").unwrap().1;
-        assert_eq!(said, format!("{}: {reason}: the quota is not shared", path.display()));
-        let (told, _) = alone(&machine, &path, true);
-        assert!(told.starts_with("0\n2\n2\n2\n"), "{}: {told}", path.display());
+        let (stdout, stderr) = alone(&machine, &path, false);
+        assert_eq!(stdout, "0\n0\n2\n0\n0\n600 1000 0\n", "{}", path.display());
+        let message = stderr.trim_end().split_once(": ").unwrap().1;
+        assert_eq!(message, format!("{}: {reason}: the quota is not shared", path.display()));
+        let (stdout, _) = alone(&machine, &path, true);
+        assert!(stdout.starts_with("0\n2\n2\n2\n"), "{}: {stdout}", path.display());
     }
-    assert_eq!(fs::read(&quota).unwrap(), good, "through no link was anything written");
+    assert_eq!(fs::read(&quota).unwrap(), good, "nothing was written through the link");
 }
 
 #[test]
-fn absurd_claims_deny_memory_and_harm_nobody() {
+fn implausible_file_content_only_denies_memory() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
-    // Joined once, so that it is of this boot.
+    // Joined once, so that the file has the current boot id.
     assert_eq!(codes(machine.client("dl", &["init 0", "alloc 1"]).env("WRAPPER_SHARED", &quota)), [0, 0]);
     let mut good = fs::read(&quota).unwrap();
     good[128 + 64 * 16..].fill(0);
@@ -354,8 +354,8 @@ fn absurd_claims_deny_memory_and_harm_nobody() {
     let slots = 128 + 64 * 16;
     let with = |changes: &[(usize, &[u8])]| {
         let mut bytes = good.clone();
-        for (at, what) in changes {
-            bytes[*at..*at + what.len()].copy_from_slice(what);
+        for (at, value) in changes {
+            bytes[*at..*at + value.len()].copy_from_slice(value);
         }
         fs::write(&quota, bytes).unwrap();
         codes(
@@ -367,7 +367,7 @@ fn absurd_claims_deny_memory_and_harm_nobody() {
     let ours = std::process::id().to_le_bytes();
     let namespace =
         fs::metadata("/proc/self/ns/pid").map(|about| std::os::unix::fs::MetadataExt::ino(&about)).unwrap();
-    // More slots than there are; a slot of a process that never was, with more than all memory.
+    // A high-water mark above the number of slots; a slot of a nonexistent process with more than all memory.
     assert_eq!(with(&[(40, &[0xff; 4])]), [0, 0, 0, 0, 0]);
     let all = [0xff; 8];
     let dead: &[(usize, &[u8])] = &[
@@ -376,11 +376,11 @@ fn absurd_claims_deny_memory_and_harm_nobody() {
         (slots + 64 + 16, &namespace.to_le_bytes()),
         (used + 8, &all),
     ];
-    assert_eq!(with(dead), [0, 0, 0, 0, 0], "it is dead");
-    // The same of one that lives, or of a namespace that cannot be looked into: it is believed.
+    assert_eq!(with(dead), [0, 0, 0, 0, 0], "the process does not exist");
+    // The same for a living process, or one in another PID namespace: its memory counts.
     let alive: &[(usize, &[u8])] = &[(40, &[2]), (slots + 64, &ours), (used + 8, &all)];
     assert_eq!(with(alive), [0, 2, 0, 2, 0]);
-    // Two such: sums do not wrap.
+    // Two such processes: the sum does not wrap.
     let two: &[(usize, &[u8])] =
         &[(40, &[3]), (slots + 64, &ours), (used + 8, &all), (slots + 128, &ours), (used + 16, &[1])];
     assert_eq!(with(two), [0, 2, 0, 2, 0]);
@@ -393,13 +393,16 @@ fn absurd_claims_deny_memory_and_harm_nobody() {
     let mut client = machine.client("dl", &["init 0", "alloc 700", "alloc 400"]);
     client.env("WRAPPER_SHARED", &quota).env("WRAPPER_MAX_MEMORY", "1000");
     fs::write(&quota, [&good[..slots], &full, &good[slots + full.len()..]].concat()).unwrap();
-    let told = output(&mut client);
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "0\n0\n2\n");
-    assert!(String::from_utf8_lossy(&told.stderr).contains("it has no room for another process"), "{told:?}");
+    let result = output(&mut client);
+    assert_eq!(String::from_utf8_lossy(&result.stdout), "0\n0\n2\n");
+    assert!(
+        String::from_utf8_lossy(&result.stderr).contains("it has no free slot for this process"),
+        "{result:?}"
+    );
 }
 
 #[test]
-fn a_file_that_is_cut_short_before_it_is_joined_is_refused_whenever_that_happens() {
+fn truncated_file_is_refused_at_any_time() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     let good = fs::read(&quota).unwrap();
@@ -407,7 +410,7 @@ fn a_file_that_is_cut_short_before_it_is_joined_is_refused_whenever_that_happens
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // Replaced as a whole: a file that is in use is never cut by this.
+                // Replaced by rename: a mapped file must not be truncated.
                 fs::write(machine.path("next"), &good[..good.len() / 2]).unwrap();
                 fs::rename(machine.path("next"), &quota).unwrap();
                 fs::write(machine.path("next"), &good).unwrap();
@@ -426,7 +429,7 @@ fn a_file_that_is_cut_short_before_it_is_joined_is_refused_whenever_that_happens
 }
 
 #[test]
-fn whoever_holds_the_lock_for_ever_delays_and_no_more() {
+fn file_locked_forever_only_delays() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     let mut client =
@@ -438,15 +441,15 @@ fn whoever_holds_the_lock_for_ever_delays_and_no_more() {
     let mut rest = String::new();
     client.0.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "0\n2\n0\n2\n");
-    assert!(ledger(&quota).faults >= 2, "it could not look for the dead");
-    // Whoever begins now does not wait for ever either.
-    let (told, said) = alone(&machine, &quota, false);
-    assert_eq!(told, "0\n0\n2\n0\n0\n600 1000 0\n");
-    assert!(said.contains("others hold its lock"), "{said}");
+    assert!(ledger(&quota).faults >= 2, "it could not check for exited processes");
+    // A process that starts now does not wait forever either.
+    let (stdout, stderr) = alone(&machine, &quota, false);
+    assert_eq!(stdout, "0\n0\n2\n0\n0\n600 1000 0\n");
+    assert!(stderr.contains("another process holds its lock"), "{stderr}");
 }
 
 #[test]
-fn a_program_that_closes_all_it_does_not_know_goes_on() {
+fn program_that_closes_all_descriptors_keeps_working() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     let calls =
@@ -457,7 +460,7 @@ fn a_program_that_closes_all_it_does_not_know_goes_on() {
 }
 
 #[test]
-fn a_process_of_another_namespace_is_not_taken_for_dead() {
+fn process_of_another_namespace_is_not_reclaimed() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
     let (mut outside, _) =
@@ -470,15 +473,15 @@ fn a_process_of_another_namespace_is_not_taken_for_dead() {
         command.arg(client.get_program()).args(client.get_args()).env("WRAPPER_SHARED", &quota);
         command
     };
-    // Pid 600 and more are nobody's in there.
+    // No process has pid 600 or more inside.
     assert_eq!(codes(&mut inside(&["init 0", "alloc 401", "alloc 400"])), [0, 2, 0]);
-    // What that one had stays charged here, since from here nobody knows that it is gone; it was its namespace's last.
+    // The memory of the exited process stays charged: its namespace is gone, which cannot be checked from outside.
     let mut here = machine.client("dl", &["init 0", "alloc 1"]);
     assert_eq!(codes(here.env("WRAPPER_SHARED", &quota)), [0, 2]);
     outside.0.kill().unwrap();
     outside.0.wait().unwrap();
     assert_eq!(codes(&mut here), [0, 0]);
-    until("the dead of this namespace to be forgotten", || {
+    until("the slots of exited processes to be released", || {
         (ledger(&quota).processes.len() <= 2).then_some(())
     });
 }

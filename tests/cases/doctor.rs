@@ -265,8 +265,8 @@ fn a_redis_that_loses_leases() {
     let node = Node::new("idle");
     let redis = Redis::with(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "secret"]);
     let told = node.told(&["--redis", &address(&redis, "secret")]);
-    told.says("redis", "warn", "throws keys away");
-    told.says("redis", "warn", "forgets the last leases");
+    told.says("redis", "warn", "evicts keys");
+    told.says("redis", "warn", "loses the last leases");
     told.says("leases", "skip", "there is no pool");
     node.told(&["--redis", &address(&redis, "wrong")]).says("redis", "fail", "refuses");
     node.told(&["--redis", &redis.address()]).says("redis", "fail", "refuses");

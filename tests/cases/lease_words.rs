@@ -62,7 +62,7 @@ fn who_runs_on_a_gpu_already_may_lease_it() {
     process.kill().unwrap();
     process.wait().unwrap();
     let dry = said(&run(&redis, &["reap", "--dry-run"]));
-    assert_eq!(dry.trim(), format!("{lease} GPU 1 its holder is dead"));
+    assert_eq!(dry.trim(), format!("{lease} GPU 1 its holder has exited"));
     assert_eq!(states(&redis), ["idle", "leased"], "nothing is freed by saying so");
     assert_eq!(said(&run(&redis, &["reap"])).trim(), "1");
     assert_eq!(states(&redis), ["idle"; 2]);

@@ -148,11 +148,11 @@ fn size_without_a_binary_unit_is_refused() {
     let machine = Machine::new();
     for (size, fix) in [
         ("4", "`4` has no unit: write `4MiB`, `4GiB`, or `4B` for bytes"),
-        ("8GB", "`GB` is not a unit of memory here: GiB is meant? write `8GiB`"),
+        ("8GB", "`GB` is not a memory unit: did you mean GiB? write `8GiB`"),
         ("8G", "write `8GiB`"),
-        ("8q", "known are B, KiB, MiB, GiB, TiB"),
+        ("8q", "valid units: B, KiB, MiB, GiB, TiB"),
         ("1,5GiB", "write it as `512MiB` or `8GiB`"),
-        ("999999999TiB", "is more than can be counted"),
+        ("999999999TiB", "is too large"),
     ] {
         for flag in ["--vram", "--min-free"] {
             let output = run(&machine, &[flag, size, "true"]);

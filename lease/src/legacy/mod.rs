@@ -1,10 +1,11 @@
-//! Leases of GPU.py's clients: a record has a pid and a time and nothing else, and the pid is often that of a subshell
-//! which has ended since. What a node's agent sees of whoever wrote it, while he is still there, makes it decidable.
+//! Leases of GPU.py's clients. Their records contain only a pid and a time, and the pid is often that of a subshell
+//! that has exited since. The node's agent therefore stores evidence about the writing process while that process still
+//! runs.
 
-mod judge;
-mod watch;
-mod witness;
+mod changes;
+mod evidence;
+mod judgement;
 
-pub use judge::{Case, Judgement, Limits, Taker, Use, judge};
-pub use watch::Changes;
-pub use witness::{Found, Witness};
+pub use changes::Changes;
+pub use evidence::{Found, WriterEvidence};
+pub use judgement::{Case, Judgement, Limits, Taker, Use, evaluate};

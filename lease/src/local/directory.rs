@@ -1,5 +1,5 @@
-//! The pool's directory and its files, which are opened one by one below it: no symbolic link is followed, and what is not
-//! an ordinary file of the pool's owner is not used.
+//! The pool's directory and its files. All files are opened relative to the directory: symbolic links are not followed,
+//! and only regular files of the pool's owner are used.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
@@ -16,32 +16,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::LeaseError;
 
-/// Longer files are not ours.
+/// Longer files are not read.
 const LONGEST: usize = 1 << 16;
-/// Whoever is at the gate is out again in less, unless he was stopped there.
+/// How long to wait for the gate lock. Its holder needs less, unless it was stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A GPU that is handed out.
+/// A GPU of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Gpu {
+pub(super) struct ManagedGpu {
     pub(super) id: u32,
     pub(super) uuid: Option<String>,
 }
 
-/// Which GPUs are handed out, and the file that said so.
+/// The GPUs of the pool, and the file that lists them.
 #[derive(Debug)]
 pub(super) struct Managed {
-    pub(super) gpus: Vec<Gpu>,
+    pub(super) gpus: Vec<ManagedGpu>,
     file: Stat,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Description {
     version: u32,
-    gpus: Vec<Gpu>,
+    gpus: Vec<ManagedGpu>,
 }
 
-/// The directory, opened.
+/// The opened directory.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -53,7 +53,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The directory of a pool that was begun.
+    /// Opens the directory of an existing pool.
     pub(super) fn open(path: &Path) -> Result<Self, LeaseError> {
         let absent = |error| match error {
             Errno::NOENT => LeaseError::Absent(path.display().to_string()),
@@ -72,10 +72,10 @@ impl Directory {
         Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
     }
 
-    /// Makes what is missing. A directory that was there says by its own rights whether the pool is everybody's or a
-    /// group's.
+    /// Creates what is missing. The mode of an existing directory decides whether the pool is for all users or for a
+    /// group.
     pub(super) fn make(path: &Path) -> Result<Self, LeaseError> {
-        missing(path).map_err(|error| LeaseError::file(path, &error))?;
+        create_directory(path).map_err(|error| LeaseError::file(path, &error))?;
         let wrong = |error| lease_error(path, error);
         let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(wrong)?;
         let found = fstat(&top).map_err(wrong)?;
@@ -89,12 +89,12 @@ impl Directory {
             }
         }
         let directory = Self::open(path)?;
-        rights.give(&directory.gpus, rights.directory).map_err(wrong)?;
-        rights.give(&directory.queue, rights.queue).map_err(wrong)?;
+        rights.apply(&directory.gpus, rights.directory).map_err(wrong)?;
+        rights.apply(&directory.queue, rights.queue).map_err(wrong)?;
         Ok(directory)
     }
 
-    /// Which GPUs are handed out; none where nobody has said so yet.
+    /// Reads the GPUs of the pool.
     pub(super) fn managed(&self) -> Result<Managed, LeaseError> {
         let path = self.path.join("pool");
         let file = match openat(&self.top, "pool", READ, Mode::empty()) {
@@ -109,20 +109,20 @@ impl Directory {
             Ok(Description { version: 1, gpus }) => Ok(Managed { gpus, file: found }),
             _ => Err(LeaseError::file(
                 &path,
-                &io::Error::other("not understood; `bailiff lease init --force` writes it again"),
+                &io::Error::other("invalid content; `bailiff lease init --force` rewrites it"),
             )),
         }
     }
 
-    /// Whether they are still handed out.
+    /// Whether the list of GPUs is unchanged.
     pub(super) fn is_current(&self, managed: &Managed) -> bool {
         let found = statat(&self.top, "pool", AtFlags::SYMLINK_NOFOLLOW);
         let stamp = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
         found.is_ok_and(|found| same(&found, &managed.file) && stamp(&found) == stamp(&managed.file))
     }
 
-    /// Says which GPUs are handed out, all at once.
-    pub(super) fn describe(&self, gpus: Vec<Gpu>) -> Result<(), LeaseError> {
+    /// Replaces the list of GPUs atomically.
+    pub(super) fn write_pool(&self, gpus: Vec<ManagedGpu>) -> Result<(), LeaseError> {
         let rights = Rights::of(&fstat(&self.top).map_err(|error| lease_error(&self.path, error))?);
         for gpu in &gpus {
             let name = gpu.id.to_string();
@@ -135,58 +135,58 @@ impl Directory {
         let write = || {
             let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = File::from(openat(&self.top, "pool.new", flags, rights.read)?);
-            rights.give(&file, rights.read)?;
+            rights.apply(&file, rights.read)?;
             file.write_all_at(&text, 0)?;
             Ok(renameat(&self.top, "pool.new", &self.top, "pool")?)
         };
         write().map_err(|error: io::Error| LeaseError::file(&path, &error))
     }
 
-    /// The file of a GPU.
-    pub(super) fn gpu(&self, id: u32, how: OFlags) -> io::Result<(File, Stat)> {
-        let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    /// Opens the file of a GPU.
+    pub(super) fn gpu(&self, id: u32, access: OFlags) -> io::Result<(File, Stat)> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&self.gpus, id.to_string(), flags, Mode::empty())?);
         let found = check(&file, self.owner)?;
         Ok((file, found))
     }
 
-    /// Whether this is still the file of that GPU.
+    /// Whether this is still the file of the GPU.
     pub(super) fn is_gpu(&self, id: u32, file: &Stat) -> bool {
         let found = statat(&self.gpus, id.to_string(), AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| same(&found, file))
     }
 
-    /// One at a time comes to the queue, takes GPUs or looks who has them. Nobody is safe by that, only in order: whoever
-    /// was stopped at the gate is not waited for.
+    /// Takes the gate lock, which serializes clients that enter the queue, take GPUs or read their holders. It only
+    /// keeps order and is not needed for safety: a client that was stopped while it held the lock is not waited for.
     pub(super) fn enter(&self) -> Gate<'_> {
         let free = flock(&self.gate, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let own = if free { None } else { self.at_the_gate() };
+        let own = if free { None } else { self.wait_for_gate() };
         Gate { file: &self.gate, alone: free || own.is_some(), own }
     }
 
-    /// Waits in the kernel's line, in a thread that stays there should we go on without.
-    fn at_the_gate(&self) -> Option<File> {
+    /// Waits for the gate lock in a thread. The thread stays blocked if the wait times out.
+    fn wait_for_gate(&self) -> Option<File> {
         let file = File::from(openat(&self.top, "gate", WRITE, Mode::empty()).ok()?);
-        let (tell, told) = channel();
-        let stand = move || {
+        let (sender, locked) = channel();
+        let wait = move || {
             if retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).is_ok() {
-                let _ = tell.send(file);
+                let _ = sender.send(file);
             }
         };
-        std::thread::Builder::new().name("gate".to_owned()).spawn(stand).ok()?;
-        told.recv_timeout(PATIENCE).ok()
+        std::thread::Builder::new().name("gate".to_owned()).spawn(wait).ok()?;
+        locked.recv_timeout(PATIENCE).ok()
     }
 
     pub(super) fn lease_error(&self, name: &str, error: Errno) -> LeaseError {
-        self.wrong(name, &error.into())
+        self.file_error(name, &error.into())
     }
 
-    pub(super) fn wrong(&self, name: &str, error: &io::Error) -> LeaseError {
+    pub(super) fn file_error(&self, name: &str, error: &io::Error) -> LeaseError {
         LeaseError::file(&self.path.join(name), error)
     }
 }
 
-/// Makes a file, or gives one that is there the rights it should have.
+/// Creates a file, or sets the mode of an existing one.
 fn file(below: &OwnedFd, name: &str, (rights, owner): (Rights, u32)) -> io::Result<()> {
     let file = match openat(below, name, WRITE, Mode::empty()) {
         Err(Errno::NOENT) => openat(below, name, WRITE | OFlags::CREATE | OFlags::EXCL, rights.file),
@@ -194,16 +194,16 @@ fn file(below: &OwnedFd, name: &str, (rights, owner): (Rights, u32)) -> io::Resu
     };
     let file = File::from(file?);
     check(&file, owner)?;
-    Ok(rights.give(&file, rights.file)?)
+    Ok(rights.apply(&file, rights.file)?)
 }
 
 fn check(file: &File, owner: u32) -> io::Result<Stat> {
     let found = fstat(file)?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("no ordinary file"));
+        return Err(io::Error::other("not a regular file"));
     }
     if found.st_uid != owner && found.st_uid != 0 {
-        return Err(io::Error::other(format!("belongs to user {}, not to the pool's", found.st_uid)));
+        return Err(io::Error::other(format!("owned by user {}, not by the pool's owner", found.st_uid)));
     }
     Ok(found)
 }
@@ -217,7 +217,7 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLO
 
 const WRITE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// What others may do.
+/// The modes and the group of the pool's files.
 #[derive(Clone, Copy)]
 struct Rights {
     directory: Mode,
@@ -228,10 +228,10 @@ struct Rights {
 }
 
 impl Rights {
-    /// As the directory itself has it: where others may not look into it, its group has what others would have.
+    /// Derived from the directory: if other users cannot enter it, its group gets their permissions.
     fn of(directory: &Stat) -> Self {
-        let everybody = directory.st_mode & 0o001 != 0;
-        let mode = |all, group| Mode::from_raw_mode(if everybody { all } else { group });
+        let for_all = directory.st_mode & 0o001 != 0;
+        let mode = |all, group| Mode::from_raw_mode(if for_all { all } else { group });
         Self {
             directory: mode(0o755, 0o750),
             queue: mode(0o1777, 0o1770),
@@ -241,7 +241,7 @@ impl Rights {
         }
     }
 
-    fn give(self, file: &impl std::os::fd::AsFd, mode: Mode) -> rustix::io::Result<()> {
+    fn apply(self, file: &impl std::os::fd::AsFd, mode: Mode) -> rustix::io::Result<()> {
         let found = fstat(file)?;
         if found.st_gid != self.group {
             fchown(file, None::<Uid>, Some(Gid::from_raw(self.group)))?;
@@ -253,21 +253,21 @@ impl Rights {
     }
 }
 
-/// Makes a directory and those above it, for everybody to look into whatever our umask says.
-fn missing(path: &Path) -> io::Result<()> {
+/// Creates a directory and its parents with mode 0755, independent of the umask.
+fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    path.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), missing)?;
+    path.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), create_directory)?;
     fs::create_dir(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// Whoever has it is alone, unless somebody was stopped who had it.
+/// The held gate lock. `alone` is false if the wait for it timed out.
 #[derive(Debug)]
 pub(super) struct Gate<'a> {
     file: &'a File,
-    /// The one that was waited with: its lock ends when it is closed.
+    /// The descriptor of the waiting thread; closing it releases the lock.
     own: Option<File>,
     pub(super) alone: bool,
 }
@@ -280,7 +280,7 @@ impl Drop for Gate<'_> {
     }
 }
 
-/// All that is in a file.
+/// The content of a file.
 pub(super) fn text(file: &File) -> io::Result<Vec<u8>> {
     let mut text = vec![0; 2048];
     let mut read = file.read_at(&mut text, 0)?;

@@ -1,32 +1,33 @@
-//! A pool of this machine's own, without a server: who holds a GPU has the kernel's lock (`flock`) of its file. The kernel
-//! gives a lock back when the last process has ended that has its descriptor, at once and however it ended, so nothing
-//! is renewed, nothing expires, and no pid is believed.
+//! A pool of one machine, without a server. A process holds a GPU by a kernel lock (`flock`) on the GPU's file. The
+//! kernel releases the lock at once when the last process with the descriptor exits, for whatever reason. Therefore
+//! leases are not renewed and do not expire, and no decision depends on a pid.
 //!
 //! ```text
-//! /run/bailiff/lease/        0755, the pool's owner's
-//!     pool                   0644  which GPUs are handed out
-//!     gate                   0666  one at a time goes in
-//!     gpu/0, gpu/1, …        0666  locked by who holds the GPU, and a record that says who he is
+//! /run/bailiff/lease/        0755, of the pool's owner
+//!     pool                   0644  the list of GPUs
+//!     gate                   0666  locked by one client at a time
+//!     gpu/0, gpu/1, …        0666  locked by the holder of the GPU, with a record about the holder
 //!     queue/                 1777
-//!         NUMBER-LEASE       0644  a ticket, its waiter's, locked by him
+//!         NUMBER-LEASE       0644  a ticket, owned and locked by its waiter
 //! ```
 //!
-//! All but tickets are made by `init` and opened without being created, so that `fs.protected_regular` stands in nobody's
-//! way; where others may not look into the directory, its group has what others would have. In `queue/`, which is sticky,
-//! each ticket belongs to its waiter: it is made without a name (`O_TMPFILE`), locked, and then linked, so that whoever
-//! finds one unlocked knows that its waiter has ended. It is passed by then, and taken away by its owner or by root,
-//! whoever of them looks next; others' remain until then and hold up nobody.
+//! All files except tickets are created by `init` and later opened without `O_CREAT`, so that `fs.protected_regular`
+//! does not interfere. If other users cannot enter the directory, its group gets their permissions. `queue/` is sticky
+//! and each ticket belongs to its waiter. A ticket is created without a name (`O_TMPFILE`), locked, and then linked. An
+//! unlocked ticket therefore means that its waiter has exited. Such a ticket is skipped, and removed by the next client
+//! that reads it as its owner or root.
 //!
-//! The first of the queue alone tries the GPUs. Each of the others stands at the lock of the ticket before his own, so one
-//! end wakes one waiter. Whoever was stopped while he waited is passed by, and has his place again when he goes on.
-//! The gate keeps order and nothing else: what keeps a GPU from being had twice is its lock alone.
+//! Only the first waiter of the queue tries to lock GPUs. Each of the others waits for the lock on the ticket ahead of
+//! its own, so that the end of one waiter wakes one other. A waiter that was stopped is skipped, and has its position
+//! again when it continues. The gate lock only keeps order; the lock of a GPU's file alone prevents that it is granted
+//! twice.
 //!
-//! What others can do: a user may lock the file of an idle GPU without standing in the queue, make a ticket with a low
-//! number, or write nonsense into records. None of these takes a GPU from who has it.
+//! What other users can do: lock the file of an idle GPU without a ticket, create a ticket with a low number, or write
+//! invalid records. None of these takes a GPU from its holder.
 
 mod directory;
-mod keeper;
 mod list;
+mod lock_holder;
 mod processes;
 mod queue;
 mod record;
@@ -46,21 +47,22 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use crate::audit::Audit;
 use crate::holder::LocalHost;
 use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus, process};
-use directory::{Directory, Gate, Gpu};
+use directory::{Directory, Gate, ManagedGpu};
 use record::Record;
-use take::Wish;
+use take::GpuSelection;
 use waiter::{Step, Waiter};
 
-/// Descriptors that are passed on have numbers above those that shells and programs give to their own.
-const ABOVE: i32 = 100;
-/// Whoever waits looks around so often, should he have missed something.
+/// The lowest number of inherited descriptors, above those that shells and programs use themselves.
+const FIRST_INHERITED_FD: i32 = 100;
+/// How often a waiter checks its state even without an event.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A pool of this machine's own.
+/// A pool of one machine.
 #[derive(Debug)]
 pub struct Local {
-    /// The first that is dropped, so that others have what was ours.
-    mine: BTreeMap<String, Mine>,
+    /// Tickets and leases of this process. Declared first, so that it is dropped first and its locks are released
+    /// early.
+    entries: BTreeMap<String, OwnEntry>,
     path: PathBuf,
     directory: Option<Arc<Directory>>,
     local_host: LocalHost,
@@ -68,17 +70,17 @@ pub struct Local {
 
 /// A ticket or a lease of this process.
 #[derive(Debug)]
-enum Mine {
-    Waits(Box<Waiter>),
-    /// The files are the first that are let go.
-    Holds(Vec<File>, Grant, Record),
+enum OwnEntry {
+    Waiting(Box<Waiter>),
+    /// The files are dropped first.
+    Held(Vec<File>, Grant, Record),
 }
 
 impl Local {
-    /// The pool in a directory; it is looked at when something is asked.
+    /// The pool in a directory, which is opened at the first operation.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), directory: None, mine: BTreeMap::new(), local_host: LocalHost::read() }
+        Self { path: path.into(), directory: None, entries: BTreeMap::new(), local_host: LocalHost::read() }
     }
 
     fn directory(&mut self) -> Result<Arc<Directory>, LeaseError> {
@@ -90,59 +92,62 @@ impl Local {
         Ok(directory)
     }
 
-    /// Tries what has just been let go, without looking around.
-    fn hurry(&mut self, lease: &str) -> Result<Option<TicketStatus>, LeaseError> {
+    /// Tries the GPUs after one was released, without reading the queue again.
+    fn try_released(&mut self, lease: &str) -> Result<Option<TicketStatus>, LeaseError> {
         let directory = self.directory()?;
-        let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else { return Ok(None) };
+        let Some(OwnEntry::Waiting(waiter)) = self.entries.get_mut(lease) else { return Ok(None) };
         let gate = directory.enter();
-        let step = waiter.hurry(&directory);
-        // Whoever is next finds the gate open.
+        let step = waiter.try_released(&directory);
+        // The next waiter finds the gate unlocked.
         drop(gate);
-        Ok(step.map(|step| self.keep(lease, step)))
+        Ok(step.map(|step| self.apply(lease, step)))
     }
 
-    /// Keeps what came of a step.
-    fn keep(&mut self, lease: &str, step: Step) -> TicketStatus {
+    /// Applies the result of a step.
+    fn apply(&mut self, lease: &str, step: Step) -> TicketStatus {
         match step {
-            Step::Took(grant) => TicketStatus::Held(grant),
-            Step::Waits(before) => TicketStatus::Waiting { before },
+            Step::Granted(grant) => TicketStatus::Held(grant),
+            Step::Waiting(before) => TicketStatus::Waiting { before },
             Step::Ended(how) => {
-                self.mine.remove(lease);
+                self.entries.remove(lease);
                 TicketStatus::Ended(how.to_owned())
             }
         }
     }
 
-    /// Writes down what was taken and leaves the queue, where that is still to be done, and tells how it stands then.
-    fn settle(&mut self, lease: &str) -> Option<TicketStatus> {
-        let Mine::Waits(waiter) = self.mine.get_mut(lease)? else { return None };
-        let (grant, taken) = waiter.takes()?;
-        let settled = waiter.settle(&grant, taken);
-        if let Some(Mine::Waits(waiter)) = self.mine.remove(lease) {
-            waiter.go();
+    /// Completes a grant: writes the records and leaves the queue. Returns the status after that; `None` if there was
+    /// nothing to complete.
+    fn complete_grant(&mut self, lease: &str) -> Option<TicketStatus> {
+        let OwnEntry::Waiting(waiter) = self.entries.get_mut(lease)? else { return None };
+        let (grant, taken) = waiter.take_pending()?;
+        let completed = waiter.complete_grant(&grant, taken);
+        if let Some(OwnEntry::Waiting(waiter)) = self.entries.remove(lease) {
+            waiter.finish();
         }
-        let Some((files, record)) = settled else { return Some(TicketStatus::Ended("cancelled".to_owned())) };
-        self.mine.insert(lease.to_owned(), Mine::Holds(files, grant.clone(), record));
+        let Some((files, record)) = completed else {
+            return Some(TicketStatus::Ended("cancelled".to_owned()));
+        };
+        self.entries.insert(lease.to_owned(), OwnEntry::Held(files, grant.clone(), record));
         Some(TicketStatus::Held(grant))
     }
 
-    /// Looks around, and where we are the first tries what there is; at the gate, unless that was passed before.
+    /// Updates the position in the queue and, if first, tries the GPUs. Takes the gate lock unless it is passed in.
     fn step(
         &mut self,
         lease: &str,
         directory: &Directory,
         gate: Option<Gate<'_>>,
     ) -> Result<TicketStatus, LeaseError> {
-        let Some(Mine::Waits(waiter)) = self.mine.get_mut(lease) else {
+        let Some(OwnEntry::Waiting(waiter)) = self.entries.get_mut(lease) else {
             return Ok(TicketStatus::Ended("unknown".to_owned()));
         };
-        if let Some(step) = waiter.look(directory)? {
-            return Ok(self.keep(lease, step));
+        if let Some(step) = waiter.update_position(directory)? {
+            return Ok(self.apply(lease, step));
         }
         let _gate = gate.unwrap_or_else(|| directory.enter());
-        let step = waiter.first(directory);
-        let status = self.keep(lease, step);
-        Ok(self.settle(lease).unwrap_or(status))
+        let step = waiter.try_gpus(directory);
+        let status = self.apply(lease, step);
+        Ok(self.complete_grant(lease).unwrap_or(status))
     }
 }
 
@@ -152,13 +157,13 @@ impl Leases for Local {
         let gate = directory.enter();
         if !gate.alone {
             return Err(LeaseError::NotNow(
-                "somebody was stopped while he asked for GPUs; try again".to_owned(),
+                "another client was stopped while it requested GPUs; try again".to_owned(),
             ));
         }
         match directory.managed() {
             Ok(managed) if !force => return Ok(Init::Already(managed.gpus.len() as u64)),
             Ok(managed) => {
-                let held = |gpu: &&Gpu| {
+                let held = |gpu: &&ManagedGpu| {
                     directory.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|(file, _)| list::is_locked(&file))
                 };
                 let held = managed.gpus.iter().filter(held).count();
@@ -170,43 +175,44 @@ impl Leases for Local {
             Err(_) if force => {}
             Err(error) => return Err(error),
         }
-        let mut managed: Vec<Gpu> =
-            gpus.iter().map(|(id, uuid)| Gpu { id: *id, uuid: uuid.clone() }).collect();
+        let mut managed: Vec<ManagedGpu> =
+            gpus.iter().map(|(id, uuid)| ManagedGpu { id: *id, uuid: uuid.clone() }).collect();
         managed.sort_by_key(|gpu| gpu.id);
         managed.dedup_by_key(|gpu| gpu.id);
         let count = managed.len() as u64;
-        directory.describe(managed)?;
+        directory.write_pool(managed)?;
         Ok(Init::Done(count))
     }
 
     fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
-        if self.mine.contains_key(&ticket.lease) {
+        if self.entries.contains_key(&ticket.lease) {
             return self.touch(&ticket.lease, ticket.ttl, None);
         }
         if ticket.priority != 0 {
             return Err(LeaseError::NotLocalHost("priorities need a pool in Redis: --redis".to_owned()));
         }
         if !queue::is_name(&ticket.lease) {
-            return Err(LeaseError::NotLocalHost(format!("{:?} is no name of a lease", ticket.lease)));
+            return Err(LeaseError::NotLocalHost(format!("{:?} is not a valid lease name", ticket.lease)));
         }
         let directory = self.directory()?;
         let managed = directory.managed()?;
         if managed.gpus.is_empty() {
             return Ok(TicketStatus::Uninitialised);
         }
-        let us = std::process::id();
-        let asked = u64::try_from(queue::now().as_millis()).unwrap_or_default();
-        let record = Record::of(ticket, asked, (us, process::start(us).ok().flatten().unwrap_or_default()));
-        let fit = Wish::of(&record).fit(&managed) as u64;
-        if ticket.want == 0 || u64::from(ticket.want) > fit {
-            return Ok(TicketStatus::Impossible { managed: fit });
+        let own_pid = std::process::id();
+        let requested = u64::try_from(queue::now().as_millis()).unwrap_or_default();
+        let own_process = (own_pid, process::start(own_pid).ok().flatten().unwrap_or_default());
+        let record = Record::of(ticket, requested, own_process);
+        let usable = GpuSelection::of(&record).count(&managed) as u64;
+        if ticket.want == 0 || u64::from(ticket.want) > usable {
+            return Ok(TicketStatus::Impossible { managed: usable });
         }
         let gate = directory.enter();
-        let waiter = Waiter::stand(&directory, record, ticket)?;
-        self.mine.insert(ticket.lease.clone(), Mine::Waits(Box::new(waiter)));
+        let waiter = Waiter::enqueue(&directory, record, ticket)?;
+        self.entries.insert(ticket.lease.clone(), OwnEntry::Waiting(Box::new(waiter)));
         let status = self.step(&ticket.lease, &directory, Some(gate))?;
         if ticket.nonblock && matches!(status, TicketStatus::Waiting { .. }) {
-            self.mine.remove(&ticket.lease);
+            self.entries.remove(&ticket.lease);
             return Ok(TicketStatus::Busy);
         }
         Ok(status)
@@ -216,37 +222,37 @@ impl Leases for Local {
         &mut self,
         ticket: &Ticket,
         (_, until): (&LocalHost, Option<Instant>),
-        told: &mut dyn FnMut(u64),
+        on_position: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError> {
         let mut status = self.request(ticket)?;
         while let TicketStatus::Waiting { before } = status {
-            told(before);
+            on_position(before);
             let left = until.map(queue::left);
             if left.is_some_and(|left| left.is_zero()) {
-                self.mine.remove(&ticket.lease);
+                self.entries.remove(&ticket.lease);
                 break;
             }
             let at_most = left.unwrap_or(TICK).min(TICK);
-            let rung = match self.mine.get_mut(&ticket.lease) {
-                Some(Mine::Waits(waiter)) => waiter.rest(at_most),
+            let released = match self.entries.get_mut(&ticket.lease) {
+                Some(OwnEntry::Waiting(waiter)) => waiter.wait_for_change(at_most),
                 _ => false,
             };
-            let hurried = if rung { self.hurry(&ticket.lease)? } else { None };
-            status = hurried.map_or_else(|| self.touch(&ticket.lease, ticket.ttl, None), Ok)?;
+            let tried = if released { self.try_released(&ticket.lease)? } else { None };
+            status = tried.map_or_else(|| self.touch(&ticket.lease, ticket.ttl, None), Ok)?;
         }
         Ok(status)
     }
 
-    /// Whoever has just been served is written down, and leaves the queue, with his first word.
+    /// The first call after a grant also writes the records and leaves the queue.
     fn touch(&mut self, lease: &str, _: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
-        if let Some(TicketStatus::Ended(how)) = self.settle(lease) {
+        if let Some(TicketStatus::Ended(how)) = self.complete_grant(lease) {
             return Ok(TicketStatus::Ended(how));
         }
-        match self.mine.get(lease) {
-            Some(Mine::Holds(_, grant, _)) if token.is_some_and(|token| token != grant.token) => {
+        match self.entries.get(lease) {
+            Some(OwnEntry::Held(_, grant, _)) if token.is_some_and(|token| token != grant.token) => {
                 Ok(TicketStatus::Ended("lost".to_owned()))
             }
-            Some(Mine::Holds(_, grant, _)) => Ok(TicketStatus::Held(grant.clone())),
+            Some(OwnEntry::Held(_, grant, _)) => Ok(TicketStatus::Held(grant.clone())),
             _ => {
                 let directory = self.directory()?;
                 self.step(lease, &directory, None)
@@ -254,26 +260,25 @@ impl Leases for Local {
         }
     }
 
-    /// The kernel forgets no lock.
+    /// Locks in the kernel are never lost, so this is a renewal.
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
         self.touch(&ticket.lease, ttl, Some(grant.token))
     }
 
-    /// One of another process is given back by that process, which is asked to end; only one that does nothing but keep
-    /// it can be asked.
+    /// A lease of another process is released by terminating that process, if it is one that only holds the lease.
     fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, LeaseError> {
-        if let Some(TicketStatus::Ended(how)) = self.settle(lease) {
+        if let Some(TicketStatus::Ended(how)) = self.complete_grant(lease) {
             return Ok(Released::Already(how));
         }
-        match self.mine.get(lease) {
-            Some(Mine::Holds(_, grant, _)) if token.is_some_and(|token| token != grant.token) => {
+        match self.entries.get(lease) {
+            Some(OwnEntry::Held(_, grant, _)) if token.is_some_and(|token| token != grant.token) => {
                 Ok(Released::Lost)
             }
             Some(_) => {
-                self.mine.remove(lease);
+                self.entries.remove(lease);
                 Ok(Released::Done)
             }
-            None => keeper::release(&*self.directory()?, (lease, token), &self.local_host.pidns),
+            None => lock_holder::release(&*self.directory()?, (lease, token), &self.local_host.pidns),
         }
     }
 
@@ -286,15 +291,15 @@ impl Leases for Local {
         list::audit(&*self.directory()?, &self.local_host)
     }
 
-    /// What is new is written into the record; the process that will keep it is told as `keeper`.
-    fn hand_on(
+    /// Writes the new fields into the record; `keeper` names the process that will hold the lock.
+    fn transfer(
         &mut self,
         (lease, token): (&str, u64),
         _: Duration,
         about: &[(&'static str, String)],
     ) -> Result<TicketStatus, LeaseError> {
-        self.settle(lease);
-        let Some(Mine::Holds(files, grant, record)) = self.mine.get_mut(lease) else {
+        self.complete_grant(lease);
+        let Some(OwnEntry::Held(files, grant, record)) = self.entries.get_mut(lease) else {
             return Ok(TicketStatus::Ended("unknown".to_owned()));
         };
         if grant.token != token {
@@ -307,17 +312,17 @@ impl Leases for Local {
         Ok(TicketStatus::Held(grant.clone()))
     }
 
-    /// The kernel has done it.
+    /// The kernel has released the locks of exited processes.
     fn reap_local_host(&mut self, _: &LocalHost, _: Duration) -> Result<usize, LeaseError> {
         self.directory()?.managed().map(|_| 0)
     }
 
-    fn pass_on(&mut self, lease: &str) -> Result<Vec<RawFd>, LeaseError> {
-        self.settle(lease);
-        let Some(Mine::Holds(files, ..)) = self.mine.get_mut(lease) else { return Ok(Vec::new()) };
+    fn make_inheritable(&mut self, lease: &str) -> Result<Vec<RawFd>, LeaseError> {
+        self.complete_grant(lease);
+        let Some(OwnEntry::Held(files, ..)) = self.entries.get_mut(lease) else { return Ok(Vec::new()) };
         for file in &mut *files {
-            // Where so many descriptors are not allowed it keeps its number. The lock is that of both.
-            if let Ok(high) = fcntl_dupfd_cloexec(&*file, ABOVE) {
+            // If the descriptor limit is too low, the number stays. Both descriptors share the lock.
+            if let Ok(high) = fcntl_dupfd_cloexec(&*file, FIRST_INHERITED_FD) {
                 *file = high.into();
             }
             fcntl_setfd(&*file, FdFlags::empty())

@@ -1,4 +1,5 @@
-//! Who has a lock of the kernel's: `/proc/locks` tells who took it, `/proc/PID/fdinfo` who still has it.
+//! The processes of a kernel lock: `/proc/locks` names the process that took it, `/proc/PID/fdinfo` those that have it
+//! now.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -9,7 +10,7 @@ use rustix::fs::{fstat, major, minor};
 
 use crate::process::{directory, unless_gone};
 
-/// A file, by what the kernel calls it.
+/// The identity of a file in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Inode {
     device: u64,
@@ -23,8 +24,8 @@ impl Inode {
     }
 }
 
-/// Who has which lock, by `/proc/locks`: the pid that took it, which may have ended since. Of another PID namespace it
-/// tells nothing.
+/// The content of `/proc/locks`, which names for each lock the pid that took it. That process may have exited since.
+/// Locks taken in other PID namespaces are not listed.
 #[derive(Debug)]
 pub(super) struct Locks(String);
 
@@ -40,51 +41,52 @@ impl Locks {
 
 fn taker(locks: &str, inode: Inode) -> Option<u32> {
     let (major, minor) = (major(inode.device), minor(inode.device));
-    let wanted = format!("{major:02x}:{minor:02x}:{}", inode.number);
-    // `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`; one that waits has `->` after its number.
+    let expected = format!("{major:02x}:{minor:02x}:{}", inode.number);
+    // `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`; a blocked request has `->` after its number.
     locks.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        [_, "FLOCK", _, "WRITE", pid, file, ..] if file == wanted => pid.parse().ok(),
+        [_, "FLOCK", _, "WRITE", pid, file, ..] if file == expected => pid.parse().ok(),
         _ => None,
     })
 }
 
-/// Whether a process has the lock of a file; `None` where we may not look.
-pub(super) fn has(pid: u32, inode: Inode) -> Option<bool> {
+/// Whether a process has the lock of a file; `None` if it cannot be inspected.
+pub(super) fn holds(pid: u32, inode: Inode) -> Option<bool> {
     let process = directory(pid);
     let Some(descriptors) = unless_gone(fs::read_dir(process.join("fdinfo"))).ok()? else {
         return Some(false);
     };
     let lock = format!(":{} ", inode.number);
-    let has = |descriptor: &fs::DirEntry| {
-        let told = fs::read_to_string(descriptor.path()).unwrap_or_default();
-        // Only what the kernel says to be locked is looked at: other files may hang.
-        told.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK") && line.contains(&lock))
+    let holds = |descriptor: &fs::DirEntry| {
+        let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
+        // Only locked files are opened by path, because stat can hang on others.
+        info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK") && line.contains(&lock))
             && fs::metadata(process.join("fd").join(descriptor.file_name()))
                 .is_ok_and(|found| (found.dev(), found.ino()) == (inode.device, inode.number))
     };
-    Some(descriptors.filter_map(Result::ok).any(|descriptor| has(&descriptor)))
+    Some(descriptors.filter_map(Result::ok).any(|descriptor| holds(&descriptor)))
 }
 
-/// The processes that have the lock of a file, as far as we may look.
-pub(super) fn having(inode: Inode) -> Vec<u32> {
+/// The visible processes that have the lock of a file.
+pub(super) fn holding(inode: Inode) -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = processes.filter_map(|process| process.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| has(*pid, inode) == Some(true)).collect()
+    pids.filter(|pid| holds(*pid, inode) == Some(true)).collect()
 }
 
-/// Whose it is.
+/// The uid of a process' owner.
 pub(super) fn owner(pid: u32) -> Option<u32> {
     fs::metadata(directory(pid)).ok().map(|found| found.uid())
 }
 
-/// Its command line, or its name where it has none.
+/// The command line of a process, or its name if that is empty.
 pub(super) fn command(pid: u32) -> Option<Vec<String>> {
     let process = directory(pid);
     let line = fs::read(process.join("cmdline")).ok()?;
-    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    if !words.is_empty() {
-        return Some(words);
+    let arguments = line.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
+    let arguments: Vec<String> =
+        arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect();
+    if !arguments.is_empty() {
+        return Some(arguments);
     }
     Some(vec![fs::read_to_string(process.join("comm")).ok()?.trim().to_owned()])
 }
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_are_read_as_the_kernel_writes_them() {
+    fn taker_is_parsed_from_proc_locks() {
         let inode = Inode { device: makedev(0, 25), number: 1234 };
         for (line, pid) in [
             ("1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", Some(4711)),
@@ -112,16 +114,16 @@ mod tests {
     }
 
     #[test]
-    fn to_have_a_file_open_is_not_to_have_its_lock() {
+    fn open_file_without_lock_is_not_held() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (opened, inode) = (file.reopen().unwrap(), Inode::of(file.as_file()).unwrap());
-        let us = std::process::id();
-        assert_eq!((has(us, inode), Locks::read().taker(inode)), (Some(false), None));
+        let own_pid = std::process::id();
+        assert_eq!((holds(own_pid, inode), Locks::read().taker(inode)), (Some(false), None));
         flock(&opened, FlockOperation::LockExclusive).unwrap();
-        assert_eq!((has(us, inode), Locks::read().taker(inode)), (Some(true), Some(us)));
-        assert_eq!(having(inode), [us]);
+        assert_eq!((holds(own_pid, inode), Locks::read().taker(inode)), (Some(true), Some(own_pid)));
+        assert_eq!(holding(inode), [own_pid]);
         drop(opened);
-        assert_eq!(having(inode), [0_u32; 0]);
-        assert_eq!(has(u32::MAX, inode), Some(false), "nobody has this pid");
+        assert_eq!(holding(inode), [0_u32; 0]);
+        assert_eq!(holds(u32::MAX, inode), Some(false), "no process has this pid");
     }
 }

@@ -1,6 +1,6 @@
-//! The queue: a file a ticket, which its waiter has locked from before it had a name until he ends.
+//! The queue: one file per ticket. Its waiter locks the file before it gets a name, and until the waiter exits.
 
-#![expect(clippy::disallowed_methods, reason = "tickets of those who sleep are known by their age")]
+#![expect(clippy::disallowed_methods, reason = "stopped waiters are recognized by the age of their tickets")]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,12 +18,12 @@ use super::directory::Directory;
 use super::record::Record;
 use crate::LeaseError;
 
-/// Nobody is believed to sleep for longer without losing his turn.
+/// The longest time without a renewal before a waiter counts as stopped.
 const LONGEST_SLEEP: Duration = Duration::from_mins(10);
-/// Where the end of the one before cannot be waited for it is looked for so often.
-const AGAIN: Duration = Duration::from_millis(20);
+/// The polling interval if the ticket ahead cannot be waited for.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A ticket's name: its number, which orders the queue, and its lease, which nobody else has.
+/// A ticket's file name: a number, which orders the queue, and the unique name of the lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     number: u64,
@@ -43,13 +43,13 @@ impl Name {
     }
 }
 
-/// Whether a lease's name can be a file's.
+/// Whether a lease's name can be part of a file name.
 pub(super) fn is_name(lease: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     (1..=128).contains(&lease.len()) && lease.bytes().all(plain)
 }
 
-/// All tickets, in their order. What has another name is none.
+/// All tickets, in order. Files with other names are ignored.
 pub(super) fn names(directory: &Directory) -> Result<Vec<Name>, LeaseError> {
     let wrong = |error| directory.lease_error("queue", error);
     let mut names = Vec::new();
@@ -61,24 +61,24 @@ pub(super) fn names(directory: &Directory) -> Result<Vec<Name>, LeaseError> {
     Ok(names)
 }
 
-/// A ticket of ours; whoever drops it leaves the queue.
+/// A ticket of this process. Dropping it leaves the queue.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct QueueEntry {
     directory: Arc<Directory>,
     file: File,
     pub(super) name: Name,
     left: bool,
 }
 
-impl Place {
-    /// Goes to the end of the queue.
-    pub(super) fn stand(directory: &Arc<Directory>, record: &Record) -> Result<Self, LeaseError> {
+impl QueueEntry {
+    /// Creates a ticket at the end of the queue.
+    pub(super) fn create(directory: &Arc<Directory>, record: &Record) -> Result<Self, LeaseError> {
         let last = names(directory)?.last().map_or(0, |name| name.number);
         let name = Name { number: last.saturating_add(1), lease: record.lease.clone() };
-        let stand = || {
+        let create = || {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let file = File::from(openat(&directory.queue, ".", flags, Mode::from_raw_mode(0o644))?);
-            // Others have to see whether it is locked, whatever our umask says.
+            // Others must be able to test the lock, independent of the umask.
             fchmod(&file, Mode::from_raw_mode(0o644))?;
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             record.write(&file)?;
@@ -86,64 +86,66 @@ impl Place {
             linkat(CWD, nameless, &directory.queue, name.text(), AtFlags::SYMLINK_FOLLOW)?;
             Ok(file)
         };
-        let file = stand().map_err(|error: std::io::Error| directory.wrong("queue", &error))?;
+        let file = create().map_err(|error: std::io::Error| directory.file_error("queue", &error))?;
         Ok(Self { directory: Arc::clone(directory), file, name, left: false })
     }
 
-    /// Says that its waiter is awake.
-    pub(super) fn awake(&self) {
+    /// Marks the waiter as running.
+    pub(super) fn renew(&self) {
         let now = || Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        // Where that cannot be said others take him for asleep, and he is still served.
+        // If this fails, others treat the waiter as stopped; it is still served.
         let _ = futimens(&self.file, &Timestamps { last_access: now(), last_modification: now() });
     }
 
-    /// Leaves the queue; whether it was in it.
+    /// Leaves the queue. Returns whether the ticket was still in it.
     pub(super) fn leave(&mut self) -> bool {
         !std::mem::replace(&mut self.left, true) && remove(&self.directory, &self.name) == Ok(())
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-/// Takes a ticket out of the queue.
+/// Removes a ticket from the queue.
 pub(super) fn remove(directory: &Directory, name: &Name) -> Result<(), Errno> {
     unlinkat(&directory.queue, name.text(), AtFlags::empty())
 }
 
-/// How a ticket stands.
+/// The state of a ticket.
 #[derive(Debug)]
-pub(super) enum Seen {
-    /// Nobody waits for it any more, or it never was a ticket.
+pub(super) enum TicketState {
+    /// Its waiter has exited, or the file is not a ticket.
     Over,
-    /// Its waiter was stopped, or frozen: others pass him by, and he has his place again when he wakes.
+    /// Its waiter was stopped or frozen: it is skipped, and has its position again when it continues.
     Asleep(File),
-    /// Somebody waits for it.
-    Waits(File),
+    /// Its waiter is running.
+    Waiting(File),
 }
 
-/// Looks at a ticket. One whose waiter has ended is taken away, where it is ours to do so: in a sticky directory that
-/// is its owner's, and root's.
-pub(super) fn look(directory: &Directory, name: &Name) -> Seen {
+/// Reads a ticket. If its waiter has exited, the ticket is removed, as far as the sticky directory permits it: only the
+/// owner and root may.
+pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = openat(&directory.queue, name.text(), flags, Mode::empty()) else { return Seen::Over };
-    let Ok(found) = fstat(&file) else { return Seen::Over };
+    let Ok(file) = openat(&directory.queue, name.text(), flags, Mode::empty()) else {
+        return TicketState::Over;
+    };
+    let Ok(found) = fstat(&file) else { return TicketState::Over };
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Seen::Over;
+        return TicketState::Over;
     }
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         let _ = remove(directory, name);
-        return Seen::Over;
+        return TicketState::Over;
     }
     let file = File::from(file);
     let ttl = Record::read(&file).and_then(|record| record.number("ttl_ms"));
     let ttl = ttl.map_or(LONGEST_SLEEP, Duration::from_millis).min(LONGEST_SLEEP);
-    let awake = file.metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
-    let age = SystemTime::now().duration_since(awake).unwrap_or_default();
-    if age > ttl { Seen::Asleep(file) } else { Seen::Waits(file) }
+    let renewed = file.metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
+    let age = SystemTime::now().duration_since(renewed).unwrap_or_default();
+    if age > ttl { TicketState::Asleep(file) } else { TicketState::Waiting(file) }
 }
 
 /// Time since the epoch.
@@ -151,44 +153,44 @@ pub(super) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What is left of the time until then.
+/// The time that is left until a deadline.
 pub(super) fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-/// Back after a little while.
-pub(super) fn rest(at_most: Duration) {
-    std::thread::park_timeout(at_most.min(AGAIN));
+/// Sleeps for one polling interval.
+pub(super) fn sleep(at_most: Duration) {
+    std::thread::park_timeout(at_most.min(POLL_INTERVAL));
 }
 
-/// The one before us, whose end the kernel tells: a thread stands at the lock of his ticket. Should we go earlier, it
-/// stands there until he has ended, or we have.
+/// The ticket ahead. A thread blocks on its lock, so that the kernel reports its end. If we leave first, the thread
+/// stays blocked until that waiter or this process exits.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Predecessor {
     name: Name,
     gone: Receiver<()>,
 }
 
-impl Ahead {
-    pub(super) fn follow(name: &Name, file: File) -> Option<Self> {
-        let (tell, gone) = channel();
-        let behind = std::thread::Builder::new().name("queue".to_owned());
-        let stand = move || {
+impl Predecessor {
+    pub(super) fn watch(name: &Name, file: File) -> Option<Self> {
+        let (sender, gone) = channel();
+        let thread = std::thread::Builder::new().name("queue".to_owned());
+        let wait = move || {
             if retry_on_intr(|| flock(&file, FlockOperation::LockShared)).is_ok() {
-                let _ = tell.send(());
+                let _ = sender.send(());
             }
         };
-        behind.spawn(stand).ok().map(|_| Self { name: name.clone(), gone })
+        thread.spawn(wait).ok().map(|_| Self { name: name.clone(), gone })
     }
 
     pub(super) fn is(&self, name: &Name) -> bool {
         self.name == *name
     }
 
-    /// Back when he has ended, or so late.
-    pub(super) fn rest(&self, at_most: Duration) {
+    /// Waits until that waiter has left, at most `at_most`.
+    pub(super) fn wait(&self, at_most: Duration) {
         if self.gone.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected) {
-            rest(at_most);
+            sleep(at_most);
         }
     }
 }
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_not_ours_is_none() {
+    fn file_name_of_other_format_is_no_ticket() {
         let name = Name { number: 7, lease: "0a".to_owned() };
         assert_eq!(Name::parse(&name.text()), Some(name));
         for text in [

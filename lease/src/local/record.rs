@@ -1,5 +1,5 @@
-//! What a holder or a waiter writes about himself. Nothing rests on it: it tells others who he is, and everybody may
-//! write into the file of a GPU.
+//! The record of a holder or waiter about itself. It only informs others; no decision on ownership depends on it,
+//! because every user may write into the file of a GPU.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use super::directory;
 use crate::Ticket;
 use crate::audit::Lease;
 
-/// Commands may be longer than anybody reads.
+/// The longest stored value; commands can be longer.
 const LONGEST: usize = 1000;
 
-/// What is known of a lease or of a ticket.
+/// The fields of a lease or ticket.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) lease: String,
@@ -23,28 +23,28 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Of a ticket, asked for in this millisecond of the epoch by this process.
-    pub(super) fn of(ticket: &Ticket, asked: u64, keeper: (u32, u64)) -> Self {
+    /// The record of a ticket that this process requested at this time, in milliseconds since the epoch.
+    pub(super) fn of(ticket: &Ticket, requested: u64, lock_holder: (u32, u64)) -> Self {
         let mut about: BTreeMap<String, String> =
             ticket.about.iter().map(|(field, value)| ((*field).to_owned(), cut(value))).collect();
         let ttl = ticket.ttl.as_millis();
         about.insert("want".to_owned(), ticket.want.to_string());
         about.insert("prio".to_owned(), ticket.priority.to_string());
         about.insert("ttl_ms".to_owned(), ttl.to_string());
-        about.insert("asked".to_owned(), asked.to_string());
-        about.insert("taker".to_owned(), keeper.0.to_string());
-        about.insert("keeper".to_owned(), keeper.0.to_string());
-        about.insert("keeper_start".to_owned(), keeper.1.to_string());
+        about.insert("asked".to_owned(), requested.to_string());
+        about.insert("taker".to_owned(), lock_holder.0.to_string());
+        about.insert("keeper".to_owned(), lock_holder.0.to_string());
+        about.insert("keeper_start".to_owned(), lock_holder.1.to_string());
         Self { lease: ticket.lease.clone(), about }
     }
 
-    /// The record of a file; after it an older, longer one may be seen.
+    /// Reads the record of a file; the rest of an older, longer record may follow it.
     pub(super) fn read(file: &File) -> Option<Self> {
         let text = directory::text(file).ok()?;
         serde_json::Deserializer::from_slice(&text).into_iter().next()?.ok()
     }
 
-    /// In one write, so that whoever reads meanwhile, or after we were killed, finds the old one or the new.
+    /// Writes the record in one call, so that readers find the old one or the new one, also if this process is killed.
     pub(super) fn write(&self, file: &File) -> io::Result<()> {
         file.write_all_at(&serde_json::to_vec(self)?, 0)
     }
@@ -57,14 +57,14 @@ impl Record {
         self.get(field)?.parse().ok()
     }
 
-    /// The process that has the lock, and when it began.
-    pub(super) fn keeper(&self) -> Option<(u32, u64)> {
+    /// The pid and start time of the process that has the lock.
+    pub(super) fn lock_holder(&self) -> Option<(u32, u64)> {
         Some((self.get("keeper")?.parse().ok()?, self.number("keeper_start")?))
     }
 
-    /// As `audit` tells it.
-    pub(super) fn told(self, state: &str) -> Lease {
-        // The kernel forgets nobody; one for a time has a keeper who ends with it.
+    /// Converts the record into a lease of an audit.
+    pub(super) fn into_lease(self, state: &str) -> Lease {
+        // Locks do not expire; the holder of a lease with a time limit exits at its end.
         let expires = self.get("expires").and_then(|expires| expires.parse().ok()).unwrap_or(f64::INFINITY);
         let about = self.about.into_iter().map(|(field, value)| (field, value.into())).collect();
         Lease { lease: self.lease, state: state.to_owned(), expires, about }

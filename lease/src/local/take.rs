@@ -1,4 +1,4 @@
-//! The first of the queue: he alone tries the GPUs, all that he wants or none.
+//! The first waiter of the queue, which alone tries to lock GPUs: all that it requests or none.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,27 +13,27 @@ use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 use super::directory::{self, Directory, Managed};
 use super::record::Record;
 
-/// The kernel says that a file was closed some instructions before it forgets the lock: who comes too early tries again
-/// so soon, and then ever later.
-const SOON: Duration = Duration::from_micros(50);
-/// So late at last: should a bell be missed.
-const LATE: Duration = Duration::from_secs(1);
-/// Where this user has no bells left.
-const WITHOUT: Duration = Duration::from_millis(20);
+/// The kernel reports the close of a file shortly before it releases the lock. A waiter that comes too early tries
+/// again after this time, and then in growing intervals.
+const FIRST_RETRY: Duration = Duration::from_micros(50);
+/// The longest interval, in case an event is missed.
+const LAST_RETRY: Duration = Duration::from_secs(1);
+/// The polling interval if the user's inotify limit is reached.
+const WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
 
-/// Tokens are numbers in JSON, too.
+/// The highest token that JSON numbers represent exactly.
 const HIGHEST: u64 = (1 << 53) - 1;
 
-/// Which GPUs would do.
+/// The GPUs that a ticket accepts.
 #[derive(Debug, Default)]
-pub(super) struct Wish {
-    /// Any of these, and no other; where there are none, any.
+pub(super) struct GpuSelection {
+    /// Only these; if empty, any.
     among: BTreeSet<u32>,
-    /// These after the rest.
+    /// These only after all others.
     last: BTreeSet<u32>,
 }
 
-impl Wish {
+impl GpuSelection {
     pub(super) fn of(record: &Record) -> Self {
         let ids = |field| {
             record.get(field).unwrap_or_default().split(',').filter_map(|id| id.parse().ok()).collect()
@@ -41,91 +41,91 @@ impl Wish {
         Self { among: ids("among"), last: ids("last") }
     }
 
-    fn fits(&self, id: u32) -> bool {
+    fn accepts(&self, id: u32) -> bool {
         self.among.is_empty() || self.among.contains(&id)
     }
 
-    /// How many would do.
-    pub(super) fn fit(&self, managed: &Managed) -> usize {
-        managed.gpus.iter().filter(|gpu| self.fits(gpu.id)).count()
+    /// The number of acceptable GPUs.
+    pub(super) fn count(&self, managed: &Managed) -> usize {
+        managed.gpus.iter().filter(|gpu| self.accepts(gpu.id)).count()
     }
 }
 
-/// What is kept for those who wait for particular GPUs and came before; who wants any goes behind them only for these.
+/// GPUs that are reserved for earlier tickets with a selection. A ticket for any GPU gets no reserved one.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct Reserved {
     gpus: BTreeSet<u32>,
     pub(super) tickets: u64,
 }
 
-impl Kept {
-    /// Keeps what somebody wants, unless all would do.
-    pub(super) fn add(&mut self, wish: &Wish) -> bool {
+impl Reserved {
+    /// Reserves the selection of a ticket. Returns false if it accepts any GPU.
+    pub(super) fn add(&mut self, selection: &GpuSelection) -> bool {
         self.tickets += 1;
-        self.gpus.extend(&wish.among);
-        !wish.among.is_empty()
+        self.gpus.extend(&selection.among);
+        !selection.among.is_empty()
     }
 }
 
-/// The first of the queue, with the files of all GPUs open that would do.
+/// The first waiter, with the opened files of all GPUs that it accepts.
 #[derive(Debug)]
 pub(super) struct Head {
     managed: Managed,
-    pub(super) kept: Kept,
-    /// Those first that nobody was given for the longest time; as long as we are the first nobody is given any.
-    gpus: Vec<Gpu>,
-    /// The highest in the records, when they were last looked at.
+    pub(super) reserved: Reserved,
+    /// The least recently granted first. The order cannot change while this waiter is the first.
+    gpus: Vec<GpuFile>,
+    /// The highest token in the records, as of the last read.
     pub(super) token: u64,
-    pub(super) bell: Option<Bell>,
+    pub(super) watch: Option<CloseWatch>,
     pause: Duration,
 }
 
-/// A GPU's file.
+/// The opened file of a GPU.
 #[derive(Debug)]
-pub(super) struct Gpu {
+pub(super) struct GpuFile {
     pub(super) id: u32,
     pub(super) file: File,
     found: Stat,
 }
 
 impl Head {
-    pub(super) fn open(directory: &Directory, managed: Managed, wish: &Wish) -> Self {
-        let open = |gpu: &directory::Gpu| {
+    pub(super) fn open(directory: &Directory, managed: Managed, selection: &GpuSelection) -> Self {
+        let open = |gpu: &directory::ManagedGpu| {
             let (file, found) = directory.gpu(gpu.id, OFlags::RDWR).ok()?;
-            Some(Gpu { id: gpu.id, file, found })
+            Some(GpuFile { id: gpu.id, file, found })
         };
-        let fits = managed.gpus.iter().filter(|gpu| wish.fits(gpu.id));
-        let mut gpus: Vec<Gpu> = fits.filter_map(open).collect();
-        let given = |gpu: &Gpu| (gpu.found.st_mtime, gpu.found.st_mtime_nsec);
-        gpus.sort_by_key(|gpu| (wish.last.contains(&gpu.id), given(gpu), gpu.id));
-        Self { managed, kept: Kept::default(), gpus, token: 0, bell: None, pause: SOON }
+        let accepted = managed.gpus.iter().filter(|gpu| selection.accepts(gpu.id));
+        let mut gpus: Vec<GpuFile> = accepted.filter_map(open).collect();
+        let granted = |gpu: &GpuFile| (gpu.found.st_mtime, gpu.found.st_mtime_nsec);
+        gpus.sort_by_key(|gpu| (selection.last.contains(&gpu.id), granted(gpu), gpu.id));
+        Self { managed, reserved: Reserved::default(), gpus, token: 0, watch: None, pause: FIRST_RETRY }
     }
 
-    /// Looks up the tokens that were given with the GPUs.
-    pub(super) fn look_up(&mut self) {
+    /// Reads the highest token of the GPUs' records.
+    pub(super) fn read_token(&mut self) {
         let tokens = self.gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok"));
         self.token = tokens.filter(|token| *token < HIGHEST).max().unwrap_or_default();
     }
 
-    /// Whether these are the GPUs that are handed out.
+    /// Whether the opened files are still those of the pool.
     pub(super) fn is_current(&self, directory: &Directory) -> bool {
         directory.is_current(&self.managed)
             && self.gpus.iter().all(|gpu| directory.is_gpu(gpu.id, &gpu.found))
     }
 
-    /// Takes so many.
-    pub(super) fn take(&mut self, directory: &Directory, want: usize) -> Option<Vec<Gpu>> {
+    /// Locks `want` GPUs; none if there are not enough.
+    pub(super) fn take(&mut self, directory: &Directory, want: usize) -> Option<Vec<GpuFile>> {
         let mut taken = Vec::new();
         for (place, gpu) in self.gpus.iter().enumerate() {
             if taken.len() == want {
                 break;
             }
-            let may = !self.kept.gpus.contains(&gpu.id);
+            let may = !self.reserved.gpus.contains(&gpu.id);
             if may && flock(&gpu.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 taken.push(place);
             }
         }
-        // A lock on a file that was replaced keeps nobody out.
+        // A lock on a replaced file excludes no other client.
         let usable = |place: &usize| directory.is_gpu(self.gpus[*place].id, &self.gpus[*place].found);
         if taken.len() == want && taken.iter().all(usable) && directory.is_current(&self.managed) {
             return Some(taken.into_iter().rev().map(|place| self.gpus.swap_remove(place)).collect());
@@ -136,77 +136,76 @@ impl Head {
         None
     }
 
-    /// From now on hears that a GPU was let go; tells whether that is new.
+    /// Starts watching for released GPUs. Returns whether the watch is new.
     pub(super) fn listen(&mut self) -> bool {
-        let new = self.bell.is_none();
+        let new = self.watch.is_none();
         if new {
-            self.bell = Bell::hang(&self.gpus);
+            self.watch = CloseWatch::open(&self.gpus);
         }
-        new && self.bell.is_some()
+        new && self.watch.is_some()
     }
 
-    /// Back when a GPU was let go, which it tells, or when it is time to look around.
-    pub(super) fn rest(&mut self, at_most: Duration) -> bool {
-        let Some(bell) = &self.bell else {
-            std::thread::park_timeout(at_most.min(WITHOUT));
+    /// Waits until a GPU is released or a retry is due. Returns whether a GPU was released.
+    pub(super) fn wait_for_release(&mut self, at_most: Duration) -> bool {
+        let Some(watch) = &self.watch else {
+            std::thread::park_timeout(at_most.min(WITHOUT_INOTIFY));
             return false;
         };
-        let rung = bell.heard(self.pause.min(at_most));
-        self.pause = if rung { SOON } else { (self.pause * 4).min(LATE) };
-        rung
+        let released = watch.wait(self.pause.min(at_most));
+        self.pause = if released { FIRST_RETRY } else { (self.pause * 4).min(LAST_RETRY) };
+        released
     }
 
-    /// It was heard. Whoever tries the GPUs after that misses nothing.
-    pub(super) fn quiet(&self) {
-        if let Some(bell) = &self.bell {
-            bell.quiet();
+    /// Discards pending events. A try of the GPUs after this call misses no release.
+    pub(super) fn clear_events(&self) {
+        if let Some(watch) = &self.watch {
+            watch.clear();
         }
     }
 }
 
 impl Drop for Head {
     fn drop(&mut self) {
-        if let Some(bell) = self.bell.take() {
-            bell.take_down(std::mem::take(&mut self.gpus));
+        if let Some(watch) = self.watch.take() {
+            watch.close_in_background(std::mem::take(&mut self.gpus));
         }
     }
 }
 
-/// Rings when one of the files is closed.
+/// An inotify watch that reports when one of the files is closed.
 #[derive(Debug)]
-pub(super) struct Bell {
-    ears: OwnedFd,
-    down: Sender<Box<dyn Send>>,
+pub(super) struct CloseWatch {
+    inotify: OwnedFd,
+    cleanup: Sender<Box<dyn Send>>,
 }
 
-impl Bell {
-    fn hang(gpus: &[Gpu]) -> Option<Self> {
-        let ears = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+impl CloseWatch {
+    fn open(gpus: &[GpuFile]) -> Option<Self> {
+        let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
         for gpu in gpus {
             let path = format!("/proc/self/fd/{}", gpu.file.as_raw_fd());
-            add_watch(&ears, path, WatchFlags::CLOSE_WRITE).ok()?;
+            add_watch(&inotify, path, WatchFlags::CLOSE_WRITE).ok()?;
         }
-        let (down, until) = channel();
-        let thread = std::thread::Builder::new().name("bell".to_owned());
-        thread.spawn(move || drop(until.recv())).ok()?;
-        Some(Self { ears, down })
+        let (cleanup, receiver) = channel();
+        let thread = std::thread::Builder::new().name("gpu-watch".to_owned());
+        thread.spawn(move || drop(receiver.recv())).ok()?;
+        Some(Self { inotify, cleanup })
     }
 
-    /// Takes the kernel some 10 ms, and who has waited has better things to do: a thread does that, and puts away the
-    /// rest.
-    pub(super) fn take_down(self, rest: impl Send + 'static) {
-        let _ = self.down.send(Box::new((rest, self.ears)));
+    /// Closes the watch and drops `rest` in a thread, because the kernel needs about 10 ms for it.
+    pub(super) fn close_in_background(self, rest: impl Send + 'static) {
+        let _ = self.cleanup.send(Box::new((rest, self.inotify)));
     }
 
-    /// Whether it rings within, or still does.
-    fn heard(&self, within: Duration) -> bool {
+    /// Whether an event is pending, or arrives within this time.
+    fn wait(&self, within: Duration) -> bool {
         let time = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };
-        let mut ears = [PollFd::new(&self.ears, PollFlags::IN)];
-        poll(&mut ears, Some(&time)).is_ok_and(|ready| ready > 0)
+        let mut descriptors = [PollFd::new(&self.inotify, PollFlags::IN)];
+        poll(&mut descriptors, Some(&time)).is_ok_and(|ready| ready > 0)
     }
 
-    /// It rings no longer, unless there is more.
-    fn quiet(&self) {
-        let _ = rustix::io::read(&self.ears, &mut [0; 4096]);
+    /// Discards pending events.
+    fn clear(&self) {
+        let _ = rustix::io::read(&self.inotify, &mut [0; 4096]);
     }
 }

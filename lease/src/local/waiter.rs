@@ -1,168 +1,172 @@
-//! Somebody who waits: where he stands, and what he does when it is his turn.
+//! A waiting ticket of this process: its position in the queue, and the grant when it is first.
 
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::directory::Directory;
-use super::queue::{self, Ahead, Name, Place, Seen};
+use super::queue::{self, Name, Predecessor, QueueEntry, TicketState};
 use super::record::Record;
-use super::take::{self, Head, Kept, Wish};
+use super::take::{GpuFile, GpuSelection, Head, Reserved};
 use crate::{Grant, LeaseError, Ticket};
 
-/// Somebody who waits.
+/// A waiting ticket.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    place: Place,
+    entry: QueueEntry,
     record: Record,
     want: usize,
-    wish: Wish,
-    /// Whoever does not wait needs no bell.
+    selection: GpuSelection,
+    /// Without waiting, no watch is needed.
     nonblock: bool,
-    stands: Stands,
-    /// He has the locks, and the next may not know yet.
-    took: Option<(Grant, Vec<take::Gpu>)>,
+    position: Position,
+    /// GPUs that are locked, while the records are not written and the next waiter may not know yet.
+    pending: Option<(Grant, Vec<GpuFile>)>,
 }
 
-/// Where he stands.
+/// The position in the queue.
 #[derive(Debug)]
-enum Stands {
-    Nowhere,
-    Behind(Ahead),
+enum Position {
+    Unknown,
+    Behind(Predecessor),
     First(Box<Head>),
 }
 
-/// What came of looking around.
+/// The result of a step.
 pub(super) enum Step {
-    Took(Grant),
-    Waits(u64),
+    Granted(Grant),
+    Waiting(u64),
     Ended(&'static str),
 }
 
 impl Waiter {
-    pub(super) fn stand(
+    pub(super) fn enqueue(
         directory: &Arc<Directory>,
         record: Record,
         ticket: &Ticket,
     ) -> Result<Self, LeaseError> {
-        let place = Place::stand(directory, &record)?;
-        let wish = Wish::of(&record);
+        let entry = QueueEntry::create(directory, &record)?;
+        let selection = GpuSelection::of(&record);
         Ok(Self {
-            place,
+            entry,
             record,
             want: ticket.want as usize,
-            wish,
+            selection,
             nonblock: ticket.nonblock,
-            stands: Stands::Nowhere,
-            took: None,
+            position: Position::Unknown,
+            pending: None,
         })
     }
 
-    /// Finds his place; whoever is the first is to try the GPUs.
-    pub(super) fn look(&mut self, directory: &Directory) -> Result<Option<Step>, LeaseError> {
-        self.place.awake();
+    /// Updates the position in the queue. Returns `None` if this waiter is the first and has to try the GPUs.
+    pub(super) fn update_position(&mut self, directory: &Directory) -> Result<Option<Step>, LeaseError> {
+        self.entry.renew();
         let names = queue::names(directory)?;
-        let Some(ours) = names.iter().position(|name| *name == self.place.name) else {
+        let Some(own) = names.iter().position(|name| *name == self.entry.name) else {
             return Ok(Some(Step::Ended("cancelled")));
         };
-        let mut kept = Kept::default();
-        for (before, name) in names[..ours].iter().enumerate().rev() {
-            let Seen::Waits(file) = queue::look(directory, name) else { continue };
-            let wish = Record::read(&file).map(|record| Wish::of(&record)).unwrap_or_default();
-            if !kept.add(&wish) {
-                self.behind(name, file);
-                return Ok(Some(Step::Waits(before as u64 + 1)));
+        let mut reserved = Reserved::default();
+        for (before, name) in names[..own].iter().enumerate().rev() {
+            let TicketState::Waiting(file) = queue::read_ticket(directory, name) else { continue };
+            let selection = Record::read(&file).map(|record| GpuSelection::of(&record)).unwrap_or_default();
+            if !reserved.add(&selection) {
+                self.set_behind(name, file);
+                return Ok(Some(Step::Waiting(before as u64 + 1)));
             }
         }
-        if !matches!(&self.stands, Stands::First(head) if head.is_current(directory)) {
+        if !matches!(&self.position, Position::First(head) if head.is_current(directory)) {
             let managed = directory.managed()?;
-            if self.want > self.wish.fit(&managed) {
+            if self.want > self.selection.count(&managed) {
                 return Ok(Some(Step::Ended("refused")));
             }
-            self.stands = Stands::First(Box::new(Head::open(directory, managed, &self.wish)));
+            self.position = Position::First(Box::new(Head::open(directory, managed, &self.selection)));
         }
-        if let Stands::First(head) = &mut self.stands {
-            head.kept = kept;
-            head.look_up();
+        if let Position::First(head) = &mut self.position {
+            head.reserved = reserved;
+            head.read_token();
         }
         Ok(None)
     }
 
-    fn behind(&mut self, name: &Name, file: File) {
-        if !matches!(&self.stands, Stands::Behind(ahead) if ahead.is(name)) {
-            let ahead = (!self.nonblock).then(|| Ahead::follow(name, file)).flatten();
-            self.stands = ahead.map_or(Stands::Nowhere, Stands::Behind);
+    fn set_behind(&mut self, name: &Name, file: File) {
+        if !matches!(&self.position, Position::Behind(predecessor) if predecessor.is(name)) {
+            let predecessor = (!self.nonblock).then(|| Predecessor::watch(name, file)).flatten();
+            self.position = predecessor.map_or(Position::Unknown, Position::Behind);
         }
     }
 
     /// Tries the GPUs.
-    pub(super) fn first(&mut self, directory: &Directory) -> Step {
-        let Stands::First(head) = &mut self.stands else { return Step::Waits(0) };
+    pub(super) fn try_gpus(&mut self, directory: &Directory) -> Step {
+        let Position::First(head) = &mut self.position else { return Step::Waiting(0) };
         let mut taken = head.take(directory, self.want);
-        // Somebody may have let go before we listened.
+        // A GPU may have been released before the watch was open.
         if taken.is_none() && !self.nonblock && head.listen() {
             taken = head.take(directory, self.want);
         }
-        let (above, before) = (head.token, head.kept.tickets);
-        taken.map_or(Step::Waits(before), |taken| self.took(taken, above))
+        let (last_token, before) = (head.token, head.reserved.tickets);
+        taken.map_or(Step::Waiting(before), |taken| self.grant(taken, last_token))
     }
 
-    /// Only tries what there is, as the first who has heard the bell.
-    pub(super) fn hurry(&mut self, directory: &Directory) -> Option<Step> {
-        let Stands::First(head) = &mut self.stands else { return None };
-        let (above, taken) = (head.token, head.take(directory, self.want));
+    /// Tries the GPUs after a release was reported, without reading the queue.
+    pub(super) fn try_released(&mut self, directory: &Directory) -> Option<Step> {
+        let Position::First(head) = &mut self.position else { return None };
+        let (last_token, taken) = (head.token, head.take(directory, self.want));
         if taken.is_none() {
-            head.quiet();
+            head.clear_events();
         }
-        taken.map(|taken| self.took(taken, above))
+        taken.map(|taken| self.grant(taken, last_token))
     }
 
-    /// A token is the time, so that tokens rise over all GPUs, and above the last that was given with one of them: clocks
-    /// are set back.
-    fn took(&mut self, mut taken: Vec<take::Gpu>, above: u64) -> Step {
+    /// Creates the grant. The token is the time, so that tokens rise over all GPUs, but always above the last token of
+    /// these GPUs, because clocks can be set back.
+    fn grant(&mut self, mut taken: Vec<GpuFile>, last_token: u64) -> Step {
         taken.sort_by_key(|gpu| gpu.id);
         let now = u64::try_from(queue::now().as_micros()).unwrap_or_default();
         let gpus = taken.iter().map(|gpu| gpu.id).collect();
-        let grant = Grant { token: now.max(above + 1), gpus };
-        self.took = Some((grant.clone(), taken));
-        Step::Took(grant)
+        let grant = Grant { token: now.max(last_token + 1), gpus };
+        self.pending = Some((grant.clone(), taken));
+        Step::Granted(grant)
     }
 
-    /// What he has taken and is still to be written down.
-    pub(super) fn takes(&mut self) -> Option<(Grant, Vec<take::Gpu>)> {
-        self.took.take()
+    /// The grant whose records are still to be written.
+    pub(super) fn take_pending(&mut self) -> Option<(Grant, Vec<GpuFile>)> {
+        self.pending.take()
     }
 
-    /// Writes down who holds them, and leaves the queue; nothing where the ticket was withdrawn meanwhile.
-    pub(super) fn settle(&mut self, grant: &Grant, taken: Vec<take::Gpu>) -> Option<(Vec<File>, Record)> {
+    /// Writes the records and leaves the queue; `None` if the ticket was withdrawn meanwhile.
+    pub(super) fn complete_grant(
+        &mut self,
+        grant: &Grant,
+        taken: Vec<GpuFile>,
+    ) -> Option<(Vec<File>, Record)> {
         let about = &mut self.record.about;
         let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
         about.insert("gpus".to_owned(), gpus.join(","));
         about.insert("tok".to_owned(), grant.token.to_string());
         about.insert("granted".to_owned(), queue::now().as_millis().to_string());
         for gpu in &taken {
-            // A full disk keeps nobody from holding what he has locked.
+            // A full disk must not prevent a grant, because the locks are held already.
             let _ = self.record.write(&gpu.file);
         }
         let files = taken.into_iter().map(|gpu| gpu.file).collect();
-        self.place.leave().then(|| (files, std::mem::take(&mut self.record)))
+        self.entry.leave().then(|| (files, std::mem::take(&mut self.record)))
     }
 
-    /// Has what he wanted; nobody waits until the rest is put away.
-    pub(super) fn go(mut self: Box<Self>) {
-        if let Stands::First(head) = &mut self.stands
-            && let Some(bell) = head.bell.take()
+    /// Drops the waiter after its grant; the slow part of it in the background.
+    pub(super) fn finish(mut self: Box<Self>) {
+        if let Position::First(head) = &mut self.position
+            && let Some(watch) = head.watch.take()
         {
-            bell.take_down(self);
+            watch.close_in_background(self);
         }
     }
 
-    /// Rests, and tells whether a GPU was let go.
-    pub(super) fn rest(&mut self, at_most: Duration) -> bool {
-        match &mut self.stands {
-            Stands::Behind(ahead) => ahead.rest(at_most),
-            Stands::First(head) => return head.rest(at_most),
-            Stands::Nowhere => queue::rest(at_most),
+    /// Waits for a change ahead. Returns whether a GPU was released.
+    pub(super) fn wait_for_change(&mut self, at_most: Duration) -> bool {
+        match &mut self.position {
+            Position::Behind(predecessor) => predecessor.wait(at_most),
+            Position::First(head) => return head.wait_for_release(at_most),
+            Position::Unknown => queue::sleep(at_most),
         }
         false
     }

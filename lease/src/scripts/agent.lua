@@ -1,4 +1,5 @@
--- host, boot, pidns, ttl: a node's agent says that it looks after the dead of its PID namespace; no ttl: no longer.
+-- host, boot, pidns, ttl: registers a node's agent, which ends the leases of exited holders in its PID namespace; no
+-- ttl removes it.
 local host, boot, pidns, ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 if ttl > 0 then
   call('HSET', AGENTS, host, string.format('%.0f %s %s', now + ttl, boot, pidns))

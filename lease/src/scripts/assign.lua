@@ -1,4 +1,4 @@
--- run, or nothing: after a slot has popped an id into POT, serves those who wait. `SERVED` where that was done the short
--- way, `BACK` where something is idle that none of them can use.
+-- [run]: serves waiting tickets after a slot has popped an id into POT. Returns `SERVED` after the fast path, and
+-- `BACK` if GPUs are idle that no waiting ticket can use.
 assign(true)
 return call('LLEN', IDLE) > 0 and 'BACK' or 'OK'

@@ -1,5 +1,5 @@
--- Everything at one moment, as JSON: each managed GPU with its places, each lease, each ticket. Of GPUs alone where
--- `gpus` is asked for: whoever asks for one need not hear of a thousand who wait.
+-- The whole state at one moment, as JSON: each managed GPU with the lists that contain it, each lease, each ticket.
+-- With `gpus` only the GPUs, which is cheaper if many tickets wait.
 local whole = ARGV[1] ~= 'gpus'
 settle()
 local idle, pot, bar = {}, {}, {}

@@ -1,4 +1,5 @@
--- id, why: a GPU that is withheld for this, and that nobody is seen on any more. Whoever has it meanwhile keeps it.
+-- id, why: ends the quarantine of a GPU with this reason, once no process uses it. A GPU that was taken meanwhile stays
+-- taken.
 local id, why = ARGV[1], ARGV[2]
 if call('HGET', QUAR, id) ~= why then return 'changed' end
 call('HDEL', QUAR, id)

@@ -1,20 +1,21 @@
--- What all scripts but the short way of a slot know beside that: the other ways in which an id moves.
+-- The common part of all scripts except the fast path of a slot: all other operations on ids.
 
--- What a node's agent knows: who of GPU.py's clients took an id, and until when an agent of which host is there.
+-- Evidence of a node's agent about the processes that took ids by GPU.py, and until when the agent of which host is
+-- registered.
 local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
 
--- What has happened so far, counted: events, and how long those who were granted something had waited.
+-- Counters: events, and the waiting times of granted tickets.
 local COUNTS = ours .. 'COUNTS'
 local MOST_EVENTS = 10000
--- Waits are counted up to each of these.
+-- Upper bounds of the histogram of waiting times, in milliseconds.
 local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
 
--- How long a record is kept after its end, so that a late retry is answered.
+-- How long the record of an ended lease is kept, so that late retries get an answer.
 local REMEMBERED = 3600000
--- A lease that nobody renews: a hundred years.
+-- The expiry of a lease without renewals: a hundred years.
 local FOR_EVER = 3155760000000
 
--- A script is not undone where it fails in the middle: what could make it fail is looked at before anything is written.
+-- A script that fails is not rolled back. Everything that could make it fail is checked before the first write.
 local function wrong_key()
   local kinds = {
     [IDLE] = 'list', [MANAGED] = 'list', [EVENTS] = 'list', [POT] = 'list', [BAR] = 'list',
@@ -33,13 +34,13 @@ local function each(ids)
   return string.gmatch(ids or '', '[^,]+')
 end
 
--- A line of GPU.py's log, of now or of that moment.
+-- Writes a line of GPU.py's log, for the current time or for `at`.
 local function event(offset, text, at)
   local length = call('LPUSH', EVENTS, clock(offset, at) .. ': ' .. text)
   if length > MOST_EVENTS then call('LTRIM', EVENTS, 0, MOST_EVENTS - 1) end
 end
 
--- Nothing depends on it, so nothing fails with it.
+-- Counters must not make a script fail, so errors are ignored.
 local function count(what, by)
   redis.pcall('HINCRBY', COUNTS, what, by)
 end
@@ -53,14 +54,14 @@ local function count_wait(waited)
   count('waited', math.max(waited, 0))
 end
 
--- An entry of ours.
+-- Adds an entry to our own log.
 local function note(what, ...)
   count('event:' .. what, 1)
   call('XADD', LOG, 'MAXLEN', '~', MOST_EVENTS, '*', 'event', what, ...)
 end
 
--- Logs and counts that a lease was granted, when it was.
-local function tell_grant(lease)
+-- Logs and counts the grant of a lease.
+local function log_grant(lease)
   local about = call('HMGET', lease_key(lease), 'gpus', 'tok', 'offset', 'pid', 'asked', 'granted', 'user', 'cmd')
   local asked, granted = tonumber(about[5] or ''), tonumber(about[6] or '')
   for id in each(about[1]) do
@@ -71,9 +72,9 @@ local function tell_grant(lease)
   if asked and granted then count_wait(granted - asked) end
 end
 
--- The same, where nobody has yet, since a slot gave it.
-local function tell_late(lease)
-  if call('HDEL', lease_key(lease), 'untold') == 1 then tell_grant(lease) end
+-- Logs a grant that a slot made without logging it.
+local function log_pending_grant(lease)
+  if call('HDEL', lease_key(lease), 'untold') == 1 then log_grant(lease) end
 end
 
 local function set_of(list)
@@ -94,65 +95,65 @@ local function is_held(lease)
   return kind_of(lease_key(lease)) == 'hash' and call('HGET', lease_key(lease), 'state') == 'held'
 end
 
--- To where the longest idle are taken from: it was not used.
+-- Puts an unused id back to the end from which the longest idle GPUs are taken.
 local function give_back(id)
   call('LREM', IDLE, 0, id)
   call('RPUSH', IDLE, id)
 end
 
--- The server was restarted: nothing is given away until then, when all holders have had the time to speak.
+-- The end of the barrier after a restart of the server, until which nothing is granted; false if there is none.
 local closed = false
 
--- As GPU.py releases. Redis serves the longest waiter, of either kind, once the script has ended.
+-- Releases an id as GPU.py does. After the script Redis serves the longest blocked client, of GPU.py or of ours.
 local function free(id)
   call('LREM', IDLE, 0, id)
   if closed then call('LREM', BAR, 0, id) end
   call('LPUSH', closed and BAR or IDLE, id)
 end
 
-local function withhold(id, why)
+local function quarantine(id, why)
   call('HSET', QUAR, id, why .. ':' .. now)
   note('quarantine', 'gpu', id, 'why', why)
 end
 
--- Where a GPU goes whose lease has ended: to the next, unless it is withheld, or somebody is still on it.
+-- Releases a GPU whose lease has ended, unless it is quarantined or a process still uses it.
 local function vacate(id, busy)
   call('LREM', IDLE, 0, id)
   if call('HEXISTS', QUAR, id) == 1 then return end
-  if busy[id] then withhold(id, 'busy') else free(id) end
+  if busy[id] then quarantine(id, 'busy') else free(id) end
 end
 
--- Whose record a GPU has: `its`, which is this lease's, whose process is `pid`; `another's`, of somebody who wrote himself
--- over it or into its place; `nobody's`; or `none` that could be one.
-local function recorded(lease, pid, id)
+-- The owner of a GPU's record: `own`, of this lease, whose process is `pid`; `other`, of another client that has taken
+-- the GPU over; `unowned`, of no client; or `invalid`, of a wrong type.
+local function record_owner(lease, pid, id)
   local kind = kind_of(gpu_key(id))
-  if kind ~= 'hash' then return kind == 'none' and "nobody's" or 'none' end
+  if kind ~= 'hash' then return kind == 'none' and 'unowned' or 'invalid' end
   local about = call('HMGET', gpu_key(id), 'lease', 'PID')
-  if about[1] == lease and (about[2] or pid) == pid then return 'its' end
-  return about[2] and "another's" or "nobody's"
+  if about[1] == lease and (about[2] or pid) == pid then return 'own' end
+  return about[2] and 'other' or 'unowned'
 end
 
--- Ends a lease or a ticket; each GPU goes back once. `line` is what GPU.py's log is told of a GPU; `busy` are those that
--- somebody is seen on.
+-- Ends a lease or a ticket; each GPU is released once. `line` is the text for GPU.py's log; `busy` are GPUs that a
+-- process still uses.
 local function finish(lease, how, offset, line, busy)
   busy = busy or {}
-  tell_late(lease)
+  log_pending_grant(lease)
   local about = call('HMGET', lease_key(lease), 'state', 'gpus', 'legacy_pid')
   if about[1] == 'held' then
     for id in each(about[2]) do
       if call('HGET', OWN, id) == lease then
-        local whose = recorded(lease, about[3] or '', id)
+        local owner = record_owner(lease, about[3] or '', id)
         call('HDEL', OWN, id)
-        -- What is no record is nobody's: it must not stand in the way.
-        if whose == 'its' or whose == 'none' then
+        -- An invalid record is deleted, because it would block the GPU.
+        if owner == 'own' or owner == 'invalid' then
           call('DEL', gpu_key(id))
           event(offset, 'GPU ' .. id .. line)
           vacate(id, busy)
         elseif call('LREM', IDLE, 0, id) + (busy[id] and call('LREM', POT, 0, id) or 0) > 0 then
-          -- Somebody else released it already: it is there once.
+          -- Another client has released it already: it must not be listed twice.
           vacate(id, busy)
         end
-        if whose == "another's" then call('HDEL', gpu_key(id), 'lease', 'tok') end
+        if owner == 'other' then call('HDEL', gpu_key(id), 'lease', 'tok') end
       end
     end
   end
@@ -164,8 +165,8 @@ local function finish(lease, how, offset, line, busy)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
--- By GPU.py's rules anybody may release, and his client tells nobody: what no longer bears a lease's record is no longer
--- its own.
+-- By GPU.py's rules any client may release a GPU without notice. A lease by these rules has ended if the GPU's record
+-- is no longer its own.
 local function settle()
   local owners = call('HGETALL', OWN)
   for place = 1, #owners, 2 do
@@ -180,7 +181,7 @@ local function settle()
   end
 end
 
--- Ends all leases, under whoever holds them.
+-- Ends all leases, although they are held.
 local function revoke_all()
   for _, lease in ipairs(call('HVALS', OWN)) do
     if is_held(lease) then finish(lease, 'revoked', '', '') end
@@ -188,23 +189,23 @@ local function revoke_all()
   call('DEL', OWN)
 end
 
--- What a pool is, its records and its log.
+-- Deletes the pool's lists, its records and its log.
 local function clear_pool()
   for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do call('DEL', gpu_key(id)) end
   call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS, SEEN)
 end
 
--- What was withheld for the sake of a record goes on where that is there no more: its holder has released it.
+-- Ends a quarantine for a record that is gone: its holder has released the GPU.
 local function lift(list)
   for _, id in ipairs(call('LRANGE', list, 0, -1)) do
-    local withheld = call('HGET', QUAR, id)
-    if withheld and string.match(withheld, '^legacy_record:') and kind_of(gpu_key(id)) == 'none' then
+    local why = call('HGET', QUAR, id)
+    if why and string.match(why, '^legacy_record:') and kind_of(gpu_key(id)) == 'none' then
       call('HDEL', QUAR, id)
     end
   end
 end
 
--- Appends what lies in POT and may be granted, the longest there first. The rest is put where it belongs.
+-- Appends the ids of POT that may be granted to `ids`, the oldest first. The others go where they belong.
 local function sort_pot(managed, met, ids, early)
   local pot = call('LRANGE', POT, 0, -1)
   for place = #pot, 1, -1 do
@@ -212,7 +213,7 @@ local function sort_pot(managed, met, ids, early)
     local owner, kind = call('HGET', OWN, id), kind_of(gpu_key(id))
     local theirs = kind == 'hash' and call('HGET', gpu_key(id), 'lease')
     if owner and is_held(owner) and theirs ~= owner and call('HGET', lease_key(owner), 'mode') == 'compat' then
-      -- Of a lease that plays by GPU.py's rules anybody may release.
+      -- By GPU.py's rules any client may have released it.
       finish(owner, 'released', '', '')
       owner = false
     end
@@ -220,22 +221,22 @@ local function sort_pot(managed, met, ids, early)
       note('duplicate', 'gpu', id)
     elseif not managed[id] then
       note('unmanaged', 'gpu', id)
-      -- GPU.py begins a pool by listing an id as idle, and as managed after that.
+      -- GPU.py creates a pool by listing an id as idle first, and as managed after that.
       if string.match(id, '^%d+$') then early[#early + 1] = id end
     elseif call('HEXISTS', QUAR, id) == 1 then
       note('withheld', 'gpu', id)
     elseif not string.match(id, '^%d+$') then
-      withhold(id, 'not_a_number')
+      quarantine(id, 'not_a_number')
     elseif kind ~= 'none' and kind ~= 'hash' then
-      withhold(id, 'wrong_type')
+      quarantine(id, 'wrong_type')
     elseif owner and is_held(owner) then
-      -- Somebody released what is not his.
+      -- A client released a GPU that it did not hold.
       note('duplicate', 'gpu', id, 'lease', owner)
       if kind == 'none' then record(owner, id, call('HGET', lease_key(owner), 'tok')) end
     elseif kind == 'hash' and call('HEXISTS', gpu_key(id), 'PID') == 1 and not theirs then
-      withhold(id, 'legacy_record')
+      quarantine(id, 'legacy_record')
     else
-      -- Should it be idle too, it was released twice.
+      -- If it is also idle, it was released twice.
       call('LREM', IDLE, 0, id)
       ids[#ids + 1] = id
     end
@@ -244,7 +245,7 @@ local function sort_pot(managed, met, ids, early)
   call('DEL', POT)
 end
 
--- Which ids would do for a ticket, where not all do.
+-- The managed ids that a ticket accepts.
 local function among_of(text, managed)
   if not text or text == '' then return managed end
   local among = {}
@@ -254,64 +255,64 @@ local function among_of(text, managed)
   return among
 end
 
--- The tickets that may be served, in their order, and how many GPUs those want to which any will do. One that has not been
--- heard of keeps its place and is passed over; one that wants more than there are is refused (one that plays by GPU.py's
--- rules waits for a pool that is yet to be begun), and one that wants more than is not withheld lets others pass. Those
--- behind as many as can be served at all are not looked at.
+-- The tickets that may be served, in order, and the number of GPUs requested by those that accept any GPU. A ticket
+-- that was not renewed keeps its position and is skipped. A ticket for more GPUs than exist is refused, except by
+-- GPU.py's rules: it may wait for a pool that is yet to be created. A ticket for more GPUs than are out of quarantine
+-- lets others pass. Tickets behind those that use up all available GPUs are not read.
 local function tickets(managed, available)
-  local able = {}
-  local some_withheld = call('EXISTS', QUAR) == 1
+  local usable = {}
+  local some_quarantined = call('EXISTS', QUAR) == 1
   for id in pairs(managed) do
-    if not some_withheld or call('HEXISTS', QUAR, id) == 0 then able[id] = true end
+    if not some_quarantined or call('HEXISTS', QUAR, id) == 0 then usable[id] = true end
   end
-  local all, fit = size_of(managed), size_of(able)
+  local all, fit = size_of(managed), size_of(usable)
   local found, sum = {}, 0
   for _, lease in ipairs(call('ZRANGE', QUEUE, 0, -1)) do
     if sum >= available then break end
     local about = kind_of(lease_key(lease)) == 'hash' and call('HMGET', lease_key(lease), 'state', 'want', 'among', 'mode') or {}
     local want, expiry = tonumber(about[2] or ''), call('ZSCORE', EXPIRY, lease)
-    local particular = about[3] and about[3] ~= ''
+    local selective = about[3] and about[3] ~= ''
     if about[1] ~= 'waiting' or not want then
       call('ZREM', QUEUE, lease)
-    elseif about[4] ~= 'compat' and want > (particular and size_of(among_of(about[3], managed)) or all) then
+    elseif about[4] ~= 'compat' and want > (selective and size_of(among_of(about[3], managed)) or all) then
       finish(lease, 'refused', '', '')
     elseif expiry and tonumber(expiry) >= now then
-      local among = particular and among_of(about[3], able)
-      if want <= (particular and size_of(among) or fit) then
+      local among = selective and among_of(about[3], usable)
+      if want <= (selective and size_of(among) or fit) then
         found[#found + 1] = { lease = lease, want = want, among = among }
-        if not particular then sum = sum + want end
+        if not selective then sum = sum + want end
       end
     end
   end
   return found, sum
 end
 
--- What is idle may be taken for those who wait: whoever is blocked was served before this script began, unless it put
--- something there itself.
+-- Whether idle GPUs may be taken for waiting tickets: clients that are blocked in Redis were served before this script
+-- began. False if the script itself has added idle GPUs.
 local may_pull = true
 
--- Takes what is idle into POT: all that some want in particular, and then as many as are wanted at all.
-local function pull_particular(waiting)
-  local wished = {}
+-- Moves to POT all idle ids that waiting tickets select. Returns the selected ids.
+local function pull_selected(waiting)
+  local selected = {}
   for _, ticket in ipairs(waiting) do
-    for id in pairs(ticket.among or {}) do wished[id] = true end
+    for id in pairs(ticket.among or {}) do selected[id] = true end
   end
-  for id in pairs(wished) do
+  for id in pairs(selected) do
     if call('LREM', IDLE, 0, id) > 0 then call('LPUSH', POT, id) end
   end
-  return wished
+  return selected
 end
 
-local function count_others(ids, wished)
+local function count_others(ids, selected)
   local count = 0
   for _, id in ipairs(ids) do
-    if not wished[id] then count = count + 1 end
+    if not selected[id] then count = count + 1 end
   end
   return count
 end
 
--- Serves those who wait, in their order. Who cannot have all yet keeps what there is for him: nobody holds some and waits
--- for more, and nobody behind takes what he needs.
+-- Serves waiting tickets in order. If too few GPUs are available for a ticket, they stay reserved for it in POT: no
+-- ticket holds some GPUs while it waits for more, and no ticket behind it takes them.
 local function assign(pull)
   if closed then
     while call('RPOPLPUSH', POT, BAR) do end
@@ -326,16 +327,16 @@ local function assign(pull)
   end
   local managed = set_of(call('LRANGE', MANAGED, 0, -1))
   local waiting, sum = tickets(managed, available)
-  local wished = pull and pull_particular(waiting) or {}
+  local selected = pull and pull_selected(waiting) or {}
   local ids, met, early = {}, {}, {}
   repeat
     if pull then
-      local missing = sum - count_others(ids, wished) - count_others(call('LRANGE', POT, 0, -1), wished)
+      local missing = sum - count_others(ids, selected) - count_others(call('LRANGE', POT, 0, -1), selected)
       for _ = 1, math.min(missing, call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
     end
     sort_pot(managed, met, ids, early)
-    -- Again, where some could not be used.
-  until not pull or count_others(ids, wished) >= sum or call('LLEN', IDLE) == 0
+    -- Repeated, because some ids may have been unusable.
+  until not pull or count_others(ids, selected) >= sum or call('LLEN', IDLE) == 0
   for _, ticket in ipairs(waiting) do
     if #ids == 0 then break end
     local theirs, rest = {}, {}
@@ -344,14 +345,15 @@ local function assign(pull)
       table.insert(fits and theirs or rest, id)
     end
     if #theirs == ticket.want then
-      -- Should one be elsewhere too, it was released twice; and whoever named the ticket cannot have been woken before.
+      -- An id that is also in another list was released twice. A wake-up message from an earlier life of the key is
+      -- deleted.
       for _, id in ipairs(theirs) do
         call('LREM', IDLE, 0, id)
         call('LREM', BAR, 0, id)
       end
       call('DEL', wake_key(ticket.lease))
-      grant(ticket.lease, theirs, told(ticket.lease, call))
-      tell_grant(ticket.lease)
+      grant(ticket.lease, theirs, lease_fields(ticket.lease, call))
+      log_grant(ticket.lease)
     else
       for _, id in ipairs(theirs) do call('LPUSH', POT, id) end
     end
@@ -361,7 +363,7 @@ local function assign(pull)
   for _, id in ipairs(early) do call('LPUSH', POT, id) end
 end
 
--- Gives back what was withheld. Whoever is blocked in the line is served before we are.
+-- Ends the barrier and releases its GPUs. Clients that are blocked in Redis are served before our tickets.
 local function open()
   call('HDEL', META, 'barrier')
   may_pull = false
@@ -369,15 +371,15 @@ local function open()
   local id = call('RPOP', BAR)
   while id do
     local owner = call('HGET', OWN, id)
-    -- Whose record is there holds it: he has only to release it.
+    -- A client of GPU.py that has a record holds the GPU and will release it.
     local legacy = kind_of(gpu_key(id)) == 'hash' and call('HEXISTS', gpu_key(id), 'lease') == 0
-    local withheld = call('HEXISTS', QUAR, id) == 1
-    if not (owner and is_held(owner)) and not legacy and not withheld and not idle[id] then free(id) end
+    local quarantined = call('HEXISTS', QUAR, id) == 1
+    if not (owner and is_held(owner)) and not legacy and not quarantined and not idle[id] then free(id) end
     id = call('RPOP', BAR)
   end
 end
 
--- Withholds what is idle, and takes nobody for late for the time that the server was away.
+-- Starts the barrier: idle GPUs are withdrawn, and no lease or ticket expires before its end.
 local function close(till)
   call('HSET', META, 'barrier', till)
   call('HINCRBY', META, 'tok', 1000000)
@@ -390,23 +392,23 @@ end
 
 local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
 
--- Records which server a pool is on. The tokens of a new pool begin with the time in microseconds, so that they are above
--- those of one that was deleted, of which nothing is left.
+-- Stores the server's run_id. The tokens of a new pool start at the time in microseconds, so that they are higher than
+-- those of a deleted pool, of which nothing is left.
 local function record_server()
   local first = string.format('%.0f', time[1] * 1000000 + time[2])
   if call('HSETNX', META, 'tok', first) == 1 then call('HSET', META, 'born', first) end
   call('HSET', META, 'run', run)
 end
 
--- A server that was restarted, or took over, may have forgotten the last grants, and may take for a holder, or for one
--- who waits, whoever is that no longer. What it takes for idle is withheld, and so is what becomes free, until those who
--- hold have had the time to say so (`reclaim`); tokens are above all that were ever given.
+-- A server that was restarted or promoted may have lost the last grants, and may list holders and waiters that have
+-- ended. Until all holders have had the time to reclaim their leases, nothing is granted: idle GPUs and those that
+-- become free are put into the barrier list. Tokens continue above all that were ever granted.
 local function barrier()
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
   local till = tonumber(known[2] or '')
   if known[1] ~= run then
     if not known[1] then
-      -- Of a pool that is not there nothing is written.
+      -- Nothing is written for a pool that does not exist.
       if call('EXISTS', MANAGED, QUEUE) > 0 then record_server() end
       return
     end
@@ -422,7 +424,7 @@ local function barrier()
   end
 end
 
--- How a ticket stands that waits: behind how many, and how long nothing is given away at all.
+-- The answer for a waiting ticket: its position, and how long the barrier lasts.
 local function waits(lease)
   return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), closed and tostring(closed - now) or '' }
 end

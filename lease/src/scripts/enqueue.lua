@@ -1,12 +1,12 @@
--- A ticket: lease, want, priority, ttl, nonblock (0 or 1), then fields and values. Of `among`, ids with commas between, any
--- will do, and no other; those in `last` are handed out after the rest. Asked again with the same lease it answers how
--- that one stands.
+-- lease, want, priority, ttl, nonblock (0 or 1), then fields and values: enqueues a ticket. With `among`,
+-- comma-separated ids, only these are accepted; ids in `last` are granted after all others. Called again with the same
+-- lease it returns the status of that one.
 local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
 local known = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
 if known[1] == 'waiting' then
-  -- Nobody passes whoever was heard of just now.
+  -- A ticket that was just renewed is not skipped.
   call('ZADD', EXPIRY, now + ttl, lease)
   return waits(lease)
 end
@@ -25,7 +25,7 @@ for place = 6, #ARGV, 2 do
   if field == 'among' then among = value end
   compat = compat or field == 'mode' and value == 'compat'
 end
--- By GPU.py's rules one may wait for a pool that is yet to be begun.
+-- By GPU.py's rules a ticket may wait for a pool that is yet to be created.
 if size_of(managed) == 0 and not compat then return { 'uninitialised', '', '' } end
 local fit = size_of(among_of(among, managed))
 if want < 1 or want > fit and not compat then return { 'impossible', tostring(fit), '' } end

@@ -1,4 +1,4 @@
--- lease, milliseconds: a lease that has an end of its own ends so long from now. Answers with when that is.
+-- lease, milliseconds: sets the end of a lease with a time limit to that long from now. Returns the new end.
 local lease, span = ARGV[1], tonumber(ARGV[2])
 local about = call('HMGET', lease_key(lease), 'state', 'mode', 'max_ms', 'granted')
 if about[1] ~= 'held' then return { about[1] or 'unknown', 0 } end

@@ -1,5 +1,5 @@
--- id, offset, pid: gives a GPU back by its number, whoever has it, as GPU.py's --release. A lease that does not play by
--- GPU.py's rules stays: `held` and its name.
+-- id, offset, pid: releases a GPU by its number, whichever client holds it, as GPU.py's --release. A lease that does
+-- not follow GPU.py's rules is kept: returns `held` and its name.
 local id, offset, pid = ARGV[1], ARGV[2], ARGV[3]
 local line = ' released by PID ' .. pid .. '.'
 if not set_of(call('LRANGE', MANAGED, 0, -1))[id] then return { 'unmanaged', '' } end
@@ -10,18 +10,18 @@ local kind, owner = kind_of(gpu_key(id)), call('HGET', OWN, id)
 local theirs = kind == 'hash' and call('HGET', gpu_key(id), 'lease')
 if owner and is_held(owner) then
   if call('HGET', lease_key(owner), 'mode') ~= 'compat' then return { 'held', owner } end
-  if recorded(owner, call('HGET', lease_key(owner), 'legacy_pid') or '', id) == 'its' then
+  if record_owner(owner, call('HGET', lease_key(owner), 'legacy_pid') or '', id) == 'own' then
     finish(owner, 'released', offset, line)
     assign(false)
     return { 'released', owner }
   end
-  -- It was released before, and not by us. What it had may be somebody's whom only the record knows.
+  -- It was released before by a client of GPU.py. The GPU may now be held by another, of which only the record exists.
   finish(owner, 'released', '', '')
 end
-local withheld = call('HGET', QUAR, id)
-if withheld then
-  -- Withheld for the sake of this very record.
-  if theirs or kind ~= 'hash' or not string.match(withheld, '^legacy_record:') then return { 'quarantined', withheld } end
+local quarantined = call('HGET', QUAR, id)
+if quarantined then
+  -- Only a quarantine for this very record ends with the release.
+  if theirs or kind ~= 'hash' or not string.match(quarantined, '^legacy_record:') then return { 'quarantined', quarantined } end
   call('HDEL', QUAR, id)
 end
 call('HDEL', OWN, id)

@@ -1,8 +1,8 @@
--- What every script knows: the keys, the time by the server's clock, and how an id is granted.
+-- The first part of all scripts: the keys, the time by the server's clock, and the grant of an id.
 --
--- KEYS[1] is the prefix of GPU.py's keys. An id is a decimal text and is in one place: IDLE, POT (popped for those who
--- wait), BAR (withheld after a restart of the server), QUAR, or OWN (leased by us). A GPU that a client of GPU.py holds is
--- in none of them.
+-- KEYS[1] is the prefix of GPU.py's keys. An id is a decimal number as text and is in one place: IDLE, POT (gathering:
+-- popped for waiting tickets), BAR (barrier after a restart of the server), QUAR (quarantined), or OWN (leased by us).
+-- A GPU that a client of GPU.py holds is in none of them.
 local prefix = KEYS[1]
 local ours = prefix .. '_V2:'
 local IDLE, MANAGED, EVENTS = prefix .. '_IDLE', prefix .. '_MANAGED', prefix .. '_EVENTS'
@@ -17,8 +17,8 @@ local function lease_key(lease) return ours .. 'LEASE:' .. lease end
 local function wake_key(lease) return ours .. 'WAKE:' .. lease end
 local function gpu_key(id) return prefix .. '_GPU' .. id end
 
--- `2026-11-21 06:29:57`, as GPU.py writes it: the local time of whoever asked, whose offset is given in seconds. Days
--- to a date as in the proleptic Gregorian calendar, with years that begin in March.
+-- `2026-11-21 06:29:57`, as GPU.py writes it: the client's local time, with its UTC offset in seconds. Computes the
+-- date in the proleptic Gregorian calendar with years that start in March.
 local function clock(offset, at)
   local seconds = math.floor((at or now) / 1000) + (tonumber(offset) or 0)
   local days, rest = math.floor(seconds / 86400), seconds % 86400
@@ -35,8 +35,8 @@ local function clock(offset, at)
     math.floor(rest % 3600 / 60), rest % 60)
 end
 
--- What is known of a ticket or a lease: its state, what it asks for, and what records tell of its holder.
-local function told(lease, by)
+-- The fields of a ticket or lease: its state, its request, and its holder.
+local function lease_fields(lease, by)
   return by('HMGET', lease_key(lease), 'state', 'want', 'among', 'ack_ms', 'legacy_pid', 'offset', 'pid', 'host', 'boot',
     'pidns', 'start', 'uid', 'user', 'cmd', 'mode', 'job')
 end
@@ -44,8 +44,8 @@ end
 -- Writes the record that GPU.py's --active reads.
 local function record(lease, id, token, about)
   if not about then
-    about = told(lease, call)
-    -- Whatever it is: a ticket's GPU was looked at before.
+    about = lease_fields(lease, call)
+    -- The key may have any type here. On the way from a ticket it was checked before.
     call('DEL', gpu_key(id))
   end
   call('HSET', gpu_key(id), 'PID', about[5] or '', 'TIME', clock(about[6]), 'lease', lease, 'tok', token,
@@ -54,7 +54,8 @@ local function record(lease, id, token, about)
     'mode', about[15] or '', 'job', about[16] or '')
 end
 
--- Gives a ticket its GPUs. It must say soon that it knows; what is `untold` of it until then is told in `tell_grant`.
+-- Grants GPUs to a ticket, which must acknowledge them soon. If the field `untold` is set, `log_pending_grant` logs the
+-- grant.
 local function grant(lease, ids, about, ...)
   local token = string.format('%.0f', call('HINCRBY', META, 'tok', 1))
   for _, id in ipairs(ids) do

@@ -1,5 +1,6 @@
--- offset, force (0, 1, or 2 for under whoever holds), then ids in the order of their push, each with its GPU's UUID or
--- nothing: the last is handed out last. Then how many GPUs there are, where not all are managed. Answers what is managed.
+-- offset, force (0, 1, or 2 to end held leases), then ids in the order of their push, each with its UUID or an empty
+-- text; the last is granted last. Then the GPUs of the host, if not all are managed. Creates the pool and returns the
+-- managed count.
 local offset, force = ARGV[1], ARGV[2]
 local begun = kind_of(prefix .. '_INIT')
 if begun ~= 'none' and begun ~= 'hash' then

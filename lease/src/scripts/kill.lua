@@ -1,8 +1,8 @@
--- lease, why, token, pid, start, then the GPUs that somebody is seen on, which are withheld until he has left. The holder,
--- or whoever waited, is known to be `dead`: the one of this pid and start, where they are given; `known_dead` where it was
--- seen that he knows of what he has by GPU.py's rules, since before that it is his taker who was looked at. Or he is
--- `late`, which is looked at again here, since he may have spoken meanwhile; or a rule of the node's has the lease
--- `revoked`, by the process `pid` and with the token that was judged. `was STATE` where it had ended before.
+-- lease, why, token, pid, start, then GPUs that processes still use, which are quarantined. `why` is `dead` if the
+-- holder or waiter has exited, that of this pid and start if given; `known_dead` if a lease by GPU.py's rules was
+-- acknowledged before, because until then its taker is checked instead of its holder; `late` if it was not renewed,
+-- which is checked again here; or `revoked` by a rule of the node, on behalf of process `pid` and for the token that
+-- the rule evaluated. Returns `was STATE` if the lease had ended before.
 local lease, why, token, pid, start = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
 local about = call('HMGET', lease_key(lease), 'state', 'offset', 'pid', 'tok', 'start')
 if not about[1] then return 'unknown' end

@@ -1,4 +1,4 @@
--- lease, token, offset, pid: ends a lease, once; a ticket is withdrawn. `was STATE` where it had ended before.
+-- lease, token, offset, pid: ends a lease once, or withdraws a ticket. Returns `was STATE` if it had ended before.
 local lease, token, offset, pid = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local about = call('HMGET', lease_key(lease), 'state', 'tok')
 if not about[1] then return 'unknown' end

@@ -1,12 +1,12 @@
--- id, pid, offset, time: a managed GPU that is in no place, or withheld, and that by all that is known of this node nobody
--- holds. `pid` and `time` are what its record said when that was found out, `pid` empty where there was none; it is
--- looked at again here. Without a time any will do.
+-- id, pid, offset, time: releases a managed GPU that is in no list or quarantined, and that no process of the node
+-- holds. `pid` and `time` are from its record when that was determined, `pid` empty if there was none; the record is
+-- checked again here. Without a time any time matches.
 local id, pid, offset, moment = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if not set_of(call('LRANGE', MANAGED, 0, -1))[id] then return 'unmanaged' end
-local withheld = call('HEXISTS', QUAR, id) == 1
+local quarantined = call('HEXISTS', QUAR, id) == 1
 for _, list in ipairs({ IDLE, POT, BAR }) do
-  -- What is withheld may be idle too: somebody released it who had it no longer.
-  if not (withheld and list == IDLE) and set_of(call('LRANGE', list, 0, -1))[id] then return 'placed' end
+  -- A quarantined GPU may also be idle, if a client released it that no longer held it.
+  if not (quarantined and list == IDLE) and set_of(call('LRANGE', list, 0, -1))[id] then return 'placed' end
 end
 local owner = call('HGET', OWN, id)
 if owner and is_held(owner) then return 'held' end

@@ -1,22 +1,22 @@
--- The usual way of a slot, which takes half the time: one GPU lies in POT, and the first who waits wants one, whichever.
--- Nothing is written unless all is as it should be, and what is not is left to the long way below. `run`, the one
--- argument, is the server's run_id as the slot knows it: a connection does not outlive its server, so it need not be
--- asked for.
+-- The fast path of a slot, which takes half the time: POT has exactly one GPU, and the first waiting ticket accepts any
+-- one. Nothing is written unless all conditions hold; otherwise the common part follows. `run`, the one argument, is
+-- the server's run_id as the slot knows it. It cannot be outdated, because a connection does not survive a restart of
+-- the server.
 local function serve_first(try)
   local known = try('HMGET', META, 'run', 'barrier')
   if not ARGV[1] or known[1] ~= ARGV[1] or known[2] then return false end
   local pot, lease = try('LRANGE', POT, '0', '1'), try('ZRANGE', QUEUE, '0', '0')[1]
   local id = pot[1]
   if not id or pot[2] or not lease or not string.match(id, '^%d+$') then return false end
-  -- None of these: it is nowhere else, nothing is withheld, and nobody's record is there.
+  -- The GPU is in no other list, nothing is quarantined, and there is no record.
   if try('EXISTS', IDLE, QUAR, gpu_key(id), wake_key(lease)) ~= 0 or try('HGET', OWN, id) then return false end
-  local about, expiry, managed = told(lease, try), try('ZSCORE', EXPIRY, lease), try('LPOS', MANAGED, id)
+  local about, expiry, managed = lease_fields(lease, try), try('ZSCORE', EXPIRY, lease), try('LPOS', MANAGED, id)
   if about[1] ~= 'waiting' or about[2] ~= '1' or (about[3] or '') ~= '' then return false end
-  -- GPU.py's log has to tell of it at once: anybody may release it before its holder has spoken.
+  -- GPU.py's log needs this grant at once, because any client may release the GPU before its holder acknowledges it.
   if about[15] == 'compat' then return false end
   if type(expiry) ~= 'string' or tonumber(expiry) < now or type(managed) ~= 'number' then return false end
   call('DEL', POT)
-  -- The logs can wait until its holder is awake.
+  -- The holder's first call writes the log.
   grant(lease, { id }, about, 'untold', 1)
   return true
 end

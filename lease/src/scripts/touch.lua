@@ -1,25 +1,25 @@
--- lease, ttl, token: a ticket is kept, a lease is acknowledged and renewed. Tells a holder of a GPU that is no longer
--- his alone.
+-- lease, ttl, token: renews a ticket; acknowledges and renews a lease. Returns `conflict` if another client has one of
+-- its GPUs.
 local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
 local state = about[1]
 if not state then return { 'unknown', '', '' } end
 if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
 if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
--- He holds, and the server went back to when he waited.
+-- The caller holds the lease, but the server was rolled back to a time when it waited.
 if state == 'waiting' and token ~= '' then return { 'unknown', '', '' } end
--- A server that has no memory left lets a script write that begins with what frees some.
+-- A server without free memory lets a script write only if its first write frees some.
 call('ZREM', EXPIRY, lease)
-tell_late(lease)
+log_pending_grant(lease)
 if state == 'held' and about[4] == 'compat' then
-  -- By GPU.py's rules it outlives whoever took it, once he has said that he knows of it.
+  -- By GPU.py's rules an acknowledged lease outlives the process that took it.
   if token ~= '' then call('HSET', lease_key(lease), 'known', 1) end
   if call('HEXISTS', lease_key(lease), 'known') == 1 then ttl = FOR_EVER end
 end
 call('ZADD', EXPIRY, now + ttl, lease)
 if state == 'waiting' then
-  local wish = call('HMGET', lease_key(lease), 'want', 'among')
-  if about[4] ~= 'compat' and tonumber(wish[1]) > size_of(among_of(wish[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
+  local request = call('HMGET', lease_key(lease), 'want', 'among')
+  if about[4] ~= 'compat' and tonumber(request[1]) > size_of(among_of(request[2], set_of(call('LRANGE', MANAGED, 0, -1)))) then
     finish(lease, 'refused', '', '')
     return { 'refused', '', '' }
   end
@@ -32,12 +32,12 @@ end
 if token ~= '' then call('HSET', lease_key(lease), 'renewed', now) end
 local taken = {}
 for id in each(about[3]) do
-  local whose = recorded(lease, about[5] or '', id)
-  if whose == 'none' then
+  local owner = record_owner(lease, about[5] or '', id)
+  if owner == 'invalid' then
     record(lease, id, about[2])
-  elseif whose ~= 'its' then
-    -- Released by somebody whose it was not, and nobody has taken it yet: it is taken back.
-    local free_again = whose == "nobody's" and about[4] ~= 'compat'
+  elseif owner ~= 'own' then
+    -- A client released it without holding it. If no other has taken it yet, it is taken back.
+    local free_again = owner == 'unowned' and about[4] ~= 'compat'
     if free_again and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) + call('LREM', BAR, 0, id) > 0 then
       record(lease, id, about[2])
       note('reassert', 'gpu', id, 'lease', lease)
@@ -47,7 +47,7 @@ for id in each(about[3]) do
   end
 end
 if #taken > 0 and about[4] == 'compat' then
-  -- By GPU.py's rules anybody may release it.
+  -- By GPU.py's rules any client may release it.
   finish(lease, 'released', '', '')
   assign(false)
   return { 'released', '', '' }

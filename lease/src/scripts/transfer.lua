@@ -1,4 +1,4 @@
--- lease, token, ttl, then fields and values: whoever asked hands a lease on to the process that it is for.
+-- lease, token, ttl, then fields and values: transfers a lease to the process that it is meant for.
 local lease, token, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
 if about[1] ~= 'held' then return { about[1] or 'unknown', '', '' } end

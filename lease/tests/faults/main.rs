@@ -1,5 +1,5 @@
-//! Faults of the server and of the way to it: it is killed, rolled back, stopped, full; connections are cut, silent or
-//! slow. Whatever happens, no GPU has two holders of ours, none is lost, and nobody waits for ever who did not ask to.
+//! Faults of the server and of the connection to it: it is killed, rolled back, stopped or full; connections are cut,
+//! silent or slow. In all cases no GPU has two of our holders, none is lost, and no wait with a deadline hangs.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -8,11 +8,11 @@
     reason = "a test starts a server, waits for it and fails loudly"
 )]
 
-mod cuts;
-mod people;
+mod clients;
+mod connections;
+mod kills;
 mod proxy;
 mod refusals;
 mod rollback;
 #[path = "../server/mod.rs"]
 mod server;
-mod storm;

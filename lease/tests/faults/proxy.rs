@@ -1,5 +1,5 @@
-//! Something between a client and its server that fails at the moment that was asked for: it tells commands from answers
-//! and counts them.
+//! A proxy between a client and its server that fails at a chosen position. It parses commands and answers and counts
+//! them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,65 +9,65 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What happens to the connection whose turn it is.
+/// What happens to the connection at that position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It is cut before the command has reached the server.
     CutBefore,
     /// It is cut after the server has answered, and the answer is lost.
     CutAfter,
-    /// From this command on nothing goes through any more, and nobody is told.
+    /// From this command on nothing is forwarded, and the connection stays open.
     SilentBefore,
-    /// From this answer on.
+    /// The same from this answer on.
     SilentAfter,
 }
 
-/// How it fails.
+/// The plan of faults.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Plan {
     /// Once, at the command or answer of this number, of all connections together.
     Once(Fault, u32),
-    /// Everything takes so long, and comes in pieces of so many bytes.
+    /// Every message is delayed, and sent in pieces of this many bytes.
     Slow(Duration, usize),
 }
 
-struct Shared {
+struct ProxyState {
     plan: Plan,
     server: PathBuf,
     commands: AtomicU32,
     answers: AtomicU32,
-    /// Those that are silent stay open; all are closed in the end.
-    wires: Mutex<Vec<Arc<Wire>>>,
+    /// Silent connections stay open; all are closed at the end.
+    connections: Mutex<Vec<Arc<ProxyConnection>>>,
 }
 
 /// A connection.
-struct Wire {
+struct ProxyConnection {
     client: TcpStream,
     server: UnixStream,
     silent: AtomicBool,
 }
 
-/// A way to a server.
+/// A proxy for one server.
 pub(crate) struct Proxy {
     address: String,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 impl Proxy {
     pub(crate) fn start(server: &Path, plan: Plan) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("redis://{}", listener.local_addr().unwrap());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             plan,
             server: server.to_owned(),
             commands: AtomicU32::new(0),
             answers: AtomicU32::new(0),
-            wires: Mutex::default(),
+            connections: Mutex::default(),
         });
-        let theirs = Arc::clone(&shared);
+        let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming() {
-                theirs.join(client.unwrap());
+                accepting.accept(client.unwrap());
             }
         });
         Self { address, shared }
@@ -77,7 +77,7 @@ impl Proxy {
         &self.address
     }
 
-    /// The fault has come.
+    /// Whether the fault has occurred.
     pub(crate) fn failed(&self) -> bool {
         let Plan::Once(fault, number) = self.shared.plan else { return false };
         let counter = if fault.is_before() { &self.shared.commands } else { &self.shared.answers };
@@ -87,8 +87,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        for wire in self.shared.wires.lock().unwrap().drain(..) {
-            wire.cut();
+        for connection in self.shared.connections.lock().unwrap().drain(..) {
+            connection.cut();
         }
     }
 }
@@ -103,33 +103,33 @@ impl Fault {
     }
 }
 
-impl Wire {
+impl ProxyConnection {
     fn cut(&self) {
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
 }
 
-impl Shared {
-    fn join(self: &Arc<Self>, client: TcpStream) {
+impl ProxyState {
+    fn accept(self: &Arc<Self>, client: TcpStream) {
         let Ok(server) = UnixStream::connect(&self.server) else { return };
         client.set_nodelay(true).unwrap();
-        let wire = Arc::new(Wire { client, server, silent: AtomicBool::new(false) });
-        self.wires.lock().unwrap().push(Arc::clone(&wire));
+        let connection = Arc::new(ProxyConnection { client, server, silent: AtomicBool::new(false) });
+        self.connections.lock().unwrap().push(Arc::clone(&connection));
         for commands in [true, false] {
-            let (shared, wire) = (Arc::clone(self), Arc::clone(&wire));
+            let (shared, connection) = (Arc::clone(self), Arc::clone(&connection));
             std::thread::spawn(move || {
-                shared.pass(commands, &wire);
-                if !wire.silent.load(SeqCst) {
-                    wire.cut();
+                shared.pass(commands, &connection);
+                if !connection.silent.load(SeqCst) {
+                    connection.cut();
                 }
             });
         }
     }
 
-    /// Passes on what comes, command by command or answer by answer, until the connection ends.
-    fn pass(&self, commands: bool, wire: &Wire) {
-        let (mut client, mut server) = (&wire.client, &wire.server);
+    /// Forwards messages, command by command or answer by answer, until the connection ends.
+    fn pass(&self, commands: bool, connection: &ProxyConnection) {
+        let (mut client, mut server) = (&connection.client, &connection.server);
         let (from, to): (&mut dyn Read, &mut dyn Write) =
             if commands { (&mut client, &mut server) } else { (&mut server, &mut client) };
         let (mut inbox, mut chunk) = (Vec::new(), [0; 16384]);
@@ -139,21 +139,21 @@ impl Shared {
                 let message: Vec<u8> = inbox.drain(..length).collect();
                 let fault = self.fault(commands);
                 if fault.is_some_and(|fault| !fault.is_cut()) {
-                    wire.silent.store(true, SeqCst);
+                    connection.silent.store(true, SeqCst);
                 }
-                if fault.is_some() || wire.silent.load(SeqCst) || self.send(&message, to).is_err() {
+                if fault.is_some() || connection.silent.load(SeqCst) || self.send(&message, to).is_err() {
                     return;
                 }
             }
         }
     }
 
-    /// What happens to the next one.
+    /// The fault of the next message.
     fn fault(&self, commands: bool) -> Option<Fault> {
         let counter = if commands { &self.commands } else { &self.answers };
-        let turn = counter.fetch_add(1, SeqCst);
+        let position = counter.fetch_add(1, SeqCst);
         match self.plan {
-            Plan::Once(fault, number) if fault.is_before() == commands && number == turn => Some(fault),
+            Plan::Once(fault, number) if fault.is_before() == commands && number == position => Some(fault),
             _ => None,
         }
     }
@@ -165,11 +165,11 @@ impl Shared {
     }
 }
 
-/// Where the message ends that begins there; none where not all of it has come.
-fn message(bytes: &[u8], begin: usize) -> Option<usize> {
-    let rest = bytes.get(begin..)?;
+/// The end of the message that starts at `start`; `None` if it is incomplete.
+fn message(bytes: &[u8], start: usize) -> Option<usize> {
+    let rest = bytes.get(start..)?;
     let line = rest.windows(2).position(|pair| pair == b"\r\n")?;
-    let end = begin + line + 2;
+    let end = start + line + 2;
     let number = || std::str::from_utf8(&rest[1..line]).unwrap().parse::<i64>().unwrap();
     match rest[0] {
         b'$' => {

@@ -1,4 +1,4 @@
-//! A Redis of the test's own, on a socket of its own.
+//! A Redis server of the test, on its own socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A running server; it ends with its test.
+/// A running server, which is stopped with its test.
 pub(crate) struct Server {
     directory: TempDir,
     settings: Vec<String>,
@@ -18,9 +18,10 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start(settings: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let settings = settings.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect::<Vec<String>>();
         let child = start(directory.path(), &settings);
-        // Tokens from 1 on can be named by a test; one that asks for a password counts from the time, as every new pool.
+        // Tests name tokens from 1 on. If a password is required, this fails and tokens start at the time, as in every
+        // new pool.
         let mut stream = UnixStream::connect(socket(directory.path())).unwrap();
         stream.write_all(b"HSET GPU_V2:META tok 0\r\n").unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
@@ -31,19 +32,19 @@ impl Server {
         socket(self.directory.path())
     }
 
-    /// As a client writes it.
-    #[allow(dead_code, reason = "walks write their own bytes")]
+    /// The server's address for a client.
+    #[allow(dead_code, reason = "the random walks write to the socket themselves")]
     pub(crate) fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// Its process.
+    /// The pid of the server.
     #[allow(dead_code, reason = "only some tests stop it")]
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it at once, as `kill -9` does.
+    /// Kills it with SIGKILL.
     #[allow(dead_code, reason = "only some tests kill it")]
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -74,15 +75,15 @@ fn start(directory: &Path, settings: &[String]) -> Child {
     command.arg("--unixsocket").arg(socket(directory)).arg("--dir").arg(directory).args(settings);
     let child = command.stdout(Stdio::null()).spawn();
     let child = child.expect("redis-server is installed: tests/setup redis");
-    let began = Instant::now();
+    let started = Instant::now();
     while !serves(&socket(directory)) {
-        assert!(began.elapsed() < Duration::from_mins(1), "the server does not serve");
+        assert!(started.elapsed() < Duration::from_mins(1), "the server does not start");
         std::thread::park_timeout(Duration::from_millis(5));
     }
     child
 }
 
-/// It listens, and has loaded its data.
+/// Whether it listens and has loaded its data.
 fn serves(socket: &Path) -> bool {
     let Ok(mut stream) = UnixStream::connect(socket) else { return false };
     let mut answer = [0; 5];

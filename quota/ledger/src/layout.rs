@@ -1,28 +1,29 @@
-//! Where everything stands in a file of version 1. Pure: bytes in, words out. All numbers are little-endian.
+//! The layout of a quota file, version 1. Pure. All numbers are little-endian.
 
-use crate::{Fault, Gpu, Ledger, Process, Uuid};
+use crate::{Gpu, Ledger, LedgerError, Process, Uuid};
 
-/// GPUs that a file has rows for.
+/// The number of GPU rows in a file.
 pub const GPUS: usize = 16;
-/// Processes that a file has places for.
+/// The number of process slots in a file.
 pub const SLOTS: usize = 128;
-/// Bytes of a file.
+/// The size of a file in bytes.
 pub const SIZE: usize = USED + 8 * GPUS * SLOTS;
 
 const MAGIC: &[u8; 8] = b"BAILIFFQ";
 const VERSION: u32 = 1;
 
-// The head: magic 0, version 8, size 12, generation 16, boot id 24, high water 40, faults 48, uncounted 56, hooks missing 64.
+// The head: magic 0, version 8, size 12, generation 16, boot id 24, high water 40, faults 48, uncounted 56, hooks
+// missing 64.
 const HEAD: usize = 128;
 /// A row: uuid 0, limit 16, peak 24, denied 32, denied bytes 40, last denied 48.
 const ROW: usize = 64;
 /// A slot: pid 0, start 8, namespace 16, name 24, allocations 40, frees 48, denied 56.
 const SLOT: usize = 64;
 const SLOTS_AT: usize = HEAD + ROW * GPUS;
-/// What each process has of each GPU, a word each, all processes of a GPU together.
+/// The memory of each process on each GPU, a word each, grouped by GPU.
 const USED: usize = SLOTS_AT + SLOT * SLOTS;
 
-/// Where a row's parts are in the file.
+/// The offsets of a row's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) uuid: u64,
@@ -34,11 +35,11 @@ fn array<const LENGTH: usize>(bytes: &[u8], at: usize) -> [u8; LENGTH] {
     found.copied().unwrap_or([0; LENGTH])
 }
 
-fn long(bytes: &[u8], at: usize) -> u64 {
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-fn short(bytes: &[u8], at: usize) -> u32 {
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(bytes, at))
 }
 
@@ -46,13 +47,13 @@ fn row(at: usize) -> usize {
     HEAD + ROW * at
 }
 
-fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
-    if let Some(place) = bytes.get_mut(at..at + what.len()) {
-        place.copy_from_slice(what);
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(place) = bytes.get_mut(at..at + value.len()) {
+        place.copy_from_slice(value);
     }
 }
 
-/// A file that nobody uses yet.
+/// The content of an unused file.
 pub(crate) fn blank(limits: &[(Uuid, u64)]) -> Option<Vec<u8>> {
     let mut bytes = vec![0; SIZE];
     put(&mut bytes, 0, MAGIC);
@@ -65,67 +66,67 @@ pub(crate) fn blank(limits: &[(Uuid, u64)]) -> Option<Vec<u8>> {
     (limits.len() <= GPUS).then_some(bytes)
 }
 
-/// Whether a file of the right length is one.
-pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {
+/// Checks the header of a file of the right length.
+pub(crate) fn check(bytes: &[u8]) -> Result<(), LedgerError> {
     if array::<8>(bytes, 0) != *MAGIC {
-        return Err(Fault::NoQuota);
+        return Err(LedgerError::NoQuota);
     }
-    match short(bytes, 8) {
-        VERSION if short(bytes, 12) as usize == SIZE => Ok(()),
-        VERSION => Err(Fault::NoQuota),
-        other => Err(Fault::Version(other)),
+    match read_u32(bytes, 8) {
+        VERSION if read_u32(bytes, 12) as usize == SIZE => Ok(()),
+        VERSION => Err(LedgerError::NoQuota),
+        other => Err(LedgerError::Version(other)),
     }
 }
 
 /// The row of a GPU, or a free one.
 pub(crate) fn row_of(bytes: &[u8], uuid: Uuid) -> Option<Row> {
-    let of = |wanted: Uuid| (0..GPUS).find(|at| array(bytes, row(*at)) == wanted);
-    let at = row(of(uuid).or_else(|| of([0; 16]))?);
+    let find = |uuid: Uuid| (0..GPUS).find(|at| array(bytes, row(*at)) == uuid);
+    let at = row(find(uuid).or_else(|| find([0; 16]))?);
     Some(Row { uuid: at as u64, limit: at as u64 + 16 })
 }
 
-/// What a file says.
-pub(crate) fn understand(bytes: &[u8]) -> Ledger {
-    // How many slots were used is a claim too, and one that would save little.
-    let taken: Vec<usize> = (0..SLOTS).filter(|slot| short(bytes, SLOTS_AT + SLOT * slot) != 0).collect();
+/// Parses a file.
+pub(crate) fn parse(bytes: &[u8]) -> Ledger {
+    // The high-water mark is not used: it cannot be trusted, and would save little.
+    let taken: Vec<usize> = (0..SLOTS).filter(|slot| read_u32(bytes, SLOTS_AT + SLOT * slot) != 0).collect();
     let named = |at: &usize| array::<16>(bytes, row(*at)) != [0; 16];
     Ledger {
         boot: array(bytes, 24),
-        generation: long(bytes, 16),
-        faults: long(bytes, 48),
-        uncounted: long(bytes, 56),
-        hooks_missing: long(bytes, 64),
+        generation: read_u64(bytes, 16),
+        faults: read_u64(bytes, 48),
+        uncounted: read_u64(bytes, 56),
+        hooks_missing: read_u64(bytes, 64),
         gpus: (0..GPUS).filter(named).map(|at| gpu(bytes, at, &taken)).collect(),
         processes: taken.iter().map(|slot| process(bytes, SLOTS_AT + SLOT * slot)).collect(),
     }
 }
 
 fn gpu(bytes: &[u8], at: usize, taken: &[usize]) -> Gpu {
-    let of = |slot: &usize| long(bytes, USED + 8 * (SLOTS * at + slot));
+    let of = |slot: &usize| read_u64(bytes, USED + 8 * (SLOTS * at + slot));
     let by_process: Vec<u64> = taken.iter().map(of).collect();
     let at = row(at);
     Gpu {
         uuid: array(bytes, at),
-        limit: long(bytes, at + 16),
+        limit: read_u64(bytes, at + 16),
         used: by_process.iter().fold(0, |sum: u64, used| sum.saturating_add(*used)),
-        peak: long(bytes, at + 24),
-        denied: long(bytes, at + 32),
-        denied_bytes: long(bytes, at + 40),
-        last_denied: long(bytes, at + 48),
+        peak: read_u64(bytes, at + 24),
+        denied: read_u64(bytes, at + 32),
+        denied_bytes: read_u64(bytes, at + 40),
+        last_denied: read_u64(bytes, at + 48),
         by_process,
     }
 }
 
 fn process(bytes: &[u8], at: usize) -> Process {
     let name = array::<16>(bytes, at + 24);
-    let name = name.split(|letter| *letter == 0).next().unwrap_or_default();
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     Process {
-        pid: short(bytes, at),
-        start_ticks: long(bytes, at + 8),
-        namespace: long(bytes, at + 16),
+        pid: read_u32(bytes, at),
+        start_ticks: read_u64(bytes, at + 8),
+        namespace: read_u64(bytes, at + 16),
         name: String::from_utf8_lossy(name).into_owned(),
-        allocations: long(bytes, at + 40),
-        frees: long(bytes, at + 48),
-        denied: long(bytes, at + 56),
+        allocations: read_u64(bytes, at + 40),
+        frees: read_u64(bytes, at + 48),
+        denied: read_u64(bytes, at + 56),
     }
 }

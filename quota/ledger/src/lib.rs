@@ -1,7 +1,8 @@
-//! The file of a shared quota, version 1, from the side of whoever does not allocate: it is made and limited by whoever
-//! sets the quota, and read by whoever watches it. It is never mapped, since somebody could cut it short, and what it
-//! says is a claim of the processes that write it. `quota/src/region.rs` is the other side.
-#![expect(clippy::disallowed_methods, reason = "makes, changes and reads the file")]
+//! The file of a shared quota, version 1, for programs that do not allocate: those that set the quota create it and
+//! change its limits, and monitors read it. It is never mapped, because another process could truncate it, and its
+//! content cannot be trusted, because all processes of the quota write it. The library's side is in
+//! `quota/src/region.rs`.
+#![expect(clippy::disallowed_methods, reason = "creates, changes and reads the file")]
 
 mod layout;
 
@@ -14,12 +15,12 @@ use rustix::fs::OFlags;
 
 pub use layout::{GPUS, SIZE, SLOTS};
 
-/// A GPU's UUID, as the driver has it, without `GPU-` and minus signs.
+/// The UUID of a GPU in binary form, without `GPU-` and dashes.
 pub type Uuid = [u8; 16];
 
-/// A UUID as people and the driver write it, without what the driver puts before it (`GPU-`, `MIG-`).
+/// Formats a UUID as the driver does, but without its prefix (`GPU-`, `MIG-`).
 #[must_use]
-pub fn written(uuid: Uuid) -> String {
+pub fn format_uuid(uuid: Uuid) -> String {
     let number = u128::from_be_bytes(uuid);
     let part = |from: u32, bits: u32| number >> from & ((1 << bits) - 1);
     let (first, last) = (part(96, 32), part(0, 48));
@@ -29,67 +30,67 @@ pub fn written(uuid: Uuid) -> String {
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// What a file says.
+/// The content of a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
-    /// The boot that it is of; zeros where nobody has used it yet.
+    /// The boot id of its last use; zeros if it was never used.
     pub boot: Uuid,
-    /// How often all processes were forgotten, since the machine was restarted.
+    /// How often all processes were removed because of a reboot.
     pub generation: u64,
-    /// Faults of the library: it could not share the quota, or not write something down.
+    /// Faults of the library: it could not share the quota, or could not record an allocation.
     pub faults: u64,
-    /// Calls that were let through without being counted in bytes: memory of graphs and of other processes.
+    /// Calls whose memory was not counted in bytes: memory of graphs and of other processes.
     pub uncounted: u64,
-    /// Functions of the driver that the library should know and does not.
+    /// Functions of the driver that the library should hook but does not.
     pub hooks_missing: u64,
-    /// The GPUs that have a limit.
+    /// The GPUs with a limit.
     pub gpus: Vec<Gpu>,
-    /// The processes that have a place, dead ones too until another needs theirs.
+    /// The processes with a slot, including exited ones whose slot was not needed yet.
     pub processes: Vec<Process>,
 }
 
-/// A GPU, as a file has it.
+/// A GPU in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// Which.
+    /// Its UUID.
     pub uuid: Uuid,
-    /// How much all processes together may have.
+    /// The limit for all processes together, in bytes.
     pub limit: u64,
-    /// How much they have.
+    /// The memory of all processes, in bytes.
     pub used: u64,
-    /// How much they ever had.
+    /// The highest memory of all processes so far, in bytes.
     pub peak: u64,
-    /// Refused requests.
+    /// The number of refused requests.
     pub denied: u64,
-    /// What those asked for.
+    /// The bytes of all refused requests.
     pub denied_bytes: u64,
-    /// When the last was, in nanoseconds since 1970; 0 if none was.
+    /// The time of the last refusal, in nanoseconds since 1970; 0 if there was none.
     pub last_denied: u64,
-    /// What each process has, by its place among [`Ledger::processes`].
+    /// The memory of each process, by its index in [`Ledger::processes`].
     pub by_process: Vec<u64>,
 }
 
-/// A process, as a file has it.
+/// A process in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid in its own namespace.
+    /// The pid in its own namespace.
     pub pid: u32,
     /// When it started, in ticks since boot.
     pub start_ticks: u64,
-    /// The inode of its namespace of pids.
+    /// The inode of its PID namespace.
     pub namespace: u64,
-    /// Its name, as it was when it took its place.
+    /// Its name when it took its slot.
     pub name: String,
-    /// Granted requests.
+    /// The number of granted requests.
     pub allocations: u64,
-    /// What it gave back.
+    /// The number of frees.
     pub frees: u64,
-    /// Refused requests.
+    /// The number of refused requests.
     pub denied: u64,
 }
 
 impl Ledger {
-    /// Forgets who had what, as whoever uses a file of an earlier boot does.
+    /// Removes all processes and their memory, as the library does with a file of an earlier boot.
     pub fn forget(&mut self) {
         self.processes.clear();
         for gpu in &mut self.gpus {
@@ -99,86 +100,86 @@ impl Ledger {
     }
 }
 
-/// Why a file says nothing.
+/// Why a file is unusable.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum LedgerError {
     /// It cannot be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A FIFO, a device or a directory.
-    #[error("it is no regular file")]
+    /// It is a FIFO, a device or a directory.
+    #[error("it is not a regular file")]
     NoFile,
-    /// It ends before it should.
-    #[error("it has {0} bytes where {SIZE} are needed")]
+    /// It is too short.
+    #[error("it has {0} bytes, but {SIZE} are required")]
     Short(u64),
-    /// It begins with something else.
-    #[error("it is no quota")]
+    /// Its header is not that of a quota file.
+    #[error("it is not a quota file")]
     NoQuota,
-    /// Of a version that is not known here.
-    #[error("it is of version {0}, not 1")]
+    /// Its version is unknown.
+    #[error("it has version {0}, not 1")]
     Version(u32),
-    /// It has no row for this GPU, and none left.
-    #[error("it has no room for another GPU")]
+    /// It has no row for this GPU, and no free one.
+    #[error("it has no free row for another GPU")]
     Full,
 }
 
-/// Makes a file with these limits, for processes to share. It must not be there yet; whoever calls chooses its owner
-/// and mode afterwards.
+/// Creates a file with these limits, for processes to share. Fails if it exists. The caller sets owner and mode
+/// afterwards.
 ///
 /// # Errors
-/// Where it cannot be made, or there are more GPUs than it has rows for.
-pub fn create(path: &Path, limits: &[(Uuid, u64)]) -> Result<(), Fault> {
-    let bytes = layout::blank(limits).ok_or(Fault::Full)?;
+/// If it cannot be created, or if there are more GPUs than rows.
+pub fn create(path: &Path, limits: &[(Uuid, u64)]) -> Result<(), LedgerError> {
+    let bytes = layout::blank(limits).ok_or(LedgerError::Full)?;
     let file = OpenOptions::new().write(true).create_new(true).mode(0o660).open(path)?;
     Ok(file.write_all_at(&bytes, 0)?)
 }
 
-/// Changes a GPU's limit; it holds from the next request on.
+/// Changes the limit of a GPU, from the next request on.
 ///
 /// # Errors
-/// Where the file is no quota, or does not know the GPU and has no row left.
-pub fn set_limit(path: &Path, uuid: Uuid, limit: u64) -> Result<(), Fault> {
+/// If the file is not a quota file, or has no row for the GPU and no free one.
+pub fn set_limit(path: &Path, uuid: Uuid, limit: u64) -> Result<(), LedgerError> {
     let file = open(path, OpenOptions::new().read(true).write(true))?;
-    // Processes take rows for GPUs under the same lock.
+    // The library assigns rows to GPUs under the same lock.
     file.lock()?;
-    let bytes = whole(&file)?;
-    let row = layout::row_of(&bytes, uuid).ok_or(Fault::Full)?;
-    // The name last: a row without one is free, so a row that has one has a limit.
+    let bytes = read_whole(&file)?;
+    let row = layout::row_of(&bytes, uuid).ok_or(LedgerError::Full)?;
+    // The UUID last: it marks the row as used, and a used row needs a limit.
     file.write_all_at(&limit.to_le_bytes(), row.limit)?;
     Ok(file.write_all_at(&uuid, row.uuid)?)
 }
 
-/// Reads a file, whatever stands in it.
+/// Reads a file.
 ///
 /// # Errors
-/// Where it is no quota.
-pub fn read(path: &Path) -> Result<Ledger, Fault> {
+/// If it is not a quota file.
+pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
     read_open(&open(path, OpenOptions::new().read(true))?)
 }
 
-/// Reads an open file, whatever stands in it.
+/// Reads an open file.
 ///
 /// # Errors
-/// Where it is no quota.
-pub fn read_open(file: &File) -> Result<Ledger, Fault> {
-    Ok(layout::understand(&whole(file)?))
+/// If it is not a quota file.
+pub fn read_open(file: &File) -> Result<Ledger, LedgerError> {
+    Ok(layout::parse(&read_whole(file)?))
 }
 
-/// Opens a regular file, not through a link, and without waiting for whoever is at a FIFO's other end.
-fn open(path: &Path, how: &mut OpenOptions) -> Result<File, Fault> {
+/// Opens a regular file; not through a symbolic link, and without blocking on a FIFO.
+fn open(path: &Path, options: &mut OpenOptions) -> Result<File, LedgerError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = how.custom_flags(flags.bits().cast_signed()).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(Fault::NoFile) }
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(LedgerError::NoFile) }
 }
 
-/// The bytes of a file that is long enough and begins as a quota does.
-fn whole(file: &File) -> Result<Vec<u8>, Fault> {
+/// Reads the bytes of a file, and checks its length and header.
+fn read_whole(file: &File) -> Result<Vec<u8>, LedgerError> {
     let mut bytes = vec![0; SIZE];
     let mut read = 0;
-    // It may be cut short between any two reads; then it is too short, and no more.
+    // A truncation between two reads only makes it too short.
     while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
         match file.read_at(rest, read as u64)? {
-            0 => return Err(Fault::Short(read as u64)),
+            0 => return Err(LedgerError::Short(read as u64)),
             more => read += more,
         }
     }

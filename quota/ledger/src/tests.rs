@@ -1,4 +1,4 @@
-//! Files that are made, limited and read; and files that are none.
+//! Tests of files that are created, limited and read, and of files that are not quota files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use super::*;
 const FIRST: Uuid = [1; 16];
 const SECOND: Uuid = [2; 16];
 
-fn made(limits: &[(Uuid, u64)]) -> (TempDir, PathBuf) {
+fn create_file(limits: &[(Uuid, u64)]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("quota");
     create(&path, limits).unwrap();
@@ -25,8 +25,8 @@ fn limits(path: &Path) -> Vec<(Uuid, u64)> {
 }
 
 #[test]
-fn what_is_made_is_read() {
-    let (_directory, path) = made(&[(FIRST, 100), (SECOND, UNLIMITED)]);
+fn created_file_is_read_back() {
+    let (_directory, path) = create_file(&[(FIRST, 100), (SECOND, UNLIMITED)]);
     assert_eq!(limits(&path), [(FIRST, 100), (SECOND, UNLIMITED)]);
     let ledger = read(&path).unwrap();
     assert_eq!(ledger.processes, []);
@@ -35,32 +35,32 @@ fn what_is_made_is_read() {
 }
 
 #[test]
-fn nothing_is_made_over_what_is_there() {
-    let (_directory, path) = made(&[(FIRST, 100)]);
-    assert!(matches!(create(&path, &[]), Err(Fault::Io(_))));
+fn existing_file_is_not_overwritten() {
+    let (_directory, path) = create_file(&[(FIRST, 100)]);
+    assert!(matches!(create(&path, &[]), Err(LedgerError::Io(_))));
     assert_eq!(limits(&path), [(FIRST, 100)]);
 }
 
 #[test]
-fn limits_change_and_rows_are_added_while_there_is_room() {
-    let (_directory, path) = made(&[(FIRST, 100)]);
+fn limits_change_and_rows_are_added_until_full() {
+    let (_directory, path) = create_file(&[(FIRST, 100)]);
     set_limit(&path, FIRST, 50).unwrap();
     set_limit(&path, SECOND, 70).unwrap();
     assert_eq!(limits(&path), [(FIRST, 50), (SECOND, 70)]);
     for more in 3..=16 {
         set_limit(&path, [more; 16], 1).unwrap();
     }
-    assert!(matches!(set_limit(&path, [17; 16], 1), Err(Fault::Full)));
+    assert!(matches!(set_limit(&path, [17; 16], 1), Err(LedgerError::Full)));
     set_limit(&path, [16; 16], 2).unwrap();
     let many: Vec<(Uuid, u64)> = (1..=17).map(|at| ([at; 16], 1)).collect();
-    assert!(matches!(create(&path.with_extension("more"), &many), Err(Fault::Full)));
+    assert!(matches!(create(&path.with_extension("more"), &many), Err(LedgerError::Full)));
 }
 
 #[test]
-fn claims_are_read_as_they_stand() {
-    let (_directory, path) = made(&[(FIRST, 100)]);
+fn implausible_values_are_read_unchanged() {
+    let (_directory, path) = create_file(&[(FIRST, 100)]);
     let mut bytes = fs::read(&path).unwrap();
-    // Two processes, one of which claims more than there is; a name that is no text.
+    // Two processes, one with more than all memory; their names are not UTF-8.
     for (slot, pid, used) in [(0, 7u32, u64::MAX), (127, u32::MAX, 5)] {
         let at = 128 + 64 * 16 + 64 * slot;
         bytes[at..at + 4].copy_from_slice(&pid.to_le_bytes());
@@ -68,7 +68,7 @@ fn claims_are_read_as_they_stand() {
         let at = 128 + 64 * 16 + 64 * 128 + 8 * slot;
         bytes[at..at + 8].copy_from_slice(&used.to_le_bytes());
     }
-    // So many slots cannot be.
+    // The high-water mark is impossible.
     bytes[40..44].fill(0xff);
     fs::write(&path, &bytes).unwrap();
     let ledger = read(&path).unwrap();
@@ -80,14 +80,14 @@ fn claims_are_read_as_they_stand() {
 }
 
 #[test]
-fn a_uuid_is_written_as_the_driver_writes_it() {
+fn uuid_is_formatted_like_the_driver() {
     let uuid = *b"\x0a\x0b\x0c\x0d\x0e\x0f\x40\x01\x80\x02\xff\x03\x04\x05\x06\x07";
-    assert_eq!(written(uuid), "0a0b0c0d-0e0f-4001-8002-ff0304050607");
+    assert_eq!(format_uuid(uuid), "0a0b0c0d-0e0f-4001-8002-ff0304050607");
 }
 
 #[test]
-fn what_is_no_quota_is_refused() {
-    let (directory, path) = made(&[(FIRST, 100)]);
+fn invalid_file_is_refused() {
+    let (directory, path) = create_file(&[(FIRST, 100)]);
     let good = fs::read(&path).unwrap();
     let changed = |at: usize, byte: u8| {
         let mut bytes = good.clone();
@@ -95,14 +95,14 @@ fn what_is_no_quota_is_refused() {
         bytes
     };
     for (bytes, expected) in [
-        (Vec::new(), "it has 0 bytes where 25728 are needed"),
-        (good[..100].to_vec(), "it has 100 bytes where 25728 are needed"),
-        (good[..25_727].to_vec(), "it has 25727 bytes where 25728 are needed"),
-        (vec![0; 25_728], "it is no quota"),
-        (changed(0, b'X'), "it is no quota"),
-        (changed(12, 0), "it is no quota"),
-        (changed(8, 2), "it is of version 2, not 1"),
-        (changed(11, 0xff), "it is of version 4278190081, not 1"),
+        (Vec::new(), "it has 0 bytes, but 25728 are required"),
+        (good[..100].to_vec(), "it has 100 bytes, but 25728 are required"),
+        (good[..25_727].to_vec(), "it has 25727 bytes, but 25728 are required"),
+        (vec![0; 25_728], "it is not a quota file"),
+        (changed(0, b'X'), "it is not a quota file"),
+        (changed(12, 0), "it is not a quota file"),
+        (changed(8, 2), "it has version 2, not 1"),
+        (changed(11, 0xff), "it has version 4278190081, not 1"),
     ] {
         fs::write(&path, bytes).unwrap();
         assert_eq!(read(&path).unwrap_err().to_string(), expected);
@@ -111,20 +111,20 @@ fn what_is_no_quota_is_refused() {
     let mut longer = good.clone();
     longer.extend_from_slice(&[0xff; 100]);
     fs::write(&path, longer).unwrap();
-    assert_eq!(limits(&path), [(FIRST, 100)], "what follows is of no concern");
+    assert_eq!(limits(&path), [(FIRST, 100)], "trailing bytes are ignored");
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
-    assert!(matches!(read(&link), Err(Fault::Io(_))), "a link");
+    assert!(matches!(read(&link), Err(LedgerError::Io(_))), "a symbolic link");
     let fifo = directory.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    assert!(matches!(read(&fifo), Err(Fault::NoFile)), "nobody is at its other end");
-    assert!(matches!(read(directory.path()), Err(Fault::NoFile)));
-    assert!(matches!(read(&directory.path().join("none")), Err(Fault::Io(_))));
+    assert!(matches!(read(&fifo), Err(LedgerError::NoFile)), "a FIFO without a writer");
+    assert!(matches!(read(directory.path()), Err(LedgerError::NoFile)));
+    assert!(matches!(read(&directory.path().join("none")), Err(LedgerError::Io(_))));
 }
 
 #[test]
-fn a_file_that_is_cut_short_while_it_is_read_harms_nobody() {
-    let (_directory, path) = made(&[(FIRST, 100)]);
+fn truncation_during_a_read_is_an_error_only() {
+    let (_directory, path) = create_file(&[(FIRST, 100)]);
     let good = fs::read(&path).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -139,7 +139,7 @@ fn a_file_that_is_cut_short_while_it_is_read_harms_nobody() {
         while (whole < 100 || short < 100) && other.is_none() {
             match read(&path) {
                 Ok(_) => whole += 1,
-                Err(Fault::Short(_) | Fault::NoQuota) => short += 1,
+                Err(LedgerError::Short(_) | LedgerError::NoQuota) => short += 1,
                 Err(fault) => other = Some(fault.to_string()),
             }
         }

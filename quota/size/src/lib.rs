@@ -1,5 +1,5 @@
-//! Sizes of memory: as people write and read them everywhere, and as variables of the quota library have them, which are
-//! those of cuda-wrapper. Pure, and used inside others' programs, so it cannot fail but by saying so.
+//! Memory sizes, in the form of flags, rules and reports, and in the form of the quota library's variables (those of
+//! cuda-wrapper). Pure. It is used inside other programs, so it returns errors and never panics.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,17 +8,17 @@
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::arithmetic_side_effects,
-    reason = "nothing in here may end its host"
+    reason = "a panic would end the host program"
 )]
 
-mod people;
+mod human;
 
-pub use people::{Bytes, SizeError, size, split};
+pub use human::{Bytes, SizeError, size, split};
 
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// The value of a variable, where `unlimited` means all there are.
+/// Parses the value of a limit variable; `unlimited` means no limit.
 #[must_use]
 pub fn limit(text: &str) -> Option<u64> {
     match bytes(text) {
@@ -27,10 +27,10 @@ pub fn limit(text: &str) -> Option<u64> {
     }
 }
 
-/// The value of a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB` (powers of ten).
+/// Parses the value of a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB` (powers of ten).
 #[must_use]
 pub fn bytes(text: &str) -> Option<u64> {
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;
     let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn variable_values_are_parsed() {
         for (text, expected) in [
             ("4217928960", Some(4_217_928_960)),
             ("1", Some(1)),

@@ -1,25 +1,30 @@
-//! Arrays, mipmapped or not, in both versions.
+//! Hooks of arrays, mipmapped or not, in both versions of the interface.
 
 use std::ffi::c_uint;
 
-use super::{given, hooks, told, vmm};
+use super::{hooks, read_input, read_output, vmm};
 use crate::abi::{
     Address, Array3dDescriptor, ArrayDescriptor, Code, OldArray3dDescriptor, OldArrayDescriptor,
 };
-use crate::account::{Belongs, allocate, free};
-use crate::life;
-use crate::shield::Ask;
+use crate::account::{Ownership, allocate, free};
+use crate::panic_guard::DriverCall;
 use crate::sizes::Shape;
+use crate::state;
 
-fn create<F: Fn() -> Code>(ask: &Ask<F>, out: *const Address, shape: Option<Shape>, levels: u32) -> Code {
-    let Some((life, shape)) = life::get().zip(shape) else { return ask.now() };
+fn create<F: Fn() -> Code>(
+    call: &DriverCall<F>,
+    out: *const Address,
+    shape: Option<Shape>,
+    levels: u32,
+) -> Code {
+    let Some((state, shape)) = state::get().zip(shape) else { return call.result() };
     let bytes = shape.bytes(levels);
-    // SAFETY: asked for once the driver succeeded.
-    allocate(ask, (life, life.current_gpu(), Belongs::ToContext), bytes, || unsafe { told(out) })
+    // SAFETY: called only after the driver succeeded.
+    allocate(call, (state, state.current_gpu(), Ownership::Context), bytes, || unsafe { read_output(out) })
 }
 
-fn destroy<F: Fn() -> Code>(ask: &Ask<F>, array: Address) -> Code {
-    let answer = free(ask, array);
+fn destroy<F: Fn() -> Code>(call: &DriverCall<F>, array: Address) -> Code {
+    let answer = free(call, array);
     if answer.is_success() {
         vmm::array_is_gone(array);
     }
@@ -27,9 +32,9 @@ fn destroy<F: Fn() -> Code>(ask: &Ask<F>, array: Address) -> Code {
 }
 
 impl From<&ArrayDescriptor> for Shape {
-    fn from(of: &ArrayDescriptor) -> Self {
-        let (width, height) = (of.width as u64, of.height as u64);
-        Self { width, height, depth: 0, format: of.format, channels: of.channels, flags: 0 }
+    fn from(descriptor: &ArrayDescriptor) -> Self {
+        let (width, height) = (descriptor.width as u64, descriptor.height as u64);
+        Self { width, height, depth: 0, format: descriptor.format, channels: descriptor.channels, flags: 0 }
     }
 }
 
@@ -55,26 +60,26 @@ impl From<&OldArray3dDescriptor> for Shape {
 }
 
 hooks! { of CUDA:
-    cuArrayCreate_v2(out: *mut Address, descriptor: *const ArrayDescriptor) |ask| {
+    cuArrayCreate_v2(out: *mut Address, descriptor: *const ArrayDescriptor) |call| {
         // SAFETY: the driver reads it too.
-        create(ask, out, unsafe { given(descriptor) }.map(Shape::from), 1)
+        create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
-    cuArray3DCreate_v2(out: *mut Address, descriptor: *const Array3dDescriptor) |ask| {
+    cuArray3DCreate_v2(out: *mut Address, descriptor: *const Array3dDescriptor) |call| {
         // SAFETY: the driver reads it too.
-        create(ask, out, unsafe { given(descriptor) }.map(Shape::from), 1)
+        create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
-    cuMipmappedArrayCreate(out: *mut Address, descriptor: *const Array3dDescriptor, levels: c_uint) |ask| {
+    cuMipmappedArrayCreate(out: *mut Address, descriptor: *const Array3dDescriptor, levels: c_uint) |call| {
         // SAFETY: the driver reads it too.
-        create(ask, out, unsafe { given(descriptor) }.map(Shape::from), levels)
+        create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), levels)
     }
-    cuArrayDestroy(array: Address) |ask| { destroy(ask, array) }
-    cuMipmappedArrayDestroy(array: Address) |ask| { destroy(ask, array) }
-    cuArrayCreate(out: *mut Address, descriptor: *const OldArrayDescriptor) |ask| {
+    cuArrayDestroy(array: Address) |call| { destroy(call, array) }
+    cuMipmappedArrayDestroy(array: Address) |call| { destroy(call, array) }
+    cuArrayCreate(out: *mut Address, descriptor: *const OldArrayDescriptor) |call| {
         // SAFETY: the driver reads it too.
-        create(ask, out, unsafe { given(descriptor) }.map(Shape::from), 1)
+        create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
-    cuArray3DCreate(out: *mut Address, descriptor: *const OldArray3dDescriptor) |ask| {
+    cuArray3DCreate(out: *mut Address, descriptor: *const OldArray3dDescriptor) |call| {
         // SAFETY: the driver reads it too.
-        create(ask, out, unsafe { given(descriptor) }.map(Shape::from), 1)
+        create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
 }

@@ -1,45 +1,46 @@
-//! What ends contexts, and with them their memory. What was made by handle or in the order of a stream outlives a context
-//! (`cuCtxDestroy` says so); whether it outlives the reset of a GPU nobody says, so the driver is asked.
+//! Hooks of calls that end contexts, and with them their memory. Memory with handles and memory of pools outlives a
+//! context (see `cuCtxDestroy`). The documentation does not say whether it outlives the reset of a GPU, so the driver
+//! is asked.
 
 use super::hooks;
 use crate::abi::{Code, Device, Handle};
-use crate::account::{Ending, end};
+use crate::account::{ContextEnd, end};
 use crate::driver;
-use crate::shield::Ask;
+use crate::panic_guard::DriverCall;
 
-fn destroy<F: Fn() -> Code>(ask: &Ask<F>, context: Handle) -> Code {
-    end(ask, Some(Ending { context, pools_of: None, doubtful: false }), || true)
+fn destroy<F: Fn() -> Code>(call: &DriverCall<F>, context: Handle) -> Code {
+    end(call, Some(ContextEnd { context, pools_of: None, verify: false }), || true)
 }
 
-/// A context that may be used by others still.
-fn detach<F: Fn() -> Code>(ask: &Ask<F>, context: Handle) -> Code {
-    end(ask, Some(Ending { context, pools_of: None, doubtful: true }), || true)
+/// A context that may still be used elsewhere.
+fn detach<F: Fn() -> Code>(call: &DriverCall<F>, context: Handle) -> Code {
+    end(call, Some(ContextEnd { context, pools_of: None, verify: true }), || true)
 }
 
-fn primary(device: Device) -> Option<Ending> {
+fn primary(device: Device) -> Option<ContextEnd> {
     let context = driver::primary_context(device)?;
-    Some(Ending { context, pools_of: Some(device), doubtful: false })
+    Some(ContextEnd { context, pools_of: Some(device), verify: false })
 }
 
-fn reset<F: Fn() -> Code>(ask: &Ask<F>, device: Device) -> Code {
-    end(ask, primary(device), || true)
+fn reset<F: Fn() -> Code>(call: &DriverCall<F>, device: Device) -> Code {
+    end(call, primary(device), || true)
 }
 
-/// Ends the context only if nobody uses it any more.
-fn release<F: Fn() -> Code>(ask: &Ask<F>, device: Device) -> Code {
-    end(ask, primary(device), || !driver::primary_is_active(device))
+/// Ends the context only with its last user.
+fn release<F: Fn() -> Code>(call: &DriverCall<F>, device: Device) -> Code {
+    end(call, primary(device), || !driver::primary_is_active(device))
 }
 
 hooks! { of CUDA:
-    cuCtxDestroy_v2(context: Handle) |ask| { destroy(ask, context) }
-    cuCtxDestroy(context: Handle) |ask| { destroy(ask, context) }
-    cuCtxDetach(context: Handle) |ask| { detach(ask, context) }
-    cuDevicePrimaryCtxReset_v2(device: Device) |ask| { reset(ask, device) }
-    cuDevicePrimaryCtxReset(device: Device) |ask| { reset(ask, device) }
-    cuDevicePrimaryCtxRelease_v2(device: Device) |ask| { release(ask, device) }
-    cuDevicePrimaryCtxRelease(device: Device) |ask| { release(ask, device) }
-    cuGreenCtxDestroy(green: Handle) |ask| {
+    cuCtxDestroy_v2(context: Handle) |call| { destroy(call, context) }
+    cuCtxDestroy(context: Handle) |call| { destroy(call, context) }
+    cuCtxDetach(context: Handle) |call| { detach(call, context) }
+    cuDevicePrimaryCtxReset_v2(device: Device) |call| { reset(call, device) }
+    cuDevicePrimaryCtxReset(device: Device) |call| { reset(call, device) }
+    cuDevicePrimaryCtxRelease_v2(device: Device) |call| { release(call, device) }
+    cuDevicePrimaryCtxRelease(device: Device) |call| { release(call, device) }
+    cuGreenCtxDestroy(green: Handle) |call| {
         let context = driver::context_of_green(green);
-        end(ask, context.map(|context| Ending { context, pools_of: None, doubtful: true }), || true)
+        end(call, context.map(|context| ContextEnd { context, pools_of: None, verify: true }), || true)
     }
 }

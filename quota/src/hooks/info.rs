@@ -1,63 +1,64 @@
-//! How much memory there is: no more than the quota, so that programs which take all that there is take what they may.
+//! Hooks of queries for the size of memory. They return at most the quota, for programs that allocate all memory they
+//! see.
 
 use std::ffi::c_uint;
 
 use super::hooks;
 use crate::abi::{Code, Device};
-use crate::life::{self, Life};
-use crate::shield::Ask;
+use crate::panic_guard::DriverCall;
+use crate::state::{self, ProcessState};
 
-/// Makes a figure of the caller's no larger than this. Null is a figure that was not asked for.
+/// Reduces a value of the caller to `most`. Null is a value that was not requested.
 ///
 /// # Safety
-/// Null, or the driver has put a figure there.
-unsafe fn lessen<T: Copy + PartialOrd + TryFrom<u64>>(figure: *mut T, most: u64) {
-    // SAFETY: as the caller says.
+/// Null, or a value that the driver has written.
+unsafe fn limit_to<T: Copy + PartialOrd + TryFrom<u64>>(figure: *mut T, most: u64) {
+    // SAFETY: guaranteed by the caller.
     let Some(figure) = (unsafe { figure.as_mut() }) else { return };
-    // What is too large for the type is no limit to it.
+    // A limit too large for the type does not reduce the value.
     if let Some(most) = T::try_from(most).ok().filter(|most| most < figure) {
         *figure = most;
     }
 }
 
 fn info<F: Fn() -> Code, T: Copy + PartialOrd + TryFrom<u64>>(
-    ask: &Ask<F>,
+    call: &DriverCall<F>,
     free: *mut T,
     total: *mut T,
 ) -> Code {
-    let answer = ask.now();
+    let answer = call.result();
     if answer.is_success()
-        && let Some(gpu) = life::get().and_then(Life::current_gpu)
+        && let Some(gpu) = state::get().and_then(ProcessState::current_gpu)
     {
         gpu.open();
         let (limit, used) = gpu.view();
         // SAFETY: the driver succeeded.
         unsafe {
-            lessen(free, limit.saturating_sub(used));
-            lessen(total, limit);
+            limit_to(free, limit.saturating_sub(used));
+            limit_to(total, limit);
         }
     }
     answer
 }
 
 fn total<F: Fn() -> Code, T: Copy + PartialOrd + TryFrom<u64>>(
-    ask: &Ask<F>,
+    call: &DriverCall<F>,
     total: *mut T,
     device: Device,
 ) -> Code {
-    let answer = ask.now();
+    let answer = call.result();
     if answer.is_success()
-        && let Some(gpu) = life::get().and_then(|life| life.gpu(device))
+        && let Some(gpu) = state::get().and_then(|state| state.gpu(device))
     {
         // SAFETY: the driver succeeded.
-        unsafe { lessen(total, gpu.view().0) };
+        unsafe { limit_to(total, gpu.view().0) };
     }
     answer
 }
 
 hooks! { of CUDA:
-    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |ask| { info(ask, free, total) }
-    cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) |ask| { info(ask, free, total) }
-    cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) |ask| { total(ask, bytes, device) }
-    cuDeviceTotalMem(bytes: *mut c_uint, device: Device) |ask| { total(ask, bytes, device) }
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |call| { info(call, free, total) }
+    cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) |call| { info(call, free, total) }
+    cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) |call| { total(call, bytes, device) }
+    cuDeviceTotalMem(bytes: *mut c_uint, device: Device) |call| { total(call, bytes, device) }
 }

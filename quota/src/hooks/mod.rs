@@ -1,36 +1,36 @@
-//! The hooks: every function of the driver's that is answered here. Each hands its caller's question on, and decides
-//! nothing that could be decided elsewhere.
+//! The hooks: all functions of the driver that this library replaces. Each passes on its caller's arguments and leaves
+//! all decisions to other modules.
 
 mod arrays;
 mod contexts;
-mod elsewhere;
 mod info;
 mod nvml;
 mod plain;
 pub(crate) mod pools;
 mod streams;
+mod uncounted_memory;
 mod vmm;
 
 use std::ffi::{CStr, c_char};
 use std::io::Write;
 
-use crate::doors;
+use crate::interposition;
 use crate::symbol::Symbol;
 
-/// Exports functions of these names in front of the driver's, and lists them.
+/// Exports hooks with these names, and lists them.
 macro_rules! hooks {
-    (of $library:ident: $($name:ident($($arg:ident: $type:ty),* $(,)?) |$ask:ident| $answer:block)*) => {
+    (of $library:ident: $($name:ident($($arg:ident: $type:ty),* $(,)?) |$call:ident| $answer:block)*) => {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($arg: $type),*) -> $crate::abi::Code {
-                // SAFETY: the type is that of the driver's header, as it is here.
+                // SAFETY: the type is that of the driver's header.
                 let driver = unsafe {
                     symbols::$name.function::<unsafe extern "C" fn($($type),*) -> $crate::abi::Code>()
                 };
                 let Some(driver) = driver else { return $crate::abi::Code::NOT_SUPPORTED };
-                // SAFETY: the caller asked this of the driver, with these arguments.
-                let $ask = &$crate::shield::Ask::new(stringify!($name), || unsafe { driver($($arg),*) });
-                $crate::shield::shield($ask, || $answer)
+                // SAFETY: the caller's own call of the driver, with its arguments.
+                let $call = &$crate::panic_guard::DriverCall::new(stringify!($name), || unsafe { driver($($arg),*) });
+                $crate::panic_guard::guard($call, || $answer)
             }
         )*
 
@@ -44,14 +44,14 @@ macro_rules! hooks {
             );)*
         }
 
-        /// The functions that are answered here.
+        /// The functions that are hooked here.
         pub(crate) static HOOKS: &[&$crate::symbol::Symbol] = &[$(&symbols::$name),*];
     };
 }
 
 pub(crate) use hooks;
 
-/// All functions of the driver proper that are answered here.
+/// All hooked functions of the CUDA driver.
 pub(crate) fn of_cuda() -> impl Iterator<Item = &'static Symbol> {
     [
         plain::HOOKS,
@@ -61,15 +61,15 @@ pub(crate) fn of_cuda() -> impl Iterator<Item = &'static Symbol> {
         arrays::HOOKS,
         contexts::HOOKS,
         info::HOOKS,
-        elsewhere::HOOKS,
-        doors::HOOKS,
+        uncounted_memory::HOOKS,
+        interposition::HOOKS,
     ]
     .into_iter()
     .flatten()
     .copied()
 }
 
-/// The function of this name, if it is answered here.
+/// The hooked function with this name.
 pub(crate) fn named(name: &CStr) -> Option<&'static Symbol> {
     let mut of_cuda = of_cuda();
     of_cuda
@@ -77,12 +77,12 @@ pub(crate) fn named(name: &CStr) -> Option<&'static Symbol> {
         .or_else(|| nvml::HOOKS.iter().copied().find(|hook| hook.name == name))
 }
 
-/// How many newer versions of these functions the driver has that are not answered here.
+/// The number of newer versions of hooked functions in the driver that are not hooked.
 pub(crate) fn unknown() -> u64 {
     let newer = |hook: &&Symbol| {
         let name = hook.name.to_str().unwrap_or_default();
         let (name, threads) = name.strip_suffix("_ptsz").map_or((name, ""), |name| (name, "_ptsz"));
-        let base = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let base = name.trim_end_matches(|char: char| char.is_ascii_digit());
         let base = base.strip_suffix("_v").unwrap_or(name);
         let mut buffer = [0; 64];
         (2..=5).any(|version| {
@@ -95,23 +95,23 @@ pub(crate) fn unknown() -> u64 {
     u64::try_from(of_cuda().filter(newer).count()).unwrap_or(0)
 }
 
-/// What a caller hands over to be read; null is `None`.
+/// Reads a caller's argument; `None` for null.
 ///
 /// # Safety
-/// Null, or it points to what the driver's header says for as long as the call lasts.
-unsafe fn given<'a, T>(pointer: *const T) -> Option<&'a T> {
-    // SAFETY: the caller of the driver vouches for it.
+/// Null, or valid as the driver's header requires, for the duration of the call.
+unsafe fn read_input<'a, T>(pointer: *const T) -> Option<&'a T> {
+    // SAFETY: guaranteed by the caller of the driver.
     unsafe { pointer.as_ref() }
 }
 
-/// What the driver has just put at the caller's.
+/// Reads what the driver has written for its caller.
 ///
 /// # Safety
-/// The driver succeeded, so there is a place, and something in it.
-unsafe fn told<T: Copy>(place: *const T) -> T {
-    // SAFETY: the caller of this vouches for it.
+/// The driver succeeded, so the pointer is valid and initialized.
+unsafe fn read_output<T: Copy>(place: *const T) -> T {
+    // SAFETY: guaranteed by the caller.
     unsafe { place.read_unaligned() }
 }
 
-/// A name as C has it.
+/// A C string.
 pub(crate) type Name = *const c_char;

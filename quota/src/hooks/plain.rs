@@ -1,48 +1,49 @@
-//! Memory of a context: plain, in rows, managed; and the first version, whose addresses have 32 bits.
+//! Hooks of a context's memory: linear, pitched and managed, and the first version with 32-bit addresses.
 
 use std::ffi::c_uint;
 
-use super::{hooks, told};
+use super::{hooks, read_output};
 use crate::abi::{Address, Code, OldAddress};
-use crate::account::{Belongs, allocate, allocate_rows, free};
-use crate::shield::Ask;
-use crate::{life, start};
+use crate::account::{Ownership, allocate, allocate_rows, free};
+use crate::panic_guard::DriverCall;
+use crate::{start, state};
 
-fn plain<F: Fn() -> Code>(ask: &Ask<F>, bytes: u64, given: impl FnOnce() -> Address) -> Code {
-    match life::get() {
-        Some(life) => allocate(ask, (life, life.current_gpu(), Belongs::ToContext), bytes, given),
-        None => ask.now(),
+fn plain<F: Fn() -> Code>(call: &DriverCall<F>, bytes: u64, read_result: impl FnOnce() -> Address) -> Code {
+    match state::get() {
+        Some(state) => allocate(call, (state, state.current_gpu(), Ownership::Context), bytes, read_result),
+        None => call.result(),
     }
 }
 
 hooks! { of CUDA:
-    cuMemAlloc_v2(out: *mut Address, bytes: usize) |ask| {
-        // SAFETY: asked for once the driver succeeded.
-        plain(ask, bytes as u64, || unsafe { told(out) })
+    cuMemAlloc_v2(out: *mut Address, bytes: usize) |call| {
+        // SAFETY: called only after the driver succeeded.
+        plain(call, bytes as u64, || unsafe { read_output(out) })
     }
-    cuMemAllocManaged(out: *mut Address, bytes: usize, flags: c_uint) |ask| {
+    cuMemAllocManaged(out: *mut Address, bytes: usize, flags: c_uint) |call| {
         if start::settings().managed_free {
-            return ask.now();
+            return call.result();
         }
-        // SAFETY: asked for once the driver succeeded.
-        plain(ask, bytes as u64, || unsafe { told(out) })
+        // SAFETY: called only after the driver succeeded.
+        plain(call, bytes as u64, || unsafe { read_output(out) })
     }
-    cuMemAllocPitch_v2(out: *mut Address, row: *mut usize, width: usize, height: usize, element: c_uint) |ask| {
-        // SAFETY: asked for once the driver succeeded.
-        let given = || unsafe { (told(out), (told(row) as u64).saturating_mul(height as u64)) };
-        allocate_rows(ask, (width as u64, height as u64), given)
+    cuMemAllocPitch_v2(out: *mut Address, row: *mut usize, width: usize, height: usize, element: c_uint) |call| {
+        // SAFETY: called only after the driver succeeded.
+        let read_result = || unsafe { (read_output(out), (read_output(row) as u64).saturating_mul(height as u64)) };
+        allocate_rows(call, (width as u64, height as u64), read_result)
     }
-    cuMemFree_v2(address: Address) |ask| { free(ask, address) }
-    cuMemAlloc(out: *mut OldAddress, bytes: c_uint) |ask| {
-        // SAFETY: asked for once the driver succeeded.
-        plain(ask, bytes.into(), || unsafe { told(out) }.into())
+    cuMemFree_v2(address: Address) |call| { free(call, address) }
+    cuMemAlloc(out: *mut OldAddress, bytes: c_uint) |call| {
+        // SAFETY: called only after the driver succeeded.
+        plain(call, bytes.into(), || unsafe { read_output(out) }.into())
     }
     cuMemAllocPitch(
         out: *mut OldAddress, row: *mut c_uint, width: c_uint, height: c_uint, element: c_uint
-    ) |ask| {
-        // SAFETY: asked for once the driver succeeded.
-        let given = || unsafe { (told(out).into(), u64::from(told(row)).saturating_mul(height.into())) };
-        allocate_rows(ask, (width.into(), height.into()), given)
+    ) |call| {
+        // SAFETY: called only after the driver succeeded.
+        let read_result =
+            || unsafe { (read_output(out).into(), u64::from(read_output(row)).saturating_mul(height.into())) };
+        allocate_rows(call, (width.into(), height.into()), read_result)
     }
-    cuMemFree(address: OldAddress) |ask| { free(ask, address.into()) }
+    cuMemFree(address: OldAddress) |call| { free(call, address.into()) }
 }

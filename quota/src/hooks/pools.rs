@@ -1,50 +1,50 @@
-//! Pools: which GPU each gives memory of. What a pool keeps in reserve is not charged.
+//! Hooks of pools, to know the GPU of each. Memory that a pool keeps in reserve is not charged.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;
 
-use super::{given, hooks, told};
+use super::{hooks, read_input, read_output};
 use crate::abi::{Code, Device, Handle, Location, Properties};
-use crate::life;
-use crate::shield::Ask;
+use crate::panic_guard::DriverCall;
+use crate::state;
 
-/// Where the memory of a pool is.
+/// The location of a pool's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PoolLocation {
     Gpu(Device),
-    /// Wherever it is needed; charged to the GPU that asks.
+    /// Managed memory; charged to the GPU of the allocation.
     Managed,
     Host,
 }
 
-/// All pools that were seen.
-pub(crate) struct Pools(Option<HashMap<Handle, Place>>);
+/// All known pools.
+pub(crate) struct Pools(Option<HashMap<Handle, PoolLocation>>);
 
 impl Pools {
     pub(crate) const fn new() -> Self {
         Self(None)
     }
 
-    /// Where this pool's memory is.
-    pub(crate) fn get(&self, pool: Handle) -> Option<Place> {
+    /// The location of this pool's memory.
+    pub(crate) fn get(&self, pool: Handle) -> Option<PoolLocation> {
         self.0.as_ref()?.get(&pool).copied()
     }
 
-    fn put(&mut self, pool: Handle, place: Place) {
+    fn put(&mut self, pool: Handle, place: PoolLocation) {
         let pools = self.0.get_or_insert_default();
         if pools.try_reserve(1).is_ok() {
             pools.insert(pool, place);
         }
     }
 
-    fn take(&mut self, pool: Handle) -> Option<Place> {
+    fn take(&mut self, pool: Handle) -> Option<PoolLocation> {
         self.0.as_mut()?.remove(&pool)
     }
 }
 
-impl Place {
-    /// Where memory of these properties is; `managed` memory is charged where it is preferred.
+impl PoolLocation {
+    /// The location of memory with these properties; `managed` memory is charged to its preferred location.
     fn of(location: Location, managed: bool) -> Self {
         match location.device() {
             Some(device) => Self::Gpu(device),
@@ -54,74 +54,78 @@ impl Place {
     }
 }
 
-fn learn(pool: Handle, place: Place) {
-    if let Some(life) = life::get() {
-        life.pools.lock().unwrap_or_else(PoisonError::into_inner).put(pool, place);
+fn record_pool(pool: Handle, place: PoolLocation) {
+    if let Some(state) = state::get() {
+        state.pools.lock().unwrap_or_else(PoisonError::into_inner).put(pool, place);
     }
 }
 
-/// Lets the driver tell a pool, and learns where its memory is.
-fn learned<F: Fn() -> Code>(ask: &Ask<F>, out: *const Handle, place: Option<Place>) -> Code {
-    let answer = ask.now();
+/// Calls the driver for a pool, and records the location of its memory.
+fn with_pool<F: Fn() -> Code>(call: &DriverCall<F>, out: *const Handle, place: Option<PoolLocation>) -> Code {
+    let answer = call.result();
     if let (true, Some(place)) = (answer.is_success(), place) {
         // SAFETY: the driver succeeded.
-        learn(unsafe { told(out) }, place);
+        record_pool(unsafe { read_output(out) }, place);
     }
     answer
 }
 
-/// Where a location and the kind of allocation say.
+/// The location from the arguments of a call.
 ///
 /// # Safety
 /// The location is null or valid for the call.
-unsafe fn located(location: *const Location, allocation: c_int) -> Option<Place> {
-    // SAFETY: as the caller says.
-    let location = unsafe { given(location) }?;
-    Some(Place::of(*location, Properties { allocation, handles: 0, location: *location }.managed()))
+unsafe fn pool_location(location: *const Location, allocation: c_int) -> Option<PoolLocation> {
+    // SAFETY: guaranteed by the caller.
+    let location = unsafe { read_input(location) }?;
+    Some(PoolLocation::of(*location, Properties { allocation, handles: 0, location: *location }.managed()))
 }
 
 hooks! { of CUDA:
-    cuMemPoolCreate(out: *mut Handle, properties: *const Properties) |ask| {
+    cuMemPoolCreate(out: *mut Handle, properties: *const Properties) |call| {
         // SAFETY: the driver reads it too.
-        let properties = unsafe { given(properties) };
-        learned(ask, out, properties.map(|properties| Place::of(properties.location, properties.managed())))
+        let properties = unsafe { read_input(properties) };
+        with_pool(call, out, properties.map(|properties| PoolLocation::of(properties.location, properties.managed())))
     }
-    cuMemPoolDestroy(pool: Handle) |ask| {
-        let before = life::get()
-            .and_then(|life| life.pools.lock().unwrap_or_else(PoisonError::into_inner).take(pool));
-        let answer = ask.now();
+    cuMemPoolDestroy(pool: Handle) |call| {
+        let before = state::get()
+            .and_then(|state| state.pools.lock().unwrap_or_else(PoisonError::into_inner).take(pool));
+        let answer = call.result();
         if let (false, Some(place)) = (answer.is_success(), before) {
-            learn(pool, place);
+            record_pool(pool, place);
         }
         answer
     }
-    cuDeviceGetDefaultMemPool(out: *mut Handle, device: Device) |ask| { learned(ask, out, Some(Place::Gpu(device))) }
-    cuDeviceGetMemPool(out: *mut Handle, device: Device) |ask| { learned(ask, out, Some(Place::Gpu(device))) }
-    cuDeviceSetMemPool(device: Device, pool: Handle) |ask| {
-        let answer = ask.now();
+    cuDeviceGetDefaultMemPool(out: *mut Handle, device: Device) |call| {
+        with_pool(call, out, Some(PoolLocation::Gpu(device)))
+    }
+    cuDeviceGetMemPool(out: *mut Handle, device: Device) |call| {
+        with_pool(call, out, Some(PoolLocation::Gpu(device)))
+    }
+    cuDeviceSetMemPool(device: Device, pool: Handle) |call| {
+        let answer = call.result();
         if answer.is_success() {
-            learn(pool, Place::Gpu(device));
+            record_pool(pool, PoolLocation::Gpu(device));
         }
         answer
     }
-    cuMemGetDefaultMemPool(out: *mut Handle, location: *const Location, allocation: c_int) |ask| {
+    cuMemGetDefaultMemPool(out: *mut Handle, location: *const Location, allocation: c_int) |call| {
         // SAFETY: the driver reads it too.
-        learned(ask, out, unsafe { located(location, allocation) })
+        with_pool(call, out, unsafe { pool_location(location, allocation) })
     }
-    cuMemGetMemPool(out: *mut Handle, location: *const Location, allocation: c_int) |ask| {
+    cuMemGetMemPool(out: *mut Handle, location: *const Location, allocation: c_int) |call| {
         // SAFETY: the driver reads it too.
-        learned(ask, out, unsafe { located(location, allocation) })
+        with_pool(call, out, unsafe { pool_location(location, allocation) })
     }
-    cuMemSetMemPool(location: *const Location, allocation: c_int, pool: Handle) |ask| {
+    cuMemSetMemPool(location: *const Location, allocation: c_int, pool: Handle) |call| {
         // SAFETY: the driver reads it too.
-        let place = unsafe { located(location, allocation) };
-        let answer = ask.now();
+        let place = unsafe { pool_location(location, allocation) };
+        let answer = call.result();
         if let (true, Some(place)) = (answer.is_success(), place) {
-            learn(pool, place);
+            record_pool(pool, place);
         }
         answer
     }
-    cuMemPoolImportPointer(out: *mut u64, pool: Handle, data: *const c_void) |ask| {
-        super::elsewhere::uncounted(ask)
+    cuMemPoolImportPointer(out: *mut u64, pool: Handle, data: *const c_void) |call| {
+        super::uncounted_memory::uncounted(call)
     }
 }

@@ -1,58 +1,58 @@
-//! Memory that is allocated and freed in the order of a stream. It is charged when it is asked for and given back when
-//! its freeing is: what a pool keeps meanwhile is the pool's.
+//! Hooks of stream-ordered memory. It is charged at the call of the allocation and released at the call of the free;
+//! what a pool keeps in between belongs to the pool.
 
-use super::pools::Place;
-use super::{elsewhere, hooks, told};
+use super::pools::PoolLocation;
+use super::{hooks, read_output, uncounted_memory};
 use crate::abi::{Address, Code, Handle};
-use crate::account::{Belongs, allocate, free};
+use crate::account::{Ownership, allocate, free};
 use crate::driver::Stream;
-use crate::shield::Ask;
-use crate::{life, start};
+use crate::panic_guard::DriverCall;
+use crate::{start, state};
 
-/// Allocates from the stream's own pool, or from that which is named. What is captured becomes part of a graph, and is
-/// the graph's.
+/// Allocates from the stream's own pool or from a named one. Captured allocations become part of a graph and belong to
+/// it.
 fn ordered<F: Fn() -> Code>(
-    ask: &Ask<F>,
+    call: &DriverCall<F>,
     (bytes, out): (usize, *mut Address),
     pool: Option<Handle>,
     stream: Stream,
 ) -> Code {
-    let Some(life) = life::get() else { return ask.now() };
+    let Some(state) = state::get() else { return call.result() };
     if stream.captured() {
-        return elsewhere::uncounted(ask);
+        return uncounted_memory::uncounted(call);
     }
-    let gpu = match pool.and_then(|pool| life.pool(pool)) {
-        Some(Place::Gpu(device)) => life.gpu(device),
-        Some(Place::Host) => return ask.now(),
-        Some(Place::Managed) if start::settings().managed_free => return ask.now(),
-        Some(Place::Managed) | None => stream.device().and_then(|device| life.gpu(device)),
+    let gpu = match pool.and_then(|pool| state.pool(pool)) {
+        Some(PoolLocation::Gpu(device)) => state.gpu(device),
+        Some(PoolLocation::Host) => return call.result(),
+        Some(PoolLocation::Managed) if start::settings().managed_free => return call.result(),
+        Some(PoolLocation::Managed) | None => stream.device().and_then(|device| state.gpu(device)),
     };
-    // SAFETY: asked for once the driver succeeded.
-    allocate(ask, (life, gpu, Belongs::ToPool), bytes as u64, || unsafe { told(out) })
+    // SAFETY: called only after the driver succeeded.
+    allocate(call, (state, gpu, Ownership::Pool), bytes as u64, || unsafe { read_output(out) })
 }
 
-/// Frees, unless it is a graph that will.
-fn ordered_free<F: Fn() -> Code>(ask: &Ask<F>, address: Address, stream: Stream) -> Code {
-    if stream.captured() { ask.now() } else { free(ask, address) }
+/// Frees; a captured free is done later by the graph.
+fn ordered_free<F: Fn() -> Code>(call: &DriverCall<F>, address: Address, stream: Stream) -> Code {
+    if stream.captured() { call.result() } else { free(call, address) }
 }
 
 hooks! { of CUDA:
-    cuMemAllocAsync(out: *mut Address, bytes: usize, stream: Handle) |ask| {
-        ordered(ask, (bytes, out), None, Stream { handle: stream, threads: false })
+    cuMemAllocAsync(out: *mut Address, bytes: usize, stream: Handle) |call| {
+        ordered(call, (bytes, out), None, Stream { handle: stream, threads: false })
     }
-    cuMemAllocAsync_ptsz(out: *mut Address, bytes: usize, stream: Handle) |ask| {
-        ordered(ask, (bytes, out), None, Stream { handle: stream, threads: true })
+    cuMemAllocAsync_ptsz(out: *mut Address, bytes: usize, stream: Handle) |call| {
+        ordered(call, (bytes, out), None, Stream { handle: stream, threads: true })
     }
-    cuMemAllocFromPoolAsync(out: *mut Address, bytes: usize, pool: Handle, stream: Handle) |ask| {
-        ordered(ask, (bytes, out), Some(pool), Stream { handle: stream, threads: false })
+    cuMemAllocFromPoolAsync(out: *mut Address, bytes: usize, pool: Handle, stream: Handle) |call| {
+        ordered(call, (bytes, out), Some(pool), Stream { handle: stream, threads: false })
     }
-    cuMemAllocFromPoolAsync_ptsz(out: *mut Address, bytes: usize, pool: Handle, stream: Handle) |ask| {
-        ordered(ask, (bytes, out), Some(pool), Stream { handle: stream, threads: true })
+    cuMemAllocFromPoolAsync_ptsz(out: *mut Address, bytes: usize, pool: Handle, stream: Handle) |call| {
+        ordered(call, (bytes, out), Some(pool), Stream { handle: stream, threads: true })
     }
-    cuMemFreeAsync(address: Address, stream: Handle) |ask| {
-        ordered_free(ask, address, Stream { handle: stream, threads: false })
+    cuMemFreeAsync(address: Address, stream: Handle) |call| {
+        ordered_free(call, address, Stream { handle: stream, threads: false })
     }
-    cuMemFreeAsync_ptsz(address: Address, stream: Handle) |ask| {
-        ordered_free(ask, address, Stream { handle: stream, threads: true })
+    cuMemFreeAsync_ptsz(address: Address, stream: Handle) |call| {
+        ordered_free(call, address, Stream { handle: stream, threads: true })
     }
 }

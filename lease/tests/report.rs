@@ -1,4 +1,4 @@
-//! What a snapshot is told of a pool: by a real Redis, and by audits of nodes that a test has made up.
+//! The state of a pool in a snapshot: from a real Redis, and from audits and a `/proc` that the tests create.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bailiff_lease::audit::Audit;
 use bailiff_lease::holder::LocalHost;
-use bailiff_lease::told::Node;
+use bailiff_lease::report::Node;
 use bailiff_lease::{Pool, Ticket, TicketStatus};
 use bailiff_snapshot::{GpuState, Leases, PidNamespace, ProcessKey, Truth};
 use redis::Connection;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const BOOT: Duration = Duration::from_secs(100);
 
 fn node() -> Node {
-    Node::look(Path::new("/proc"), PidNamespace::Unknown)
+    Node::read(Path::new("/proc"), PidNamespace::Unknown)
 }
 
 fn ticket(lease: &str, want: u32, priority: i32) -> Ticket {
@@ -48,17 +48,18 @@ fn gpu_states(leases: &Leases) -> Vec<(&str, GpuState)> {
 }
 
 #[test]
-fn a_pool_as_a_snapshot_tells_it() {
+fn snapshot_reports_leases_and_gpu_states() {
     let server = Server::start(&[]);
     let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
     let uuids = [(0, Some("GPU-a".to_owned())), (1, None), (2, None)];
     pool.init(&uuids, 0, false).unwrap();
     assert!(matches!(pool.request(&ticket("ours", 1, 0)), Ok(TicketStatus::Held(_))));
     let before = pool.audit().unwrap().leases(&node(), BOOT);
-    assert_eq!(before.held[0].silent_ms, None, "nobody has renewed it yet");
+    assert_eq!(before.held[0].silent_ms, None, "it was not renewed yet");
     pool.touch("ours", Duration::from_mins(1), Some(1)).unwrap();
     pool.touch("ours", Duration::from_mins(2), None).unwrap();
-    // As GPU.py takes one, for a process that is no more, and as it takes the next one and dies.
+    // GPU 1 is taken by a client of GPU.py that has exited; GPU 2 is popped by one that exits before it writes a
+    // record.
     let () = redis::cmd("RPOP").arg("GPU_IDLE").query(&mut raw(&server)).unwrap();
     let record = redis::cmd("HSET")
         .arg("GPU_GPU1")
@@ -69,14 +70,14 @@ fn a_pool_as_a_snapshot_tells_it() {
         .exec(&mut raw(&server));
     record.unwrap();
     assert!(matches!(pool.request(&ticket("greedy", 3, 7)), Ok(TicketStatus::Waiting { .. })));
-    let told = pool.audit().unwrap().leases(&node(), BOOT);
+    let leases = pool.audit().unwrap().leases(&node(), BOOT);
     assert_eq!(
-        gpu_states(&told),
+        gpu_states(&leases),
         [("0", GpuState::Leased), ("1", GpuState::Legacy), ("2", GpuState::Gathering)]
     );
-    let held = &told.held[0];
-    let ours = held.holder.unwrap();
-    assert_eq!((ours.pid, held.alive), (std::process::id(), Truth::True));
+    let held = &leases.held[0];
+    let holder = held.holder.unwrap();
+    assert_eq!((holder.pid, held.alive), (std::process::id(), Truth::True));
     assert_eq!(
         (held.lease.as_str(), held.token, held.gpus.as_slice()),
         ("ours", 1, ["0".to_owned()].as_slice())
@@ -86,16 +87,16 @@ fn a_pool_as_a_snapshot_tells_it() {
         (Some("alice"), Some(1000), Some("run"))
     );
     assert!(held.age_ms.unwrap() >= held.silent_ms.unwrap() && held.left_ms > 60_000, "{held:?}");
-    let record = told.gpus.iter().find_map(|gpu| gpu.record.as_ref()).unwrap();
+    let record = leases.gpus.iter().find_map(|gpu| gpu.record.as_ref()).unwrap();
     assert_eq!((record.pid, record.time.as_str(), record.alive), (Some(4_194_303), "then", Truth::False));
-    let waiting = &told.queue[0];
+    let waiting = &leases.queue[0];
     assert_eq!((waiting.lease.as_str(), waiting.want, waiting.priority), ("greedy", 3, 7));
     assert!(waiting.age_ms.is_some());
-    assert_eq!(told.tally.append_only, Some(false));
+    assert_eq!(leases.tally.append_only, Some(false));
 }
 
 #[test]
-fn what_has_happened_is_counted_by_redis() {
+fn redis_counts_events_and_waits() {
     let server = Server::start(&["--appendonly", "yes"]);
     let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
     pool.init(&[(0, None)], 0, false).unwrap();
@@ -112,7 +113,7 @@ fn what_has_happened_is_counted_by_redis() {
     let waits = counted.waits.unwrap();
     let all: u64 = waits.buckets.iter().map(|(_, count)| count).sum();
     assert_eq!((all + waits.longer, waits.buckets.len()), (2, 9));
-    // What somebody has written over it, or into a ticket, costs a count and no grant.
+    // Invalid counters, or an invalid time in a ticket, lose a count but no grant.
     for field in ["event:grant", "event:<b>", "event:Grant"] {
         redis::cmd("HSET").arg("GPU_V2:COUNTS").arg(field).arg("many").exec(&mut raw(&server)).unwrap();
     }
@@ -126,7 +127,7 @@ fn what_has_happened_is_counted_by_redis() {
 }
 
 #[test]
-fn whatever_bytes_a_command_is_the_pool_is_told() {
+fn invalid_utf8_in_a_command_is_tolerated() {
     let server = Server::start(&[]);
     let mut pool = Pool::open(&server.address(), "GPU", PATIENCE).unwrap();
     pool.init(&[(0, None), (1, None)], 0, false).unwrap();
@@ -134,9 +135,9 @@ fn whatever_bytes_a_command_is_the_pool_is_told() {
     pool.request(&ticket("lost", 1, 0)).unwrap();
     redis::cmd("HSET").arg("GPU_V2:LEASE:ours").arg("cmd").arg(b"\xff\xfe").exec(&mut raw(&server)).unwrap();
     redis::cmd("DEL").arg("GPU_V2:LEASE:lost").exec(&mut raw(&server)).unwrap();
-    let told = pool.audit().unwrap().leases(&node(), BOOT);
-    assert_eq!(told.held.len(), 1);
-    assert_eq!(gpu_states(&told), [("0", GpuState::Leased), ("1", GpuState::Leased)]);
+    let leases = pool.audit().unwrap().leases(&node(), BOOT);
+    assert_eq!(leases.held.len(), 1);
+    assert_eq!(gpu_states(&leases), [("0", GpuState::Leased), ("1", GpuState::Leased)]);
 }
 
 /// A `/proc` of boot `here` with processes 1, 40 and 41, started at tick 7; the last is a zombie.
@@ -156,13 +157,13 @@ fn procfs() -> tempfile::TempDir {
 }
 
 #[test]
-fn whether_a_holder_lives() {
+fn holder_is_alive_if_pid_start_boot_and_namespace_match() {
     let procfs = procfs();
-    let alive = |about: &str, told| {
+    let alive = |about: &str, namespace| {
         let lease = format!(r#"{{"lease":"x","state":"held","expires":2.5e12,{about}}}"#);
         let text = format!(r#"{{"now":1000,"barrier":null,"gpus":[],"leases":[{lease}],"queue":[]}}"#);
         let audit: Audit = serde_json::from_str(&text).unwrap();
-        let held = audit.leases(&Node::look(procfs.path(), told), BOOT).held.remove(0);
+        let held = audit.leases(&Node::read(procfs.path(), namespace), BOOT).held.remove(0);
         (held.holder.map(|key| key.pid), held.alive)
     };
     let cases = [
@@ -188,23 +189,27 @@ fn whether_a_holder_lives() {
     assert_eq!(
         alive(hosts, PidNamespace::Host),
         (Some(40), Truth::True),
-        "somebody who knows says that it is the host's"
+        "the settings declare this /proc as the host's"
     );
     fs::remove_dir_all(procfs.path().join("1")).unwrap();
     let gone = r#""boot":"here","pidns":"77","pid":"99","start":"7""#;
-    assert_eq!(alive(gone, PidNamespace::Unknown), (Some(99), Truth::Unknown), "hidepid hides whoever lives");
+    assert_eq!(
+        alive(gone, PidNamespace::Unknown),
+        (Some(99), Truth::Unknown),
+        "hidepid hides living processes"
+    );
 }
 
 #[test]
-fn a_record_means_the_process_that_an_agent_saw() {
+fn record_with_evidence_names_one_process() {
     let procfs = procfs();
-    let told = |seen: &str| {
+    let record_with = |seen: &str| {
         let record = format!(r#"{{"pid":"40","time":"then"{seen}}}"#);
         let gpu = format!(r#"{{"id":"0","idle":0,"pot":0,"bar":0,"record":{record}}}"#);
         let text = format!(r#"{{"now":1000,"barrier":null,"gpus":[{gpu}],"leases":[],"queue":[]}}"#);
         let audit: Audit = serde_json::from_str(&text).unwrap();
         let gpu = audit
-            .leases(&Node::look(procfs.path(), PidNamespace::Unknown), BOOT)
+            .leases(&Node::read(procfs.path(), PidNamespace::Unknown), BOOT)
             .gpus
             .remove(0)
             .record
@@ -212,36 +217,36 @@ fn a_record_means_the_process_that_an_agent_saw() {
         (gpu.start_ticks, gpu.alive)
     };
     let seen = |boot: &str, pidns: &str, time: &str, prompt: bool, ticks: u64| {
-        let line = format!(r#"[{{"pid":39,"start_ticks":5}},{{"pid":40,"start_ticks":{ticks}}}]"#);
-        let witness = format!(
-            r#"{{"pid":"40","time":"{time}","host":"host","boot":"{boot}","pidns":"{pidns}","uid":1000,"prompt":{prompt},"whole":true,"processes":{line},"session":1,"at_ms":0}}"#
+        let processes = format!(r#"[{{"pid":39,"start_ticks":5}},{{"pid":40,"start_ticks":{ticks}}}]"#);
+        let evidence = format!(
+            r#"{{"pid":"40","time":"{time}","host":"host","boot":"{boot}","pidns":"{pidns}","uid":1000,"prompt":{prompt},"whole":true,"processes":{processes},"session":1,"at_ms":0}}"#
         );
-        told(&format!(r#","seen":{}"#, serde_json::Value::from(witness)))
+        record_with(&format!(r#","seen":{}"#, serde_json::Value::from(evidence)))
     };
-    assert_eq!(told(""), (None, Truth::True), "somebody of this pid");
+    assert_eq!(record_with(""), (None, Truth::True), "any process with this pid");
     assert_eq!(seen("here", "77", "then", true, 7), (Some(7), Truth::True));
-    assert_eq!(seen("here", "77", "then", true, 6), (Some(6), Truth::False), "another has its pid");
+    assert_eq!(seen("here", "77", "then", true, 6), (Some(6), Truth::False), "the pid was reused");
     assert_eq!(
         seen("there", "77", "then", true, 6),
         (None, Truth::Unknown),
-        "somebody of another host has looked"
+        "the evidence is from another host"
     );
-    for (why, told) in [
+    for (why, found) in [
         ("of another record", seen("here", "77", "earlier", true, 6)),
         ("of another namespace", seen("here", "78", "then", true, 6)),
-        ("looked at later", seen("here", "77", "then", false, 6)),
+        ("collected later", seen("here", "77", "then", false, 6)),
     ] {
-        assert_eq!(told, (None, Truth::True), "{why}");
+        assert_eq!(found, (None, Truth::True), "{why}");
     }
 }
 
 #[test]
-fn a_chain_is_told_beside_the_holder() {
+fn chain_is_reported_without_the_holder() {
     let procfs = procfs();
     let lease = r#"{"lease":"x","state":"held","expires":900,"boot":"here","pidns":"77","pid":"40","start":"7","mode":"compat","chain":"40:7,39:5,junk"}"#;
     let text = format!(r#"{{"now":1000,"barrier":null,"gpus":[],"leases":[{lease}],"queue":[]}}"#);
     let audit: Audit = serde_json::from_str(&text).unwrap();
-    let held = audit.leases(&Node::look(procfs.path(), PidNamespace::Unknown), BOOT).held.remove(0);
+    let held = audit.leases(&Node::read(procfs.path(), PidNamespace::Unknown), BOOT).held.remove(0);
     assert_eq!(held.chain, [ProcessKey { pid: 39, start_ticks: 5 }]);
-    assert_eq!(held.left_ms, -100, "it is late");
+    assert_eq!(held.left_ms, -100, "it has expired");
 }

@@ -1,60 +1,60 @@
-//! A server that ends, and comes back with what it had saved some time ago. Those who hold say so; those whose leases
-//! have ended since are found to be dead.
+//! A server that is rolled back to a state that was saved earlier. Holders reclaim their leases; leases that have ended
+//! since are found to have no living holder.
 
-use crate::{Client, Dead, Walk};
+use crate::{Client, Exited, Run};
 
-/// What is kept of a pool to come back to.
+/// The state of rollbacks.
 #[derive(Debug, Default)]
-pub(crate) struct Past {
+pub(crate) struct Rollback {
     saved: bool,
-    /// Nothing is given away until all who hold have spoken.
+    /// The barrier lasts until all holders have renewed.
     closed: bool,
 }
 
-impl Walk {
+impl Run {
     /// Copies all keys into another database.
     pub(crate) fn save(&mut self) {
         self.copy("0", "1");
-        self.past.saved = true;
+        self.rollback.saved = true;
     }
 
-    pub(crate) fn go_back(&mut self) {
-        if !self.past.saved {
+    pub(crate) fn roll_back(&mut self) {
+        if !self.rollback.saved {
             return;
         }
-        self.world.count("went back");
-        // Whom the dead have left behind nobody asks back.
-        while !self.world.orphans.is_empty() {
+        self.model.count("rollbacks");
+        // The leases of orphaned processes would not be reclaimed.
+        while !self.model.orphans.is_empty() {
             self.orphan_ends();
         }
         self.agent.request(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         self.copy("1", "0");
         self.agent.request(&["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "600000"]);
         self.agent.request(&["HDEL", "GPU_V2:META", "barrier"]);
-        self.law.forget();
-        self.past.closed = true;
+        self.invariants.forget();
+        self.rollback.closed = true;
         for client in self.clients.values_mut() {
             match client {
-                Client::Ours(client) => client.reconnect(&mut self.world),
-                Client::Legacy(_) | Client::Compat(_) => unreachable!("what they have nobody asks back"),
+                Client::Native(client) => client.reconnect(&mut self.model),
+                Client::Legacy(_) | Client::Compat(_) => unreachable!("they cannot reclaim"),
             }
         }
         for lease in self.agent.request(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {
             let lives = self.clients.values().any(|client| match client {
-                Client::Ours(client) => client.lease == lease,
+                Client::Native(client) => client.lease == lease,
                 Client::Legacy(_) | Client::Compat(_) => false,
             });
             if !lives {
-                self.dead.push_back(Dead::Lease(lease));
+                self.exited.push_back(Exited::Lease(lease));
             }
         }
     }
 
-    /// Ends the barrier once all have spoken.
-    pub(crate) fn open_again(&mut self) {
-        let silent = |client: &Client| matches!(client, Client::Ours(client) if client.silent());
-        if self.past.closed && !self.clients.values().any(silent) {
-            self.past.closed = false;
+    /// Ends the barrier once all holders have renewed.
+    pub(crate) fn end_barrier(&mut self) {
+        let silent = |client: &Client| matches!(client, Client::Native(client) if client.silent());
+        if self.rollback.closed && !self.clients.values().any(silent) {
+            self.rollback.closed = false;
             self.agent.request(&["HSET", "GPU_V2:META", "barrier", "1", "barrier_ms", "1"]);
         }
     }

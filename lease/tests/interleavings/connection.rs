@@ -1,10 +1,10 @@
-//! A connection that is read when something is there: whoever walks decides who goes on next.
+//! A connection that is read without blocking, because the test decides which client continues.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// What Redis answers, RESP2.
+/// An answer of Redis in RESP2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Text(String),
@@ -18,7 +18,7 @@ impl Reply {
     pub(crate) fn texts(&self) -> Vec<String> {
         match self {
             Self::List(all) => all.iter().map(Self::text).collect(),
-            other => panic!("{other:?} is no list"),
+            other => panic!("{other:?} is not a list"),
         }
     }
 
@@ -26,17 +26,17 @@ impl Reply {
         match self {
             Self::Text(text) => text.clone(),
             Self::Number(number) => number.to_string(),
-            other => panic!("{other:?} is no text"),
+            other => panic!("{other:?} is not a string"),
         }
     }
 }
 
-pub(crate) struct Link {
+pub(crate) struct Connection {
     stream: UnixStream,
     inbox: Vec<u8>,
 }
 
-impl Link {
+impl Connection {
     pub(crate) fn open(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_nonblocking(true).unwrap();
@@ -48,14 +48,14 @@ impl Link {
         let mut bytes = Vec::new();
         for command in commands {
             bytes.extend(format!("*{}\r\n", command.len()).bytes());
-            for word in *command {
-                bytes.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
+            for argument in *command {
+                bytes.extend(format!("${}\r\n{argument}\r\n", argument.len()).bytes());
             }
         }
         self.stream.write_all(&bytes).unwrap();
     }
 
-    /// So many answers are there.
+    /// Whether this many answers have arrived.
     pub(crate) fn has(&mut self, count: usize) -> bool {
         let mut chunk = [0; 16384];
         loop {
@@ -70,7 +70,7 @@ impl Link {
         (0..count).all(|_| parse(&self.inbox, &mut at).is_some())
     }
 
-    /// The next answer, which is there.
+    /// Takes the next answer, which must have arrived.
     pub(crate) fn take(&mut self) -> Reply {
         let mut at = 0;
         let reply = parse(&self.inbox, &mut at).expect("an answer");
@@ -81,7 +81,7 @@ impl Link {
         reply
     }
 
-    /// Asks and waits.
+    /// Sends a command and waits for its answer.
     pub(crate) fn request(&mut self, command: &[&str]) -> Reply {
         self.send(&[command]);
         while !self.has(1) {
@@ -116,7 +116,7 @@ fn parse(bytes: &[u8], at: &mut usize) -> Option<Reply> {
             }
             Reply::List(all)
         }
-        other => panic!("{other} begins no answer"),
+        other => panic!("{other} starts no answer"),
     };
     *at = next;
     Some(reply)

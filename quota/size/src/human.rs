@@ -1,14 +1,14 @@
-//! Sizes as people write and read them, in flags, rules and reports: a number with one of the units B, KiB, MiB, GiB, TiB.
+//! Memory sizes in flags, rules and reports: a number with one of the units B, KiB, MiB, GiB, TiB.
 
 use std::fmt::{self, Display, Write};
 
 const UNITS: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-/// More digits are a mistake, and would not be exact.
+/// More digits are a mistake, and could not be represented exactly.
 const LONGEST: usize = 16;
 const EXAMPLE: &str = "write it as `512MiB` or `8GiB`";
 
-/// A text that is not a size, and how to write one.
+/// The error for a text that is not a size, with the fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizeError {
     /// The fault.
@@ -25,8 +25,8 @@ impl Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// Parses `8GiB`, `1.5 GiB` or `512MiB`. The unit is required, and only powers of 1024 are known: `8GB` is 7.5 GiB to some
-/// and 8 GiB to the driver.
+/// Parses `8GiB`, `1.5 GiB` or `512MiB`. The unit is required and must be a power of 1024, because `8GB` is ambiguous:
+/// it is 7.5 GiB by the SI, and 8 GiB for the driver.
 ///
 /// # Errors
 /// If the text is anything else, or more than a `u64` can hold.
@@ -39,8 +39,7 @@ pub fn size(text: &str) -> Result<u64, SizeError> {
     let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
         return Err(no_such_unit(text, digits, unit));
     };
-    bytes(number, *factor)
-        .ok_or_else(|| error(format!("{} is more than can be counted", quoted(text)), EXAMPLE))
+    bytes(number, *factor).ok_or_else(|| error(format!("{} is too large", quoted(text)), EXAMPLE))
 }
 
 #[expect(
@@ -54,12 +53,12 @@ fn bytes(number: f64, factor: u64) -> Option<u64> {
     (bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
-/// Splits a number from its unit; the number in digits with at most one point, so that neither `inf` nor `1e9` is one.
+/// Splits a number from its unit. The number has only digits and at most one point, which excludes `inf` and `1e9`.
 #[must_use]
 pub fn split(text: &str) -> (&str, &str) {
-    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(end).unwrap_or((text, ""));
-    if end > LONGEST || !digits.starts_with(|letter: char| letter.is_ascii_digit()) || digits.ends_with('.') {
+    if end > LONGEST || !digits.starts_with(|char: char| char.is_ascii_digit()) || digits.ends_with('.') {
         return ("", unit);
     }
     (digits, unit.trim_start())
@@ -70,20 +69,20 @@ fn no_such_unit(text: &str, digits: &str, unit: &str) -> SizeError {
         let help = format!("write `{text}MiB`, `{text}GiB`, or `{text}B` for bytes");
         return error(format!("{} has no unit", quoted(text)), help);
     }
-    let letter = unit.chars().next().unwrap_or_default().to_ascii_lowercase();
-    let meant = UNITS.iter().skip(1).find(|(name, _)| name.to_ascii_lowercase().starts_with(letter));
-    let help = match meant {
-        Some((meant, _)) => format!("{meant} is meant? write `{digits}{meant}`"),
-        None => "known are B, KiB, MiB, GiB, TiB".to_owned(),
+    let first = unit.chars().next().unwrap_or_default().to_ascii_lowercase();
+    let similar = UNITS.iter().skip(1).find(|(name, _)| name.to_ascii_lowercase().starts_with(first));
+    let help = match similar {
+        Some((similar, _)) => format!("did you mean {similar}? write `{digits}{similar}`"),
+        None => "valid units: B, KiB, MiB, GiB, TiB".to_owned(),
     };
-    error(format!("{} is not a unit of memory here", quoted(unit)), help)
+    error(format!("{} is not a memory unit", quoted(unit)), help)
 }
 
 fn error(message: String, help: impl Into<String>) -> SizeError {
     SizeError { message, help: help.into() }
 }
 
-/// A text short enough for a message.
+/// Quotes a text, shortened for a message.
 fn quoted(text: &str) -> String {
     const MOST: usize = 60;
     if text.chars().count() > MOST {
@@ -92,7 +91,7 @@ fn quoted(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// Bytes as people read them: `80.0 GiB`, and with `{:#}` as flags and rules write them, `80.0GiB`.
+/// Formats bytes: `80.0 GiB`, and with `{:#}` as in flags and rules, `80.0GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub i128);
 
@@ -114,7 +113,7 @@ impl Display for Bytes {
     }
 }
 
-/// Tenths of a unit, rounded.
+/// The value in tenths of a unit, rounded.
 fn tenths(bytes: u128, factor: u64) -> u128 {
     let factor = u128::from(factor);
     bytes.saturating_mul(10).saturating_add(factor / 2).checked_div(factor).unwrap_or_default()
@@ -143,13 +142,13 @@ mod tests {
     fn size_without_binary_unit_is_refused_with_a_fix() {
         for (text, help) in [
             ("4", "write `4MiB`, `4GiB`, or `4B` for bytes"),
-            ("8GB", "GiB is meant? write `8GiB`"),
-            ("8g", "GiB is meant? write `8GiB`"),
-            ("8gib", "GiB is meant? write `8GiB`"),
-            ("1.5M", "MiB is meant? write `1.5MiB`"),
-            ("1e9B", "known are B, KiB, MiB, GiB, TiB"),
-            ("8q", "known are B, KiB, MiB, GiB, TiB"),
-            ("8GiB/s", "GiB is meant? write `8GiB`"),
+            ("8GB", "did you mean GiB? write `8GiB`"),
+            ("8g", "did you mean GiB? write `8GiB`"),
+            ("8gib", "did you mean GiB? write `8GiB`"),
+            ("1.5M", "did you mean MiB? write `1.5MiB`"),
+            ("1e9B", "valid units: B, KiB, MiB, GiB, TiB"),
+            ("8q", "valid units: B, KiB, MiB, GiB, TiB"),
+            ("8GiB/s", "did you mean GiB? write `8GiB`"),
         ] {
             assert_eq!(size(text).unwrap_err().help, help, "{text}");
         }
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn size_is_written_in_the_largest_unit_below_1024() {
+    fn size_is_formatted_in_the_largest_unit_below_1024() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn written_size_is_shown_as_it_was_written() {
+    fn parsed_size_is_formatted_unchanged() {
         for text in ["12B", "1.7GiB", "99.9MiB", "1023.9GiB", "15.5TiB"] {
             assert_eq!(format!("{:#}", Bytes(size(text).unwrap().into())), text);
         }

@@ -1,5 +1,6 @@
-//! The doors: how a program comes by the driver's functions. Linked ones find ours first, since we are preloaded; `dlsym`
-//! and `cuGetProcAddress` are answered here, with our function wherever the driver's would have been told.
+//! Symbol interposition: how programs get our functions instead of the driver's. Direct links resolve to ours because
+//! the library is preloaded. `dlsym` and `cuGetProcAddress` are hooked here and return our function in place of the
+//! driver's.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -7,29 +8,32 @@ use std::ptr::{self, NonNull};
 
 use crate::abi::Code;
 use crate::hooks::{self, Name, hooks};
-use crate::shield::Ask;
+use crate::panic_guard::DriverCall;
 use crate::start;
 use crate::symbol::{Symbol, dlsym as real, forget_error};
 
-/// What `dlsym` does: returns a pointer, or goes on as another `dlsym` as if that had been called.
+/// The result of our `dlsym`: a pointer to return, or the `dlsym` to continue in.
 #[repr(C)]
-struct Pick {
+struct Resolution {
     pointer: *mut c_void,
-    go_on: Option<crate::symbol::Dlsym>,
+    continue_in: Option<crate::symbol::Dlsym>,
 }
 
-/// Decides. What is not ours takes no lock, no memory and no storage of the thread's.
-extern "C" fn pick(handle: *mut c_void, name: *const c_char) -> Pick {
-    let go_on = Pick { pointer: ptr::null_mut(), go_on: real() };
+/// Resolves a name. For names of other libraries it takes no locks and uses no heap or thread-local storage.
+extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolution {
+    let continue_in = Resolution { pointer: ptr::null_mut(), continue_in: real() };
     // SAFETY: the caller of `dlsym` vouches for the name.
     if !unsafe { may_be_ours(name) } {
-        return go_on;
+        return continue_in;
     }
     // SAFETY: the same.
-    catch_unwind(|| choose(handle, unsafe { CStr::from_ptr(name) })).ok().flatten().unwrap_or(go_on)
+    catch_unwind(|| resolve_hook(handle, unsafe { CStr::from_ptr(name) }))
+        .ok()
+        .flatten()
+        .unwrap_or(continue_in)
 }
 
-/// Whether a name is one of either driver's.
+/// Whether a name may be a function of either driver.
 ///
 /// # Safety
 /// Null, or a C string.
@@ -38,51 +42,51 @@ unsafe fn may_be_ours(name: *const c_char) -> bool {
         return false;
     }
     let begins = |prefix: &[u8]| {
-        // SAFETY: it is read up to the zero that ends it, which is in no prefix.
-        prefix.iter().enumerate().all(|(at, letter)| unsafe { name.cast::<u8>().add(at).read() } == *letter)
+        // SAFETY: it is read at most up to the terminating zero, which is in no prefix.
+        prefix.iter().enumerate().all(|(at, byte)| unsafe { name.cast::<u8>().add(at).read() } == *byte)
     };
     begins(b"cu") || begins(b"nvml")
 }
 
-/// What is told where somebody asks for one of ours; `None` where it is not.
-fn choose(handle: *mut c_void, name: &CStr) -> Option<Pick> {
+/// The result for a hooked name; `None` to continue in the C library.
+fn resolve_hook(handle: *mut c_void, name: &CStr) -> Option<Resolution> {
     let hook = hooks::named(name)?;
-    // SAFETY: what the caller asks, but that `RTLD_NEXT` means what comes after us here.
+    // SAFETY: the caller's own lookup, except that `RTLD_NEXT` means what follows this library.
     let found = unsafe { real()?(handle, name.as_ptr()) };
-    let answer = |pointer| Some(Pick { pointer, go_on: None });
-    // The driver may be in a scope of the caller's that cannot be searched from here.
+    let answer = |pointer| Some(Resolution { pointer, continue_in: None });
+    // The driver may be in a scope of the caller that cannot be searched from here.
     let not_from_here = handle == libc::RTLD_NEXT && found.is_null();
     match hook.address().map(NonNull::as_ptr) {
         Some(driver) if found == driver || found == hook.hook() || not_from_here => {
             forget_error();
             answer(if is_requested(hook) { hook.hook() } else { driver })
         }
-        // Without us it would not be found, so it is not: who looks whether there is a driver must not find us.
+        // Without this library the symbol would not be found. Programs that test for a driver must not find ours.
         None if found == hook.hook() || not_from_here => {
-            // SAFETY: a C string. The C library has none of the driver's functions, so this fails, and says why.
+            // SAFETY: a C string. The C library lacks the driver's functions, so this fails and sets `dlerror`.
             unsafe { real()?(libc_handle()?, name.as_ptr()) };
             answer(ptr::null_mut())
         }
-        // It is somebody else's, or an error that the C library tells.
+        // The symbol of another library, or an error that the C library reports.
         _ => None,
     }
 }
 
-/// Whether the environment asks for a hook.
+/// Whether the settings enable a hook.
 fn is_requested(hook: &Symbol) -> bool {
     let settings = start::settings();
     !settings.disabled && (settings.lie_nvml || !hook.is_of_nvml())
 }
 
-/// The C library itself, for a look that fails.
+/// A handle of the C library itself, for a lookup that fails.
 fn libc_handle() -> Option<*mut c_void> {
-    // SAFETY: a C string; it is loaded in every process, and so stays where it is.
+    // SAFETY: a C string; the library is loaded in every process and is never unloaded.
     let handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     (!handle.is_null()).then_some(handle)
 }
 
-/// Stands in front of the C library's. What is not ours goes on there with the caller's own return address, by which
-/// it knows who asks: `RTLD_NEXT` and `RTLD_DEFAULT` depend on that.
+/// Replaces the C library's `dlsym`. Other symbols are resolved by a tail call with the caller's own return address,
+/// because `RTLD_NEXT` and `RTLD_DEFAULT` depend on the calling library.
 ///
 /// # Safety
 /// As the C library says.
@@ -99,7 +103,7 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
         ".cfi_adjust_cfa_offset 8",
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
-        "call {pick}",
+        "call {resolve}",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
         "pop rsi",
@@ -112,11 +116,11 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
         "2:",
         "ret",
         ".cfi_endproc",
-        pick = sym pick,
+        resolve = sym resolve,
     )
 }
 
-/// The same, where arguments and return address are in registers.
+/// The same for aarch64, where arguments and return address are in registers.
 ///
 /// # Safety
 /// As the C library says.
@@ -133,7 +137,7 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
         ".cfi_rel_offset x30, 8",
         "stp x0, x1, [sp, #16]",
         "mov x29, sp",
-        "bl {pick}",
+        "bl {resolve}",
         "mov x17, x0",
         "mov x16, x1",
         "ldp x0, x1, [sp, #16]",
@@ -147,18 +151,18 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
         "mov x0, x17",
         "ret",
         ".cfi_endproc",
-        pick = sym pick,
+        resolve = sym resolve,
     )
 }
 
-/// Lets the driver tell an address, and tells ours in its place where we stand in front of that function. The driver
-/// gives exactly the address that `dlsym` gives, whatever the version and flavour that were asked for.
-fn told<F: Fn() -> Code>(ask: &Ask<F>, out: *mut *mut c_void) -> Code {
-    let answer = ask.now();
+/// Calls the driver for an address, and replaces it by our hook's. The driver returns exactly the address that `dlsym`
+/// returns, whichever version and flavour was requested.
+fn replace_address<F: Fn() -> Code>(call: &DriverCall<F>, out: *mut *mut c_void) -> Code {
+    let answer = call.result();
     // SAFETY: null, or the caller's.
     if let (true, Some(out)) = (answer.is_success(), unsafe { out.as_mut() }) {
-        let is_told = |hook: &&Symbol| hook.address().is_some_and(|driver| driver.as_ptr() == *out);
-        if let Some(hook) = hooks::of_cuda().find(is_told) {
+        let is_returned = |hook: &&Symbol| hook.address().is_some_and(|driver| driver.as_ptr() == *out);
+        if let Some(hook) = hooks::of_cuda().find(is_returned) {
             *out = hook.hook();
         }
     }
@@ -166,8 +170,10 @@ fn told<F: Fn() -> Code>(ask: &Ask<F>, out: *mut *mut c_void) -> Code {
 }
 
 hooks! { of CUDA:
-    cuGetProcAddress(name: Name, out: *mut *mut c_void, version: c_int, flags: u64) |ask| { told(ask, out) }
+    cuGetProcAddress(name: Name, out: *mut *mut c_void, version: c_int, flags: u64) |call| {
+        replace_address(call, out)
+    }
     cuGetProcAddress_v2(
         name: Name, out: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int
-    ) |ask| { told(ask, out) }
+    ) |call| { replace_address(call, out) }
 }

@@ -1,4 +1,5 @@
-//! An audit as a snapshot tells it: ages instead of the times of another's clock, and holders as processes of this node.
+//! The conversion of an audit into a snapshot: ages instead of times of another clock, and holders as processes of this
+//! node.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -12,12 +13,12 @@ use bailiff_snapshot::{GpuState, Held, Leases, PidNamespace, PoolGpu, ProcessKey
 
 use crate::audit::{self, Audit, Lease};
 use crate::holder::are_one_machine;
-use crate::legacy::Witness;
+use crate::legacy::WriterEvidence;
 
-/// Names of events are words of ours, and so many at most.
+/// The maximum number of event names; the scripts define fewer.
 const MOST_EVENTS: usize = 64;
 
-/// Where holders are looked for: a `/proc`, and which boot and PID namespaces its processes are of.
+/// Where holders are searched for: a `/proc`, and the boot and PID namespaces of its processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     procfs: PathBuf,
@@ -27,32 +28,33 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node of this `/proc`. Where that is the host's, whatever the namespace of this program is, `told` says so.
+    /// Reads the node of this `/proc`. `namespace` says whether it is the host's `/proc`, whatever namespace this
+    /// program runs in.
     #[must_use]
-    pub fn look(procfs: &Path, told: PidNamespace) -> Self {
+    pub fn read(procfs: &Path, namespace: PidNamespace) -> Self {
         let text = |path: &Path| {
             let text = fs::read_to_string(path).ok()?;
             Some(text.trim().to_owned()).filter(|text| !text.is_empty())
         };
-        let ours = fs::read_link(procfs.join("self/ns/pid")).ok();
-        let ours = ours.map(|link| link.to_string_lossy().into_owned());
-        let hosts = told.attributes().then(|| PidNamespace::INITIAL.to_owned());
+        let own = fs::read_link(procfs.join("self/ns/pid")).ok();
+        let own = own.map(|link| link.to_string_lossy().into_owned());
+        let host_namespace = namespace.attributes().then(|| PidNamespace::INITIAL.to_owned());
         let inode = |link: String| link.trim_start_matches("pid:[").trim_end_matches(']').to_owned();
         Self {
             procfs: procfs.to_owned(),
             host: text(Path::new("/etc/machine-id")),
             boot: text(&procfs.join("sys/kernel/random/boot_id")),
-            namespaces: ours.into_iter().chain(hosts).map(inode).collect(),
+            namespaces: own.into_iter().chain(host_namespace).map(inode).collect(),
         }
     }
 
-    /// Whether this machine is meant, by its name and a boot of it.
+    /// Whether `host` and `boot` name this machine.
     fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
         are_one_machine((self.host.as_deref(), self.boot.as_deref()), (host, boot))
     }
 
-    /// The processes that have a lease, where they are of this machine, boot and namespace, and whether one of them lives;
-    /// of another boot, whether he is `silent` who would renew.
+    /// The processes of a lease, if they are of this machine, boot and namespace, and whether one of them is alive.
+    /// `silent`: a holder of another boot would have renewed, and did not.
     fn holder(&self, lease: &Lease, silent: bool) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
         let boot = lease.get("boot");
         let local_host = self.is_machine(lease.get("host"), boot);
@@ -61,34 +63,36 @@ impl Node {
             let alive = if rebooted && silent { Truth::False } else { Truth::Unknown };
             return (None, Vec::new(), alive);
         }
-        let ours = lease.get("pidns").is_some_and(|ours| self.namespaces.iter().any(|known| known == ours));
-        let holder = number(lease, "pid").zip(number(lease, "start")).filter(|_| ours);
+        let visible =
+            lease.get("pidns").is_some_and(|pidns| self.namespaces.iter().any(|known| known == pidns));
+        let holder = number(lease, "pid").zip(number(lease, "start")).filter(|_| visible);
         let holder = holder.and_then(|(pid, start_ticks)| key(pid, start_ticks));
-        let chain = lease.get("chain").filter(|_| ours).unwrap_or_default().split(',').filter_map(process);
+        let chain = lease.get("chain").filter(|_| visible).unwrap_or_default().split(',').filter_map(process);
         let chain: Vec<ProcessKey> = chain.filter(|key| Some(*key) != holder).collect();
         let lives = |key: &ProcessKey| self.lives(*key);
         let alive = holder.iter().chain(&chain).map(lives).reduce(Truth::or).unwrap_or_default();
-        // By GPU.py's rules it outlives whoever took it.
+        // By GPU.py's rules a lease outlives the process that took it.
         let outlives = lease.get("mode") == Some("compat") && alive == Truth::False;
         (holder, chain, if outlives { Truth::Unknown } else { alive })
     }
 
     fn record(&self, record: &audit::Record) -> Record {
         let pid = record.pid.parse::<u32>().ok().filter(|pid| *pid > 0);
-        let witness = Witness::of(record);
-        if witness.as_ref().is_some_and(|seen| !self.is_machine(Some(&seen.host), Some(&seen.boot))) {
+        let evidence = WriterEvidence::of(record);
+        if evidence.as_ref().is_some_and(|seen| !self.is_machine(Some(&seen.host), Some(&seen.boot))) {
             return Record { pid, start_ticks: None, time: record.time.clone(), alive: Truth::Unknown };
         }
-        let witness = witness.filter(|witness| {
-            let ours = Some(&witness.boot) == self.boot.as_ref() && self.namespaces.contains(&witness.pidns);
-            ours && witness.prompt
+        let evidence = evidence.filter(|evidence| {
+            let visible =
+                Some(&evidence.boot) == self.boot.as_ref() && self.namespaces.contains(&evidence.pidns);
+            visible && evidence.prompt
         });
-        // One alone: in namespaces of containers the same pid is another's.
-        let of_pid = |witness: Witness| {
-            let mut named = witness.processes.into_iter().filter(|key| Some(key.pid) == pid);
+        // Only if it is unique: the same pid in the namespace of another container is another process.
+        let of_pid = |evidence: WriterEvidence| {
+            let mut named = evidence.processes.into_iter().filter(|key| Some(key.pid) == pid);
             named.next().filter(|_| named.next().is_none())
         };
-        let process = witness.and_then(of_pid);
+        let process = evidence.and_then(of_pid);
         let alive = match (process, pid) {
             (Some(process), _) => self.lives(process),
             (None, Some(pid)) => self.stat(pid).map_or_else(|missing| missing, |_| Truth::True),
@@ -101,18 +105,18 @@ impl Node {
     fn lives(&self, key: ProcessKey) -> Truth {
         match self.stat(key.pid) {
             Ok(stat) if stat.key != key => Truth::False,
-            // Its first thread has ended; whether others have, nobody needs to know at once.
+            // The thread-group leader has exited; whether other threads run is not read here.
             Ok(stat) if stat.state == State::Zombie && stat.threads > 1 => Truth::Unknown,
             Ok(stat) => (!matches!(stat.state, State::Zombie | State::Dead)).into(),
             Err(missing) => missing,
         }
     }
 
-    /// False where there is no such process.
+    /// The `stat` of a process; `Err(Truth::False)` if there is no such process.
     fn stat(&self, pid: u32) -> Result<stat::Stat, Truth> {
         match fs::read(self.procfs.join(pid.to_string()).join("stat")) {
             Ok(text) => stat::parse(&text).ok_or(Truth::Unknown),
-            // With hidepid everybody else's looks like one that has ended, the first process too.
+            // With hidepid, processes of other users look exited, including pid 1.
             Err(error) if error.kind() == ErrorKind::NotFound && self.procfs.join("1/stat").exists() => {
                 Err(Truth::False)
             }
@@ -122,7 +126,7 @@ impl Node {
 }
 
 impl Audit {
-    /// What a snapshot tells of it; `boot` is when it was asked, since boot.
+    /// The state for a snapshot; `boot` is the time of the audit since boot.
     #[must_use]
     pub fn leases(&self, node: &Node, boot: Duration) -> Leases {
         let lease = |name: &String| self.leases.iter().find(|lease| lease.lease == *name);
@@ -138,7 +142,7 @@ impl Audit {
     }
 
     fn held(&self, lease: &Lease, node: &Node) -> Held {
-        // By GPU.py's rules nobody renews.
+        // By GPU.py's rules leases are not renewed.
         let silent = lease.get("known").is_some() || self.is_late(lease) && !self.has_agent(lease);
         let (holder, chain, alive) = node.holder(lease, silent);
         Held {
@@ -168,18 +172,18 @@ impl Audit {
         }
     }
 
-    /// By Redis' clock, which may have stepped back.
+    /// The age in milliseconds by the clock of Redis, which may have been set back.
     fn since(&self, lease: &Lease, field: &str) -> Option<u64> {
         Some(self.now.saturating_sub(number(lease, field)?))
     }
 
     fn tally(&self) -> Tally {
         let count = |name: &str| self.counts.get(name)?.parse::<u64>().ok();
-        let is_word = |name: &str| {
+        let is_event_name = |name: &str| {
             name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
         };
         let events = self.counts.iter().filter_map(|(name, count)| {
-            let name = name.strip_prefix("event:").filter(|name| is_word(name))?;
+            let name = name.strip_prefix("event:").filter(|name| is_event_name(name))?;
             Some((name.to_owned(), count.parse().ok()?))
         });
         let bucket = |bound: &u64| {
@@ -206,7 +210,7 @@ fn pool_gpu(gpu: &audit::Gpu, node: &Node) -> PoolGpu {
     }
 }
 
-/// In which of its places a GPU is.
+/// The state of a GPU, from the lists that contain it.
 fn gpu_state(gpu: &audit::Gpu) -> GpuState {
     match gpu {
         _ if gpu.owner.is_some() => GpuState::Leased,
@@ -231,7 +235,7 @@ fn key(pid: u64, start_ticks: u64) -> Option<ProcessKey> {
     Some(ProcessKey { pid: u32::try_from(pid).ok()?, start_ticks })
 }
 
-/// `PID:START`.
+/// Parses `PID:START`.
 fn process(text: &str) -> Option<ProcessKey> {
     let (pid, start) = text.split_once(':')?;
     key(pid.parse().ok()?, start.parse().ok()?)
@@ -249,17 +253,18 @@ mod tests {
     const ONE: &str = "0123456789abcdef0123456789abcdef";
     const OTHER: &str = "fedcba9876543210fedcba9876543210";
 
-    /// Where this test is, on a machine of this name.
+    /// The node of this test, with a fixed machine id.
     fn node() -> Node {
-        Node { host: Some(ONE.to_owned()), ..Node::look(Path::new("/proc"), PidNamespace::Unknown) }
+        Node { host: Some(ONE.to_owned()), ..Node::read(Path::new("/proc"), PidNamespace::Unknown) }
     }
 
-    /// What a snapshot tells of a lease of this process, on a machine and in a boot that are called so.
-    fn told(host: &str, boot: &str, (expires, agents): (u64, &str)) -> (bool, Truth) {
-        let (us, pidns) = (std::process::id(), &node().namespaces[0]);
-        let start = crate::process::start(us).unwrap().unwrap();
+    /// Whether the snapshot names the holder of a lease of this process, and whether it is alive, for this host and
+    /// boot.
+    fn reported(host: &str, boot: &str, (expires, agents): (u64, &str)) -> (bool, Truth) {
+        let (own_pid, pidns) = (std::process::id(), &node().namespaces[0]);
+        let start = crate::process::start(own_pid).unwrap().unwrap();
         let lease = format!(
-            r#"{{"lease":"x","state":"held","expires":{expires},"host":"{host}","boot":"{boot}","pidns":"{pidns}","pid":"{us}","start":"{start}"}}"#
+            r#"{{"lease":"x","state":"held","expires":{expires},"host":"{host}","boot":"{boot}","pidns":"{pidns}","pid":"{own_pid}","start":"{start}"}}"#
         );
         let text = format!(
             r#"{{"now":1000,"barrier":null,"gpus":[],"leases":[{lease}],"queue":[],"agents":[{agents}]}}"#
@@ -270,14 +275,18 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_this_machine_is_another() {
+    fn lease_of_cloned_machine_has_no_local_holder() {
         let (node, renewed) = (node(), (2000, ""));
         let boot = node.boot.as_deref().unwrap();
-        assert_eq!(told(ONE, boot, renewed), (true, Truth::True));
-        assert_eq!(told("pod", boot, renewed), (true, Truth::True));
-        assert_eq!(told(OTHER, boot, renewed), (false, Truth::Unknown), "its pids are others here");
+        assert_eq!(reported(ONE, boot, renewed), (true, Truth::True));
+        assert_eq!(reported("pod", boot, renewed), (true, Truth::True));
+        assert_eq!(
+            reported(OTHER, boot, renewed),
+            (false, Truth::Unknown),
+            "its pids are other processes here"
+        );
         let seen = |host: &str| {
-            let witness = Witness {
+            let evidence = WriterEvidence {
                 pid: "4194303".to_owned(),
                 time: "then".to_owned(),
                 host: host.to_owned(),
@@ -290,26 +299,26 @@ mod tests {
                 session: None,
                 at_ms: 0,
             };
-            let (pid, time) = (witness.pid.clone(), witness.time.clone());
-            let seen = serde_json::to_string(&witness).ok();
+            let (pid, time) = (evidence.pid.clone(), evidence.time.clone());
+            let seen = serde_json::to_string(&evidence).ok();
             let record = node.record(&audit::Record { pid, time, lease: None, seen });
             (record.start_ticks, record.alive)
         };
         assert_eq!(seen(ONE), (Some(7), Truth::False));
-        assert_eq!(seen(OTHER), (None, Truth::Unknown), "it was looked at there");
+        assert_eq!(seen(OTHER), (None, Truth::Unknown), "the evidence is from another machine");
     }
 
     #[test]
-    fn another_boot_is_a_death_where_nothing_was_heard_since() {
-        assert_eq!(told(ONE, "another", (2000, "")), (false, Truth::Unknown));
-        assert_eq!(told(ONE, "another", (900, "")), (false, Truth::False));
-        assert_eq!(told("worker-0", "another", (900, "")), (false, Truth::Unknown));
+    fn lease_of_earlier_boot_is_dead_only_if_not_renewed() {
+        assert_eq!(reported(ONE, "another", (2000, "")), (false, Truth::Unknown));
+        assert_eq!(reported(ONE, "another", (900, "")), (false, Truth::False));
+        assert_eq!(reported("worker-0", "another", (900, "")), (false, Truth::Unknown));
         let pidns = &node().namespaces[0];
         let agent = format!(r#"{{"host":"{ONE}","boot":"another","pidns":"{pidns}"}}"#);
         assert_eq!(
-            told(ONE, "another", (900, &agent)),
+            reported(ONE, "another", (900, &agent)),
             (false, Truth::Unknown),
-            "a copy, and its agent is there"
+            "a cloned machine with a running agent"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Giving back what another process keeps: it is asked to end, once it is proven to be the one that was meant.
+//! The release of a lease that another process holds: that process is terminated once its identity is proven.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::queue;
 use super::record::Record;
 use crate::{LeaseError, Released};
 
-/// A keeper ends within.
+/// How long a lock holder may take to exit.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ends a lease that is not of this process, or withdraws a ticket.
+/// Ends a lease of another process, or withdraws a ticket.
 pub(super) fn release(
     directory: &Directory,
     (lease, token): (&str, Option<u64>),
@@ -28,7 +28,7 @@ pub(super) fn release(
     let ticket = queue::names(directory)?.into_iter().find(|name| name.lease == lease);
     match ticket.map(|ticket| queue::remove(directory, &ticket)) {
         Some(Ok(())) => return Ok(Released::Done),
-        // It was served just now, and is in the records.
+        // It was served just now, so the lease is in the records.
         None | Some(Err(Errno::NOENT)) => {}
         Some(Err(_)) => return Ok(Released::Lost),
     }
@@ -43,26 +43,28 @@ pub(super) fn release(
             None => ended = Released::Already("released".to_owned()),
             Some(inode) => {
                 drop(gate);
-                return dismiss(&record, inode, pidns);
+                return terminate_holder(&record, inode, pidns);
             }
         }
     }
     Ok(ended)
 }
 
-/// Asks the keeper to end, and waits until he has.
-fn dismiss(record: &Record, inode: Inode, pidns: &str) -> Result<Released, LeaseError> {
+/// Sends SIGTERM to the lock holder and waits until it has exited.
+fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Released, LeaseError> {
     if record.get("pidns") != Some(pidns) {
-        return Err(LeaseError::Kept("it is kept in another container: release it there".to_owned()));
+        return Err(LeaseError::HeldElsewhere(
+            "it is held in another container: release it there".to_owned(),
+        ));
     }
-    let keeper = record.keeper().map_or(0, |(pid, _)| pid);
-    let (pid, process) = match keeper_of(keeper, &record.lease, inode) {
-        Keeper::Is(pid, process) => (pid, process),
-        Keeper::Hidden => return Ok(Released::Lost),
-        Keeper::None => {
-            return Err(LeaseError::Kept(format!(
-                "a command has it and ends with it; those are its processes, as far as you may know them: {:?}",
-                processes::having(inode)
+    let recorded = record.lock_holder().map_or(0, |(pid, _)| pid);
+    let (pid, process) = match find_lock_holder(recorded, &record.lease, inode) {
+        LockHolder::Found(pid, process) => (pid, process),
+        LockHolder::Hidden => return Ok(Released::Lost),
+        LockHolder::None => {
+            return Err(LeaseError::HeldElsewhere(format!(
+                "a command holds it, and the lease ends with that command; its processes, as far as visible: {:?}",
+                processes::holding(inode)
             )));
         }
     };
@@ -70,37 +72,37 @@ fn dismiss(record: &Record, inode: Inode, pidns: &str) -> Result<Released, Lease
         Ok(()) | Err(Errno::SRCH) => {}
         Err(_) => return Ok(Released::Lost),
     }
-    if gone(&process) {
+    if wait_for_exit(&process) {
         Ok(Released::Done)
     } else {
-        Err(LeaseError::NotNow(format!("process {pid} keeps it and does not end")))
+        Err(LeaseError::NotNow(format!("process {pid} holds it and did not exit")))
     }
 }
 
-/// Who keeps a lease and does nothing else.
-enum Keeper {
-    Is(u32, OwnedFd),
-    /// Another user's.
+/// The process of `bailiff lease hold` that holds a lease and does nothing else.
+enum LockHolder {
+    Found(u32, OwnedFd),
+    /// It is of another user.
     Hidden,
     None,
 }
 
-/// Whoever has the lock and was started with the lease's name for a word: a record may be anybody's writing, and a pid
-/// anybody's. The process is held before it is looked at.
-fn keeper_of(said: u32, lease: &str, inode: Inode) -> Keeper {
-    if processes::has(said, inode).is_none() {
-        return Keeper::Hidden;
+/// The process that holds the lock and was started as `bailiff lease hold LEASE`. Both are checked, because any user
+/// can write a record and a pid can be reused. The pidfd is opened before the checks.
+fn find_lock_holder(recorded: u32, lease: &str, inode: Inode) -> LockHolder {
+    if processes::holds(recorded, inode).is_none() {
+        return LockHolder::Hidden;
     }
-    let keeper = processes::having(inode).into_iter().find_map(|pid| {
+    let lock_holder = processes::holding(inode).into_iter().find_map(|pid| {
         let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
         let command = processes::command(pid)?;
-        let keeps = command.iter().map(String::as_str).take(4).eq(["bailiff", "lease", "hold", lease]);
-        (keeps && processes::has(pid, inode) == Some(true)).then_some((pid, process))
+        let is_hold = command.iter().map(String::as_str).take(4).eq(["bailiff", "lease", "hold", lease]);
+        (is_hold && processes::holds(pid, inode) == Some(true)).then_some((pid, process))
     });
-    keeper.map_or(Keeper::None, |(pid, process)| Keeper::Is(pid, process))
+    lock_holder.map_or(LockHolder::None, |(pid, process)| LockHolder::Found(pid, process))
 }
 
-fn gone(process: &OwnedFd) -> bool {
+fn wait_for_exit(process: &OwnedFd) -> bool {
     let time = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
     let poll = || poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time));
     retry_on_intr(poll).is_ok_and(|ready| ready > 0)

@@ -1,74 +1,74 @@
-//! What may be concluded of a GPU that a client of GPU.py has, or seems to have. Pure: who lives and what the driver says
-//! comes in.
+//! The evaluation of a GPU that a client of GPU.py has, or seems to have. Pure: the state of the processes and of the
+//! GPU is passed in.
 
 use std::time::Duration;
 
-/// What the driver says of who is on a GPU.
+/// The use of a GPU, as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Somebody is, or might be.
+    /// A process uses it, or may use it.
     Busy,
-    /// Nobody is, and that was seen again and again for so long.
+    /// No process has used it for this time, in all samples.
     Quiet(Duration),
-    /// No process is, and an older one of the session that took it has its device file open.
+    /// No process uses it, but an older process of the session that took it has its device file open.
     Open,
-    /// It does not say.
+    /// The driver does not report it.
     Unknown,
 }
 
-/// What is known of the process that took a GPU.
+/// The state of the process that took a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taker {
-    /// There is no record, and the GPU is in no place; that was so at every look for so long.
+    /// There is no record, and the GPU has been in no list in all samples for this time.
     Nowhere(Duration),
-    /// It runs.
+    /// It is running.
     Runs,
-    /// It has ended, and was seen to have for so long; what it started may run.
+    /// It has been seen as exited for this time; processes that it started may run.
     Ended(Duration),
-    /// Nothing of it is left: it was of another boot.
+    /// It was of another boot, so no process of it is left.
     Gone,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown,
 }
 
-/// A GPU that is to be judged.
+/// A GPU to be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The process that took it.
     pub taker: Taker,
-    /// Who is on it.
+    /// The use of the GPU.
     pub usage: Use,
-    /// Whoever takes leases of this pool does so on this host, and it is this host's GPU.
+    /// All clients of this pool run on this host, and the GPU is of this host.
     pub single_host: bool,
-    /// We see the processes of the whole host.
+    /// Processes of the whole host are visible.
     pub host_namespace: bool,
 }
 
-/// How long something must be seen before anything is concluded.
+/// How long a state must last before it has consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The process that took the GPU has ended, and no process is on the GPU; none, and it is never concluded of that
-    /// alone.
+    /// The process that took the GPU has exited, and no process uses the GPU; `None` if that alone never makes it
+    /// orphaned.
     pub idle: Option<Duration>,
-    /// A GPU is nowhere and quiet: a client of GPU.py is between its pop and its record for a millisecond.
+    /// The GPU is in no list and unused. A client of GPU.py needs a millisecond between its pop and its record.
     pub nowhere: Duration,
 }
 
-/// What was concluded, and why.
+/// The result of an evaluation, with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
-    /// It is held, or nobody can tell.
+    /// The GPU is held, or its state is unknown.
     Keep(&'static str),
-    /// It looks abandoned, not for long enough: after so much more time it is freed, or never.
+    /// It seems abandoned. It is freed after this further time, or never.
     Suspect(&'static str, Option<Duration>),
-    /// Whoever took it is dead and nobody uses it.
+    /// The process that took it has exited and no process uses it.
     Orphaned,
-    /// It was lost on its way.
+    /// It is in no list of the pool.
     Lost,
 }
 
 impl Judgement {
-    /// Every name.
+    /// All label values.
     pub const NAMES: [&'static str; 4] = ["keep", "suspect", "orphaned", "lost"];
 
     /// Its label value.
@@ -83,37 +83,37 @@ impl Judgement {
     }
 }
 
-/// Judges. The first row that fits wins.
+/// Evaluates a GPU. The first matching row applies.
 ///
 /// | process that took it | on the GPU | |
 /// |---|---|---|
-/// | of another host, or in PID namespaces that are not to be seen | | keep |
+/// | on another host, or in PID namespaces that are not visible | | keep |
 /// | runs | | keep |
-/// | cannot be told | | keep |
-/// | | somebody, or not known | keep: what it started uses it |
-/// | none, and the GPU is nowhere | nobody | lost, after `nowhere` of both |
-/// | is gone with its boot | nobody | orphaned |
-/// | has ended | nobody | orphaned, after `idle` of both |
+/// | unknown | | keep |
+/// | | a process, or unknown | keep: a process that it started uses it |
+/// | none, and the GPU is in no list | no process | lost, after both lasted for `nowhere` |
+/// | is gone with its boot | no process | orphaned |
+/// | has exited | no process | orphaned, after both lasted for `idle` |
 #[must_use]
-pub fn judge(case: &Case, limits: &Limits) -> Judgement {
+pub fn evaluate(case: &Case, limits: &Limits) -> Judgement {
     use Judgement::{Keep, Lost, Orphaned, Suspect};
     if !case.single_host {
         return Keep("clients may be on other hosts");
     }
     if !case.host_namespace {
-        return Keep("not all processes of the host are to be seen from here");
+        return Keep("not all processes of the host are visible from here");
     }
     let (taker, limit, end, why) = match case.taker {
-        Taker::Runs => return Keep("the process that took it runs"),
-        Taker::Unknown => return Keep("it cannot be told whether the process that took it runs"),
+        Taker::Runs => return Keep("the process that took it is running"),
+        Taker::Unknown => return Keep("it is unknown whether the process that took it is running"),
         Taker::Gone => (Duration::MAX, Some(Duration::ZERO), Orphaned, ENDED),
         Taker::Ended(ended) => (ended, limits.idle, Orphaned, ENDED),
-        Taker::Nowhere(nowhere) => (nowhere, Some(limits.nowhere), Lost, "it is in no place"),
+        Taker::Nowhere(nowhere) => (nowhere, Some(limits.nowhere), Lost, "it is in no list of the pool"),
     };
     let quiet = match case.usage {
         Use::Busy => return Keep("a process is on the GPU"),
         Use::Open => return Keep("a process of its session has the device open"),
-        Use::Unknown => return Keep("the driver does not say which processes are on the GPU"),
+        Use::Unknown => return Keep("the driver does not report which processes are on the GPU"),
         Use::Quiet(quiet) => quiet,
     };
     match limit.map(|limit| limit.saturating_sub(taker.min(quiet))) {
@@ -122,7 +122,7 @@ pub fn judge(case: &Case, limits: &Limits) -> Judgement {
     }
 }
 
-const ENDED: &str = "the process that took it has ended, and no process is on the GPU";
+const ENDED: &str = "the process that took it has exited, and no process is on the GPU";
 
 #[cfg(test)]
 mod tests {
@@ -130,11 +130,11 @@ mod tests {
 
     const IDLE: Duration = Duration::from_mins(15);
     const NOWHERE: Duration = Duration::from_secs(30);
-    /// A second less.
-    const IDLE_NOT_YET: Duration = Duration::from_secs(15 * 60 - 1);
-    const NOWHERE_NOT_YET: Duration = Duration::from_secs(29);
+    /// One second less than the limit.
+    const BEFORE_IDLE: Duration = Duration::from_secs(15 * 60 - 1);
+    const BEFORE_NOWHERE: Duration = Duration::from_secs(29);
     const LIMITS: Limits = Limits { idle: Some(IDLE), nowhere: NOWHERE };
-    /// Nobody was ever on it.
+    /// A GPU that was never used.
     const CASE: Case = Case {
         taker: Taker::Unknown,
         usage: Use::Quiet(Duration::MAX),
@@ -143,7 +143,7 @@ mod tests {
     };
 
     #[test]
-    fn the_table() {
+    fn every_table_row_has_its_judgement() {
         use Taker::{Ended, Gone, Nowhere, Runs, Unknown};
         use Use::{Busy, Open, Quiet};
         let cases = [
@@ -155,8 +155,8 @@ mod tests {
             (Ended(IDLE), Open, "keep"),
             (Ended(IDLE), Use::Unknown, "keep"),
             (Ended(IDLE), Quiet(Duration::ZERO), "suspect"),
-            (Ended(IDLE), Quiet(IDLE_NOT_YET), "suspect"),
-            (Ended(IDLE_NOT_YET), Quiet(IDLE), "suspect"),
+            (Ended(IDLE), Quiet(BEFORE_IDLE), "suspect"),
+            (Ended(BEFORE_IDLE), Quiet(IDLE), "suspect"),
             (Ended(IDLE), Quiet(IDLE), "orphaned"),
             (Gone, Busy, "keep"),
             (Gone, Open, "keep"),
@@ -165,37 +165,37 @@ mod tests {
             (Nowhere(IDLE), Busy, "keep"),
             (Nowhere(IDLE), Use::Unknown, "keep"),
             (Nowhere(Duration::ZERO), Quiet(IDLE), "suspect"),
-            (Nowhere(IDLE), Quiet(NOWHERE_NOT_YET), "suspect"),
-            (Nowhere(NOWHERE_NOT_YET), Quiet(IDLE), "suspect"),
+            (Nowhere(IDLE), Quiet(BEFORE_NOWHERE), "suspect"),
+            (Nowhere(BEFORE_NOWHERE), Quiet(IDLE), "suspect"),
             (Nowhere(NOWHERE), Quiet(NOWHERE), "lost"),
         ];
         for (taker, usage, expected) in cases {
             let case = Case { taker, usage, single_host: true, host_namespace: true };
-            assert_eq!(judge(&case, &LIMITS).name(), expected, "{case:?}");
+            assert_eq!(evaluate(&case, &LIMITS).name(), expected, "{case:?}");
             for elsewhere in [Case { single_host: false, ..case }, Case { host_namespace: false, ..case }] {
-                assert_eq!(judge(&elsewhere, &LIMITS).name(), "keep", "{elsewhere:?}");
+                assert_eq!(evaluate(&elsewhere, &LIMITS).name(), "keep", "{elsewhere:?}");
             }
         }
     }
 
     #[test]
-    fn suspect_says_how_much_longer() {
-        let left = |taker, usage, limits| match judge(&Case { taker, usage, ..CASE }, &limits) {
+    fn suspect_has_remaining_time() {
+        let left = |taker, usage, limits| match evaluate(&Case { taker, usage, ..CASE }, &limits) {
             Judgement::Suspect(_, left) => left,
             other => panic!("{other:?}"),
         };
         let second = Duration::from_secs(1);
-        assert_eq!(left(Taker::Ended(IDLE_NOT_YET), Use::Quiet(IDLE), LIMITS), Some(second));
-        assert_eq!(left(Taker::Nowhere(NOWHERE), Use::Quiet(NOWHERE_NOT_YET), LIMITS), Some(second));
+        assert_eq!(left(Taker::Ended(BEFORE_IDLE), Use::Quiet(IDLE), LIMITS), Some(second));
+        assert_eq!(left(Taker::Nowhere(NOWHERE), Use::Quiet(BEFORE_NOWHERE), LIMITS), Some(second));
         assert_eq!(left(Taker::Ended(IDLE), Use::Quiet(IDLE), Limits { idle: None, ..LIMITS }), None);
     }
 
     #[test]
-    fn without_a_limit_only_what_is_certain_is_orphaned() {
+    fn exited_taker_without_limit_stays_suspect() {
         let never = Limits { idle: None, ..LIMITS };
-        let named = |taker| judge(&Case { taker, ..CASE }, &never).name();
-        assert_eq!(named(Taker::Ended(Duration::MAX)), "suspect");
-        assert_eq!(named(Taker::Gone), "orphaned");
-        assert_eq!(named(Taker::Nowhere(NOWHERE)), "lost");
+        let judgement = |taker| evaluate(&Case { taker, ..CASE }, &never).name();
+        assert_eq!(judgement(Taker::Ended(Duration::MAX)), "suspect");
+        assert_eq!(judgement(Taker::Gone), "orphaned");
+        assert_eq!(judgement(Taker::Nowhere(NOWHERE)), "lost");
     }
 }

@@ -1,0 +1,46 @@
+//! Hooks of memory that is not counted: that of other processes and interfaces belongs to the process that allocated
+//! it; that of graphs is counted in calls only, as long as it is unknown how drivers keep it.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::{hooks, read_input};
+use crate::abi::{Address, Code, Handle, IpcHandle};
+use crate::panic_guard::DriverCall;
+use crate::state;
+
+/// Passes a call through, and counts it as uncounted.
+pub(super) fn uncounted<F: Fn() -> Code>(call: &DriverCall<F>) -> Code {
+    if let Some(state) = state::get() {
+        state.not_counted();
+    }
+    call.result()
+}
+
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`
+const ALLOCATES: c_int = 10;
+
+/// A graph node of any kind, which is the first field of its parameters.
+fn node<F: Fn() -> Code>(call: &DriverCall<F>, parameters: *const c_int) -> Code {
+    // SAFETY: the driver reads it too.
+    if unsafe { read_input(parameters) } == Some(&ALLOCATES) { uncounted(call) } else { call.result() }
+}
+
+hooks! { of CUDA:
+    cuIpcOpenMemHandle(out: *mut Address, handle: IpcHandle, flags: c_uint) |call| { uncounted(call) }
+    cuIpcOpenMemHandle_v2(out: *mut Address, handle: IpcHandle, flags: c_uint) |call| { uncounted(call) }
+    cuImportExternalMemory(out: *mut Handle, description: *const c_void) |call| { uncounted(call) }
+    cuGraphAddMemAllocNode(
+        out: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *mut c_void
+    ) |call| { uncounted(call) }
+    cuGraphAddNode(
+        out: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *mut c_int
+    ) |call| { node(call, parameters) }
+    cuGraphAddNode_v2(
+        out: *mut Handle, graph: Handle, after: *const Handle, edges: *const c_void, count: usize,
+        parameters: *mut c_int
+    ) |call| { node(call, parameters) }
+    cuGraphAddNode_v3(
+        out: *mut Handle, graph: Handle, after: *const Handle, edges: *const c_void, count: usize,
+        parameters: *mut c_int
+    ) |call| { node(call, parameters) }
+}
