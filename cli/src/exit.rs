@@ -90,7 +90,7 @@ impl From<LeaseError> for Failure {
     fn from(error: LeaseError) -> Self {
         match error {
             LeaseError::Address(_) | LeaseError::NotLocalHost(_) => Self::usage(error.to_string()),
-            LeaseError::Kept(_) => Self::not_ours(error.to_string()),
+            LeaseError::HeldElsewhere(_) => Self::not_ours(error.to_string()),
             _ => Self::unavailable(error.to_string()),
         }
     }

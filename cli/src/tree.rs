@@ -168,7 +168,7 @@ fn may_be_ours(pid: u32) -> bool {
 fn processes() -> io::Result<Vec<Stat>> {
     let mut found = Vec::new();
     for process in process::all()? {
-        match process::stated(&process?) {
+        match process::read_stat(&process?) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             stat => found.extend(stat?),
         }

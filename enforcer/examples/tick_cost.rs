@@ -75,7 +75,7 @@ fn policy() -> Policy {
             breaker_reset: Duration::from_hours(1),
         },
         protect: vec![Exception {
-            of: select(Field::Users, &["slurm", "monitor"]),
+            condition: select(Field::Users, &["slurm", "monitor"]),
             reason: None,
             until: None,
         }],
@@ -92,7 +92,7 @@ fn rule(number: usize) -> Rule {
     Rule {
         name: format!("rule-{number}").into(),
         mode: Mode::Enforce,
-        of: Kind::Process,
+        target: Kind::Process,
         select: Some(Condition::All(vec![
             select(Field::Comms, &["python3", "jupyter"]),
             at("vram", Bounds { min: Some(1e9 + step(100) * 1e6), ..Bounds::default() }),

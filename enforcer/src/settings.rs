@@ -236,10 +236,7 @@ mod tests {
             ("--verify=0s", "--verify=0s must be more than nothing"),
             ("--verify=2d", "--verify=2d must be more than nothing and at most a day"),
             ("--web.listen-address=9837", "--web.listen-address=9837 is no HOST:PORT"),
-            (
-                "--audit.max-size=64MB",
-                "--audit.max-size=64MB: `MB` is not a memory unit: did you mean MiB?",
-            ),
+            ("--audit.max-size=64MB", "--audit.max-size=64MB: `MB` is not a memory unit: did you mean MiB?"),
             ("--audit.max-size=64", "--audit.max-size=64: `64` has no unit: write `64MiB`"),
             ("--audit.max-size=1KiB", "--audit.max-size=1KiB is too small"),
             (

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bailiff_lease::audit::Audit;
-use bailiff_lease::told::Node;
+use bailiff_lease::report::Node;
 use bailiff_lease::{LeaseError, Pool};
 use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState};
 
@@ -71,7 +71,7 @@ impl Leasing {
         let (query, asked) = channel();
         let (answer, answers) = channel();
         let patience = settings.deadline.min(settings.interval) / PATIENCE_PART;
-        let node = Node::look(&settings.procfs, settings.namespace);
+        let node = Node::read(&settings.procfs, settings.namespace);
         let mut asker = Asker { settings, node, pool: None };
         thread::Builder::new().name("leases".into()).spawn(move || asker.run(&asked, &answer))?;
         Ok(Self { source, query, answers, patience, before: None, logged: None })

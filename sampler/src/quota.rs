@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
-use bailiff_ledger::{Fault as Ill, Ledger, UNLIMITED, Uuid};
+use bailiff_ledger::{Ledger, LedgerError as Ill, UNLIMITED, Uuid};
 use bailiff_snapshot::{
     BootId, Fault, Gap, Gaps, Invalid, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Status,
     Truth, stat,
@@ -227,7 +227,7 @@ impl Ties<'_, '_> {
 
 fn row(gpu: &bailiff_ledger::Gpu) -> QuotaGpu {
     QuotaGpu {
-        uuid: bailiff_ledger::written(gpu.uuid),
+        uuid: bailiff_ledger::format_uuid(gpu.uuid),
         limit: Some(gpu.limit).filter(|limit| *limit != UNLIMITED),
         used: gpu.used,
         peak: gpu.peak,

@@ -1,6 +1,6 @@
 //! The actions that change a pool: which GPUs it has, and who gives one back.
 
-use bailiff_lease::compat::{Force, Given};
+use bailiff_lease::compat::{Force, NumberedRelease};
 use bailiff_lease::{Init, Pool};
 
 use super::arguments::Arguments;
@@ -89,14 +89,14 @@ fn chosen(arguments: &Arguments, count: usize) -> Result<Vec<u32>, Failure> {
 
 /// Gives a GPU back.
 pub(super) fn release(pool: &mut Pool, id: &str) -> Result<(), Failure> {
-    match pool.give(id, (offset(), super::parent()))? {
-        Given::Released => say(&format!("GPU {id} released.")),
-        Given::Idle => say(&format!("GPU {id} is already idle.")),
-        Given::Unmanaged => say(&format!("GPU {id} is not managed.")),
-        Given::Held(lease) => Err(Failure::Other(format!(
+    match pool.release_by_number(id, (offset(), super::parent()))? {
+        NumberedRelease::Released => say(&format!("GPU {id} released.")),
+        NumberedRelease::Idle => say(&format!("GPU {id} is already idle.")),
+        NumberedRelease::Unmanaged => say(&format!("GPU {id} is not managed.")),
+        NumberedRelease::Held(lease) => Err(Failure::Other(format!(
             "GPU {id} is held by the lease {lease}, which ends with its command or by bailiff lease release; it was not freed"
         ))),
-        Given::Quarantined(why) => {
+        NumberedRelease::Quarantined(why) => {
             Err(Failure::Other(format!("GPU {id} is quarantined ({why}); it was not freed")))
         }
     }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_lease::told::Node;
+use bailiff_lease::report::Node;
 use bailiff_lease::{LeaseError, Leases, Local, Pool};
 use bailiff_snapshot::{Leases as Told, PidNamespace};
 use rustix::time::{ClockId, clock_gettime};
@@ -32,7 +32,7 @@ impl Asked {
             }
             Place::LocalHost(directory) => Ok(Box::new(Local::at(directory))),
         };
-        let mut asked = Self { pool: None, node: Node::look(procfs, PidNamespace::Unknown), error: None };
+        let mut asked = Self { pool: None, node: Node::read(procfs, PidNamespace::Unknown), error: None };
         match opened {
             Ok(pool) => asked.pool = Some(pool),
             Err(error) => asked.error = Some(error.to_string()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bailiff_lease::audit::{Audit, Gpu, Lease, Record};
 use bailiff_lease::holder::{Life, LocalHost, Recorded};
-use bailiff_lease::legacy::{Found, Witness};
+use bailiff_lease::legacy::{Found, WriterEvidence};
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
 use super::offset;
@@ -29,7 +29,7 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Aba
     let of = |gpu: &'a Gpu| {
         if let Some(owner) = &gpu.owner {
             let lease = audit.leases.iter().find(|lease| lease.lease == *owner)?;
-            let ended = lease.get("mode") == Some("compat") && local_host.chained(lease) == Life::Dead;
+            let ended = lease.get("mode") == Some("compat") && local_host.chain_life(lease) == Life::Dead;
             return ended.then_some(Abandoned { gpu, lease: Some(lease) });
         }
         let record = gpu.record.as_ref().filter(|record| record.lease.is_none())?;
@@ -80,7 +80,7 @@ impl Abandoned<'_> {
     pub(crate) fn free(&self, pool: &mut Pool) -> Result<bool, LeaseError> {
         match (self.lease, &self.gpu.record) {
             (Some(lease), _) => Ok(pool.end(&lease.lease, End::dead(lease), &[])? == Ended::Done),
-            (None, Some(Record { pid, time, .. })) => pool.strike(&self.gpu.id, (pid, time), offset()),
+            (None, Some(Record { pid, time, .. })) => pool.free_record(&self.gpu.id, (pid, time), offset()),
             (None, None) => Ok(false),
         }
     }
@@ -89,7 +89,7 @@ impl Abandoned<'_> {
 /// There is no process of the record's pid: not here, and not in a PID namespace below.
 fn has_ended(record: &Record, local_host: &LocalHost) -> bool {
     let is_pid = record.pid.parse::<u32>().is_ok_and(|pid| pid > 0);
-    is_pid && Witness::look(local_host, record, Found::Written).lives(local_host) == Some(false)
+    is_pid && WriterEvidence::collect(local_host, record, Found::Written).lives(local_host) == Some(false)
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn hand_on(
     mut whose: Whose,
 ) -> Result<Option<Child>, Failure> {
     let mut keeper = leave(pool, &ticket.lease, (&mut whose, duration))?;
-    let handed = match pool.hand_on((&ticket.lease, grant.token), ttl, &whose) {
+    let handed = match pool.transfer((&ticket.lease, grant.token), ttl, &whose) {
         Ok(TicketStatus::Held(_)) => return Ok(keeper),
         Ok(_) => Failure::not_ours("the lease was lost as soon as it was given"),
         Err(error) => error.into(),

@@ -87,7 +87,7 @@ impl<'a> Held<'a> {
 
     /// From now on whoever is started keeps the lease.
     pub(crate) fn pass_on(&mut self) -> Result<(), Failure> {
-        self.pool.pass_on(&self.ticket.lease)?;
+        self.pool.make_inheritable(&self.ticket.lease)?;
         Ok(())
     }
 
@@ -150,7 +150,7 @@ fn withdraw(flags: &flags::Run, lease: &str) {
     let withdrawn = open(&flags.request.pool).and_then(|mut pool| {
         match pool.release(lease, None, (offset(), std::process::id())) {
             // It was granted just now, to this process, and is free with its end.
-            Ok(_) | Err(LeaseError::Kept(_)) => Ok(()),
+            Ok(_) | Err(LeaseError::HeldElsewhere(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     });

@@ -30,7 +30,7 @@ pub(super) fn leave(
     lease: &str,
     (whose, duration): (&mut Whose, Option<Duration>),
 ) -> Result<Option<Child>, Failure> {
-    let locks = pool.pass_on(lease)?;
+    let locks = pool.make_inheritable(lease)?;
     if locks.is_empty() {
         return Ok(None);
     }

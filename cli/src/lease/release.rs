@@ -43,7 +43,7 @@ fn of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
 fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let (local_host, uid) = (LocalHost::read(), nix::unistd::getuid().to_string());
     let mine = |lease: &&Lease| {
-        let ours = local_host.is_place_of(lease) && lease.get("uid") == Some(&uid);
+        let ours = local_host.is_location_of(lease) && lease.get("uid") == Some(&uid);
         ours && matches!(lease.get("mode"), Some("acquire" | "timed"))
     };
     let audit = pool.audit()?;
@@ -52,7 +52,9 @@ fn all_of_mine(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
         match pool.release(&lease.lease, None, (offset(), std::process::id())) {
             Ok(Released::Lost) => refused = Some(Failure::not_ours("one is somebody else's by now")),
             Ok(_) => released += 1,
-            Err(error @ (LeaseError::Kept(_) | LeaseError::NotNow(_))) => refused = Some(error.into()),
+            Err(error @ (LeaseError::HeldElsewhere(_) | LeaseError::NotNow(_))) => {
+                refused = Some(error.into())
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -18,7 +18,7 @@ use crate::say::print;
 pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
     let (audit, local_host) = (begun(flags)?, LocalHost::read());
     let uid = nix::unistd::getuid().to_string();
-    let is_mine = |lease: &&Lease| local_host.is_place_of(lease) && lease.get("uid") == Some(&uid);
+    let is_mine = |lease: &&Lease| local_host.is_location_of(lease) && lease.get("uid") == Some(&uid);
     let held: Vec<&Lease> =
         audit.leases.iter().filter(|lease| lease.state == "held").filter(is_mine).collect();
     let tickets: Vec<(usize, &Lease)> =

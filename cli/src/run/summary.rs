@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use bailiff_exposition::human::{Bytes, Span};
-use bailiff_ledger::{Gpu, Ledger, UNLIMITED, written};
+use bailiff_ledger::{Gpu, Ledger, UNLIMITED, format_uuid};
 
 use super::job::Outcome;
 use super::live::{Ending, Lived};
@@ -66,7 +66,7 @@ fn of_quota(gpu: &Gpu) -> String {
         1 => ", 1 request refused".to_owned(),
         many => format!(", {many} requests refused"),
     };
-    format!("{}{limit} on {}{refused}", size(gpu.peak), written(gpu.uuid))
+    format!("{}{limit} on {}{refused}", size(gpu.peak), format_uuid(gpu.uuid))
 }
 
 fn size(bytes: u64) -> Bytes {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease};
-use bailiff_lease::{Back, End, Ended, LeaseError, Pool};
+use bailiff_lease::{End, Ended, LeaseError, Pool, ReturnOutcome};
 use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
@@ -156,10 +156,10 @@ impl LeaseExecutor<'_> {
     }
 }
 
-fn back(back: Back) -> (Result, String) {
+fn back(back: ReturnOutcome) -> (Result, String) {
     match back {
-        Back::Freed => (Result::Freed, String::new()),
-        Back::Not(why) => (Result::Changed, why),
+        ReturnOutcome::Freed => (Result::Freed, String::new()),
+        ReturnOutcome::Not(why) => (Result::Changed, why),
     }
 }
 

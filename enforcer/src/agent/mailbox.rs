@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bailiff_lease::legacy::Witness;
+use bailiff_lease::legacy::WriterEvidence;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::actions::clock::Deadline;
@@ -31,7 +31,7 @@ pub(super) struct Mailbox {
     pub(super) view: Option<Arc<View>>,
     pub(super) stop: bool,
     /// What was seen of clients of GPU.py's, by GPU.
-    pub(super) witnesses: HashMap<String, Witness>,
+    pub(super) witnesses: HashMap<String, WriterEvidence>,
 }
 
 /// Shared by the senders and the threads.

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease, Record};
 use bailiff_lease::holder::{Life, LocalHost};
-use bailiff_lease::legacy::{Case, Judgement, Limits, Use, judge};
+use bailiff_lease::legacy::{Case, Judgement, Limits, Use, evaluate};
 use bailiff_lease::process::{lives, may_live};
-use bailiff_lease::{LeaseError, Pool, START};
+use bailiff_lease::{EXEC_DELAY, LeaseError, Pool};
 use bailiff_lifecycle::file;
 use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::UnboundedSender;
@@ -158,7 +158,7 @@ impl Reconciler<'_> {
             && self.reported.as_ref().is_some_and(|reported| reported.acts)
         {
             // Where this is not heard, the word ends by itself.
-            drop(pool.stand_in(&self.local_host, Duration::ZERO));
+            drop(pool.register_agent(&self.local_host, Duration::ZERO));
         }
         self.memory = Memory::default();
         self.handles.clear();
@@ -169,7 +169,7 @@ impl Reconciler<'_> {
     fn look(&mut self, leases: &Leases, pool: &mut Pool, orders: &Orders) -> Result<Vec<Judged>, LeaseError> {
         let acts = orders.acts && leases.reap;
         if acts {
-            pool.stand_in(&self.local_host, WORD)?;
+            pool.register_agent(&self.local_host, WORD)?;
         }
         let audit = pool.audit()?;
         let now = clock::since_boot();
@@ -220,7 +220,7 @@ impl Reconciler<'_> {
                     .filter(|known| lives(*known).is_ok_and(|lives| lives));
                 let (life, process) = match known {
                     Some(known) => (Life::Alive, Some(known)),
-                    None => self.local_host.look_for(lease),
+                    None => self.local_host.find_living(lease),
                 };
                 (lease, life, process)
             })
@@ -234,7 +234,7 @@ impl Reconciler<'_> {
         if dead.is_empty() || !frees {
             return Ok(());
         }
-        std::thread::park_timeout(START);
+        std::thread::park_timeout(EXEC_DELAY);
         for lease in dead.into_iter().filter(|lease| self.local_host.life(lease) == Life::Dead) {
             actor.end(
                 (LeaseAction::ReapDead, lease),
@@ -280,7 +280,7 @@ impl Reconciler<'_> {
                 single_host: look.is_local_host(gpu),
                 host_namespace: self.host_namespace,
             };
-            let judgement = judge(&case, &limits);
+            let judgement = evaluate(&case, &limits);
             judged.push(Judged::new(&gpu.id, judgement, clock::since_boot()));
             if acts {
                 act(judgement, (gpu, look.audit), actor)?;

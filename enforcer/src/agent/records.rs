@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bailiff_lease::holder::LocalHost;
-use bailiff_lease::legacy::{Changes, Found, Witness};
+use bailiff_lease::legacy::{Changes, Found, WriterEvidence};
 use bailiff_lease::{LeaseError, Pool};
 
 use super::mailbox::{Orders, Shared};
@@ -67,22 +67,22 @@ fn watch(
 
 fn look(
     gpu: &str,
-    (changes, fresh): (&mut Changes, &mut HashMap<String, Witness>),
+    (changes, fresh): (&mut Changes, &mut HashMap<String, WriterEvidence>),
     (shared, keeps): (&Shared, bool),
     local_host: &LocalHost,
 ) -> Result<(), LeaseError> {
-    let Some(record) = changes.look(gpu)? else {
+    let Some(record) = changes.read(gpu)? else {
         fresh.remove(gpu);
         return Ok(());
     };
-    let mut witness = Witness::look(local_host, &record, Found::Written);
+    let mut witness = WriterEvidence::collect(local_host, &record, Found::Written);
     // A record is written in two parts, and its process may end in between.
     if let Some(earlier) = fresh.get(gpu) {
         witness.join(earlier);
     }
     fresh.insert(gpu.to_owned(), witness.clone());
     if keeps {
-        changes.pool().keep(gpu, &witness)?;
+        changes.pool().store(gpu, &witness)?;
     }
     shared.mailbox().witnesses.insert(gpu.to_owned(), witness);
     Ok(())

@@ -69,7 +69,7 @@ fn curious(like: &Rule, kind: Kind) -> Rule {
     });
     Rule {
         name: Arc::from(format!("curious-{kind:?}")),
-        of: kind,
+        target: kind,
         select: None,
         except: Vec::new(),
         when: Condition::Any(asks.collect()),

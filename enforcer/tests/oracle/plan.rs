@@ -39,7 +39,7 @@ pub(crate) enum Cond {
 pub(crate) struct RulePlan {
     pub(crate) name: String,
     pub(crate) mode: Mode,
-    pub(crate) of: Kind,
+    pub(crate) target: Kind,
     pub(crate) select: Option<Cond>,
     /// Whom it spares, until so many milliseconds since the epoch.
     pub(crate) except: Option<(Cond, Option<u64>)>,
@@ -154,7 +154,7 @@ fn count(number: u64) -> f64 {
 impl RulePlan {
     fn named(mut self) -> Self {
         let mut hasher = DefaultHasher::new();
-        format!("{:?} {:?} {:?}", self.of, self.when, self.pick).hash(&mut hasher);
+        format!("{:?} {:?} {:?}", self.target, self.when, self.pick).hash(&mut hasher);
         self.condition = Arc::from(format!("{:016x}", hasher.finish()));
         self
     }
@@ -165,14 +165,14 @@ impl RulePlan {
 
     fn rule(&self) -> Rule {
         let except = self.except.iter().map(|(cond, until)| Exception {
-            of: cond.condition(),
+            condition: cond.condition(),
             reason: Some("a reason".to_owned()),
             until: until.map(Duration::from_millis),
         });
         Rule {
             name: Arc::from(self.name.as_str()),
             mode: self.mode,
-            of: self.of,
+            target: self.target,
             select: self.select.as_ref().map(Cond::condition),
             except: except.collect(),
             when: self.when.condition(),
@@ -209,7 +209,7 @@ impl Plan {
             protect: self
                 .protect
                 .iter()
-                .map(|cond| Exception { of: cond.condition(), reason: None, until: None })
+                .map(|cond| Exception { condition: cond.condition(), reason: None, until: None })
                 .collect(),
             allow_root: self.allow_root,
             channels: BTreeMap::new(),
@@ -306,10 +306,10 @@ impl RulePlan {
             0 => self.name = format!("{}-renamed", self.name),
             1 => self.mode = if self.mode == Mode::DryRun { Mode::Enforce } else { Mode::DryRun },
             2 => {
-                self.when = when(dice, self.of, 9);
+                self.when = when(dice, self.target, 9);
                 *self = self.clone().named();
             }
-            3 => self.steps = steps(dice, self.of == Kind::Gpu && self.pick.is_none()),
+            3 => self.steps = steps(dice, self.target == Kind::Gpu && self.pick.is_none()),
             4 => self.max_gap = u32::try_from(dice.below(4)).unwrap(),
             _ => self.span = Span::Samples(u32::try_from(dice.of(1, 6)).unwrap()),
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bailiff_lease::LeaseError;
 use bailiff_lease::audit::{Gpu, Lease, Record};
 use bailiff_lease::holder::Recorded;
-use bailiff_lease::legacy::{Found, Taker, Witness};
+use bailiff_lease::legacy::{Found, Taker, WriterEvidence};
 use bailiff_lease::process::session_has_open;
 
 use super::{Look, Reconciler};
@@ -83,20 +83,20 @@ impl Reconciler<'_> {
         gpu: &Gpu,
         record: &Record,
         (actor, keeps): (&mut LeaseExecutor<'_>, bool),
-    ) -> Result<Option<Witness>, LeaseError> {
+    ) -> Result<Option<WriterEvidence>, LeaseError> {
         let known_witness = self.shared.mailbox().witnesses.get(&gpu.id).cloned();
         let known_witness = known_witness
             .filter(|known_witness| known_witness.pid == record.pid && known_witness.time == record.time);
-        if let Some(witness) = known_witness.or_else(|| Witness::of(record)) {
+        if let Some(witness) = known_witness.or_else(|| WriterEvidence::of(record)) {
             return Ok(Some(witness));
         }
         let known = self.unreported.insert(gpu.id.clone(), record.clone());
         if known.as_ref() != Some(record) {
             return Ok(None);
         }
-        let witness = Witness::look(&self.local_host, record, Found::Later);
+        let witness = WriterEvidence::collect(&self.local_host, record, Found::Later);
         if keeps {
-            actor.pool.keep(&gpu.id, &witness)?;
+            actor.pool.store(&gpu.id, &witness)?;
         }
         self.shared.mailbox().witnesses.insert(gpu.id.clone(), witness.clone());
         Ok(Some(witness))
