@@ -261,7 +261,7 @@ impl RulePlan {
         let mut plan = Self {
             name: format!("rule-{place}"),
             mode: if dice.percent(75) { Mode::Enforce } else { Mode::DryRun },
-            of,
+            target: of,
             select: None,
             except: None,
             when: when(dice, of, place),
