@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::ProcessKey;
-use bailiff_snapshot::workload::{self, Home, Look, Node};
+use bailiff_snapshot::workload::{self, Home, Lookup, Node};
 
 use crate::policy::Kind;
 use crate::process_table::{ProcessInfo, Table};
@@ -68,7 +68,7 @@ impl Members<'_> {
 fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
     let node = |person: &ProcessInfo| Node::new(&person.stat, Home::of(&person.place));
     let nodes: BTreeMap<u32, Node> = table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
-    let look = |pid: u32| nodes.get(&pid).cloned().map_or(Look::Gone, Look::There);
+    let look = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
     let belongs = |pid: &u32| {
         let workload = nodes.get(pid).and_then(|node| workload::workload(node, look));
         workload.is_some_and(|workload| workload.to_string() == name)

@@ -46,6 +46,6 @@ struct NodeSampler(Supervisor);
 
 impl SampleSource for NodeSampler {
     fn sample(&mut self, seq: u64) -> Option<Sample> {
-        self.0.look(seq)
+        self.0.sample(seq)
     }
 }

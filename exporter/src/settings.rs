@@ -85,7 +85,7 @@ pub struct Sources {
     /// How long the driver may be silent.
     pub deadline: Duration,
     /// How far back utilization samples are looked for, at least.
-    pub look_back: Duration,
+    pub lookback: Duration,
 }
 
 /// Where snapshots go besides the page.
@@ -110,7 +110,7 @@ impl Settings {
             quotas: Some(sources.quotas.clone()),
             interval: self.schedule.interval,
             deadline: sources.deadline,
-            look_back: sources.look_back,
+            lookback: sources.lookback,
             commands: if sources.command { Commands::Read } else { Commands::Left },
             claims: if self.leases.is_some() { Claims::Read } else { Claims::Left },
             mps: Mps::Read,
@@ -148,7 +148,7 @@ impl TryFrom<Flags> for Settings {
                 trust_pid_namespace: flags.trust_pid_namespace,
                 command: flags.command,
                 deadline,
-                look_back: duration("--look-back", &flags.look_back)?,
+                lookback: duration("--look-back", &flags.lookback)?,
             },
             leases,
             mps,

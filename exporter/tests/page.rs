@@ -182,7 +182,7 @@ fn unlisted_processes_are_counted_per_gpu() {
     let mut services = motley(1);
     if let Some(device_processes) = &mut services.device_processes {
         for (device_process, uid) in
-            device_processes.who.iter_mut().filter(|who| who.minors.contains(&0)).zip([0, 143, 1000])
+            device_processes.processes.iter_mut().filter(|process| process.minors.contains(&0)).zip([0, 143, 1000])
         {
             (device_process.comm, device_process.uid) = ("nvidia-persiste".into(), Some(uid));
         }

@@ -1,5 +1,5 @@
-#![expect(clippy::disallowed_methods, reason = "the moment of a look comes from the clocks here")]
-//! The two clocks, read.
+#![expect(clippy::disallowed_methods, reason = "the time of a sample is read here")]
+//! Readings of the two clocks.
 
 use std::time::{Duration, SystemTime};
 

@@ -19,12 +19,12 @@ const SUCCESS: c_int = 0;
 #[must_use]
 pub fn serve() -> ExitCode {
     let library = std::env::args_os().nth(2).map_or_else(|| PathBuf::from("libcuda.so.1"), PathBuf::from);
-    let told = order(&library).map(|uuids| uuids.join("\n"));
-    let written = match &told {
+    let uuids_text = order(&library).map(|uuids| uuids.join("\n"));
+    let written = match &uuids_text {
         Ok(uuids) => writeln!(std::io::stdout(), "{uuids}"),
         Err(why) => writeln!(std::io::stderr(), "{why}"),
     };
-    if told.is_ok() && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if uuids_text.is_ok() && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn order(path: &Path) -> Result<Vec<String>, String> {
@@ -61,23 +61,23 @@ impl<'a> Cuda<'a> {
     fn uuids(&self) -> Result<Vec<String>, String> {
         let mut count = 0;
         // SAFETY: cuInit takes flags, which must be 0.
-        told("cuInit", unsafe { (self.init)(0) })?;
+        check("cuInit", unsafe { (self.init)(0) })?;
         // SAFETY: the pointer is to an int of ours.
-        told("cuDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
+        check("cuDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
         (0..count).map(|ordinal| self.one(ordinal)).collect()
     }
 
     fn one(&self, ordinal: c_int) -> Result<String, String> {
         let (mut device, mut bytes) = (0, [0; 16]);
         // SAFETY: the pointer is to an int of ours.
-        told("cuDeviceGet", unsafe { (self.device)(&raw mut device, ordinal) })?;
+        check("cuDeviceGet", unsafe { (self.device)(&raw mut device, ordinal) })?;
         // SAFETY: the pointer is to 16 bytes of ours, which is what a CUuuid is.
-        told("cuDeviceGetUuid", unsafe { (self.uuid)(&raw mut bytes, device) })?;
+        check("cuDeviceGetUuid", unsafe { (self.uuid)(&raw mut bytes, device) })?;
         Ok(text(bytes))
     }
 }
 
-fn told(call: &str, answer: c_int) -> Result<(), String> {
+fn check(call: &str, answer: c_int) -> Result<(), String> {
     if answer == SUCCESS { Ok(()) } else { Err(format!("{call} answers {answer}")) }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_none_is_told() {
+    fn invalid_library_is_an_error() {
         assert!(order(Path::new("/nonexistent/libcuda.so.1")).is_err());
         // One that is there, and is not CUDA's.
         let why = order(Path::new("libc.so.6")).expect_err("it has no cuInit");

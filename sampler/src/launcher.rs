@@ -56,7 +56,7 @@ pub(crate) enum Asked {
 /// Why there is no worker.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoWorker {
-    /// And there will be none: nobody else has the rights to start one.
+    /// Workers can no longer be started: only the launcher has the privileges.
     #[error("the launcher of sampling workers has ended")]
     LauncherGone,
     /// This time.
@@ -93,7 +93,7 @@ impl Launcher {
         Ok(Self { socket: ours, _process: process })
     }
 
-    /// Asks for a worker.
+    /// Requests a worker.
     pub(crate) fn worker(&self, asked: Asked) -> Result<Started, NoWorker> {
         let gone = |error: Errno| match error {
             Errno::PIPE | Errno::CONNRESET => NoWorker::LauncherGone,

@@ -1,14 +1,14 @@
-//! The only place that knows NVML, `/proc` and quota files. It gives samples: a [`Supervisor`] asks a sampling worker, a
-//! process of its own, and never waits for it longer than its deadline, since the driver may hang.
+//! The only place that uses NVML, `/proc` and quota files. It provides samples: a [`Supervisor`] queries a sampling worker, a
+//! process of its own, and never waits for it beyond a deadline, because the driver may hang.
 //!
 //! Three processes, so that each has only the rights it needs: the **launcher** keeps the capabilities and
-//! does nothing but start workers; a **worker** loads NVML and reads `/proc`; whoever holds the supervisor
+//! does nothing but start workers; a **worker** loads NVML and reads `/proc`; the process with the supervisor
 //! has dropped everything ([`privileges::drop_all`]) and may face the network.
 
 mod channel;
 mod clock;
 pub mod cuda;
-mod doors;
+mod device_file_scan;
 pub mod launcher;
 mod message;
 mod mps;
@@ -16,7 +16,7 @@ mod nvml;
 pub mod privileges;
 mod proc;
 mod quota;
-mod round;
+mod sample_builder;
 mod settings;
 mod supervisor;
 pub mod worker;

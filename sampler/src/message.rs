@@ -8,8 +8,8 @@ use bailiff_snapshot::{
     DeviceProcesses, Driver, Fault, Gaps, GpuSample, Mps, Quota, Relative, Seen, SourceState,
 };
 
-/// To the worker. Nothing in it names a file or a right: who faces the network must not be able to have a worker,
-/// which has rights, load what it likes.
+/// To the worker. It contains no path and no privilege: the process that faces the network must not be able to make a
+/// privileged worker load arbitrary files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// GPUs to leave alone, by index: hung ones, and those that another worker has read in this interval.
@@ -39,7 +39,7 @@ pub(crate) enum Report {
         /// How many GPUs there are.
         count: u32,
     },
-    /// The look is done.
+    /// The sample is complete.
     Done(Box<Rest>),
 }
 

@@ -1,17 +1,17 @@
-//! Control daemons and servers of MPS: found among those who bear their name, told apart by program and arguments, and
-//! their directories by their environment, of which nothing else is kept. They are not asked here.
+//! MPS control daemons and servers: found among the processes with their names, distinguished by program and arguments;
+//! their directories come from their environment, of which nothing else is kept. The daemons are not queried here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bailiff_mps::place::{Directories, Part, Seen as Look};
+use bailiff_mps::place::{Directories, Part, Seen as ProcessView};
 use bailiff_snapshot::{
     Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Status, Truth, stat,
 };
 
 use crate::proc::{Directory, MOST_OF_ENVIRON, Processes};
 
-/// Processes that are looked into, and those of a user: anybody may give his the name, so root's come first.
+/// Maximum number of examined processes, and of those of one user: any user can use the name, so root's come first.
 const MOST: usize = 64;
 const MOST_OF_ONE: usize = 16;
 /// A socket's path has at most 108 bytes.
@@ -34,7 +34,7 @@ struct Found {
     pids: Vec<u32>,
 }
 
-/// Looks into those that bear the name; `None` where nothing of MPS is among them.
+/// Examines the processes with these names; `None` if none belongs to MPS.
 pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut Gaps) -> Option<Mps> {
     let (named, whole) = processes.named_mps();
     let others = named.iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
@@ -49,8 +49,8 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     }
     let mut buffer = Vec::new();
     let found: Vec<Found> =
-        ranked.into_iter().filter_map(|(_, _, named)| look(root, named, &mut buffer)).collect();
-    let mps = told(&found, whole, |key| processes.started(key));
+        ranked.into_iter().filter_map(|(_, _, named)| examine(root, named, &mut buffer)).collect();
+    let mps = describe(&found, whole, |key| processes.started(key));
     Some(mps).filter(|mps| !mps.is_empty())
 }
 
@@ -75,7 +75,7 @@ fn owner(root: &Directory, key: ProcessKey) -> Option<u32> {
 }
 
 /// Through one held directory, as everywhere.
-fn look(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
+fn examine(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
     let process = root.directory(&named.key.pid.to_string()).ok()?;
     let held = process.read_piece("stat", buffer).ok().and_then(stat::parse)?;
     if held.key != named.key || held.state == State::Zombie {
@@ -86,7 +86,7 @@ fn look(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
     process.read("cmdline", &mut cmdline).ok()?;
     let read = process.read("environ", buffer).is_ok() && buffer.len() < MOST_OF_ENVIRON;
     let environ = read.then_some(buffer.as_slice());
-    let part = Look { exe: exe.as_deref(), cmdline: &cmdline, environ }.part();
+    let part = ProcessView { exe: exe.as_deref(), cmdline: &cmdline, environ }.part();
     // Others' secrets stay no longer than this.
     buffer.fill(0);
     let pids = process.read("status", buffer).ok().and_then(|status| Status::new(status).pids());
@@ -94,7 +94,7 @@ fn look(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
     Some(Found { named, uid: process.owner().ok(), part: part?, pids })
 }
 
-fn told(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option<f64>) -> Mps {
+fn describe(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option<f64>) -> Mps {
     let is_daemon = |one: &Found| matches!(one.part, Part::Daemon(_));
     let daemons: BTreeSet<u32> =
         found.iter().filter(|one| is_daemon(one)).map(|one| one.named.key.pid).collect();
@@ -154,25 +154,25 @@ fn text(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use bailiff_mps::place::Seen as Look;
+    use bailiff_mps::place::Seen as ProcessView;
 
     use super::*;
 
     const CONTROL: &str = "/usr/bin/nvidia-cuda-mps-control";
     const SERVER: &str = "/usr/bin/nvidia-cuda-mps-server";
 
-    fn one(pid: u32, ppid: u32, look: Look<'_>) -> Found {
+    fn one(pid: u32, ppid: u32, examine: ProcessView<'_>) -> Found {
         let named = Named { key: ProcessKey { pid, start_ticks: 7 }, ppid, state: State::Sleeping };
-        Found { named, uid: Some(0), part: look.part().expect("a part of MPS"), pids: vec![pid, 1] }
+        Found { named, uid: Some(0), part: examine.part().expect("a part of MPS"), pids: vec![pid, 1] }
     }
 
     fn daemon(pid: u32, ppid: u32) -> Found {
         let environ = Some(b"A=b\0CUDA_MPS_PIPE_DIRECTORY=/run/mps/\0".as_slice());
-        one(pid, ppid, Look { exe: Some(CONTROL), cmdline: b"nvidia-cuda-mps-control\0-d\0", environ })
+        one(pid, ppid, ProcessView { exe: Some(CONTROL), cmdline: b"nvidia-cuda-mps-control\0-d\0", environ })
     }
 
     fn server(pid: u32, ppid: u32) -> Found {
-        one(pid, ppid, Look { exe: Some(SERVER), ..Look::default() })
+        one(pid, ppid, ProcessView { exe: Some(SERVER), ..ProcessView::default() })
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
             (vec![server(20, 1)], false, None),
         ];
         for (found, whole, orphaned) in cases {
-            let mps = told(&found, whole, |_| None);
+            let mps = describe(&found, whole, |_| None);
             assert_eq!(mps.servers.iter().map(|server| server.orphaned).collect::<Vec<_>>(), [orphaned]);
         }
     }
@@ -204,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_server_that_is_not_one_yet_nor_who_asks_is_a_daemon() {
-        let asker = one(12, 1, Look { exe: Some(CONTROL), ..Look::default() });
-        let mps = told(&[daemon(10, 1), daemon(11, 10), asker], true, |_| Some(1.5));
+    fn starting_server_and_client_are_no_daemons() {
+        let asker = one(12, 1, ProcessView { exe: Some(CONTROL), ..ProcessView::default() });
+        let mps = describe(&[daemon(10, 1), daemon(11, 10), asker], true, |_| Some(1.5));
         let [daemon] = mps.daemons.as_slice() else { panic!("{mps:?}") };
         assert_eq!((daemon.process.pid, daemon.started), (10, Some(1.5)));
         assert_eq!(daemon.pipe_directory.as_deref(), Some("/run/mps"));

@@ -1,5 +1,5 @@
-//! Files of shared quotas, below one directory: read without being mapped, and tied to the processes that use them. What
-//! stands in them is a claim of whoever may write them, so a process is named only if it has the file mapped.
+//! Shared quota files below one directory: read without mmap, and matched with the processes that use them. Their content
+//! is a claim of the users who may write them, so a process is named only if it has the file mapped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::proc::{Directory, Missing};
 
-/// Files that are told of, and those of them that belong to one user who is not root: he may make as many as he likes.
+/// Maximum number of reported files, and of those of one user other than root: users can create any number.
 const MOST: usize = 1024;
 const MOST_OF_ONE: usize = 64;
 /// Names that are looked at in a directory.
@@ -31,7 +31,7 @@ struct FileId {
     inode: u64,
 }
 
-/// Who a process is in its own namespace of pids.
+/// Identity of a process in its own PID namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Inside {
     namespace: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Quotas {
     inside: HashMap<ProcessKey, Inside>,
 }
 
-/// What `/proc` told in this interval.
+/// What `/proc` showed in this sample.
 pub(crate) struct Node<'a> {
     pub(crate) root: &'a Directory,
     pub(crate) seen: &'a BTreeMap<u32, Seen>,
@@ -66,7 +66,7 @@ impl Quotas {
     }
 
     /// All files; `None` where there is no directory.
-    pub(crate) fn look(&mut self, node: &Node<'_>, gaps: &mut Gaps) -> Result<Option<Vec<Quota>>, Fault> {
+    pub(crate) fn read(&mut self, node: &Node<'_>, gaps: &mut Gaps) -> Result<Option<Vec<Quota>>, Fault> {
         let (found, mut whole) = match places(&self.directory, gaps) {
             Ok(found) => found,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
@@ -90,15 +90,15 @@ impl Quotas {
             if let Some((id, quota)) = ties.quota(&place)
                 && id.is_none_or(|id| ids.insert(id))
             {
-                told.push(quota);
+                found.push(quota);
             }
         }
         whole &= !node.late();
         if !whole {
             gaps.count(Gap::Quotas);
         }
-        told.sort_unstable_by(|one: &Quota, other| one.name.cmp(&other.name));
-        Ok(Some(told))
+        found.sort_unstable_by(|one: &Quota, other| one.name.cmp(&other.name));
+        Ok(Some(found))
     }
 }
 
@@ -121,14 +121,14 @@ struct Ties<'a, 'b> {
 }
 
 impl Ties<'_, '_> {
-    /// What a file says; `None` where it is empty, as whoever sets a quota may leave it to the first who uses it.
+    /// Content of a file; `None` if it is empty, as an administrator may leave it for the first process to initialize.
     fn quota(&mut self, place: &Place) -> Option<(Option<FileId>, Quota)> {
         let invalid =
             |why| Some((None, Quota { name: place.path.clone(), invalid: Some(why), ..Quota::default() }));
         if place.kind != FileType::RegularFile {
             return invalid(Invalid::NoFile);
         }
-        // By the directory that was looked at, and not through a link: whoever owns it may change it meanwhile.
+        // Through the directory that was examined, and not through a link: its owner may change it meanwhile.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match openat(&*place.directory, &place.name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -144,25 +144,25 @@ impl Ties<'_, '_> {
             return invalid(Invalid::NoFile);
         };
         match bailiff_ledger::read_open(&file) {
-            Ok(ledger) => Some((Some(id), self.told(place.path.clone(), ledger, id))),
+            Ok(ledger) => Some((Some(id), self.parse(place.path.clone(), ledger, id))),
             Err(Ill::Short(0)) => None,
             Err(ill) => invalid(reason(&ill)),
         }
     }
 
-    fn told(&mut self, name: String, mut ledger: Ledger, id: FileId) -> Quota {
+    fn parse(&mut self, name: String, mut ledger: Ledger, id: FileId) -> Quota {
         let now = self.node.boot.and_then(boot);
         if ledger.boot != Uuid::default() && now.is_some_and(|now| now != ledger.boot) {
-            // Of an earlier boot: nobody has used it since, and whoever does empties it.
+            // Of an earlier boot: it has not been used since, and the next process empties it.
             ledger.forget();
         }
-        // Each GPU and each process once, whatever somebody has written there.
+        // Each GPU and each process once, whatever the file contains.
         let mut uuids = BTreeSet::new();
         let rows: Vec<&bailiff_ledger::Gpu> =
             ledger.gpus.iter().filter(|gpu| uuids.insert(gpu.uuid)).collect();
         let mut named = BTreeSet::new();
         let places = ledger.processes.iter().enumerate().map(|(place, process)| {
-            let (alive, found) = self.who(process);
+            let (alive, found) = self.holder_of(process);
             let found = found.filter(|key| self.maps(*key, id));
             QuotaProcess {
                 process: found.filter(|key| named.insert(*key)),
@@ -179,8 +179,8 @@ impl Ties<'_, '_> {
         Quota { name, invalid: None, gpus, processes, faults, uncounted, hooks_missing }
     }
 
-    /// Whom a place means, and whether he lives.
-    fn who(&mut self, claim: &bailiff_ledger::Process) -> (Truth, Option<ProcessKey>) {
+    /// Identity of a slot's process, and whether it runs.
+    fn holder_of(&mut self, claim: &bailiff_ledger::Process) -> (Truth, Option<ProcessKey>) {
         if self.own == Some(claim.namespace) {
             let key = ProcessKey { pid: claim.pid, start_ticks: claim.start_ticks };
             let alive = self.lives(key);
@@ -196,7 +196,7 @@ impl Ties<'_, '_> {
                 return (Truth::True, Some(*key));
             }
         }
-        // The node has other namespaces than those of who holds memory.
+        // The node has other PID namespaces than the processes with memory.
         (Truth::Unknown, None)
     }
 
@@ -263,8 +263,8 @@ struct Place {
     kind: FileType,
 }
 
-/// The files of a directory and of those in it, and whether these are all: of each user one after the other, so that
-/// nobody's hide another's.
+/// The files of a directory and of those in it, and whether these are all: of each user in turn, so that no user's
+/// files hide another's.
 fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
     let (top, mut whole) = entries(openat(CWD, directory, DIRECTORY, Mode::empty())?)?;
     let mut counts: HashMap<u32, usize> = HashMap::new();
@@ -287,7 +287,7 @@ fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno
                 whole &= all;
                 for mut file in inner.into_iter().filter(|file| file.place.kind != FileType::Directory) {
                     file.place.path = format!("{}/{}", entry.place.name, file.place.name);
-                    // Of whoever the directory is: he decides what is in it.
+                    // Of the directory's owner, who decides on its content.
                     rank(entry.owner, file.place);
                 }
             }
@@ -348,7 +348,7 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
     Ok((found.collect(), whole))
 }
 
-/// Who a process is to itself.
+/// The identity of a process in its own namespace.
 fn read_inside(root: &Directory, pid: u32) -> Option<Inside> {
     let process = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();

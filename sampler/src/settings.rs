@@ -1,11 +1,11 @@
-//! What a sampler needs to be told.
+//! Settings of a sampler.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where to look, how often, and how long to wait.
+/// Paths, interval, and deadlines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// NVML's library; `None` is the loader's `libnvidia-ml.so.1`.
@@ -14,7 +14,7 @@ pub struct Settings {
     pub procfs: PathBuf,
     /// Where pods have their log directories, which are named after them.
     pub pods: PathBuf,
-    /// The directory of quota files; `None` where nobody wants to know of them.
+    /// The directory of quota files; `None` to skip them.
     pub quotas: Option<PathBuf>,
     /// The interval's period.
     pub interval: Duration,
@@ -23,14 +23,14 @@ pub struct Settings {
     pub deadline: Duration,
     /// How far back the driver is asked for utilization samples, at least: each pid's stamps may be seconds old,
     /// whatever the interval.
-    pub look_back: Duration,
+    pub lookback: Duration,
     /// Opening the driver may take this long (seconds, without persistence mode) before it counts as hung.
     pub open_deadline: Duration,
     /// Read command lines.
     pub commands: Commands,
-    /// Read which lease a process says that it belongs to, and whom it descends from.
+    /// Whether to read the lease of a process's environment, and its ancestors.
     pub claims: Claims,
-    /// Look for MPS.
+    /// Whether to search for MPS.
     pub mps: Mps,
     /// What to think of a PID namespace that is not the host's.
     pub namespace: Namespace,
@@ -39,7 +39,7 @@ pub struct Settings {
 /// Whether command lines are read: they may hold secrets, and reading one can wait on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Commands {
-    /// Only where they tell the parts of MPS apart.
+    /// Only as far as needed to distinguish the parts of MPS.
     Left,
     /// Not even there, since reading one hung.
     Shunned,
@@ -51,7 +51,7 @@ pub enum Commands {
 /// can wait on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Claims {
-    /// Leases are not told, or reading hung.
+    /// Leases are not exported, or reading hung.
     Left,
     /// Wherever we may.
     Read,
@@ -60,7 +60,7 @@ pub enum Claims {
 /// Whether control daemons and servers of MPS are looked for, and where they are reached: that is in their environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mps {
-    /// Nobody wants to know.
+    /// Not needed.
     Left,
     /// Wherever we may.
     Read,
@@ -71,7 +71,7 @@ pub enum Mps {
 pub enum Namespace {
     /// The driver's pids mean nothing there.
     Checked,
-    /// Somebody who knows says that they do.
+    /// An administrator confirmed it.
     Trusted,
 }
 
@@ -84,7 +84,7 @@ impl Default for Settings {
             quotas: None,
             interval: Duration::from_secs(5),
             deadline: Duration::from_secs(2),
-            look_back: Duration::from_secs(10),
+            lookback: Duration::from_secs(10),
             open_deadline: Duration::from_secs(30),
             commands: Commands::Left,
             claims: Claims::Left,

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "deadlines are compared with the clock here")]
-//! The supervisor: asks a sampling worker for a look and never waits for one that is silent past its deadline.
-//! A worker that hangs is killed and left behind, never waited for; another takes over without the GPU that it
+//! The supervisor: requests samples from a worker and never waits for it beyond a deadline.
+//! A hanging worker is killed and never waited for; another takes over without the GPU that it
 //! hung on.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::clock::now;
 use crate::launcher::{Asked, Launcher, NoWorker, Started};
 use crate::message::{Report, Request};
 use crate::proc::Node;
-use crate::round::{Frame, Round};
+use crate::sample_builder::{Frame, SampleBuilder};
 use crate::settings::Settings;
 
 /// Workers that may hang at once, unkillable; past that no more are started until one has ended.
@@ -28,15 +28,15 @@ pub struct Supervisor {
     node: Node,
     worker: Option<Worker>,
     left_behind: Vec<LeftBehind>,
-    /// What is known of each GPU, by index, for the intervals in which it tells nothing.
+    /// What is known of each GPU, by index, for samples without an answer from it.
     known: BTreeMap<u32, About>,
     /// GPUs that hung.
     hung: BTreeMap<u32, Pause>,
     /// A driver that could not be opened, or a worker that died.
     down: Option<(Fault, Pause)>,
     /// A look at `/proc` hung: until this is over, workers leave command lines and environments alone.
-    plain: Option<Pause>,
-    said: Option<String>,
+    /// Reading `/proc` hung: until this has passed, workers skip command lines and environments.
+    logged: Option<String>,
 }
 
 struct Worker {
@@ -81,7 +81,7 @@ enum Step {
     Proc,
 }
 
-/// How one worker's part of a look ended.
+/// How one worker's part of a sample ended.
 enum Ended {
     Done,
     /// It is still opening the driver, within its time.
@@ -94,12 +94,12 @@ enum Ended {
     Died(Step),
     /// The driver cannot be opened or has gone; with its own words.
     Failed(Fault, String),
-    /// There is nobody to start a worker.
+    /// The launcher has ended.
     LauncherGone,
 }
 
 impl Supervisor {
-    /// A supervisor; its first look starts the first worker.
+    /// A supervisor; its first sample starts the first worker.
     #[must_use]
     pub fn new(launcher: Launcher, settings: Settings) -> Self {
         let node = Node::read(&settings);
@@ -116,40 +116,40 @@ impl Supervisor {
             hung: BTreeMap::new(),
             down: None,
             plain: None,
-            said: None,
+            logged: None,
         }
     }
 
     /// What is wrong at present, in words that may be the driver's own.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
-        self.said.as_deref()
+        self.logged.as_deref()
     }
 
-    /// Looks once, with whatever was read where something was silent past its deadline. `None` when the
-    /// launcher has ended: no worker can ever be started again, and whoever started us should do so again.
-    pub fn look(&mut self, seq: u64) -> Option<Sample> {
+    /// Takes one sample, with whatever was read before a deadline passed. `None` if the
+    /// launcher has ended: no worker can be started any more, and the program should be restarted.
+    pub fn sample(&mut self, seq: u64) -> Option<Sample> {
         let (began, at) = (Instant::now(), now());
         self.left_behind.retain(|worker| !worker.process.ended());
-        // Whoever is killed in this look may end yet.
+        // A worker that is killed in this sample may still end.
         let hanging = self.left_behind.len();
         let skip = self.skipped();
-        let mut round = Round::default();
+        let mut builder = SampleBuilder::default();
         // A second worker reads the rest when the first one was lost on a GPU.
         for _ in 0..2 {
-            let ended = self.ask(&mut round, &skip, began);
+            let ended = self.ask(&mut builder, &skip, began);
             if matches!(ended, Ended::LauncherGone) {
                 tracing::error!("{}", NoWorker::LauncherGone);
                 return None;
             }
             let again = matches!(ended, Ended::Hung(Step::Gpu(_)) | Ended::Died(Step::Gpu(_)));
-            round.fault = self.learn(ended);
+            builder.fault = self.learn(ended);
             if !again {
                 break;
             }
         }
-        self.remember(&round);
-        self.tell(&round);
+        self.remember(&builder);
+        self.log(&builder);
         let frame = Frame {
             node: &self.node,
             seq,
@@ -158,11 +158,11 @@ impl Supervisor {
             interval: self.settings.interval,
             workers_hung: u32::try_from(hanging).unwrap_or(u32::MAX),
         };
-        Some(round.finish(&frame, &self.known))
+        Some(builder.finish(&frame, &self.known))
     }
 
-    /// The hung GPUs that are left out of this look. At most one is tried again, never while the worker that hung
-    /// on it still hangs, which is the proof that it does, and never with the last worker that may be lost.
+    /// The hung GPUs that this sample skips. At most one is tried again: never while the worker that hung
+    /// on it still hangs, which proves that it does, and never with the last permitted worker.
     fn skipped(&self) -> Vec<u32> {
         let may_lose_one = self.left_behind.len() + 1 < MOST_LEFT_BEHIND;
         let proven = |index| self.left_behind.iter().any(|worker| worker.gpu == Some(index));
@@ -173,7 +173,7 @@ impl Supervisor {
     }
 
     /// Has one worker do its part.
-    fn ask(&mut self, round: &mut Round, skip: &[u32], began: Instant) -> Ended {
+    fn ask(&mut self, builder: &mut SampleBuilder, skip: &[u32], began: Instant) -> Ended {
         if let Some((fault, _)) = self.down.filter(|(_, pause)| !pause.over()) {
             return Ended::Paused(fault);
         }
@@ -188,12 +188,12 @@ impl Supervisor {
             Ended::Done => {}
             other => return other,
         }
-        round.driver.clone_from(&worker.driver);
-        // What an earlier worker of this look read, or was lost on, is not read again.
+        builder.driver.clone_from(&worker.driver);
+        // What an earlier worker of this sample read, or hung on, is not read again.
         let lost = self.left_behind.iter().filter_map(|worker| worker.gpu);
-        let skip = skip.iter().copied().chain(round.read.keys().copied()).chain(lost);
-        let request = Request { skip: skip.collect(), also: round.pids() };
-        worker.look(&request, round, self.settings.deadline * 2 / 5)
+        let skip = skip.iter().copied().chain(builder.read.keys().copied()).chain(lost);
+        let request = Request { skip: skip.collect(), also: builder.pids() };
+        worker.sample(&request, builder, self.settings.deadline * 2 / 5)
     }
 
     /// Command lines are tried again once the worker that hung on them has ended, and never with the last one that may be lost.
@@ -218,7 +218,7 @@ impl Supervisor {
         }
     }
 
-    /// Draws the consequences, and tells the fault of the driver as a whole.
+    /// Updates the state after a worker's end, and returns the fault of the driver as a whole.
     fn learn(&mut self, ended: Ended) -> Option<Fault> {
         let (fault, words) = match ended {
             Ended::Done => {
@@ -271,9 +271,9 @@ impl Supervisor {
         fault
     }
 
-    /// Logs what a look that was done says of itself.
-    fn tell(&mut self, round: &Round) {
-        let Some(rest) = &round.rest else { return };
+    /// Logs the faults of a sample.
+    fn log(&mut self, builder: &SampleBuilder) {
+        let Some(rest) = &builder.rest else { return };
         if let Some(fault) = rest.proc_fault {
             let procfs = self.settings.procfs.display();
             self.say(Some(format!("{procfs} cannot be read ({}): no process can be named", fault.name())));
@@ -292,7 +292,7 @@ impl Supervisor {
 
     /// Logs a change of state, once.
     fn say(&mut self, words: Option<String>) {
-        if self.said == words {
+        if self.logged == words {
             return;
         }
         if let Some(words) = &words {
@@ -300,16 +300,16 @@ impl Supervisor {
         } else {
             tracing::info!("all is read again");
         }
-        self.said = words;
+        self.logged = words;
     }
 
-    /// Keeps the names of GPUs that told them, and forgets the hang of those that answered.
-    fn remember(&mut self, round: &Round) {
-        if let Some(count) = round.count {
+    /// Keeps the names of GPUs that reported them, and forgets the hang of those that answered.
+    fn remember(&mut self, builder: &SampleBuilder) {
+        if let Some(count) = builder.count {
             self.known.retain(|index, _| *index < count);
             self.hung.retain(|index, _| *index < count);
         }
-        for (index, samples) in &round.read {
+        for (index, samples) in &builder.read {
             self.hung.remove(index);
             if let Some(gpu) = samples.first().filter(|gpu| gpu.about.id.is_some()) {
                 self.known.insert(*index, gpu.about.clone());
@@ -343,8 +343,8 @@ impl Worker {
         }
     }
 
-    /// Has it look, with this long for each step.
-    fn look(&mut self, request: &Request, round: &mut Round, step: Duration) -> Ended {
+    /// Requests a sample, with this time limit for each step.
+    fn sample(&mut self, request: &Request, builder: &mut SampleBuilder, step: Duration) -> Ended {
         let mut at = Step::Driver;
         if self.channel.send(request).is_err() {
             return Ended::Died(at);
@@ -353,19 +353,19 @@ impl Worker {
             match self.channel.receive(Instant::now() + step) {
                 Heard::Message(Report::Reading { index, count }) => {
                     at = Step::Gpu(index);
-                    round.count = Some(count);
+                    builder.count = Some(count);
                 }
                 Heard::Message(Report::Read(samples)) => {
                     if let Step::Gpu(index) = std::mem::replace(&mut at, Step::Driver) {
-                        round.read.insert(index, samples);
+                        builder.read.insert(index, samples);
                     }
                 }
                 Heard::Message(Report::Looking { count }) => {
                     at = Step::Proc;
-                    round.count = Some(count);
+                    builder.count = Some(count);
                 }
                 Heard::Message(Report::Done(rest)) => {
-                    round.rest = Some(*rest);
+                    builder.rest = Some(*rest);
                     return Ended::Done;
                 }
                 Heard::Message(Report::Failed(fault, words)) => return Ended::Failed(fault, words),

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "a worker times its own steps")]
-//! The sampling worker: a process that loads NVML and reads `/proc` and quota files, one look for each request on standard
-//! input. It tells what it begins before it begins it, so that the supervisor knows where it hung.
+//! The sampling worker: a process that loads NVML and reads `/proc` and quota files, one sample for each request on standard
+//! input. It announces each step, so that the supervisor knows where it hung.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::channel;
 use crate::clock::now;
-use crate::doors::{Doors, Interval, has_nobodys};
+use crate::device_file_scan::{DeviceFileScan, Interval, has_unattributed};
 use crate::launcher;
 use crate::message::{Report, Request, Rest};
 use crate::mps;
@@ -23,7 +23,7 @@ use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, Settings};
 
-/// Of all processes a look takes at most this part of the deadline; a step may take two fifths.
+/// The scan of all processes takes at most this part of the deadline; a step may take two fifths.
 const WALK_PART: u32 = 8;
 /// How long a worker that replaces one which hung in `/proc` leaves processes alone that hold nothing.
 const WALK_PAUSE: Duration = Duration::from_mins(5);
@@ -35,7 +35,7 @@ pub fn serve() -> ExitCode {
     let with_launcher = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     match with_launcher.map_err(io::Error::from).and_then(|()| work()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody is left to be told: the supervisor sees the socket close.
+        // The supervisor is gone or sees the socket close.
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -60,11 +60,11 @@ fn work() -> io::Result<()> {
         processes,
         quotas,
         boot,
-        doors: Doors::default(),
+        device_file_scan: DeviceFileScan::default(),
         began: Instant::now(),
     };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
-        if let Err((fault, words)) = worker.look(&request)? {
+        if let Err((fault, words)) = worker.sample(&request)? {
             // The driver was unloaded or replaced: only a new process can load it again.
             return say(&mut worker.socket, &Report::Failed(fault, words));
         }
@@ -79,12 +79,12 @@ struct Worker {
     processes: Result<Processes, Fault>,
     quotas: Option<Quotas>,
     boot: Option<BootId>,
-    doors: Doors,
+    device_file_scan: DeviceFileScan,
     began: Instant,
 }
 
 impl Worker {
-    fn look(&mut self, request: &Request) -> io::Result<Result<(), (Fault, String)>> {
+    fn sample(&mut self, request: &Request) -> io::Result<Result<(), (Fault, String)>> {
         let began = Instant::now();
         let mut rest = Rest::default();
         let count = match self.gpus.count() {
@@ -93,46 +93,46 @@ impl Worker {
         };
         // When each pid was listed: a process that began later is not the one that was meant.
         let mut pids: BTreeMap<u32, Duration> = request.also.iter().map(|pid| (*pid, now().boot)).collect();
-        let mut nobodys = false;
+        let mut unattributed = false;
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
             say(&mut self.socket, &Report::Reading { index, count })?;
-            let look_back = self.settings.look_back.max(self.settings.interval * 2);
-            let samples = self.gpus.read(index, Context { look_back, gaps: &mut rest.gaps });
+            let lookback = self.settings.lookback.max(self.settings.interval * 2);
+            let samples = self.gpus.read(index, Context { lookback, gaps: &mut rest.gaps });
             let listed = now().boot;
             for gpu in &samples {
                 for entry in gpu.entries.iter().flatten().filter(|entry| entry.pid != 0) {
                     pids.entry(entry.pid).or_insert(listed);
                 }
-                nobodys |= has_nobodys(gpu);
+                unattributed |= has_unattributed(gpu);
             }
             say(&mut self.socket, &Report::Read(samples))?;
         }
         rest.nvml_took = began.elapsed();
         say(&mut self.socket, &Report::Looking { count })?;
-        let looking = Instant::now();
-        self.look_at_processes(&pids, &mut rest);
+        let began = Instant::now();
+        self.scan_processes(&pids, &mut rest);
         if rest.proc_fault.is_none() {
-            self.look_for_mps(&mut rest);
-            self.look_at_quotas(&mut rest);
-            self.look_for_device_processes((looking, nobodys), &mut rest);
+            self.find_mps(&mut rest);
+            self.read_quotas(&mut rest);
+            self.scan_device_files((began, unattributed), &mut rest);
         }
         say(&mut self.socket, &Report::Done(Box::new(rest)))?;
         Ok(Ok(()))
     }
 
-    /// Looks through descriptors of the node, unless a look at `/proc` has hung lately: it may have hung there. `looking` is
-    /// when this look at `/proc` began.
-    fn look_for_device_processes(&mut self, (looking, is_requested): (Instant, bool), rest: &mut Rest) {
+    /// Continues the scan of device files, unless reading `/proc` has hung lately, because it may have hung there. `began` is
+    /// the start of reading `/proc` in this sample.
+    fn scan_device_files(&mut self, (began, is_requested): (Instant, bool), rest: &mut Rest) {
         let Ok(processes) = &self.processes else { return };
         if self.settings.commands == Commands::Shunned {
-            return self.doors.leave(is_requested, rest);
+            return self.device_file_scan.leave(is_requested, rest);
         }
         let deadline = self.settings.deadline;
-        let until = (Instant::now() + deadline / 5).min(looking + deadline * 3 / 10);
-        self.doors.look(&Interval { root: processes.root(), at: now(), until, is_requested }, rest);
+        let until = (Instant::now() + deadline / 5).min(began + deadline * 3 / 10);
+        self.device_file_scan.run(&Interval { root: processes.root(), at: now(), until, is_requested }, rest);
     }
 
-    fn look_at_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
+    fn scan_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
         let began = Instant::now();
         let patience = self.patience();
         let answer = match &self.processes {
@@ -141,7 +141,7 @@ impl Worker {
         };
         match (answer, &mut self.processes) {
             (Ok(()), Ok(processes)) => {
-                rest.processes = processes.look(pids, now(), &mut rest.gaps);
+                rest.processes = processes.scan(pids, now(), &mut rest.gaps);
                 match processes.relate(&mut rest.processes, now(), patience) {
                     Ok(relatives) => rest.relatives = relatives,
                     // What denies this denies other things, too: one interval, one count.
@@ -158,8 +158,8 @@ impl Worker {
         rest.proc_took = began.elapsed();
     }
 
-    /// Finds control daemons and servers among those who were looked at, unless reading a process's arguments has hung.
-    fn look_for_mps(&self, rest: &mut Rest) {
+    /// Finds MPS control daemons and servers among the processes that were read, unless reading arguments has hung.
+    fn find_mps(&self, rest: &mut Rest) {
         let (Ok(processes), Mps::Read) = (&self.processes, self.settings.mps) else { return };
         if self.settings.commands == Commands::Shunned {
             rest.gaps.count(Gap::Mps);
@@ -168,8 +168,8 @@ impl Worker {
         }
     }
 
-    /// Reads the files of quotas, unless a look at `/proc` has hung lately: whose they are is told by that.
-    fn look_at_quotas(&mut self, rest: &mut Rest) {
+    /// Reads the quota files, unless reading `/proc` has hung lately, which is needed to match them with processes.
+    fn read_quotas(&mut self, rest: &mut Rest) {
         let (began, patience) = (Instant::now(), self.patience());
         let (Some(quotas), Ok(processes)) = (&mut self.quotas, &self.processes) else { return };
         if patience.is_zero() {
@@ -178,7 +178,7 @@ impl Worker {
         }
         let boot = self.boot.as_ref();
         let node = Node { root: processes.root(), seen: &rest.processes, boot, until: began + patience };
-        match quotas.look(&node, &mut rest.gaps) {
+        match quotas.read(&node, &mut rest.gaps) {
             Ok(found) => {
                 rest.quota_state = found.is_some().then(|| SourceState::up(began.elapsed()));
                 rest.quotas = found;

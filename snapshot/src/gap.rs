@@ -1,4 +1,4 @@
-//! Gaps: what a source should have told and did not. Each is counted, none is filled in.
+//! Gaps: what a source should have reported and did not. Each is counted, none is filled in.
 
 use std::collections::BTreeMap;
 
@@ -31,16 +31,16 @@ pub enum Gap {
     Malformed = "malformed",
     /// A file of `/proc` that failed otherwise.
     Unreadable = "unreadable",
-    /// An interval in which a right was missing: for bytes read and written, for who has device files open, and for users'
+    /// A sample without a needed permission: for I/O bytes, open device files, and users'
     /// own directories of quotas, `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
     NotPermitted = "not_permitted",
     /// Xid errors of a GPU could not be listened to.
     Xid = "xid",
-    /// Who has device files open took too long to find out.
+    /// The scan of open device files took too long.
     DeviceProcesses = "device_processes",
-    /// A holder ended, and whether his memory came back could not be told, nor will it be.
+    /// A holder exited, and whether its memory was released is unknown and will stay so.
     Unreleased = "unreleased",
-    /// Not all files of quotas, or not all who use them, were looked at: there were too many, or names that are no names.
+    /// Not all quota files, or not all processes that use them, were read: there were too many, or names that are invalid.
     Quotas = "quotas",
     /// Not all of MPS was looked at: a daemon's answer or log was late or too long, or there were too many daemons.
     Mps = "mps",

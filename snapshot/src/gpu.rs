@@ -1,4 +1,4 @@
-//! One GPU, or one MIG instance, as the driver told it once.
+//! One GPU, or one MIG instance, as reported by the driver.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct GpuId(pub String);
 pub struct About {
     /// The driver's index; a MIG instance has its parent's and its own, `0:1`.
     pub index: String,
-    /// UUID; `None` for a GPU that was lost or hung before it told.
+    /// UUID; `None` for a GPU that was lost or hung before it reported it.
     pub id: Option<GpuId>,
     /// Product name.
     pub name: Option<String>,
@@ -75,7 +75,7 @@ impl ComputeMode {
     }
 }
 
-/// Figures of the device as a whole; `None` is not told.
+/// Figures of the device as a whole; `None` if not reported.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Telemetry {
     /// Percent of the last sampling period in which a kernel ran.
@@ -90,7 +90,7 @@ pub struct Telemetry {
     pub temperature: Option<u32>,
     /// MHz by clock: `sm`, `memory`, `graphics`, `video`.
     pub clocks: BTreeMap<String, u32>,
-    /// Who may open a context.
+    /// Which processes may create a context.
     pub compute_mode: Option<ComputeMode>,
     /// MIG mode is on.
     pub mig_enabled: Option<bool>,
@@ -158,11 +158,11 @@ pub struct GpuSample {
     pub memory: Option<Memory>,
     /// Power, clocks and the like.
     pub telemetry: Telemetry,
-    /// Who holds it; `None` where the list could not be read.
+    /// Its holders; `None` if the list could not be read.
     pub entries: Option<Vec<Entry>>,
-    /// How many instances it has, where MIG is on and the driver gave all of them: whoever is on it is in their lists.
+    /// Number of instances, if MIG is on and the driver gave all of them: the processes are in their lists.
     pub instances: Option<u64>,
-    /// What the driver said of its processes' utilization.
+    /// The driver's evidence on its processes' utilization.
     pub reading: Reading,
     /// Xid errors since the sample before.
     pub xids: Vec<u64>,

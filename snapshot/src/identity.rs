@@ -1,4 +1,4 @@
-//! Who a process is: never a pid alone, since pids are used again.
+//! Identity of a process: never a pid alone, because pids are reused.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Sets of words that become values of labels. Documentation lists what it finds here, so no word is without its line.
 
-/// An enum whose words are values of a label. What the comment of a word says, the pages of documentation say.
+/// Declares an enum whose variants are label values. The doc comment of a variant appears in the documentation.
 #[macro_export]
 macro_rules! label_values {
     ($(#[$about:meta])* pub enum $set:ident { $($(#[doc = $line:literal])+ $word:ident = $name:literal,)+ }) => {

@@ -1,5 +1,5 @@
-//! A pool of GPUs at one moment, as the server of leases told it. It stands in the stream as it is here; to which lease
-//! a process belongs is asked in [`tie`].
+//! A lease pool at one moment, as reported by Redis. The stream has it in this form; [`attribution`] determines
+//! the lease of a process.
 
 pub mod attribution;
 
@@ -15,7 +15,7 @@ use crate::{Gpu, ProcessKey, Truth, wire};
 pub struct Leases {
     /// When it was asked, milliseconds since boot.
     pub boot_ms: u64,
-    /// When it was asked at the look before, where it answered then.
+    /// Time of the previous query, if it was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_ms: Option<u64>,
     /// Managed GPUs.
@@ -33,13 +33,13 @@ pub struct Leases {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuState {
-    /// Whoever asks next has it.
+    /// Free: the next request receives it.
     Idle,
     /// Held by a lease of ours.
     Leased,
     /// Held by a client of GPU.py, by its record.
     Legacy,
-    /// Gathered for whoever waits.
+    /// Reserved for a waiting request for several GPUs.
     Gathering,
     /// Withheld, since something is wrong with it.
     Quarantined,
@@ -94,7 +94,7 @@ pub struct PoolGpu {
     /// What a client of GPU.py has written of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Record>,
-    /// For how long every look has told the same of it; 0 at the first.
+    /// For how long all samples have shown the same of it; 0 in the first.
     #[serde(default)]
     pub since_ms: u64,
     /// For how long it was seen leased to this lease and idle; time that was not observed adds nothing.
@@ -114,7 +114,7 @@ pub struct Record {
     /// When that process began, where a node's agent saw it as the record was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
-    /// When, in a local time of nobody knows where.
+    /// Time of the record, in an unknown local time zone.
     pub time: String,
     /// Whether there is this process; a process of this number on this node, where no more is known of it.
     pub alive: Truth,
@@ -137,7 +137,7 @@ pub struct Held {
     pub silent_ms: Option<u64>,
     /// Until it is overdue; below 0 it is.
     pub left_ms: i64,
-    /// Whose it is, as he said.
+    /// The user, as given by the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The same as a number.
@@ -152,7 +152,7 @@ pub struct Held {
     /// The process that holds it, where it is of this boot and PID namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<ProcessKey>,
-    /// Those who may have it beside him by GPU.py's rules: the shells that he is a part of.
+    /// Other processes that may hold it by GPU.py's rules: the shells that the holder is a part of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<ProcessKey>,
     /// Whether that process, or one of these, lives. Processes that it started may outlive it, and have the lease then.
@@ -167,20 +167,20 @@ impl Held {
     }
 }
 
-/// Somebody who waits.
+/// A waiting request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// The name of what will be a lease.
     pub lease: String,
     /// How many GPUs, all or none.
     pub want: u32,
-    /// Who, as he said.
+    /// The user, as given in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Higher ones are served first.
     #[serde(default)]
     pub priority: i32,
-    /// Since he asked.
+    /// Time since the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
 }
@@ -190,7 +190,7 @@ pub struct Ticket {
 pub struct Tally {
     /// Events by name.
     pub events: BTreeMap<String, u64>,
-    /// How long those who were granted GPUs had waited.
+    /// Waiting times of granted requests.
     pub waits: Option<Waits>,
     /// Redis writes down what it does (`appendonly`); none where it did not say.
     pub append_only: Option<bool>,
@@ -235,7 +235,7 @@ impl Claim {
         for pair in pairs.split(|byte| *byte == 0) {
             let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { return Self::Unread };
             let (name, value) = pair.split_at(equals);
-            // The first of a name is what programs are told.
+            // The first occurrence of a name is what getenv returns.
             if name == Self::VARIABLE.as_bytes() && claim == Self::Nothing {
                 claim = Self::named(&value[1..]);
             }
@@ -297,10 +297,10 @@ impl PoolGpu {
 
     /// The same GPU, in the same place, of the same lease.
     fn as_before(&self, before: &Self) -> bool {
-        let told =
+        let facts_of =
             |gpu: &Self| (gpu.gpu_state, gpu.record.as_ref().map(|record| (record.pid, record.time.clone())));
         (&self.id, &self.uuid, &self.lease) == (&before.id, &before.uuid, &before.lease)
-            && told(self) == told(before)
+            && facts_of(self) == facts_of(before)
     }
 }
 
@@ -326,7 +326,7 @@ impl Leases {
         self.held(gpu.lease.as_deref()?)
     }
 
-    /// Joins it with what was told a window before; none where nothing was.
+    /// Joins it with the previous sample's pool; none without one.
     pub(crate) fn carry_on(&mut self, before: Option<&Self>, window: Duration, gpus: &[Gpu]) {
         let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
         self.before_ms = before.map(|before| before.boot_ms);

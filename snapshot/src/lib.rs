@@ -1,4 +1,4 @@
-//! The words both sides speak. A **sample** is what the sources said once; a **snapshot** is a sample
+//! The types that exporter and enforcer share. A **sample** is what the sources reported once; a **snapshot** is a sample
 //! joined with the snapshot before. Everything here is pure: text and values in, values out.
 
 pub mod freezer;

@@ -1,5 +1,5 @@
-//! GPUs that are lost, and which processes may still hold them. What is said of holders here is a memory of the last
-//! sample that listed them: it tells what is not known, and is published as no metric.
+//! Lost GPUs, and which processes may still hold them. The holders are remembered from the last sample that
+//! listed them: this marks values as unknown, and is published as no metric.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl Seen<'_> {
             self.gpus.iter().find(|now| now.about.id.as_ref().is_some_and(|id| id.0 == *uuid))
         });
         let certain = match parent {
-            Some(parent) if parent.fault.is_none() && parent.tells() => return None,
+            Some(parent) if parent.fault.is_none() && parent.lists_processes() => return None,
             Some(parent) => parent.fault == Some(Fault::Lost),
             None => self.answered,
         };
@@ -137,7 +137,7 @@ impl Seen<'_> {
     fn last_listed(&self, gpu: &LostGpu) -> Option<LastListed> {
         let previous = self.previous.filter(|previous| previous.namespace.attributes())?;
         let before = previous.gpus.iter().find(|before| gpu.is_about(&before.about))?;
-        let listed = before.fault.is_none() && before.tells();
+        let listed = before.fault.is_none() && before.lists_processes();
         let holder = |id: ProcessId| match id {
             ProcessId::Live(key) => (key.pid, Some(key.start_ticks)),
             ProcessId::Unconfirmed { pid, .. } => (pid, None),

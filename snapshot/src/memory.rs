@@ -11,7 +11,7 @@ pub struct Memory {
     pub free: u64,
     /// Allocated; by `nvmlDeviceGetMemoryInfo` (v1) the reserved part is in it.
     pub used: u64,
-    /// Kept by driver and firmware; `None` from drivers before 510, which do not tell it apart.
+    /// Reserved by driver and firmware; `None` from drivers before 510, which do not report it separately.
     pub reserved: Option<u64>,
 }
 
@@ -28,11 +28,11 @@ pub struct Parts {
     pub dead_pids: u64,
     /// Held by processes of PID namespaces that cannot be seen from here.
     pub other_namespaces: u64,
-    /// The rest. The reads are not atomic, so it may be slightly negative, and is told as it is.
+    /// The rest. The reads are not atomic, so it may be slightly negative, and is reported as it is.
     pub unaccounted: i64,
 }
 
-/// The memory of listed entries, summed by who holds them.
+/// The memory of listed entries, summed by kind of holder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     /// Held by processes that exist.

@@ -1,4 +1,4 @@
-//! MPS on a node: control daemons and servers as `/proc` shows them, what the daemons answer, and what their logs tell.
+//! MPS on a node: control daemons and servers from `/proc`, the daemons' answers, and their logs.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Mps {
 /// A control daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MpsDaemon {
-    /// Who it is.
+    /// Its identity.
     pub process: ProcessKey,
     /// Its owner.
     pub uid: Option<u32>,
@@ -30,11 +30,11 @@ pub struct MpsDaemon {
     pub pipe_directory: Option<String>,
     /// Where it writes its logs; likewise.
     pub log_directory: Option<String>,
-    /// Whether the pids that it tells are those of this node.
+    /// Whether the pids that it reports are those of this node.
     pub own_pids: Truth,
     /// What it last answered; `None` where it was not asked yet.
     pub answer: Option<MpsAnswer>,
-    /// What its logs told since they were first seen; `None` where none of them could be read.
+    /// Counts from its logs since they were first read; `None` if none could be read.
     pub log: Option<MpsLog>,
     /// How each log file is read, by name.
     #[serde(default)]
@@ -61,7 +61,7 @@ pub struct MpsAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MpsFault {
-    /// Not within two seconds: whoever begins to use CUDA now waits for it, too.
+    /// Not within two seconds: every new CUDA program waits as well.
     Timeout,
     /// It stands still (SIGSTOP, a debugger), so it was not asked.
     Stopped,
@@ -69,11 +69,11 @@ pub enum MpsFault {
     NoProgram,
     /// We may not ask it.
     NotPermitted,
-    /// Nobody answers in its directory.
+    /// No process answers in its directory.
     Unreachable,
     /// Its directory is not known, since its environment may not be read.
     NoDirectory,
-    /// Somebody else listens in its directory, or in what we see at its path: what he answers is not told.
+    /// Another process listens in its directory, or in what is visible at its path: its answers are not reported.
     Foreign,
     /// Any other error; the log has it.
     Error,
@@ -95,7 +95,7 @@ impl MpsFault {
         }
     }
 
-    /// Whether it would answer nobody; `None` where nobody knows, as where its directory is in another mount namespace.
+    /// Whether it answers no client; `None` if unknown, as when its directory is in another mount namespace.
     #[must_use]
     pub const fn is_silence(self) -> Option<bool> {
         match self {
@@ -108,11 +108,11 @@ impl MpsFault {
 /// A server, which stands for its clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MpsServer {
-    /// Who it is.
+    /// Its identity.
     pub process: ProcessKey,
     /// Its pid in its own namespace, which is how its daemon calls it.
     pub inside: Option<u32>,
-    /// Its owner, whose clients alone it serves.
+    /// Its user, the only one whose clients it serves.
     pub uid: Option<u32>,
     /// The directory of its daemon; `None` where its environment may not be read.
     pub pipe_directory: Option<String>,
@@ -122,7 +122,7 @@ pub struct MpsServer {
     pub orphaned: Option<bool>,
     /// As its daemon says; `None` where it does not, as those before 550 do not.
     pub status: Option<MpsStatus>,
-    /// Pids of its clients as its daemon tells them; `None` where it does not.
+    /// Pids of its clients as reported by its daemon; `None` if it does not report them.
     pub clients: Option<Vec<u32>>,
     /// Percent of a GPU's threads that its clients may use.
     pub thread_percentage: Option<f64>,
@@ -182,7 +182,7 @@ impl MpsFile {
     }
 }
 
-/// What log files told since they were first seen.
+/// Counts from log files since they were first read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpsLog {
     /// Servers that were started.
@@ -225,7 +225,7 @@ impl Mps {
 }
 
 impl MpsDaemon {
-    /// Whether it answers; `None` where nobody knows.
+    /// Whether it answers; `None` if unknown.
     #[must_use]
     pub fn responsive(&self) -> Option<bool> {
         let answer = self.answer.as_ref()?;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_where_it_is_the_daemons_own() {
+    fn unresponsive_daemon_is_distinguished_from_unreachable() {
         let responsive = |fault| {
             let answer = MpsAnswer { fault, ..MpsAnswer::default() };
             MpsDaemon { answer: Some(answer), ..daemon(1, 0, None) }.responsive()

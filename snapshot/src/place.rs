@@ -1,5 +1,5 @@
-//! Where a process runs, read off its cgroup paths. The outermost container, pod or job counts, and only where root's
-//! daemons alone make cgroups: whoever runs below a name, or in a cgroup of their own, may call what they make anything.
+//! Where a process runs, by its cgroup paths. The outermost container, pod or job counts, and only where root's
+//! daemons alone create cgroups: a user who may create cgroups can give them any name.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ pub struct Place {
     /// The cgroup path: of version 2, or of version 1's systemd hierarchy. Empty where it was not read, or where hierarchies
     /// name different containers, pods or jobs.
     pub cgroup: String,
-    /// The path up to and with the name of the container, pod or job, in the hierarchy where that was found: what a process
-    /// cannot leave by itself, and what all who are in it share. The same id at another path is another.
+    /// The path up to and including the name of the container, pod or job, in the hierarchy of that name: a process
+    /// cannot leave it by itself, and all processes in it share it. The same id at another path is another.
     #[serde(default)]
     pub boundary: Option<String>,
     /// Container id, in full.
     pub container: Option<String>,
-    /// Who made the container: `containerd`, `docker`, `crio`, `podman`, or `kubernetes` where the path names only the pod.
+    /// The runtime: `containerd`, `docker`, `crio`, `podman`, or `kubernetes` if the path names only the pod.
     pub runtime: Option<String>,
     /// Pod UID.
     pub pod_uid: Option<String>,
-    /// Pod name, where `/var/log/pods` tells.
+    /// Pod name, from `/var/log/pods`.
     pub pod: Option<String>,
-    /// Kubernetes namespace, where `/var/log/pods` tells.
+    /// Kubernetes namespace, from `/var/log/pods`.
     pub namespace: Option<String>,
     /// Slurm job id; with Slurm 26.05 and later the job's SLUID, since the path holds nothing else.
     pub slurm_job: Option<String>,
@@ -37,7 +37,7 @@ pub struct Place {
 /// The hierarchies of version 1 that place a process, best first.
 const VERSION_1: [&str; 5] = ["name=systemd", "memory", "pids", "freezer", "devices"];
 
-/// Who makes the cgroups in a directory, and so which names in it are believed.
+/// Who creates the cgroups in a directory, and therefore which names in it are trusted.
 #[derive(Clone, Copy)]
 enum Parent {
     /// Root's services: the root and slices. Containers have the runtime's name before their id.
@@ -46,7 +46,7 @@ enum Parent {
     Runtime(&'static str),
     /// Kubernetes: pods, and directories of them.
     Pods,
-    /// A directory above the reader's own cgroup namespace, whose name is not shown. Root's services made it.
+    /// A directory above the reader's own cgroup namespace, without a visible name. Created by root's services.
     Unnamed,
     /// A pod: containers, with or without the runtime's name.
     Pod,
@@ -265,7 +265,7 @@ fn pod_uid(part: &str, parent: Parent) -> Option<String> {
     ((systemd || cgroupfs) && plain).then(|| uid.replace('_', "-"))
 }
 
-/// `docker-ID.scope` and its kin; `SLICE:docker:ID` where a runtime took a systemd path for a plain one.
+/// `docker-ID.scope` and similar; `SLICE:docker:ID` if a runtime took a systemd path for a plain one.
 fn container(part: &str) -> Option<(&'static str, &str)> {
     const FORMS: [(&str, &str); 4] =
         [("cri-containerd", "containerd"), ("docker", "docker"), ("crio", "crio"), ("libpod", "podman")];

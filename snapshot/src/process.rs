@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Claim, Place, ProcessKey};
 
-/// What a process is doing, as one look can tell.
+/// State of a process in one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -26,7 +26,7 @@ pub enum State {
     Idle,
     /// `Z` with nothing left: it holds no VRAM, and its parent has not reaped it.
     Zombie,
-    /// `Z`, but other threads of it live on, and with them its contexts. SIGKILL works.
+    /// `Z`, but other threads run and keep its contexts. SIGKILL works.
     ZombieLeader,
     /// `X`: ending at this moment.
     Dead,
@@ -134,7 +134,7 @@ impl Io {
 /// One process that `/proc` shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Who it is.
+    /// Its identity.
     pub key: ProcessKey,
     /// What it is doing.
     pub state: State,
@@ -156,19 +156,19 @@ pub struct Facts {
     pub cpu_seconds: f64,
     /// Bytes to and from storage; `None` without the right to read it.
     pub io: Option<Io>,
-    /// Its session, job or container has ended and left it behind; `None` where that cannot be told.
+    /// Whether its session, job or container has ended; `None` if unknown.
     pub orphaned: Option<bool>,
     /// CPU time of its children that have ended and were waited for, seconds.
     pub reaped_cpu_seconds: Option<f64>,
-    /// Its workload ([`crate::workload`]), in words; `None` where it cannot be told.
+    /// Its workload ([`crate::workload`]), as text; `None` if unknown.
     pub workload: Option<String>,
     /// Path of its program; `None` without the right to read it.
     pub exe: Option<String>,
     /// What it is to MPS.
     pub role: Option<Role>,
-    /// The lease that its environment names; read only where leases are told.
+    /// The lease named in its environment; read only if leases are exported.
     pub claim: Claim,
-    /// Its parent, and so on up to the first process; `None` where one could not be read, or leases are not told.
+    /// Its parent, and so on up to the first process; `None` if one could not be read, or leases are not exported.
     pub ancestors: Option<Vec<ProcessKey>>,
 }
 
@@ -186,7 +186,7 @@ impl Role {
     /// The `comm` of both, as the kernel cuts it.
     pub const COMM: &'static str = "nvidia-cuda-mps";
 
-    /// Understands the path of a program, or the first word of a command line.
+    /// Parses the path of a program, or the first argument of a command line.
     #[must_use]
     pub fn of_program(path: &str) -> Option<Self> {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -210,7 +210,7 @@ impl Role {
 /// A process that holds nothing itself and belongs to the workload of one that does, or descends from one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Relative {
-    /// Who it is.
+    /// Its identity.
     pub key: ProcessKey,
     /// What it is doing.
     pub state: State,
@@ -236,7 +236,7 @@ pub struct Relative {
     pub reaped_cpu_seconds: f64,
 }
 
-/// What a look at one listed pid gave.
+/// Result of reading one listed pid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_told_by_the_whole_name_of_the_program() {
+    fn role_is_found_by_the_full_program_name() {
         let cases = [
             ("/usr/bin/nvidia-cuda-mps-server", Some("mps_server")),
             ("nvidia-cuda-mps-control", Some("mps_control")),

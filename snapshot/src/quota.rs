@@ -1,5 +1,5 @@
-//! Files of shared quotas: what they say, which is a claim of those who write them, and what the driver says of those who
-//! use them.
+//! Shared quota files: their content, which is a claim of the users who write them, and the driver's figures for the
+//! processes that use them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,14 +73,14 @@ pub struct QuotaGpu {
     pub denied_bytes: u64,
     /// Bytes that the driver says the quota's processes hold; none where it did not say so of each.
     pub held: Option<u64>,
-    /// The same with whoever shares a container with them.
+    /// The same with the other processes of their container.
     pub held_around: Option<u64>,
 }
 
 /// A process in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaProcess {
-    /// Who it is on this node; told only of a process that has the file mapped, since anybody may write a pid.
+    /// Its identity on this node; only of a process that has the file mapped, because any user can write a pid.
     pub process: Option<ProcessKey>,
     /// Whether the one that the file means lives.
     pub alive: Truth,
@@ -128,7 +128,7 @@ impl Quota {
         self.processes.iter().filter_map(|process| process.process)
     }
 
-    /// What of a GPU those have in the file who are not known to be dead.
+    /// Bytes of a GPU allocated by processes that are not known to have exited.
     #[must_use]
     pub fn used_by_the_living(&self, gpu: usize) -> u64 {
         let living = self.processes.iter().filter(|process| process.alive != Truth::False);
@@ -136,7 +136,7 @@ impl Quota {
     }
 }
 
-/// Fills in what two looks and the driver tell of files.
+/// Adds what two samples and the driver show of the files.
 pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Seen<'_>) {
     let around: Vec<BTreeSet<ProcessId>> =
         (0..quotas.len()).map(|place| seen.around(quotas, place)).collect();
@@ -157,15 +157,15 @@ pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Seen<
     }
 }
 
-/// What the driver and `/proc` told in the same interval.
+/// What the driver and `/proc` showed in the same sample.
 pub(crate) struct Seen<'a> {
     pub(crate) gpus: &'a [Gpu],
     pub(crate) processes: &'a BTreeMap<ProcessId, Process>,
 }
 
 impl Seen<'_> {
-    /// A quota's processes, and whoever else is in a container with one, if no other quota has a process there: so what goes
-    /// around the library is seen, though not who among them does.
+    /// A quota's processes, and the others in a container with one, if no other quota has a process there: so allocations that
+    /// bypassed the library are visible, though not by which process.
     fn around(&self, quotas: &[Quota], place: usize) -> BTreeSet<ProcessId> {
         let containers = |quota: &Quota| -> BTreeSet<&str> {
             quota.users().filter_map(|key| self.container(ProcessId::Live(key))).collect()
@@ -186,7 +186,7 @@ impl Seen<'_> {
         self.processes.get(&id)?.facts.as_ref()?.place.container.as_deref()
     }
 
-    /// What members hold of a GPU; none where somebody has memory there who cannot be found, or the driver does not say.
+    /// Memory of the members on a GPU; none if a process with memory there cannot be found, or the driver does not report it.
     fn held(&self, quota: &Quota, place: usize, members: &BTreeSet<ProcessId>) -> Option<u64> {
         let row = quota.gpus.get(place)?;
         let gpu = row.among(self.gpus)?;

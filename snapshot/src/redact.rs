@@ -7,7 +7,7 @@ const SECRET: [&str; 9] =
 /// At most this many bytes of a command line are kept.
 pub const MOST: usize = 256;
 
-/// Joins arguments with spaces and hides the values of those whose name speaks of a secret: `--api-key=…`,
+/// Joins arguments with spaces and redacts the values of those whose name suggests a secret: `--api-key=…`,
 /// `--token …`, `HF_TOKEN=…`, and the password in `scheme://user:password@host`.
 #[must_use]
 pub fn command(arguments: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! What the sources said once.
+//! One sample of all sources.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::{
     BootId, Gaps, GpuSample, Leases, Moment, Mps, PidNamespace, Quota, Relative, Seen, Source, SourceState,
 };
 
-/// Versions that the driver tells.
+/// Versions reported by the driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
     /// Driver release.
@@ -25,7 +25,7 @@ pub struct Driver {
 pub struct DeviceProcess {
     /// Its pid.
     pub pid: u32,
-    /// When it started, in clock ticks since boot: with the pid, who it is; none where an older program told.
+    /// Start time in clock ticks since boot: with the pid, its identity; none from an older program.
     #[serde(default)]
     pub start_ticks: Option<u64>,
     /// Its name.
@@ -36,14 +36,15 @@ pub struct DeviceProcess {
     pub minors: Vec<u32>,
 }
 
-/// Who had device files open at some moment: costly to find, so looked for seldom.
+/// Processes with open device files at some moment: expensive to find, so scanned seldom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcesses {
     /// When it was looked for.
     pub at: Moment,
-    /// Who.
-    pub who: Vec<DeviceProcess>,
-    /// Processes whose descriptors we may not read, or had no time to: the list is complete only where this is 0.
+    /// The processes.
+    #[serde(rename = "who")]
+    pub processes: Vec<DeviceProcess>,
+    /// Processes whose descriptors could not be read: the list is complete only if this is 0.
     pub unreadable: u64,
 }
 
@@ -70,11 +71,11 @@ pub struct Sample {
     pub gpus: Vec<GpuSample>,
     /// What `/proc` says of each listed pid.
     pub processes: BTreeMap<u32, Seen>,
-    /// Who belongs to them and holds nothing; `None` where not all could be looked at.
+    /// Members of their workloads without memory; `None` if not all processes could be read.
     pub relatives: Option<Vec<Relative>>,
-    /// Names of the groups of their owners, by uid, as far as the name service has told them.
+    /// Names of their owners' groups, by uid, as far as the name service has answered.
     pub groups: BTreeMap<u32, Vec<String>>,
-    /// Who has device files open, where it was looked for lately.
+    /// Processes with open device files, from the latest scan.
     pub device_processes: Option<DeviceProcesses>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,

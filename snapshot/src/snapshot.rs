@@ -1,4 +1,4 @@
-//! A snapshot: a sample joined with the snapshot before it. What is computed from two looks is computed here
+//! A snapshot: a sample joined with the previous snapshot. What is computed from two samples is computed here
 //! and nowhere else; it neither fails nor waits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub seq: u64,
     /// When it was taken.
     pub at: Moment,
-    /// How long the look took.
+    /// Duration of the sample.
     pub took: Duration,
     /// The interval's period.
     pub interval: Duration,
@@ -45,13 +45,13 @@ pub struct Snapshot {
     pub lost: Vec<LostGpu>,
     /// Every process that holds a part of a GPU.
     pub processes: BTreeMap<ProcessId, Process>,
-    /// Who belongs to them and holds nothing; `None` where nobody looked, or not all could be looked at.
+    /// Members of their workloads without memory; `None` if not all processes could be read.
     pub relatives: Option<Vec<Relative>>,
     /// Names of the groups of the processes' owners, by uid.
     pub groups: BTreeMap<u32, Vec<String>>,
     /// What each user has held so far, by label: name, or uid where there is none.
     pub users: BTreeMap<String, UserTotals>,
-    /// Who has device files open.
+    /// Processes with open device files.
     pub device_processes: Option<DeviceProcesses>,
     /// The pool of leases; `None` where there is none, or it did not answer.
     pub leases: Option<Leases>,
@@ -80,11 +80,11 @@ pub struct Gpu {
     pub telemetry: Telemetry,
     /// How many entries the driver listed; `None` where it gave no list.
     pub listed: Option<u64>,
-    /// How many instances it has, where MIG is on and the driver gave all of them: whoever is on it is in their lists.
+    /// Number of instances, if MIG is on and the driver gave all of them: the processes are in their lists.
     pub instances: Option<u64>,
-    /// Who holds it.
+    /// Its holders.
     pub holders: Vec<Holder>,
-    /// What those held who ended, and did not come back.
+    /// Memory not released after its holders exited.
     pub unreleased: Unreleased,
     /// Xid errors so far, by number.
     pub xids: BTreeMap<u64, u64>,
@@ -97,7 +97,7 @@ pub struct Gpu {
 /// One process on one GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {
-    /// Who.
+    /// The process.
     pub process: ProcessId,
     /// Kinds of context.
     pub kinds: Kinds,
@@ -105,7 +105,7 @@ pub struct Holder {
     pub memory: Option<u64>,
     /// The most it ever held, where accounting is on.
     pub peak: Option<u64>,
-    /// For how long every look has listed it; 0 at the first.
+    /// For how long every sample has listed it; 0 in the first.
     pub listed: Duration,
     /// Use of the GPU in the last window.
     pub utilization: Utilization,
@@ -124,9 +124,9 @@ pub struct Holder {
 pub struct Process {
     /// Its state.
     pub state: State,
-    /// Looks in a row that saw it in this state.
-    pub looks: u32,
-    /// Windows in a row in which it and all of its workload did nothing; counted of those who were left behind.
+    /// Consecutive samples in this state.
+    pub samples: u32,
+    /// Consecutive windows in which it and all of its workload did nothing; counted for orphaned processes.
     pub still: u32,
     /// What `/proc` says; `None` where it shows nothing.
     pub facts: Option<Facts>,
@@ -156,7 +156,7 @@ impl Snapshot {
         let mut relatives = sample.relatives.filter(|_| sample.namespace.attributes());
         Place::share(relatives.iter_mut().flatten().map(|relative| &mut relative.place));
         let look =
-            still::Look { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
+            still::Evidence { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
         still::count(&mut join.processes, &look);
         let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
         let end = sample.at.boot + sample.took;
@@ -187,7 +187,7 @@ impl Snapshot {
         }
     }
 
-    /// How a holder is stuck; none where he is not, or that cannot be told.
+    /// How a holder is stuck; none if it is not, or that is unknown.
     #[must_use]
     pub fn stuck(&self, holder: &Holder) -> Option<Stuck> {
         Stuck::of(self.processes.get(&holder.process)?)
@@ -210,16 +210,16 @@ impl Gpu {
         self.about.mig.is_some() || self.telemetry.mig_enabled == Some(true)
     }
 
-    /// Whether the driver told who is on it: in a list of its own, or by its instances.
+    /// Whether the driver listed its processes: in a list of its own, or by its instances.
     #[must_use]
-    pub fn tells(&self) -> bool {
+    pub fn lists_processes(&self) -> bool {
         self.listed.is_some() || self.instances.is_some()
     }
 
-    /// The largest utilization of the device as a whole since the snapshot before, percent, by whomever.
+    /// The largest utilization of the device as a whole since the previous snapshot, percent, by any process.
     ///
     /// # Errors
-    /// Where its own sampler cannot tell.
+    /// If its own sampler gives no answer.
     pub fn used_since(&self, before: Option<&Self>) -> Result<u32, Why> {
         let before = before.filter(|gpu| gpu.fault.is_none()).map(|gpu| &gpu.reading);
         let sampled = Window { before, now: &self.reading, mig: self.mig() }.device()?;
@@ -232,7 +232,7 @@ struct Join<'a> {
     seq: u64,
     at: Moment,
     namespace: PidNamespace,
-    /// For how long evidence is good that no later look has renewed.
+    /// How long evidence stays valid without a newer sample.
     good_for: Duration,
     previous: Option<&'a Snapshot>,
     seen: BTreeMap<u32, Seen>,
@@ -261,12 +261,12 @@ impl Join<'_> {
         let reading = sample.reading.cleaned(|pid| pids.contains(&pid), &mut self.gaps);
         let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
         let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig };
-        let (nobody, somebody): (Vec<&Entry>, Vec<&Entry>) =
+        let (unnamed, named): (Vec<&Entry>, Vec<&Entry>) =
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let holders: Vec<Holder> =
-            somebody.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
+            named.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
         let idle = window.idle(holders.iter().map(|holder| holder.utilization));
-        let held = sample.entries.is_some().then(|| self.held(&nobody, &holders)).flatten();
+        let held = sample.entries.is_some().then(|| self.held(&unnamed, &holders)).flatten();
         let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
         for xid in sample.xids {
             *xids.entry(xid).or_default() += 1;
@@ -304,7 +304,7 @@ impl Join<'_> {
         let process = self.identify(entry.pid, past);
         let same_pid = past.holders.get(&entry.pid).copied();
         let before = same_pid.filter(|holder| holder.process == process);
-        let utilization = window.judge(Question {
+        let utilization = window.evaluate(Question {
             pid: entry.pid,
             kinds: entry.kinds,
             role: self.processes.get(&process).and_then(|process| process.facts.as_ref()?.role),
@@ -345,21 +345,21 @@ impl Join<'_> {
             None => (unconfirmed, State::Unknown, None),
         };
         let before = self.previous.and_then(|previous| previous.processes.get(&id));
-        let looks = before.filter(|before| before.state == state).map_or(0, |before| before.looks);
-        let process = Process { state, looks: looks.saturating_add(1), still: 0, facts };
+        let samples = before.filter(|before| before.state == state).map_or(0, |before| before.samples);
+        let process = Process { state, samples: samples.saturating_add(1), still: 0, facts };
         self.ids.insert(pid, id);
         self.processes.insert(id, process);
         id
     }
 
-    /// What is held, and by what kind of holder; `None` where one's memory is not available, or nobody can say
-    /// whose namespace it is in.
-    fn held(&self, nobody: &[&Entry], holders: &[Holder]) -> Option<Held> {
-        if self.namespace == PidNamespace::Unknown && !nobody.is_empty() {
+    /// Memory by kind of holder; `None` if the memory of one is not available, or the namespace of the pids
+    /// is unknown.
+    fn held(&self, unnamed: &[&Entry], holders: &[Holder]) -> Option<Held> {
+        if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
             return None;
         }
         let mut held = Held::default();
-        for entry in nobody {
+        for entry in unnamed {
             held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
         }
         for holder in holders {
@@ -375,17 +375,17 @@ impl Join<'_> {
         Some(held)
     }
 
-    /// What was told of the pool, joined with what was told before.
-    fn leases(&self, told: Option<Leases>, gpus: &[Gpu]) -> Option<Leases> {
-        let mut leases = told?;
+    /// The pool of this sample, joined with that of the previous one.
+    fn leases(&self, reported: Option<Leases>, gpus: &[Gpu]) -> Option<Leases> {
+        let mut leases = reported?;
         let before = self.previous.and_then(|previous| previous.leases.as_ref());
         leases.carry_on(before, self.window(), gpus);
         Some(leases)
     }
 
     /// What files say, joined with what the driver and the snapshot before say.
-    fn quotas(&self, told: Option<Vec<Quota>>, gpus: &[Gpu]) -> Option<Vec<Quota>> {
-        let mut quotas = told?;
+    fn quotas(&self, reported: Option<Vec<Quota>>, gpus: &[Gpu]) -> Option<Vec<Quota>> {
+        let mut quotas = reported?;
         quota::join(&mut quotas, self.previous, &quota::Seen { gpus, processes: &self.processes });
         Some(quotas)
     }

@@ -62,7 +62,7 @@ pub enum Fault {
     Lost = "lost",
     /// A right is missing, or a password.
     NotPermitted = "not_permitted",
-    /// Nobody answers at its address: Redis, or a control daemon of MPS.
+    /// No process answers at its address: Redis, or an MPS control daemon.
     Unreachable = "unreachable",
     /// The sampling worker ended (a crash in the driver's library, say) or could not be started.
     WorkerFailed = "worker_failed",

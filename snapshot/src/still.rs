@@ -1,4 +1,4 @@
-//! For how many windows in a row those who were left behind did nothing, and with them all of their workload: a launcher
+//! Consecutive windows in which an orphaned process did nothing, and with it all of its workload: a launcher
 //! that waits for its ranks works as long as they do.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use crate::{Gpu, Process, ProcessId, ProcessKey, Relative, Snapshot};
 
-/// CPU time that whoever does nothing may use, of one core.
+/// CPU time that an idle process may use, of one core.
 const IDLE_CPU: f64 = 0.01;
 /// What the kernel's account of CPU time may be off.
 const TICK: f64 = 0.011;
 
-/// What this look tells, and the one before.
-pub(crate) struct Look<'a> {
+/// The evidence of this sample and of the previous one.
+pub(crate) struct Evidence<'a> {
     pub(crate) previous: Option<&'a Snapshot>,
     pub(crate) gpus: &'a [Gpu],
     pub(crate) relatives: Option<&'a [Relative]>,
     pub(crate) window: Duration,
 }
 
-/// CPU seconds of each who is of a workload; none where one's are not known.
+/// CPU seconds of each member of a workload; none if one is unknown.
 type Used = Option<BTreeMap<ProcessKey, f64>>;
 
-/// Counts the windows of those who were left behind and did nothing in this one.
-pub(crate) fn count(processes: &mut BTreeMap<ProcessId, Process>, look: &Look<'_>) {
-    for (id, windows) in windows(processes, look) {
+/// Counts the windows of orphaned processes that did nothing in this one.
+pub(crate) fn count(processes: &mut BTreeMap<ProcessId, Process>, evidence: &Evidence<'_>) {
+    for (id, windows) in windows(processes, evidence) {
         processes.entry(id).and_modify(|process| process.still = windows);
     }
 }
 
-fn windows(processes: &BTreeMap<ProcessId, Process>, look: &Look<'_>) -> Vec<(ProcessId, u32)> {
+fn windows(processes: &BTreeMap<ProcessId, Process>, evidence: &Evidence<'_>) -> Vec<(ProcessId, u32)> {
     let left: Vec<(ProcessId, &str)> = processes
         .iter()
         .filter_map(|(id, process)| {
@@ -37,15 +37,15 @@ fn windows(processes: &BTreeMap<ProcessId, Process>, look: &Look<'_>) -> Vec<(Pr
             Some((*id, facts.workload.as_deref()?))
         })
         .collect();
-    let (Some(previous), false) = (look.previous, left.is_empty()) else { return Vec::new() };
+    let (Some(previous), false) = (evidence.previous, left.is_empty()) else { return Vec::new() };
     let wanted: BTreeSet<&str> = left.iter().map(|(_, workload)| *workload).collect();
     let before = used(&previous.processes, previous.relatives.as_deref(), &wanted);
-    let now = used(processes, look.relatives, &wanted);
+    let now = used(processes, evidence.relatives, &wanted);
     let (Some(before), Some(now)) = (before, now) else { return Vec::new() };
-    let busy = busy(processes, look.gpus);
+    let busy = busy(processes, evidence.gpus);
     let still = |workload: &str| {
         let pair = before.get(workload).zip(now.get(workload));
-        !busy.contains(workload) && pair.is_some_and(|(before, now)| did_nothing(before, now, look.window))
+        !busy.contains(workload) && pair.is_some_and(|(before, now)| did_nothing(before, now, evidence.window))
     };
     let windows = |id| previous.processes.get(&id).map_or(0, |before| before.still.saturating_add(1));
     left.iter().filter(|(_, workload)| still(workload)).map(|(id, _)| (*id, windows(*id))).collect()
@@ -76,7 +76,7 @@ fn used<'w>(
     Some(found)
 }
 
-/// Nobody came or went, and together they used next to nothing.
+/// Whether no process started or exited, and together they used next to nothing.
 fn did_nothing(before: &Used, now: &Used, window: Duration) -> bool {
     let (Some(before), Some(now)) = (before, now) else { return false };
     let spent: f64 = now.values().sum::<f64>() - before.values().sum::<f64>();

@@ -3,17 +3,17 @@
 
 use crate::{Process, State};
 
-/// One look may see any process on its way: in a short wait for a disk, ended and not yet waited for, or ended after the
-/// driver has listed it. So many in a row see it stuck there.
-const LOOKS: u32 = 3;
-/// Whoever was left behind has done nothing for so many windows in a row, he and all of his workload.
+/// One sample may see any process in transition: in a short wait for a disk, exited and not yet reaped, or exited after the
+/// driver has listed it. This many consecutive samples show that it is stuck.
+const SAMPLES: u32 = 3;
+/// An orphaned process has done nothing for this many consecutive windows, and neither has its workload.
 const WINDOWS: u32 = 3;
 
 crate::label_values! {
 /// How a holder is stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stuck {
-    /// Its first thread has ended, others live on.
+    /// The thread-group leader exited, other threads run.
     ZombieLeader = "zombie_leader",
     /// It has ended, its parent has not waited for it, and the driver lists it.
     Zombie = "zombie",
@@ -27,20 +27,20 @@ pub enum Stuck {
 }
 
 impl Stuck {
-    /// What is known of a process that holds memory; none where it is not stuck, or that cannot be told.
+    /// Kind of a stuck holder; none if it is not stuck, or that is unknown.
     #[must_use]
     pub fn of(process: &Process) -> Option<Self> {
         if let Some(kind) = Self::in_state(process.state) {
-            return Some(kind).filter(|_| process.looks >= LOOKS);
+            return Some(kind).filter(|_| process.samples >= SAMPLES);
         }
         let orphaned = process.facts.as_ref().and_then(|facts| facts.orphaned);
         (orphaned == Some(true) && process.still >= WINDOWS).then_some(Self::LeftBehind)
     }
 
-    /// Whether another look may show that it is stuck.
+    /// Whether the next sample may show that it is stuck.
     #[must_use]
     pub const fn may_be(process: &Process) -> bool {
-        Self::in_state(process.state).is_some() && process.looks < LOOKS
+        Self::in_state(process.state).is_some() && process.samples < SAMPLES
     }
 
     const fn in_state(state: State) -> Option<Self> {
@@ -63,7 +63,7 @@ impl Stuck {
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
-            Self::ZombieLeader => "its first thread has ended, others live on",
+            Self::ZombieLeader => "the thread-group leader exited, other threads run",
             Self::Zombie => "it has ended, and its parent has not waited for it",
             Self::DiskSleep => "it waits in the kernel, where no signal reaches it",
             Self::LeftBehind => "its session, job or container has ended, and it does nothing",
@@ -77,25 +77,25 @@ impl Stuck {
         match self {
             Self::ZombieLeader => "SIGKILL; its parent need not wait for it first",
             Self::Zombie => {
-                "whoever has inherited its files (bailiff info --who, as root): it has none any more; or the driver is late"
+                "the end of the process that inherited its files (bailiff info --who, as root), because it has none any more; or the driver is late"
             }
             Self::DiskSleep => {
                 "the end of what it waits for: a mount, a FUSE connection, the driver. SIGKILL waits, too"
             }
             Self::LeftBehind => "its end: SIGTERM, then SIGKILL",
             Self::Gone => {
-                "the end of whoever has inherited its files (bailiff info --who, as root); else the driver alone: see dmesg"
+                "the end of the process that inherited its files (bailiff info --who, as root); else only the driver: see dmesg"
             }
         }
     }
 }
 
-/// Memory of nobody beyond this deserves a look.
+/// Unattributed memory above this is reported.
 pub const REPORTED_UNATTRIBUTED: i64 = 256 << 20;
 /// What frees memory that no listed process holds.
-pub const UNATTRIBUTED_FREED_BY: &str = "the end of whoever has the device open and is not listed (bailiff info --who, as root); services of the driver hold none";
+pub const UNATTRIBUTED_FREED_BY: &str = "the end of the unlisted process that has the device open (bailiff info --who, as root); services of the driver hold none";
 /// What frees what did not come back.
-pub const UNRELEASED_FREED_BY: &str = "the end of whoever has inherited or imported it (bailiff info --who, as root); where nobody has, the driver alone";
+pub const UNRELEASED_FREED_BY: &str = "the end of the process that inherited or imported it (bailiff info --who, as root); without one, only the driver";
 
 #[cfg(test)]
 mod tests {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_is_stuck_and_what_is_not() {
-        let process = |state, looks| Process { state, looks, still: 0, facts: None };
+        let process = |state, samples| Process { state, samples, still: 0, facts: None };
         let cases = [
             (State::ZombieLeader, Some("zombie_leader")),
             (State::Zombie, Some("zombie")),
@@ -127,7 +127,7 @@ mod tests {
         ];
         for (state, expected) in cases {
             assert_eq!(Stuck::of(&process(state, 3)).map(Stuck::name), expected, "{state:?}");
-            assert_eq!(Stuck::of(&process(state, 2)), None, "{state:?} at two looks");
+            assert_eq!(Stuck::of(&process(state, 2)), None, "{state:?} in two samples");
             assert_eq!(Stuck::may_be(&process(state, 2)), expected.is_some(), "{state:?}");
         }
         assert!(Stuck::ALL.into_iter().all(|kind| Stuck::of_name(kind.name()) == Some(kind)));

@@ -1,4 +1,4 @@
-//! Three truth values (Kleene). A comparison with what was not observed is unknown, and unknown acts on nobody.
+//! Three truth values (Kleene). A comparison with an unobserved value is unknown, and unknown never leads to an action.
 
 use serde::{Deserialize, Serialize};
 

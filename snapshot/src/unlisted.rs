@@ -1,4 +1,4 @@
-//! Who has a GPU's device file open, stands in no list of it and is no service of the driver: forked workers that
+//! Processes that have a GPU's device file open, are in none of its lists and are no service of the driver: forked workers that
 //! inherited it.
 
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ const SERVICES: [&str; 8] = [
     "nvidia-persiste",
     "nvidia-powerd",
 ];
-/// Users' own uids begin here: whoever is one of theirs is no service, whatever it calls itself.
+/// First uid of regular users: a process of one of them is no service, whatever its name.
 const FIRST_USER: u32 = 1000;
 
-/// Those of a GPU; `None` where that cannot be told. A GPU in MIG mode lists its processes in its instances, whose device
-/// file is its own.
+/// The unlisted processes of a GPU; `None` if unknown. A GPU in MIG mode lists its processes in its instances, which
+/// share its device file.
 #[must_use]
 pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceProcess>> {
     let device_processes = snapshot.device_processes.as_ref()?;
@@ -41,16 +41,16 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceP
     let holders = lists.iter().flat_map(|list| &list.holders).chain(&gpu.holders);
     let listed: BTreeMap<u32, ProcessId> =
         holders.map(|holder| (holder.process.pid(), holder.process)).collect();
-    let is_listed = |who: &DeviceProcess| match (listed.get(&who.pid), who.start_ticks) {
+    let is_listed = |process: &DeviceProcess| match (listed.get(&process.pid), process.start_ticks) {
         (Some(ProcessId::Live(key)), Some(ticks)) => key.start_ticks == ticks,
         (other, _) => other.is_some(),
     };
-    let is_meant = |who: &&DeviceProcess| who.minors.contains(&minor) && !is_service(who) && !is_listed(who);
-    Some(device_processes.who.iter().filter(is_meant).collect())
+    let is_meant = |process: &&DeviceProcess| process.minors.contains(&minor) && !is_service(process) && !is_listed(process);
+    Some(device_processes.processes.iter().filter(is_meant).collect())
 }
 
 /// It has every device open and holds nothing.
 #[must_use]
-pub fn is_service(who: &DeviceProcess) -> bool {
-    SERVICES.contains(&who.comm.as_str()) && who.uid.is_some_and(|uid| uid < FIRST_USER)
+pub fn is_service(process: &DeviceProcess) -> bool {
+    SERVICES.contains(&process.comm.as_str()) && process.uid.is_some_and(|uid| uid < FIRST_USER)
 }

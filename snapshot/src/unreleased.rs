@@ -1,22 +1,22 @@
-//! Whether the memory of holders who ended came back: what memory of nobody has risen by since, at most what they held.
-//! Pure.
+//! Memory that was not released after its holders exited: the increase of unattributed memory since then, at most what they
+//! held. Pure.
 //!
-//! What a process held is back when memory in use fell by it, others' changes aside: memory in use less what all who
-//! are there hold is memory of nobody, and that must be what it was before. The driver's figures are not read at one
-//! moment, it frees a little later than a process ends, and its lists may be late; so a look says something only where
-//! nobody else came, went or grew since the look before (a calm one), and memory is called unreleased only from the
-//! third look on. Whoever takes over what was freed is listed with it, and so it is no longer of nobody.
+//! The memory of a process is released when used memory fell by it, other changes aside: used memory minus what all running
+//! processes hold is unattributed memory, and that must be back at its earlier value. The driver's figures are not read at one
+//! moment, it frees a little later than a process exits, and its lists may be late; so a sample counts only if no
+//! other process started, exited or grew since the previous sample (a calm one), and memory is called unreleased only from the
+//! third sample on. A process that takes over released memory is listed with it, so the memory is no longer unattributed.
 //!
-//! | look | what is told |
+//! | sample | result |
 //! |---|---|
-//! | a part of the sum is not known; the driver's pids mean nothing here | unknown |
-//! | the first one, or the first after a minute without any and nobody has ended meanwhile | unknown |
-//! | nobody has ended whose memory is looked for | 0 |
-//! | calm, memory of nobody is what it was | 0: all is back |
-//! | calm, the third since somebody ended or a later one | what memory of nobody rose by, at most what they held |
+//! | a part of the sum is unknown; the driver's pids are of another namespace | unknown |
+//! | the first one, or the first after a gap of a minute in which no holder exited | unknown |
+//! | no holder exited | 0 |
+//! | calm, unattributed memory is at its earlier value | 0: all is released |
+//! | calm, the third since a holder exited or a later one | the increase of unattributed memory, at most what the holders held |
 //! | before that | unknown: the driver may still be freeing |
 //! | not calm | unknown |
-//! | that could not be found out for a minute, or somebody ended while nobody looked | given up: unknown until a calm look at which memory of nobody is no more than before |
+//! | undecided for a minute, or a holder exited between samples | given up: unknown until a calm sample with no more unattributed memory than before |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,24 +27,24 @@ use crate::{Holder, Parts, Process, ProcessId};
 
 /// Less than this is within what drivers round, and counts as nothing.
 const SLACK: u64 = 16 << 20;
-/// Looks after the one that found somebody ended, until memory that is still of nobody is called unreleased.
+/// Samples after the one that saw an exit, until memory that is still unattributed is called unreleased.
 const SETTLED: u32 = 2;
 
-/// Why nobody can say what did not come back.
+/// Why the unreleased memory is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownReason {
-    /// There is no look before this one that says enough.
+    /// There is no previous sample with enough data.
     FirstLook,
     /// A part of the sum of the GPU's memory is not known.
     MemoryUnknown,
-    /// The driver's pids are of another namespace: nobody can be seen to end.
+    /// The driver's pids are of another namespace: exits cannot be seen.
     PidNamespace,
-    /// Somebody has just ended, and the driver may not have freed all yet.
+    /// A holder has just exited, and the driver may not have freed all yet.
     Settling,
-    /// Others came, went or grew since the look before.
+    /// Other processes started, exited or grew since the previous sample.
     OthersChanged,
-    /// Nobody could find it out in time, and memory of nobody is more than it was before somebody ended.
+    /// It was not decided in time, and unattributed memory is above its value before the exit.
     GivenUp,
 }
 
@@ -63,21 +63,21 @@ impl UnknownReason {
     }
 }
 
-/// What one look says of a GPU's memory, where it says all of it.
+/// A GPU's memory in one sample, if all parts are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     /// When, since boot.
     pub(crate) at: Duration,
     /// For how long it is good to be compared with.
     pub(crate) good_for: Duration,
-    /// Bytes in use that nobody holds who has not ended.
+    /// Bytes in use that no running process holds.
     pub(crate) unattributed: i64,
-    /// Bytes of each who holds some and has not ended.
+    /// Bytes of each running holder.
     pub(crate) living: BTreeMap<ProcessId, u64>,
 }
 
 impl Account {
-    /// What a look says of a GPU; it has no time yet.
+    /// The memory of a GPU in a sample; it has no time yet.
     pub(crate) fn of(
         parts: Option<Parts>,
         holders: &[Holder],
@@ -102,39 +102,39 @@ impl Account {
     }
 }
 
-/// What those held who ended and whose memory is looked for.
+/// Memory of exited holders that is being tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Missing {
-    /// Bytes of nobody before the first of them ended.
+    /// Unattributed bytes before the first of them exited.
     before: i64,
-    /// Bytes that a look has shown to be missing.
+    /// Bytes that a sample has shown to be unreleased.
     shown: u64,
-    /// Bytes of those who ended since.
+    /// Bytes of those that exited since.
     ended: u64,
     /// When the first of these was found to have ended, since boot.
     since: Duration,
-    /// Looks since the last of them was.
-    looks: u32,
+    /// Samples since the last of them exited.
+    samples: u32,
 }
 
-/// The evidence of one GPU, for the next look, and what this one tells.
+/// The evidence of one GPU, for the next sample, and the result of this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreleased {
     last: Option<Account>,
-    /// Bytes of nobody at the last calm look, and when that was.
+    /// Unattributed bytes in the last calm sample, and its time.
     calm: Option<(i64, Duration)>,
     missing: Option<Missing>,
-    told: Result<u64, UnknownReason>,
-    /// Somebody ended, and whether his memory came back cannot be found out: bytes of nobody before that. Until there are no
-    /// more than these, nobody can say what is missing, whoever ends after him.
+    result: Result<u64, UnknownReason>,
+    /// A holder exited, and whether its memory was released cannot be decided: the unattributed bytes before that. Until they
+    /// are no more than these, the unreleased memory is unknown, whatever exits later.
     lost: Option<i64>,
-    /// That is so since this look.
+    /// Set by this sample.
     given_up: bool,
 }
 
-/// How a look differs from the one before it.
+/// The difference of a sample to the previous one.
 struct Change {
-    /// Bytes of those who ended; none where nobody did who held any.
+    /// Bytes of exited holders; none if no holder exited.
     ended: Option<u64>,
     calm: bool,
 }
@@ -161,7 +161,7 @@ impl Missing {
         self.shown.saturating_add(self.ended)
     }
 
-    /// What memory of nobody rose by; nothing where it is next to nothing.
+    /// Increase of unattributed memory; 0 if it is next to nothing.
     fn risen(&self, unattributed: i64) -> u64 {
         let risen = u64::try_from(unattributed.saturating_sub(self.before)).unwrap_or_default();
         if risen <= SLACK { 0 } else { risen.min(self.most()) }
@@ -169,40 +169,40 @@ impl Missing {
 }
 
 impl Unreleased {
-    /// What did not come back, in bytes.
+    /// Unreleased memory, in bytes.
     ///
     /// # Errors
-    /// Where that cannot be told.
-    pub const fn told(&self) -> Result<u64, UnknownReason> {
-        self.told
+    /// If it is unknown.
+    pub const fn bytes(&self) -> Result<u64, UnknownReason> {
+        self.result
     }
 
-    /// At this look it was given up to find out whether somebody's memory came back.
+    /// Whether this sample gave up deciding on an exited holder's memory.
     pub(crate) const fn given_up(&self) -> bool {
         self.given_up
     }
 
-    /// Adds a look, or why it says nothing.
-    pub(crate) fn after(before: Option<&Self>, look: Result<Account, UnknownReason>) -> Self {
+    /// Adds a sample, or why it has no data.
+    pub(crate) fn after(before: Option<&Self>, step: Result<Account, UnknownReason>) -> Self {
         let nothing = Self {
             last: None,
             calm: None,
             missing: None,
-            told: Err(UnknownReason::FirstLook),
+            result: Err(UnknownReason::FirstLook),
             lost: None,
             given_up: false,
         };
         let mut next = before.cloned().unwrap_or(nothing);
         next.given_up = false;
-        match look {
+        match step {
             Ok(account) => next.add(account),
-            Err(why) => next.told = Err(why),
+            Err(why) => next.result = Err(why),
         }
         next
     }
 
     fn add(&mut self, now: Account) {
-        self.told = match self.last.take() {
+        self.result = match self.last.take() {
             None => Err(UnknownReason::FirstLook),
             Some(last) if now.at.saturating_sub(last.at) > now.good_for => self.after_a_gap(&last, &now),
             Some(last) => self.compare(&last, &now),
@@ -210,7 +210,7 @@ impl Unreleased {
         self.last = Some(now);
     }
 
-    /// What happened while nobody looked is compared with nothing.
+    /// Exits during a gap cannot be evaluated.
     fn after_a_gap(&mut self, last: &Account, now: &Account) -> Result<u64, UnknownReason> {
         let went = last.living.keys().any(|process| !now.living.contains_key(process));
         if went || self.missing.is_some() {
@@ -223,9 +223,9 @@ impl Unreleased {
     fn compare(&mut self, last: &Account, now: &Account) -> Result<u64, UnknownReason> {
         let change = Change::between(last, now);
         if let Some(bytes) = change.ended {
-            self.somebody_ended(bytes, (last, now));
+            self.holder_ended(bytes, (last, now));
         } else if let Some(missing) = &mut self.missing {
-            missing.looks += 1;
+            missing.samples += 1;
         }
         if change.calm {
             self.calm = Some((now.unattributed, now.at));
@@ -236,18 +236,18 @@ impl Unreleased {
             }
             self.lost = None;
         }
-        let told = self.judge(&change, now);
-        // Where no look has shown anything for so long, memory of nobody may have risen by anybody.
+        let result = self.evaluate(&change, now);
+        // Without a decision for so long, unattributed memory may have risen for any reason.
         let old =
             |missing: &Missing| missing.ended > 0 && now.at.saturating_sub(missing.since) > now.good_for;
         if self.missing.as_ref().is_some_and(old) {
             self.give_up(last);
             return Err(UnknownReason::GivenUp);
         }
-        told
+        result
     }
 
-    /// Nobody will find out what is missing now, nor whether it is another's later.
+    /// It can no longer be decided what is missing now, nor whether it belongs to another process later.
     fn give_up(&mut self, last: &Account) {
         let calm =
             self.calm.map_or(last.unattributed, |(unattributed, _)| unattributed.min(last.unattributed));
@@ -256,8 +256,8 @@ impl Unreleased {
         self.lost.get_or_insert(before);
     }
 
-    /// Without a calm look shortly before it there is nothing to compare with.
-    fn somebody_ended(&mut self, bytes: u64, (last, now): (&Account, &Account)) {
+    /// Without a calm sample shortly before it there is no reference.
+    fn holder_ended(&mut self, bytes: u64, (last, now): (&Account, &Account)) {
         if self.lost.is_some() {
             return;
         }
@@ -268,16 +268,16 @@ impl Unreleased {
             self.give_up(last);
             return;
         };
-        let none = Missing { before, shown: 0, ended: 0, since: now.at, looks: 0 };
+        let none = Missing { before, shown: 0, ended: 0, since: now.at, samples: 0 };
         let earlier = self.missing.unwrap_or(none);
         let since = if earlier.ended > 0 { earlier.since } else { now.at };
         let ended = earlier.ended.saturating_add(bytes);
-        self.missing = Some(Missing { ended, since, looks: 0, ..earlier });
+        self.missing = Some(Missing { ended, since, samples: 0, ..earlier });
     }
 
-    fn judge(&mut self, change: &Change, now: &Account) -> Result<u64, UnknownReason> {
+    fn evaluate(&mut self, change: &Change, now: &Account) -> Result<u64, UnknownReason> {
         let Some(missing) = &mut self.missing else { return Ok(0) };
-        let settling = missing.looks < SETTLED;
+        let settling = missing.samples < SETTLED;
         if !change.calm {
             return Err(if settling { UnknownReason::Settling } else { UnknownReason::OthersChanged });
         }
@@ -307,14 +307,14 @@ mod tests {
     const CHANGED: Result<u64, UnknownReason> = Err(UnknownReason::OthersChanged);
     const GIVEN_UP: Result<u64, UnknownReason> = Err(UnknownReason::GivenUp);
 
-    /// Memory of nobody in MiB, and pid and MiB of each who lives; none is a look that says nothing.
-    type Look = Option<(i64, &'static [(u32, u64)])>;
+    /// Unattributed memory in MiB, and pid and MiB of each running holder; none is a sample without data.
+    type Step = Option<(i64, &'static [(u32, u64)])>;
 
-    /// What it is, its looks, and what each of them tells, in MiB.
-    type Case = (&'static str, &'static [Look], &'static [Result<u64, UnknownReason>]);
+    /// Name, samples, and their results, in MiB.
+    type Case = (&'static str, &'static [Step], &'static [Result<u64, UnknownReason>]);
 
-    fn account(interval: u64, look: Look) -> Result<Account, UnknownReason> {
-        let (unattributed, living) = look.ok_or(UnknownReason::MemoryUnknown)?;
+    fn account(interval: u64, step: Step) -> Result<Account, UnknownReason> {
+        let (unattributed, living) = step.ok_or(UnknownReason::MemoryUnknown)?;
         let id = |pid| ProcessId::Live(ProcessKey { pid, start_ticks: 7 });
         Ok(Account {
             at: Duration::from_secs(5 * interval),
@@ -324,33 +324,33 @@ mod tests {
         })
     }
 
-    /// What each look tells, in MiB, and at which of them a question was given up.
-    fn walk(looks: &[Look]) -> (Vec<Result<u64, UnknownReason>>, Vec<usize>) {
+    /// The result of each sample, in MiB, and the samples that gave up.
+    fn walk(samples: &[Step]) -> (Vec<Result<u64, UnknownReason>>, Vec<usize>) {
         let mut last = None;
-        let (mut told, mut given_up) = (Vec::new(), Vec::new());
-        for (interval, look) in (0_u64..).zip(looks) {
-            let next = Unreleased::after(last.as_ref(), account(interval, *look));
+        let (mut result, mut given_up) = (Vec::new(), Vec::new());
+        for (interval, step) in (0_u64..).zip(samples) {
+            let next = Unreleased::after(last.as_ref(), account(interval, *step));
             if next.given_up() {
-                given_up.push(told.len());
+                given_up.push(result.len());
             }
-            told.push(next.told().map(|bytes| bytes / MIB));
+            result.push(next.bytes().map(|bytes| bytes / MIB));
             last = Some(next);
         }
-        (told, given_up)
+        (result, given_up)
     }
 
     /// Intervals of five seconds: alice is 1 with 1000 MiB, bob 2 with 300, carol 3.
-    const BOTH: Look = Some((0, &[(1, 1000), (2, 300)]));
+    const BOTH: Step = Some((0, &[(1, 1000), (2, 300)]));
     const BOB: &[(u32, u64)] = &[(2, 300)];
 
-    fn check(name: &str, looks: &[Look], expected: &[Result<u64, UnknownReason>]) {
-        let (told, given_up) = walk(looks);
-        assert_eq!(told, expected, "{name}");
+    fn check(name: &str, samples: &[Step], expected: &[Result<u64, UnknownReason>]) {
+        let (result, given_up) = walk(samples);
+        assert_eq!(result, expected, "{name}");
         assert_eq!(given_up, [0; 0], "{name}");
     }
 
     const BACK_OR_NOT: &[Case] = &[
-        ("nobody ends", &[BOTH, BOTH, BOTH], &[FIRST, Ok(0), Ok(0)]),
+        ("no exit", &[BOTH, BOTH, BOTH], &[FIRST, Ok(0), Ok(0)]),
         ("all is back", &[BOTH, BOTH, Some((0, BOB)), Some((0, BOB))], &[FIRST, Ok(0), SETTLING, Ok(0)]),
         (
             "the driver frees two intervals later",
@@ -371,7 +371,7 @@ mod tests {
             &[FIRST, Ok(0), SETTLING, SETTLING, Ok(1000), Ok(400), Ok(0)],
         ),
         (
-            "memory that was of nobody before stays so",
+            "memory that was unattributed before stays so",
             &[
                 Some((700, &[(1, 1000)])),
                 Some((700, &[(1, 1000)])),
@@ -382,12 +382,12 @@ mod tests {
             &[FIRST, Ok(0), SETTLING, Ok(0), Ok(0)],
         ),
         (
-            "never more than they held, whatever nobody has besides",
+            "never more than they held, whatever else is unattributed",
             &[BOTH, BOTH, Some((5000, BOB)), Some((5000, BOB)), Some((5000, BOB)), Some((1500, BOB))],
             &[FIRST, Ok(0), SETTLING, SETTLING, Ok(1000), Ok(1000)],
         ),
         (
-            "what came back does not stay away again, though nobody's memory rises",
+            "released memory is not missing again when unattributed memory rises",
             &[
                 BOTH,
                 BOTH,
@@ -421,24 +421,24 @@ mod tests {
 
     #[test]
     fn what_came_back_and_what_did_not() {
-        for (name, looks, expected) in BACK_OR_NOT {
-            check(name, looks, expected);
+        for (name, samples, expected) in BACK_OR_NOT {
+            check(name, samples, expected);
         }
     }
 
     const OTHERS: &[Case] = &[
         (
-            "somebody takes at once what was freed",
+            "another process takes the released memory at once",
             &[BOTH, BOTH, Some((0, &[(2, 300), (3, 1000)])), Some((0, &[(2, 300), (3, 1000)]))],
             &[FIRST, Ok(0), SETTLING, Ok(0)],
         ),
         (
-            "somebody else grows in the same interval by as much as stays",
+            "another process grows in the same interval by as much as stays",
             &[BOTH, BOTH, Some((1000, &[(2, 1300)])), Some((1000, &[(2, 1300)])), Some((1000, &[(2, 1300)]))],
             &[FIRST, Ok(0), SETTLING, SETTLING, Ok(1000)],
         ),
         (
-            "somebody grows at every look: nothing is told until he rests",
+            "a process grows in every sample: unknown until it stops",
             &[
                 BOTH,
                 BOTH,
@@ -451,7 +451,7 @@ mod tests {
             &[FIRST, Ok(0), SETTLING, SETTLING, CHANGED, CHANGED, Ok(0)],
         ),
         (
-            "what is missing is not told while others come, and is not forgotten",
+            "unreleased memory is unknown while others start, and is not forgotten",
             &[
                 BOTH,
                 BOTH,
@@ -464,7 +464,7 @@ mod tests {
             &[FIRST, Ok(0), SETTLING, SETTLING, Ok(1000), CHANGED, Ok(1000)],
         ),
         (
-            "a list that is late shows a newcomer's memory as nobody's for an interval",
+            "a late list shows a new process's memory as unattributed for an interval",
             &[
                 BOTH,
                 BOTH,
@@ -478,43 +478,43 @@ mod tests {
 
     #[test]
     fn others_do_not_make_it_look_kept_or_back() {
-        for (name, looks, expected) in OTHERS {
-            check(name, looks, expected);
+        for (name, samples, expected) in OTHERS {
+            check(name, samples, expected);
         }
     }
 
     #[test]
-    fn a_look_that_says_nothing_is_bridged_and_tells_nothing() {
+    fn sample_without_data_is_unknown_and_bridged() {
         check(
-            "he ended meanwhile",
+            "exit in the gap",
             &[BOTH, BOTH, None, None, Some((1000, BOB)), Some((1000, BOB)), None, Some((1000, BOB))],
             &[FIRST, Ok(0), UNKNOWN, UNKNOWN, SETTLING, SETTLING, UNKNOWN, Ok(1000)],
         );
-        let mut looks = vec![BOTH, BOTH];
-        looks.extend([None; 13]);
-        let (whole, gap) = (looks.len(), [BOTH, BOTH]);
-        looks.extend(gap);
-        let (told, given_up) = walk(&looks);
+        let mut samples = vec![BOTH, BOTH];
+        samples.extend([None; 13]);
+        let (whole, gap) = (samples.len(), [BOTH, BOTH]);
+        samples.extend(gap);
+        let (result, given_up) = walk(&samples);
         assert_eq!(
-            (&told[whole..], given_up.len()),
+            (&result[whole..], given_up.len()),
             (&[FIRST, Ok(0)][..], 0),
             "after a minute it begins again"
         );
-        looks.truncate(whole);
-        looks.extend([Some((1000, BOB)), Some((1000, BOB)), Some((0, BOB))]);
-        let (told, given_up) = walk(&looks);
+        samples.truncate(whole);
+        samples.extend([Some((1000, BOB)), Some((1000, BOB)), Some((0, BOB))]);
+        let (result, given_up) = walk(&samples);
         let expected = ([GIVEN_UP, GIVEN_UP, Ok(0)].as_slice(), vec![whole]);
-        assert_eq!((&told[whole..], given_up), expected, "he ended in a minute without any");
-        looks.splice(2..2, [Some((1000, BOB)); 3]);
-        looks.truncate(whole + 3);
-        looks.extend([Some((1000, BOB)), Some((1000, BOB))]);
-        let (told, _) = walk(&looks);
-        assert_eq!(told[4], Ok(1000));
-        assert_eq!(&told[whole + 3..], [GIVEN_UP, GIVEN_UP], "what was missing before a minute without any");
+        assert_eq!((&result[whole..], given_up), expected, "exit in a gap of a minute");
+        samples.splice(2..2, [Some((1000, BOB)); 3]);
+        samples.truncate(whole + 3);
+        samples.extend([Some((1000, BOB)), Some((1000, BOB))]);
+        let (result, _) = walk(&samples);
+        assert_eq!(result[4], Ok(1000));
+        assert_eq!(&result[whole + 3..], [GIVEN_UP, GIVEN_UP], "unreleased before a gap of a minute");
     }
 
-    /// Bob grows at every look, for longer than a minute.
-    const GROWING: [Look; 14] = [
+    /// Bob grows in every sample, for longer than a minute.
+    const GROWING: [Step; 14] = [
         Some((1000, &[(2, 400)])),
         Some((1000, &[(2, 500)])),
         Some((1000, &[(2, 600)])),
@@ -533,27 +533,27 @@ mod tests {
 
     #[test]
     fn what_cannot_be_found_out_is_given_up_and_counted() {
-        let (told, given_up) = walk(&[BOTH, Some((1000, BOB)), Some((1000, BOB))]);
+        let (result, given_up) = walk(&[BOTH, Some((1000, BOB)), Some((1000, BOB))]);
         assert_eq!(
-            (told, given_up),
+            (result, given_up),
             (vec![FIRST, GIVEN_UP, GIVEN_UP], vec![1]),
-            "no calm look before he ended"
+            "no calm sample before the exit"
         );
         let grown: &[(u32, u64)] = &[(2, 1700)];
         let back =
             [Some((1000, grown)), Some((1000, grown)), Some((1000, &[])), Some((0, &[])), Some((0, &[]))];
-        let looks: Vec<Look> = [BOTH, BOTH].into_iter().chain(GROWING).chain(back).collect();
-        let (told, given_up) = walk(&looks);
+        let samples: Vec<Step> = [BOTH, BOTH].into_iter().chain(GROWING).chain(back).collect();
+        let (result, given_up) = walk(&samples);
         let expected = [GIVEN_UP, GIVEN_UP, GIVEN_UP, GIVEN_UP, Ok(0), Ok(0)];
         assert_eq!(
-            (&told[15..], given_up),
+            (&result[15..], given_up),
             (&expected[..], vec![15]),
-            "until it is back, whoever ends meanwhile"
+            "until it is released, whatever exits meanwhile"
         );
     }
 
     #[test]
-    fn a_second_leak_that_cannot_be_told_leaves_the_first_one_untold() {
+    fn undecided_second_leak_makes_the_first_unknown() {
         let first = [
             Some((0, &[(1, 1000), (2, 300), (3, 500)][..])),
             Some((0, &[(1, 1000), (2, 300), (3, 500)])),
@@ -561,11 +561,11 @@ mod tests {
             Some((1000, &[(2, 300), (3, 500)])),
             Some((1000, &[(2, 300), (3, 500)])),
         ];
-        let second = GROWING.map(|look| look.map(|(_, living)| (1500, living)));
-        let rest: [Look; 2] = [Some((1500, &[(2, 1700)])); 2];
-        let looks: Vec<Look> = first.into_iter().chain(second).chain(rest).collect();
-        let (told, given_up) = walk(&looks);
-        assert_eq!((told[4], told.last(), given_up), (Ok(1000), Some(&GIVEN_UP), vec![18]));
+        let second = GROWING.map(|step| step.map(|(_, living)| (1500, living)));
+        let rest: [Step; 2] = [Some((1500, &[(2, 1700)])); 2];
+        let samples: Vec<Step> = first.into_iter().chain(second).chain(rest).collect();
+        let (result, given_up) = walk(&samples);
+        assert_eq!((result[4], result.last(), given_up), (Ok(1000), Some(&GIVEN_UP), vec![18]));
     }
 
     #[test]
@@ -574,10 +574,10 @@ mod tests {
         let first = Unreleased::after(None, account(0, BOTH));
         let mut last = Unreleased::after(Some(&first), account(1, BOTH));
         for interval in 2..5 {
-            let mut look = account(interval, Some((1000, BOB))).unwrap();
-            look.living.insert(second, 1000 * MIB);
-            last = Unreleased::after(Some(&last), Ok(look));
+            let mut step = account(interval, Some((1000, BOB))).unwrap();
+            step.living.insert(second, 1000 * MIB);
+            last = Unreleased::after(Some(&last), Ok(step));
         }
-        assert_eq!(last.told(), Ok(1000 * MIB));
+        assert_eq!(last.bytes(), Ok(1000 * MIB));
     }
 }

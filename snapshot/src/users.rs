@@ -22,7 +22,7 @@ pub fn user_label(facts: &Facts) -> Option<String> {
     facts.user.clone().or_else(|| facts.uid.map(|uid| uid.to_string()))
 }
 
-/// What this look tells.
+/// The evidence of this sample.
 pub(crate) struct Seen<'a> {
     pub(crate) at: Moment,
     pub(crate) gpus: &'a [Gpu],
@@ -70,7 +70,7 @@ impl Seen<'_> {
             let held = if earlier.contains(&holder.process) {
                 window
             } else {
-                self.age(holder.process).filter(|age| *age <= window && before.tells()).unwrap_or_default()
+                self.age(holder.process).filter(|age| *age <= window && before.lists_processes()).unwrap_or_default()
             };
             let idle = holder.utilization.idle() == Some(true);
             let all = users.entry(user).or_insert(Use { held, idle });

@@ -72,7 +72,7 @@ pub enum Answer {
     /// It was not asked, or failed.
     #[default]
     Failed,
-    /// This kind of device does not tell.
+    /// This kind of device does not report it.
     NotSupported,
     /// `NVML_ERROR_NOT_FOUND`: no sample of any process.
     Nothing,
@@ -80,11 +80,11 @@ pub enum Answer {
     Samples(Vec<UtilSample>),
 }
 
-/// What the device's own sampler said of the window (`nvmlDeviceGetSamples`).
+/// The device's own utilization samples of the window (`nvmlDeviceGetSamples`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceSampler {
-    /// Nothing, so nobody can be called idle.
+    /// Nothing, so no process can be called idle.
     #[default]
     Silent,
     /// It answered.
@@ -106,7 +106,7 @@ pub enum DeviceSampler {
 /// One GPU's evidence about its processes' utilization.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Only samples newer than this driver's stamp were asked for: the start of the look-back.
+    /// Only samples newer than this timestamp of the driver were queried: the start of the lookback.
     pub since: u64,
     /// What came.
     pub answer: Answer,
@@ -137,11 +137,11 @@ pub enum Why {
     FirstLook = "first_look",
     /// It was not listed, or its pid was another process's, at the snapshot before: it has just come.
     NotListedBefore = "not_listed_before",
-    /// It is a client or a server of MPS, on a GPU that somebody used.
+    /// It is a client or a server of MPS, on a GPU that was in use.
     SharedByMps = "shared_by_mps",
-    /// The GPU was busy, and the driver does not tell by whom.
+    /// The GPU was busy, and the driver does not report by which process.
     Unattributed = "unattributed",
-    /// The GPU's own sampler gave nothing new, so nobody can be called idle.
+    /// The GPU's own sampler gave nothing new, so no process can be called idle.
     SamplerSilent = "sampler_silent",
     /// Its newest sample is of an earlier window and still within `--look-back`: it was busy a moment ago.
     SampledEarlier = "sampled_earlier",
@@ -208,7 +208,7 @@ pub struct Question {
 impl Window<'_> {
     /// The utilization of one holder, by the table of this module.
     #[must_use]
-    pub fn judge(&self, question: Question) -> Utilization {
+    pub fn evaluate(&self, question: Question) -> Utilization {
         if self.mig {
             return Utilization::Unknown(Why::Mig);
         }
@@ -217,7 +217,7 @@ impl Window<'_> {
             Answer::NotSupported => return Utilization::Unknown(Why::NotSupported),
             Answer::Nothing | Answer::Samples(_) => {}
         }
-        // Without an answer before, or a start of the look-back, what is old cannot be told from what is new.
+        // Without a previous answer, or a start of the lookback, old samples cannot be distinguished from new ones.
         let Some(before) = self.before.filter(|before| before.answered() && self.now.since > 0) else {
             return Utilization::Unknown(Why::FirstLook);
         };
@@ -228,8 +228,8 @@ impl Window<'_> {
             return Utilization::Unknown(Why::Garbage);
         }
         let serves = question.role == Some(Role::MpsServer);
-        let told = |engines: &Engines| !serves || engines.busiest() > IDLE_AT_MOST_PERCENT;
-        if let Some(engines) = self.unseen(before, question.pid).filter(told) {
+        let is_reported = |engines: &Engines| !serves || engines.busiest() > IDLE_AT_MOST_PERCENT;
+        if let Some(engines) = self.unseen(before, question.pid).filter(is_reported) {
             return Utilization::Observed(engines);
         }
         match self.device().map(|maximum| maximum <= IDLE_AT_MOST_PERCENT) {
@@ -246,8 +246,8 @@ impl Window<'_> {
         }
     }
 
-    /// Whether nothing computed on the GPU: the device itself says so, or all who are on it were seen idle. Nobody's being
-    /// listed at both ends alone says nothing of what was between them.
+    /// Whether nothing computed on the GPU: by the device itself, or because all listed processes were observed idle. An empty
+    /// list at both ends of the window is no evidence for the time in between.
     #[must_use]
     pub fn idle(&self, holders: impl Iterator<Item = Utilization>) -> Truth {
         let all: Vec<Option<bool>> = holders.map(|utilization| utilization.idle()).collect();
@@ -268,10 +268,10 @@ impl Window<'_> {
         unseen.map(|sample| sample.engines).reduce(Engines::or_busier)
     }
 
-    /// The device's own figure: its largest utilization in the window, percent, by whomever.
+    /// The device's own figure: its largest utilization in the window, percent, by any process.
     ///
     /// # Errors
-    /// Where its sampler cannot tell.
+    /// If its sampler gives no answer.
     pub fn device(&self) -> Result<u32, Why> {
         if self.mig {
             return Err(Why::Mig);
@@ -307,7 +307,7 @@ impl Reading {
         &samples[start..end]
     }
 
-    /// Whether the driver said anything, be it that there is nothing.
+    /// Whether the driver answered, even with an empty list.
     fn answered(&self) -> bool {
         matches!(self.answer, Answer::Nothing | Answer::Samples(_))
     }
@@ -320,8 +320,8 @@ impl Reading {
         }
     }
 
-    /// The evidence without what cannot be true: above 100 %, older than the look-back, of pids that are not
-    /// listed. Each is counted, and the rest put in the order of pids.
+    /// The evidence without implausible values: above 100 %, older than the lookback, of pids that are not
+    /// listed. Each is counted, and the rest sorted by pid.
     #[must_use]
     pub fn cleaned(mut self, listed: impl Fn(u32) -> bool, gaps: &mut Gaps) -> Self {
         let Self { since, answer, doubted, strangers, .. } = &mut self;
@@ -372,7 +372,7 @@ mod tests {
             listed_before: true,
             was_another: false,
         };
-        Window { before, now, mig: false }.judge(question)
+        Window { before, now, mig: false }.evaluate(question)
     }
 
     const ZERO: Utilization =
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn mig_and_first_looks_are_unknown() {
+    fn mig_and_first_samples_are_unknown() {
         let now = reading(Answer::Samples(vec![sample(PID, 150, 40)]), stamped(200, 40));
         assert_eq!(ask(None, &now), Utilization::Unknown(Why::FirstLook));
         let question = Question {
@@ -436,7 +436,7 @@ mod tests {
             was_another: false,
         };
         let window = Window { before: Some(&now), now: &now, mig: true };
-        assert_eq!(window.judge(question), Utilization::Unknown(Why::Mig));
+        assert_eq!(window.evaluate(question), Utilization::Unknown(Why::Mig));
     }
 
     #[test]
@@ -463,9 +463,9 @@ mod tests {
             listed_before: true,
             was_another: false,
         };
-        let judge = |now: &Reading| Window { before: Some(&before), now, mig: false }.judge(question);
-        assert_eq!(judge(&others(90)), Utilization::Unknown(Why::SharedByMps));
-        assert_eq!(judge(&others(1)), ZERO);
+        let evaluate = |now: &Reading| Window { before: Some(&before), now, mig: false }.evaluate(question);
+        assert_eq!(evaluate(&others(90)), Utilization::Unknown(Why::SharedByMps));
+        assert_eq!(evaluate(&others(1)), ZERO);
     }
 
     #[test]
@@ -477,10 +477,10 @@ mod tests {
         let kinds = Kinds { compute: true, ..Kinds::default() };
         let role = Some(Role::MpsServer);
         let question = Question { pid: PID, kinds, role, listed_before: true, was_another: false };
-        let judge = |now: &Reading| Window { before: Some(&before), now, mig: false }.judge(question);
-        assert_eq!(judge(&own(0, 90)), Utilization::Unknown(Why::SharedByMps));
-        assert_eq!(judge(&own(70, 90)).percent(), Some(70));
-        assert_eq!(judge(&own(0, 1)), ZERO);
+        let evaluate = |now: &Reading| Window { before: Some(&before), now, mig: false }.evaluate(question);
+        assert_eq!(evaluate(&own(0, 90)), Utilization::Unknown(Why::SharedByMps));
+        assert_eq!(evaluate(&own(70, 90)).percent(), Some(70));
+        assert_eq!(evaluate(&own(0, 1)), ZERO);
     }
 
     #[test]
@@ -496,9 +496,9 @@ mod tests {
             was_another,
         };
         let window = |now| Window { before: Some(&before), now, mig: false };
-        assert_eq!(window(&calm).judge(question(false)), Utilization::Unknown(Why::NotListedBefore));
-        assert_eq!(window(&busy).judge(question(false)).percent(), Some(40));
-        assert_eq!(window(&busy).judge(question(true)), Utilization::Unknown(Why::NotListedBefore));
+        assert_eq!(window(&calm).evaluate(question(false)), Utilization::Unknown(Why::NotListedBefore));
+        assert_eq!(window(&busy).evaluate(question(false)).percent(), Some(40));
+        assert_eq!(window(&busy).evaluate(question(true)), Utilization::Unknown(Why::NotListedBefore));
     }
 
     #[test]
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_proves_nobody_idle() {
+    fn implausible_samples_prove_no_idleness() {
         let before = reading(Answer::Nothing, stamped(100, 0));
         let of = |samples, maximum| {
             let now = reading(Answer::Samples(samples), stamped(200, maximum));
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(of(vec![sample(8, 150, 130)], 90), Utilization::Unknown(Why::Unattributed));
         let stranger = vec![sample(8, 150, 40), sample(99, 150, 50)];
         assert_eq!(of(stranger, 90), Utilization::Unknown(Why::Unattributed));
-        assert_eq!(of(vec![sample(99, 150, 1)], 1), ZERO, "a calm device is calm whoever is said to use it");
+        assert_eq!(of(vec![sample(99, 150, 1)], 1), ZERO, "a calm device is calm whatever the process samples say");
     }
 
     #[test]

@@ -58,11 +58,11 @@ pub struct Snapshot {
     pub lost: Vec<LostGpu>,
     /// Every process that holds a part of a GPU; a pid stands here once.
     pub processes: Vec<Process>,
-    /// Who has device files open, where that was looked for.
+    /// Processes with open device files, if they were scanned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_processes: Option<DeviceProcesses>,
-    /// Processes that hold nothing themselves and belong to the workload of one that does; none where nobody
-    /// looked for them.
+    /// Processes without GPU memory that belong to the workload of a holder; none if they
+    /// were not searched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relatives: Option<Vec<Relative>>,
     /// Names of the groups of owners of `relatives`, by uid; those of holders' owners are in [`Facts::groups`] as well.
@@ -155,23 +155,23 @@ pub struct Gpu {
     /// Device utilization, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
-    /// Who may open a context.
+    /// Which processes may create a context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<String>,
     /// Entries of the driver's lists; none where it gave no list, and then `holders` says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<u64>,
-    /// How many instances it has, where MIG is on and the driver gave all of them: whoever is on it is in their lists.
+    /// Number of instances, if MIG is on and the driver gave all of them: the processes are in their lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<u64>,
-    /// Processes that have its device file open and are in none of the driver's lists; none where nobody looked, or that
-    /// cannot be told.
+    /// Processes that have its device file open and are in none of the driver's lists; none without a scan, or if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlisted_processes: Option<u64>,
-    /// Who holds it.
+    /// Its holders.
     pub holders: Vec<Holder>,
     /// Which of them are stuck, and how: `zombie_leader`, `zombie`, `disk_sleep`, `left_behind` or `gone`, by pid; seen so at
-    /// as many looks as that takes.
+    /// the number of consecutive samples that this requires.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stuck: BTreeMap<u32, String>,
 }
@@ -185,7 +185,7 @@ pub struct Memory {
     pub free: u64,
     /// Used.
     pub used: u64,
-    /// Kept by driver and firmware; none where the driver does not tell it apart.
+    /// Reserved by driver and firmware; none if the driver does not report it separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
     /// Held by pids that the driver lists and `/proc` does not have; none where a part of the sum is unknown.
@@ -197,7 +197,7 @@ pub struct Memory {
     /// Of no listed process; none where a part of the sum is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<i64>,
-    /// What those held who ended, and did not come back; none where that cannot be told.
+    /// Memory not released after its holders exited; none if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<u64>,
 }
@@ -227,7 +227,7 @@ pub struct Holder {
 pub struct Process {
     /// Pid in the host's namespace.
     pub pid: u32,
-    /// Start time in clock ticks since boot: with the pid and the boot id, who it is. None where `/proc` does not show the process: then it is never to be signalled.
+    /// Start time in clock ticks since boot: with the pid and the boot id, the identity. None if `/proc` does not show the process: then it must never be signalled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
     /// For a process without start time: the first snapshot that listed it.
@@ -269,14 +269,14 @@ pub struct Facts {
     /// CPU time of its children that have ended and were waited for, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reaped_cpu_seconds: Option<f64>,
-    /// The workload: `slurm:PATH`, `container:PATH`, `pod:PATH`, `unit:PATH` of the cgroup, up to and with the name of the
-    /// job and so on; `tree:PID@TICKS`; none where it cannot be told.
+    /// The workload: `slurm:PATH`, `container:PATH`, `pod:PATH`, `unit:PATH` of the cgroup, up to and including the name of the
+    /// job or container; `tree:PID@TICKS`; none if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// Path of its program, where we may read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exe: Option<String>,
-    /// Names of its owner's groups, once the name service has told.
+    /// Names of its owner's groups, once the name service has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
     /// `mps_server` or `mps_control`.
@@ -290,14 +290,15 @@ pub struct Facts {
     pub ancestors: Option<Vec<ProcessKey>>,
 }
 
-/// Who has device files open.
+/// Processes with open device files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcesses {
     /// When it was looked for, milliseconds since boot.
     pub boot_ms: u64,
-    /// Who.
-    pub who: Vec<crate::DeviceProcess>,
-    /// Processes that we may not look into: complete only where 0.
+    /// The processes.
+    #[serde(rename = "who")]
+    pub processes: Vec<crate::DeviceProcess>,
+    /// Processes that could not be read: the list is complete only if this is 0.
     pub unreadable: u64,
 }
 
@@ -310,7 +311,7 @@ pub fn parse(line: &[u8]) -> Result<Snapshot, WireError> {
     struct Head {
         version: u32,
     }
-    // Once for the whole line is faster than for each string in it. What is no UTF-8 is told with its place.
+    // Once for the whole line is faster than for each string in it. Invalid UTF-8 is reported with its position.
     let parsed = match std::str::from_utf8(line) {
         Ok(text) => serde_json::from_str::<Snapshot>(text),
         Err(_) => serde_json::from_slice(line),

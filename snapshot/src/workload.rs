@@ -1,5 +1,5 @@
-//! Which workload a process belongs to: its Slurm job, else its container, pod, systemd unit or process tree. Looks
-//! at processes through a question about one pid, so whoever asks brings a reading of `/proc` of their own.
+//! The workload of a process: its Slurm job, else its container, pod, systemd unit or process tree. Processes are
+//! read through a function of one pid, so that callers provide their own reading of `/proc`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::{Place, ProcessKey};
 /// Parents are older than their children, or began in the same clock tick; more of those in a row than this are a loop.
 const MOST_IN_A_TICK: usize = 1024;
 
-/// Shells, by `comm`, in order. One that leads its session is somebody's prompt, or the script that a session was made
-/// for: what it starts are jobs of their own.
+/// Shells, by `comm`, sorted. A shell that leads its session is an interactive prompt, or the script that a session was created
+/// for: what it starts are workloads of their own.
 const SHELLS: [&str; 21] = [
     "ash", "bash", "busybox", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "lksh", "mksh", "nu", "osh",
     "posh", "pwsh", "rbash", "sh", "tcsh", "xonsh", "yash", "zsh",
@@ -115,8 +115,8 @@ impl Home {
         }
         match (innermost_unit(&place.cgroup), &place.unit) {
             (None, None) => Self::Tree,
-            (Some(unit), Some(said)) if unit.name() == said => {
-                // Names are told to others, with every line of the stream: a path that nobody needs so long has none.
+            (Some(unit), Some(name)) if unit.name() == name => {
+                // Names are part of every line of the stream: a longer path has none.
                 if unit.is_workload() && unit.path.len() <= LONGEST_PATH {
                     Self::Named(format!("unit:{}", unit.path).into())
                 } else {
@@ -150,12 +150,12 @@ pub fn enclosure(place: &Place) -> Option<Arc<str>> {
     }
     named(place).or_else(|| {
         let unit = innermost_unit(&place.cgroup).filter(|unit| unit.path.len() <= LONGEST_PATH)?;
-        place.unit.as_ref().filter(|said| unit.name() == *said).map(|_| unit.path.into())
+        place.unit.as_ref().filter(|name| unit.name() == *name).map(|_| unit.path.into())
     })
 }
 
-/// Whether two processes are in one cgroup, or below one container, job, pod or unit: those who run there may make others
-/// below it.
+/// Whether two processes are in one cgroup, or below one container, job, pod or unit: processes there may create more
+/// cgroups below it.
 #[must_use]
 pub fn share_cgroup(one: &Place, other: &Place) -> bool {
     !one.cgroup.is_empty() && around(one) == around(other) && Home::of(one) == Home::of(other)
@@ -210,7 +210,7 @@ fn innermost_unit(path: &str) -> Option<Unit<'_>> {
 /// One process, as far as its own workload or that of its children depends on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Who it is.
+    /// Its identity.
     pub key: ProcessKey,
     /// Its parent's pid.
     pub ppid: u32,
@@ -218,7 +218,7 @@ pub struct Node {
     pub session: u32,
     /// What its cgroup says.
     pub home: Home,
-    /// The root of its tree, where that was found before: then nobody above it need be asked.
+    /// The root of its tree, if already found: then its ancestors need not be read.
     pub root: Option<ProcessKey>,
     kind: Kind,
 }
@@ -228,7 +228,7 @@ pub struct Node {
 enum Kind {
     Program,
     Shell,
-    Keeper,
+    SessionHost,
     KernelThread,
 }
 
@@ -244,7 +244,7 @@ impl Node {
 
     /// Whether what it starts is no work of its own.
     fn stands_apart(&self) -> bool {
-        self.kind == Kind::Keeper || (self.kind == Kind::Shell && self.key.pid == self.session)
+        self.kind == Kind::SessionHost || (self.kind == Kind::Shell && self.key.pid == self.session)
     }
 }
 
@@ -257,7 +257,7 @@ impl Kind {
         } else if KEEPERS.binary_search(&name).is_ok()
             || KEEPER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         {
-            Self::Keeper
+            Self::SessionHost
         } else {
             Self::Program
         }
@@ -268,12 +268,12 @@ impl Kind {
 /// multiplexer, a desktop.
 #[must_use]
 pub fn keeps_others(comm: &str) -> bool {
-    Kind::of(comm) == Kind::Keeper
+    Kind::of(comm) == Kind::SessionHost
 }
 
-/// What a look at one pid gave.
+/// Result of reading one pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Look {
+pub enum Lookup {
     /// It is there.
     There(Node),
     /// There is no such process, and that is certain.
@@ -282,22 +282,22 @@ pub enum Look {
     Unknown,
 }
 
-/// The workload of a process; `None` where that cannot be told. `look` is asked for one ancestor after the other.
-pub fn workload(node: &Node, look: impl FnMut(u32) -> Look) -> Option<Workload> {
+/// The workload of a process; `None` if unknown. `lookup` is called for one ancestor after the other.
+pub fn workload(node: &Node, lookup: impl FnMut(u32) -> Lookup) -> Option<Workload> {
     match &node.home {
         Home::Named(name) => return Some(Workload::Named(Arc::clone(name))),
         Home::Tree if node.kind != Kind::KernelThread => {}
         Home::Tree | Home::Unknown => return None,
     }
-    let mut climb = Climb { look, in_a_tick: 0 };
+    let mut climb = Climb { lookup, in_a_tick: 0 };
     let mut root = node.clone();
     loop {
         // Nothing is of one workload with pid 1.
-        let parent = if root.ppid == 1 { Look::Gone } else { climb.parent(&root) };
+        let parent = if root.ppid == 1 { Lookup::Gone } else { climb.parent(&root) };
         let parent = match parent {
-            Look::There(parent) if parent.session == node.session && !parent.stands_apart() => parent,
-            Look::There(_) | Look::Gone => return Some(Workload::Tree(root.key)),
-            Look::Unknown => return None,
+            Lookup::There(parent) if parent.session == node.session && !parent.stands_apart() => parent,
+            Lookup::There(_) | Lookup::Gone => return Some(Workload::Tree(root.key)),
+            Lookup::Unknown => return None,
         };
         match (&parent.home, parent.root) {
             (Home::Named(_), _) => return Some(Workload::Tree(root.key)),
@@ -308,20 +308,20 @@ pub fn workload(node: &Node, look: impl FnMut(u32) -> Look) -> Option<Workload> 
     }
 }
 
-/// Whether one of a process's ancestors is meant, whatever their workloads. `meant` says of an ancestor yes, or no and
-/// nobody above it either, or nothing; the answer is `None` where an ancestor could not be read before that was known.
+/// Whether one of a process's ancestors is meant, whatever their workloads. `meant` returns for an ancestor yes; no, including
+/// all above it; or nothing. The answer is `None` if an ancestor could not be read before it was decided.
 pub fn descends(
     node: &Node,
     meant: impl Fn(ProcessKey) -> Option<bool>,
-    look: impl FnMut(u32) -> Look,
+    lookup: impl FnMut(u32) -> Lookup,
 ) -> Option<bool> {
-    let mut climb = Climb { look, in_a_tick: 0 };
+    let mut climb = Climb { lookup, in_a_tick: 0 };
     let mut below = node.clone();
     loop {
         below = match climb.parent(&below) {
-            Look::There(parent) => parent,
-            Look::Gone => return Some(false),
-            Look::Unknown => return None,
+            Lookup::There(parent) => parent,
+            Lookup::Gone => return Some(false),
+            Lookup::Unknown => return None,
         };
         if let Some(answer) = meant(below.key) {
             return Some(answer);
@@ -331,26 +331,26 @@ pub fn descends(
 
 /// A way up.
 struct Climb<L> {
-    look: L,
+    lookup: L,
     in_a_tick: usize,
 }
 
-impl<L: FnMut(u32) -> Look> Climb<L> {
-    /// The parent of a process. A younger process only has the parent's pid, and kernel threads are nobody's parents.
-    fn parent(&mut self, child: &Node) -> Look {
+impl<L: FnMut(u32) -> Lookup> Climb<L> {
+    /// The parent of a process. A younger process only has the reused pid, and kernel threads are parents of no process.
+    fn parent(&mut self, child: &Node) -> Lookup {
         if child.ppid == 0 {
-            return Look::Gone;
+            return Lookup::Gone;
         }
-        let parent = match (self.look)(child.ppid) {
-            Look::There(parent) => parent,
+        let parent = match (self.lookup)(child.ppid) {
+            Lookup::There(parent) => parent,
             other => return other,
         };
         if parent.kind == Kind::KernelThread || parent.key.start_ticks > child.key.start_ticks {
-            return Look::Gone;
+            return Lookup::Gone;
         }
         let same_tick = parent.key.start_ticks == child.key.start_ticks;
         self.in_a_tick = if same_tick { self.in_a_tick + 1 } else { 0 };
-        if self.in_a_tick > MOST_IN_A_TICK { Look::Unknown } else { Look::There(parent) }
+        if self.in_a_tick > MOST_IN_A_TICK { Lookup::Unknown } else { Lookup::There(parent) }
     }
 }
 
@@ -491,8 +491,8 @@ mod tests {
         nodes.into_iter().map(|node| (node.key.pid, node)).collect()
     }
 
-    fn look(table: &HashMap<u32, Node>) -> impl Fn(u32) -> Look + '_ {
-        |pid| table.get(&pid).cloned().map_or(Look::Gone, Look::There)
+    fn lookup(table: &HashMap<u32, Node>) -> impl Fn(u32) -> Lookup + '_ {
+        |pid| table.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There)
     }
 
     fn is(pid: u32) -> impl Fn(ProcessKey) -> Option<bool> {
@@ -500,7 +500,7 @@ mod tests {
     }
 
     fn root(table: &HashMap<u32, Node>, pid: u32) -> Option<u32> {
-        match workload(&table[&pid], look(table))? {
+        match workload(&table[&pid], lookup(table))? {
             Workload::Tree(root) => Some(root.pid),
             Workload::Named(name) => panic!("{name} is no tree"),
         }
@@ -534,7 +534,7 @@ mod tests {
             node(63, 61, 30, "train"),
         ]);
         let cases = [
-            (30, 30, "a prompt is nobody's job but its own"),
+            (30, 30, "a prompt is a workload of its own"),
             (31, 31, "a job of the prompt's"),
             (32, 31, "a script's own shell is of its tree"),
             (33, 31, "all the way up"),
@@ -552,7 +552,7 @@ mod tests {
         for (pid, expected, why) in cases {
             assert_eq!(root(&machine, pid), Some(expected), "{pid}: {why}");
         }
-        assert_eq!(workload(&machine[&2], look(&machine)), None, "a kernel thread has none");
+        assert_eq!(workload(&machine[&2], lookup(&machine)), None, "a kernel thread has none");
     }
 
     #[test]
@@ -563,7 +563,7 @@ mod tests {
         for (parent, expected, below) in [(same_tick, 80, true), (one_later, 70, false)] {
             let machine = table([child.clone(), parent]);
             assert_eq!(root(&machine, 70), Some(expected));
-            assert_eq!(descends(&child, is(80), look(&machine)), Some(below));
+            assert_eq!(descends(&child, is(80), lookup(&machine)), Some(below));
         }
     }
 
@@ -573,7 +573,7 @@ mod tests {
         let outer = Node { home: unit.clone(), ..node(10, 1, 10, "jupyter") };
         let machine = table([outer, node(11, 10, 10, "python3"), node(12, 11, 10, "python3")]);
         assert_eq!(root(&machine, 12), Some(11), "the service is another workload");
-        let found = workload(&machine[&10], |_| panic!("nobody need be asked"));
+        let found = workload(&machine[&10], |_| panic!("no lookup is needed"));
         assert_eq!(found.map(|found| found.to_string()).as_deref(), Some("unit:/system.slice/nb.service"));
         assert_eq!(Workload::Tree(machine[&11].key).to_string(), "tree:11@11");
     }
@@ -591,16 +591,16 @@ mod tests {
             assert_eq!(root(&machine, 12), expected, "{what}");
         }
         let child = node(12, 11, 10, "python3");
-        assert_eq!(workload(&child, |_| Look::Unknown), None);
-        assert_eq!(descends(&child, |_| Some(true), |_| Look::Unknown), None);
-        assert_eq!(descends(&child, |_| Some(true), |_| Look::Gone), Some(false));
+        assert_eq!(workload(&child, |_| Lookup::Unknown), None);
+        assert_eq!(descends(&child, |_| Some(true), |_| Lookup::Unknown), None);
+        assert_eq!(descends(&child, |_| Some(true), |_| Lookup::Gone), Some(false));
     }
 
     #[test]
     fn descent_crosses_sessions_and_shells() {
         let nodes = [node(10, 1, 10, "train"), node(11, 10, 11, "bash"), node(12, 11, 12, "tmux: server")];
         let machine = table(nodes.into_iter().chain([node(13, 12, 13, "worker"), node(14, 1, 14, "other")]));
-        let below = |pid: u32| descends(&machine[&pid], is(10), look(&machine));
+        let below = |pid: u32| descends(&machine[&pid], is(10), lookup(&machine));
         assert_eq!([10, 11, 12, 13, 14].map(below), [false, true, true, true, false].map(Some));
     }
 
@@ -610,7 +610,7 @@ mod tests {
         machine.get_mut(&11).expect("it is there").root = Some(ProcessKey { pid: 10, start_ticks: 10 });
         machine.remove(&10);
         assert_eq!(root(&machine, 12), Some(10));
-        assert_eq!(descends(&machine[&12], |_| Some(false), look(&machine)), Some(false));
+        assert_eq!(descends(&machine[&12], |_| Some(false), lookup(&machine)), Some(false));
     }
 
     /// Found one after the other, oldest first, it is the same as found alone.
@@ -622,8 +622,8 @@ mod tests {
         let machine = table(nodes);
         let mut settled = machine.clone();
         for pid in 10..60 {
-            let alone = workload(&machine[&pid], look(&machine));
-            assert_eq!(workload(&settled[&pid], look(&settled)), alone, "{pid}");
+            let alone = workload(&machine[&pid], lookup(&machine));
+            assert_eq!(workload(&settled[&pid], lookup(&settled)), alone, "{pid}");
             if let Some(Workload::Tree(root)) = alone {
                 settled.get_mut(&pid).expect("it is there").root = Some(root);
             }
@@ -640,11 +640,11 @@ mod tests {
             ("bash", Kind::Shell),
             ("-bash", Kind::Shell),
             ("bashful", Kind::Program),
-            ("tmux: server", Kind::Keeper),
-            ("screen", Kind::Keeper),
-            ("containerd-shim", Kind::Keeper),
-            ("(sd-pam)", Kind::Keeper),
-            ("sshd-session", Kind::Keeper),
+            ("tmux: server", Kind::SessionHost),
+            ("screen", Kind::SessionHost),
+            ("containerd-shim", Kind::SessionHost),
+            ("(sd-pam)", Kind::SessionHost),
+            ("sshd-session", Kind::SessionHost),
             ("python3", Kind::Program),
             ("", Kind::Program),
         ];
@@ -668,14 +668,14 @@ mod tests {
             let machine = table(nodes);
             for node in machine.values() {
                 let mut asked = 0;
-                let counted = |pid| { asked += 1; look(&machine)(pid) };
+                let counted = |pid| { asked += 1; lookup(&machine)(pid) };
                 let found = workload(node, counted);
                 prop_assert!(asked <= 5 * (MOST_IN_A_TICK + 1));
                 if let Some(Workload::Tree(root)) = found {
                     prop_assert!(root.start_ticks <= node.key.start_ticks);
                     prop_assert!(machine[&root.pid].session == node.session);
                 }
-                let _ = descends(node, is(41), look(&machine));
+                let _ = descends(node, is(41), lookup(&machine));
             }
         }
 
@@ -701,7 +701,7 @@ mod tests {
                 threads: 1,
                 kernel_thread: false,
             };
-            workload(&Node::new(&stat, home.clone()), |_| Look::Gone).map(|found| found.to_string())
+            workload(&Node::new(&stat, home.clone()), |_| Lookup::Gone).map(|found| found.to_string())
         };
         assert_eq!(of("python3").as_deref(), Some("slurm:/system.slice/slurmstepd.scope/job_77"));
         assert_eq!(of("slurmstepd").as_deref(), Some("tree:4100@5"));

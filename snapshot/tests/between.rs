@@ -116,13 +116,13 @@ fn idle_time_grows_by_what_was_seen_idle() {
     let snapshot = walk((1..=4).map(idle_interval));
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.utilization.percent(), Some(0));
-    assert_eq!(holder.idle, Duration::from_secs(30), "three windows between four looks");
+    assert_eq!(holder.idle, Duration::from_secs(30), "three windows between four samples");
     assert_eq!(holder.byte_seconds, 30.0 * GIB as f64);
     assert_eq!((snapshot.users["alice"].held_seconds, snapshot.users["alice"].idle_seconds), (30.0, 30.0));
 }
 
 #[test]
-fn the_first_look_knows_nothing_of_use() {
+fn first_sample_has_no_utilization() {
     let snapshot = walk([idle_interval(1)]);
     assert_eq!(snapshot.gpus[0].holders[0].utilization.percent(), None);
     assert!(snapshot.users.is_empty());
@@ -213,7 +213,7 @@ fn a_gpu_that_was_lost_for_an_interval_starts_a_new_window() {
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.utilization.percent(), None);
     assert_eq!(holder.idle, Duration::ZERO);
-    assert_eq!(snapshot.users["alice"].held_seconds, 10.0, "nobody was seen to hold it meanwhile");
+    assert_eq!(snapshot.users["alice"].held_seconds, 10.0, "it was not seen held meanwhile");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn xid_errors_are_counted_by_number_and_outlive_a_lost_gpu() {
     assert_eq!(snapshot.gpus[0].xids, BTreeMap::from([(13, 1), (79, 2)]));
 }
 
-/// Who belongs to a holder is told of the interval that it was seen in, and not at all where pids mean nothing.
+/// Members of a workload are reported for the sample that saw them, and not at all if the pids are of another namespace.
 #[test]
 fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
     let relative = Relative {
@@ -255,15 +255,15 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
         groups: [(1000, vec!["staff".into(), "gpu".into()])].into(),
         ..idle_interval(n)
     };
-    let told = wire::Snapshot::from(&walk([with(1)]));
-    let seen = &told.relatives.expect("they were looked for")[0];
+    let report = wire::Snapshot::from(&walk([with(1)]));
+    let seen = &report.relatives.expect("they were searched")[0];
     assert_eq!((seen.pid, seen.start_ticks, seen.ppid, seen.state.as_str()), (42, 8, PID, "zombie_leader"));
     assert_eq!((seen.workload.as_str(), seen.place.cgroup.as_str()), ("tree:41@7", "/here"));
     assert_eq!((seen.cpu_seconds, seen.reaped_cpu_seconds, seen.uid), (2.5, 0.25, Some(1000)));
     let texts = (seen.user.as_deref(), seen.exe.as_deref(), seen.command.as_deref());
     assert_eq!(texts, (Some("alice"), Some("/usr/bin/sh"), None));
-    assert_eq!(told.groups, [(1000, vec!["staff".to_owned(), "gpu".to_owned()])].into());
-    let facts = told.processes[0].facts.as_ref().expect("it is there");
+    assert_eq!(report.groups, [(1000, vec!["staff".to_owned(), "gpu".to_owned()])].into());
+    let facts = report.processes[0].facts.as_ref().expect("it is there");
     assert_eq!(facts.groups.as_deref(), Some(["staff".to_owned(), "gpu".to_owned()].as_slice()));
     assert_eq!((facts.workload.as_deref(), facts.reaped_cpu_seconds), (Some("tree:41@7"), Some(0.5)));
     assert_eq!((facts.exe.as_deref(), facts.role.as_deref()), (Some("/usr/bin/python3.13"), None));
@@ -289,8 +289,8 @@ fn the_wire_reads_what_it_wrote() {
 }
 
 #[test]
-fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
-    // Free memory stays what it is, so whatever leaves the list is of nobody.
+fn memory_of_an_exited_holder_is_tracked_until_released() {
+    // Free memory stays the same, so memory of a holder that leaves the list is unattributed.
     let other = (42, 9);
     let both = |n| {
         let entries = vec![entry(PID, Some(GIB)), entry(other.0, Some(GIB))];
@@ -301,31 +301,31 @@ fn what_somebody_held_who_ended_is_looked_for_until_it_is_back() {
         gpu.memory = gpu.memory.map(|memory| Memory { free: memory.free + back, ..memory });
         sample(n, vec![gpu], [found(other.0, other.1)])
     };
-    let told = |samples: Vec<Sample>| walk(samples).gpus[0].unreleased.told();
-    assert_eq!(told(vec![both(1)]), Err(UnknownReason::FirstLook));
-    assert_eq!(told(vec![both(1), both(2)]), Ok(0));
+    let report = |samples: Vec<Sample>| walk(samples).gpus[0].unreleased.bytes();
+    assert_eq!(report(vec![both(1)]), Err(UnknownReason::FirstLook));
+    assert_eq!(report(vec![both(1), both(2)]), Ok(0));
     let kept = || vec![both(1), both(2), alone(3, 0), alone(4, 0)];
-    assert_eq!(told(kept()), Err(UnknownReason::Settling));
+    assert_eq!(report(kept()), Err(UnknownReason::Settling));
     let five = || kept().into_iter().chain([alone(5, 0)]).collect::<Vec<_>>();
-    assert_eq!(told(five()), Ok(GIB));
+    assert_eq!(report(five()), Ok(GIB));
     let line = wire::write(&walk(five())).expect("a line");
     let written = wire::parse(&line).expect("it is read");
     assert_eq!(written.gpus[0].memory.as_ref().and_then(|memory| memory.unreleased), Some(GIB));
-    assert_eq!(told(five().into_iter().chain([alone(6, GIB)]).collect()), Ok(0));
-    // Listed or not, whoever is a zombie or gone holds nothing that a process could give back.
+    assert_eq!(report(five().into_iter().chain([alone(6, GIB)]).collect()), Ok(0));
+    // Listed or not, a zombie or vanished process holds nothing that a process could release.
     for seen in [Seen::Gone, Seen::Found(Box::new(Facts { state: State::Zombie, ..facts(PID, 7) }))] {
         let dead = |n| Sample { processes: [(PID, seen.clone()), found(other.0, other.1)].into(), ..both(n) };
-        assert_eq!(told(vec![both(1), both(2), dead(3), dead(4), dead(5)]), Ok(GIB), "{seen:?}");
+        assert_eq!(report(vec![both(1), both(2), dead(3), dead(4), dead(5)]), Ok(GIB), "{seen:?}");
     }
     let mut elsewhere = both(3);
     elsewhere.namespace = PidNamespace::Other;
-    assert_eq!(told(vec![both(1), both(2), elsewhere]), Err(UnknownReason::PidNamespace));
+    assert_eq!(report(vec![both(1), both(2), elsewhere]), Err(UnknownReason::PidNamespace));
     let gaps = walk([both(1), alone(2, 0)]).gaps;
     assert_eq!(gaps.of(Gap::Unreleased), 1, "nothing to compare with");
 }
 
 #[test]
-fn looks_in_a_row_at_a_state_are_counted() {
+fn consecutive_samples_of_a_state_are_counted() {
     let in_state = |n, state| {
         let seen = Seen::Found(Box::new(Facts { state, ..facts(PID, 7) }));
         sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [(PID, seen)])
@@ -344,11 +344,11 @@ fn looks_in_a_row_at_a_state_are_counted() {
     assert_eq!(stuck(seen.clone()), Some(Stuck::ZombieLeader));
     let line = wire::write(&walk(seen)).expect("a line");
     let written = wire::parse(&line).expect("it is read");
-    assert_eq!(written.gpus[0].stuck[&PID], "zombie_leader", "others are told the kind");
+    assert_eq!(written.gpus[0].stuck[&PID], "zombie_leader", "the stream has the kind");
 }
 
 #[test]
-fn whoever_was_left_behind_is_stuck_once_all_of_its_workload_did_nothing_for_three_windows() {
+fn orphaned_process_is_stuck_after_three_idle_windows_of_its_workload() {
     let workload = || Some("tree:100@7".to_owned());
     let left = |cpu: f64| Facts {
         orphaned: Some(true),
@@ -388,7 +388,7 @@ fn whoever_was_left_behind_is_stuck_once_all_of_its_workload_did_nothing_for_thr
     assert_eq!(stuck(0.0, 0.0, true), [None, Some(Stuck::LeftBehind)]);
     assert_eq!(stuck(1.0, 0.0, true), [None, None], "it works on the CPU");
     assert_eq!(stuck(0.0, 1.0, true), [None, None], "its child does");
-    assert_eq!(stuck(0.0, 0.0, false), [None, None], "nobody looked for children");
+    assert_eq!(stuck(0.0, 0.0, false), [None, None], "members were not searched");
 }
 
 /// The GPU of these holders, then `lost` samples; which of these processes may hold it.

@@ -1,4 +1,4 @@
-//! Cases of joining what a pool of leases told with what it told before, and of its form in the stream.
+//! Joining a pool with that of the previous sample, and its form in the stream.
 
 #![expect(clippy::expect_used, reason = "a test may fail loudly")]
 
@@ -110,15 +110,15 @@ enum Pool {
     Silent,
 }
 
-/// A GPU that nobody is on, through intervals of which each is what the device and the pool said.
+/// An unused GPU, through samples with these states of device and pool.
 fn through(intervals: &[(Device, Pool)]) -> Option<PoolGpu> {
     let samples = intervals.iter().zip(1..).map(|((device, pool), n)| {
-        let told = match pool {
+        let pool_state = match pool {
             Pool::Leased(lease) => Some(leases(n, GpuState::Leased, Some(lease))),
             Pool::Idle => Some(leases(n, GpuState::Idle, None)),
             Pool::Silent => None,
         };
-        sample(n, gpu(n, *device, Answer::Nothing, false), told)
+        sample(n, gpu(n, *device, Answer::Nothing, false), pool_state)
     });
     walk(samples).leases.map(|leases| leases.gpus[0].clone())
 }
@@ -128,8 +128,8 @@ fn idle_time_of_a_leased_gpu_grows_by_what_was_seen_idle() {
     const OURS: Pool = Pool::Leased("ours");
     let idle = (Device::Uses(0), OURS);
     let cases = [
-        ("the first look", vec![idle], (0, Truth::Unknown, 0)),
-        ("three looks", vec![idle, idle, idle], (20_000, Truth::True, 20_000)),
+        ("the first sample", vec![idle], (0, Truth::Unknown, 0)),
+        ("three samples", vec![idle, idle, idle], (20_000, Truth::True, 20_000)),
         ("busy ends it", vec![idle, idle, (Device::Uses(40), OURS)], (0, Truth::False, 20_000)),
         ("silence adds nothing", vec![idle, idle, (Device::Silent, OURS)], (10_000, Truth::Unknown, 20_000)),
         (
@@ -151,12 +151,12 @@ fn idle_time_of_a_leased_gpu_grows_by_what_was_seen_idle() {
     assert_eq!(
         through(&[idle, (Device::Uses(0), Pool::Silent)]),
         None,
-        "what was told before is not told again"
+        "a previous value is not repeated"
     );
 }
 
 #[test]
-fn who_is_on_it_counts_where_the_device_does_not_tell() {
+fn listed_processes_count_if_the_device_reports_nothing() {
     let engines = |sm| Engines { sm, ..Engines::default() };
     let with = |sm| {
         let of = |n: u64| Answer::Samples(vec![UtilSample { pid: PID, stamp: n + 1, engines: engines(sm) }]);
@@ -172,8 +172,8 @@ fn who_is_on_it_counts_where_the_device_does_not_tell() {
 
 #[test]
 fn the_wire_reads_what_it_wrote() {
-    let mut told = leases(1, GpuState::Leased, Some("ours"));
-    told.gpus.push(PoolGpu {
+    let mut pool_state = leases(1, GpuState::Leased, Some("ours"));
+    pool_state.gpus.push(PoolGpu {
         id: "1".into(),
         uuid: Some("GPU-2".into()),
         gpu_state: GpuState::Legacy,
@@ -185,7 +185,7 @@ fn the_wire_reads_what_it_wrote() {
         }),
         ..PoolGpu::default()
     });
-    told.held.push(Held {
+    pool_state.held.push(Held {
         lease: "ours".into(),
         token: 3,
         gpus: vec!["0".into()],
@@ -195,15 +195,15 @@ fn the_wire_reads_what_it_wrote() {
         alive: Truth::True,
         ..Held::default()
     });
-    told.queue.push(Ticket { lease: "theirs".into(), want: 2, ..Ticket::default() });
-    told.tally = Tally { append_only: Some(true), ..Tally::default() };
-    let snapshot = walk([sample(1, gpu(1, Device::Silent, Answer::Failed, true), Some(told.clone()))]);
+    pool_state.queue.push(Ticket { lease: "theirs".into(), want: 2, ..Ticket::default() });
+    pool_state.tally = Tally { append_only: Some(true), ..Tally::default() };
+    let snapshot = walk([sample(1, gpu(1, Device::Silent, Answer::Failed, true), Some(pool_state.clone()))]);
     let line = wire::write(&snapshot).unwrap();
     let text = String::from_utf8(line.clone()).unwrap();
     assert!(text.contains(r#""claim":{"lease":"ours"},"ancestors":[[40,6],[1,1]]"#), "{text}");
     let read = wire::parse(&line).unwrap();
-    told.tally = Tally::default();
-    assert_eq!(read.leases, Some(told));
+    pool_state.tally = Tally::default();
+    assert_eq!(read.leases, Some(pool_state));
     assert_eq!(read.processes[0].facts.as_ref().unwrap().ancestors, facts().ancestors);
     let none = walk([sample(1, gpu(1, Device::Silent, Answer::Failed, true), None)]);
     assert!(!String::from_utf8(wire::write(&none).unwrap()).unwrap().contains("leases"));

@@ -1,4 +1,4 @@
-//! What the driver and two looks tell of a quota's file.
+//! What the driver and two samples show of a quota file.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn held(gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: Vec<Quota>) -
 }
 
 #[test]
-fn who_is_held_is_summed_up() {
+fn memory_of_quota_processes_is_summed() {
     use Truth::{False, True, Unknown};
     let two = [(1, Some(30)), (2, Some(5)), (3, Some(7))];
     let (in_a, apart) = (Some("a"), None);
@@ -122,22 +122,22 @@ fn who_is_held_is_summed_up() {
     let (one, other) = (mine(10), place(Some(3), True, 1));
     let with = |other: QuotaProcess| vec![quota("q", vec![mine(10), other])];
     for (why, held_by, quotas, expected) in [
-        ("whoever shares its container is around", &two[..], vec![quota("q", vec![one])], vec![[30, 35]]),
+        ("processes of its container are included", &two[..], vec![quota("q", vec![one])], vec![[30, 35]]),
         (
             "unless another quota has a process there",
             &two[..],
             vec![quota("q", vec![mine(10)]), quota("r", vec![place(Some(2), True, 1)])],
             vec![[30, 30], [5, 5]],
         ),
-        ("without a container nobody is around", &two[..], vec![quota("q", vec![other])], vec![[7, 7]]),
-        ("nobody", &two[..], vec![quota("q", vec![])], vec![[0, 0]]),
+        ("without a container only the process itself", &two[..], vec![quota("q", vec![other])], vec![[7, 7]]),
+        ("no process", &two[..], vec![quota("q", vec![])], vec![[0, 0]]),
         (
-            "whoever asked for nothing may be anywhere",
+            "a process without allocations may be anywhere",
             &two[..],
             with(place(None, Unknown, 0)),
             vec![[30, 35]],
         ),
-        ("and the dead", &two[..], with(place(None, False, 9)), vec![[30, 35]]),
+        ("and exited processes", &two[..], with(place(None, False, 9)), vec![[30, 35]]),
         (
             "of another it matters nothing",
             &[(1, Some(3)), (3, None)][..],
@@ -149,11 +149,11 @@ fn who_is_held_is_summed_up() {
         assert_eq!(held(gpu(held_by), &all, quotas), expected, "{why}");
     }
     let lost = with(place(None, Unknown, 1));
-    assert_eq!(held(gpu(&two), &all, lost), [[None; 2]], "somebody who cannot be found may hold anything");
+    assert_eq!(held(gpu(&two), &all, lost), [[None; 2]], "a process that cannot be found may hold anything");
     let unsaid = held(gpu(&[(1, None)]), &all, vec![quota("q", vec![mine(10)])]);
     assert_eq!(unsaid, [[None; 2]], "what the driver does not say");
     let unsaid = held(gpu(&[(1, Some(3)), (2, None)]), &all, vec![quota("q", vec![mine(10)])]);
-    assert_eq!(unsaid, [[Some(3), None]], "what it does not say of whom they are with");
+    assert_eq!(unsaid, [[Some(3), None]], "what it does not report for the others");
     let silent = GpuSample { entries: None, ..gpu(&[]) };
     assert_eq!(held(silent, &[], vec![quota("q", vec![])]), [[None; 2]], "the driver gave no list");
     let lost = GpuSample { fault: Some(Fault::Lost), ..gpu(&[]) };
@@ -161,7 +161,7 @@ fn who_is_held_is_summed_up() {
 }
 
 #[test]
-fn refusals_are_counted_from_look_to_look() {
+fn denials_are_counted_between_samples() {
     let at = |seq, name: &str, denied| {
         let process = QuotaProcess { denied, ..place(Some(1), Truth::True, 1) };
         sample(seq, gpu(&[(1, Some(1))]), &[(1, None)], vec![quota(name, vec![process])])
@@ -172,13 +172,13 @@ fn refusals_are_counted_from_look_to_look() {
     {
         let snapshot = Snapshot::between(last.as_ref(), at(seq, name, denied));
         let found = snapshot.quotas.as_ref().and_then(|quotas| quotas[0].processes[0].denied_since);
-        assert_eq!(found, expected, "look {seq}");
+        assert_eq!(found, expected, "sample {seq}");
         last = Some(snapshot);
     }
 }
 
 #[test]
-fn a_part_of_a_limit_is_told_where_there_is_one() {
+fn ratio_needs_a_limit() {
     let row = |limit, held| QuotaGpu { limit, held, ..quota("q", vec![]).gpus.remove(0) };
     assert_eq!(row(Some(100), Some(50)).ratio(), Some(0.5));
     assert_eq!(row(Some(0), Some(50)).ratio(), None);

@@ -40,7 +40,7 @@ fn run(
         if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        let sample = supervisor.look(seq).map(Box::new);
+        let sample = supervisor.sample(seq).map(Box::new);
         let last = sample.is_none();
         if tell.send(Event::Looked(sample)).is_err() || last {
             return;

@@ -42,7 +42,7 @@ pub(crate) fn look(machine: &Machine, deadline: Duration) -> Result<Told, String
     let launcher = Launcher::start(&settings).map_err(|error| error.to_string())?;
     let mut supervisor = Supervisor::new(launcher, settings);
     loop {
-        let sample = supervisor.look(1).ok_or("the process that asks it has ended")?;
+        let sample = supervisor.sample(1).ok_or("the process that asks it has ended")?;
         let told = Told { sample, words: supervisor.words().map(str::to_owned) };
         if told.fault() != Some(Fault::Starting) {
             return Ok(told);

@@ -79,7 +79,7 @@ pub(crate) struct Flags {
     pub(super) deadline: u64,
     /// How far back the driver is asked for samples of processes, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = millis, hide = true)]
-    pub(super) look_back: u64,
+    pub(super) lookback: u64,
     /// Command and arguments to execute.
     #[arg(trailing_var_arg = true, value_name = "exec_command_and_args")]
     pub(super) command: Vec<OsString>,

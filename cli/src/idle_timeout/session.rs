@@ -75,7 +75,7 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
     let launcher = Launcher::start(&settings.sampler)?;
     let signals = Signals::keep()?;
     let mut supervisor = Supervisor::new(launcher, settings.sampler.clone());
-    let first = supervisor.look(1).map(|sample| Snapshot::between(None, sample));
+    let first = supervisor.sample(1).map(|sample| Snapshot::between(None, sample));
     let fault = first.as_ref().and_then(fault);
     if fault == Some(Fault::LibraryNotFound) {
         let library = settings.sampler.nvml_library.as_deref().map(|path| path.display().to_string());

@@ -82,7 +82,7 @@ impl TryFrom<Flags> for Settings {
                 nvml_library: flags.nvml_library,
                 interval: every / looks,
                 deadline: Duration::from_millis(flags.deadline),
-                look_back: Duration::from_millis(flags.look_back),
+                lookback: Duration::from_millis(flags.lookback),
                 ..bailiff_sampler::Settings::default()
             },
             command: flags.command,

@@ -166,7 +166,7 @@ impl Look<'_> {
             let ours: Vec<&Holder> = gpu.holders.iter().filter(|holder| self.is_ours(holder)).collect();
             if !ours.is_empty() {
                 used.push(self.by_tree(gpu, &ours));
-            } else if !gpu.tells() && self.visible.sees(&gpu.about) {
+            } else if !gpu.lists_processes() && self.visible.sees(&gpu.about) {
                 unclear.push(self.by_anybody(gpu));
             }
         }

@@ -198,7 +198,7 @@ impl Own {
     fn look(&mut self) -> Result<(), Failure> {
         loop {
             self.seq += 1;
-            let mut sample = self.supervisor.look(self.seq).ok_or_else(gone)?;
+            let mut sample = self.supervisor.sample(self.seq).ok_or_else(gone)?;
             sample.leases = self.pool.tell();
             let starting =
                 sample.sources.get(&Source::Nvml).and_then(|state| state.fault) == Some(Fault::Starting);

@@ -88,7 +88,7 @@ impl Looker {
     /// Takes a look.
     pub(crate) fn look(&mut self) -> Result<&Snapshot, Failure> {
         let gone = || Failure::unavailable("the helper that asks the driver has ended");
-        let sample = self.supervisor.look(self.seq).ok_or_else(gone)?;
+        let sample = self.supervisor.sample(self.seq).ok_or_else(gone)?;
         self.seq += 1;
         let now = Snapshot::between(self.before.as_ref(), sample);
         Ok(self.before.insert(now))

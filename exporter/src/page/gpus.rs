@@ -98,12 +98,12 @@ fn columns(columns: &[Column], gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
 /// Unreleased memory, or the reason why it is unknown; of a MIG-partitioned GPU only its instances have it.
 fn unreleased(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     for (labels, gpu) in gpus {
-        if let Ok(bytes) = gpu.unreleased.told() {
+        if let Ok(bytes) = gpu.unreleased.bytes() {
             page.put(&metrics::GPU_MEMORY_UNRELEASED, labels, bytes);
         }
     }
     for (labels, gpu) in gpus.iter().filter(|(_, gpu)| gpu.about.mig.is_some() || !gpu.mig()) {
-        if let Err(why) = gpu.unreleased.told() {
+        if let Err(why) = gpu.unreleased.bytes() {
             page.put_as((&metrics::GPU_MEMORY_UNRELEASED_UNKNOWN, "reason", why.name()), labels, PRESENT);
         }
     }

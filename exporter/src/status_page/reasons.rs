@@ -78,7 +78,7 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
 pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
     match gpu.fault {
         Some(fault) => Some(self::fault(fault)),
-        None if gpu.tells() => None,
+        None if gpu.lists_processes() => None,
         None if gpu.mig() && gpu.about.mig.is_none() => {
             Some("MIG is on, and the driver did not give its instances")
         }

@@ -73,7 +73,7 @@ fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
             device_processes.into_iter().map(|device_process| of_device_process(gpu, device_process)),
         );
     }
-    if let Ok(bytes @ 1..) = gpu.unreleased.told() {
+    if let Ok(bytes @ 1..) = gpu.unreleased.bytes() {
         let reasons = ["not released after its holders exited", UNRELEASED_FREED_BY];
         rows.push(of_gpu(gpu, Bytes(bytes.into()), reasons));
     }

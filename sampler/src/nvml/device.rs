@@ -27,7 +27,7 @@ pub(super) fn about(device: &Device<'_>, index: &str) -> About {
     }
 }
 
-/// Whether a device told all that it should have told: what is missing by its nature is not missing.
+/// Whether a device reported all that its kind can report.
 pub(super) fn is_complete(about: &About) -> bool {
     about.name.is_some() && (about.minor.is_some() || about.mig.is_some())
 }
@@ -44,13 +44,13 @@ pub(super) fn read(
     context: &mut Context<'_>,
 ) -> Result<GpuSample, NvmlError> {
     let telemetry = telemetry(device, context.gaps)?;
-    let told = memory(device, context.gaps)?;
-    let memory = plausible::memory(told, context.gaps);
+    let answers = memory(device, context.gaps)?;
+    let memory = plausible::memory(answers, context.gaps);
     let whole = about.mig.is_none();
     let (entries, reading) = match device.mig_mode() {
         // With MIG on, processes belong to the instances; the GPU's own list may need rights, and repeats them.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
-        // Where the mode is not known, nor is it whose the processes are.
+        // If the mode is unknown, the owner of the processes is unknown too.
         Err(error) if whole && !not_offered(&error) => (None, Reading::default()),
         _ => {
             let entries = lists::entries(device, &mut past.room, context.gaps)?;
@@ -61,7 +61,7 @@ pub(super) fn read(
     };
     let entries = entries.map(|entries| {
         let mut entries = with_peaks(device, entries, &telemetry);
-        plausible::entries(&mut entries, told, context.gaps);
+        plausible::entries(&mut entries, answers, context.gaps);
         entries
     });
     Ok(GpuSample {
@@ -103,8 +103,8 @@ fn memory(device: &Device<'_>, gaps: &mut Gaps) -> Result<Option<Memory>, NvmlEr
 }
 
 fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlError> {
-    let mut told = Told { gaps };
-    let rates = told.of(device.utilization_rates())?;
+    let mut answers = Answers { gaps };
+    let rates = answers.of(device.utilization_rates())?;
     let clocks = [
         ("sm", Clock::SM),
         ("memory", Clock::Memory),
@@ -113,34 +113,34 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
     ];
     let mut megahertz = BTreeMap::new();
     for (name, clock) in clocks {
-        if let Some(value) = told.figure(device.clock_info(clock), Most::Megahertz)? {
+        if let Some(value) = answers.figure(device.clock_info(clock), Most::Megahertz)? {
             megahertz.insert(name.to_owned(), value);
         }
     }
     Ok(Telemetry {
-        utilization: plausible::figure(rates.as_ref().map(|rates| rates.gpu), Most::Percent, told.gaps),
-        memory_utilization: plausible::figure(rates.map(|rates| rates.memory), Most::Percent, told.gaps),
-        power: told.figure(device.power_usage(), Most::Milliwatts)?,
-        energy: told.figure(device.total_energy_consumption(), Most::Millijoules)?,
-        temperature: told.figure(device.temperature(TemperatureSensor::Gpu), Most::Celsius)?,
+        utilization: plausible::figure(rates.as_ref().map(|rates| rates.gpu), Most::Percent, answers.gaps),
+        memory_utilization: plausible::figure(rates.map(|rates| rates.memory), Most::Percent, answers.gaps),
+        power: answers.figure(device.power_usage(), Most::Milliwatts)?,
+        energy: answers.figure(device.total_energy_consumption(), Most::Millijoules)?,
+        temperature: answers.figure(device.temperature(TemperatureSensor::Gpu), Most::Celsius)?,
         clocks: megahertz,
-        compute_mode: told.of(device.compute_mode())?.map(|mode| match mode {
+        compute_mode: answers.of(device.compute_mode())?.map(|mode| match mode {
             Mode::Default => ComputeMode::Default,
             Mode::ExclusiveThread => ComputeMode::ExclusiveThread,
             Mode::Prohibited => ComputeMode::Prohibited,
             Mode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
         }),
-        mig_enabled: told.of(device.mig_mode())?.map(|mode| mode.current != 0),
-        accounting: told.of(device.is_accounting_enabled())?,
+        mig_enabled: answers.of(device.mig_mode())?.map(|mode| mode.current != 0),
+        accounting: answers.of(device.is_accounting_enabled())?,
     })
 }
 
 /// Sorts answers: a value, a gap, or the end of the device.
-struct Told<'a> {
+struct Answers<'a> {
     gaps: &'a mut Gaps,
 }
 
-impl Told<'_> {
+impl Answers<'_> {
     fn of<T>(&mut self, answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
         gap(answer, Gap::Telemetry, self.gaps)
     }

@@ -13,24 +13,24 @@ use nvml_wrapper::{Device, Nvml};
 /// One wait; its end is only a chance to notice that the GPU is lost.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// What was heard and not yet told.
+/// Events received and not yet reported.
 pub(super) struct Events {
-    heard: Arc<Mutex<Vec<u64>>>,
+    received: Arc<Mutex<Vec<u64>>>,
     listener: JoinHandle<Result<Infallible, NvmlError>>,
 }
 
 impl Events {
     /// Begins to listen. A GPU that has no such events is listened to in vain, and costs nothing.
     pub(super) fn start(nvml: &'static Nvml, device: Device<'static>) -> Self {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let tell = Arc::clone(&heard);
-        let listener = std::thread::spawn(move || listen(nvml, &device, &tell));
-        Self { heard, listener }
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&received);
+        let listener = std::thread::spawn(move || listen(nvml, &device, &sink));
+        Self { received, listener }
     }
 
     /// The Xid errors since this was asked last.
     pub(super) fn take(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.received.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the listening came to an end, which only an error brings about.
@@ -42,7 +42,7 @@ impl Events {
 fn listen(
     nvml: &'static Nvml,
     device: &Device<'static>,
-    tell: &Mutex<Vec<u64>>,
+    sink: &Mutex<Vec<u64>>,
 ) -> Result<Infallible, NvmlError> {
     if !device.supported_event_types()?.contains(EventTypes::CRITICAL_XID_ERROR) {
         loop {
@@ -59,10 +59,10 @@ fn listen(
                     Some(XidError::Value(xid)) => xid,
                     Some(XidError::Unknown) | None => 0,
                 };
-                tell.lock().unwrap_or_else(PoisonError::into_inner).push(xid);
+                sink.lock().unwrap_or_else(PoisonError::into_inner).push(xid);
             }
             Err(NvmlError::Timeout) => {}
-            // A lost GPU is told at once, every time: ask again no faster than the wait would have been.
+            // A lost GPU returns at once, every time: query again no faster than the wait would have been.
             Err(NvmlError::GpuLost) => std::thread::park_timeout(WAIT),
             Err(error) => return Err(error),
         }

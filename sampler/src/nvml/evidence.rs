@@ -1,4 +1,4 @@
-//! The evidence about utilization: what is asked for, with which look-back, and what came. What it means is
+//! The evidence on utilization: what was queried, with which lookback, and the driver's answers. Its meaning is
 //! decided by the table in `bailiff_snapshot::utilization`, not here.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::{Context, not_offered, raw};
 
-/// The driver's newest stamps at the last two looks. The look-back covers two intervals, and a span at least, by the
+/// The driver's newest timestamps in the last two samples. The lookback covers two intervals, and at least a given span, by the
 /// driver's own clock; ours is never compared with it.
 #[derive(Default)]
 pub(super) struct Stamps {
@@ -23,19 +23,19 @@ impl Stamps {
         self.last = Some(newest);
     }
 
-    /// Where the look-back begins, when the driver's clock says `newest`.
-    fn since(&self, newest: u64, look_back: Duration) -> u64 {
-        let by_span = newest.saturating_sub(u64::try_from(look_back.as_micros()).unwrap_or(u64::MAX));
-        // An interval that came late makes the look-back longer, never shorter.
+    /// Start of the lookback, when the driver's clock shows `newest`.
+    fn since(&self, newest: u64, lookback: Duration) -> u64 {
+        let by_span = newest.saturating_sub(u64::try_from(lookback.as_micros()).unwrap_or(u64::MAX));
+        // A late sample makes the lookback longer, never shorter.
         self.before_last.or(self.last).map_or(by_span, |seen| seen.min(by_span))
     }
 }
 
-/// Asks the device for its own samples, then for those of its processes.
+/// Queries the device's own utilization samples, then those of its processes.
 pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Context<'_>) -> Reading {
     let sampler = sampler(device, stamps.last.unwrap_or_default());
     let since = match sampler {
-        DeviceSampler::Stamped { newest, .. } => stamps.since(newest, context.look_back),
+        DeviceSampler::Stamped { newest, .. } => stamps.since(newest, context.lookback),
         DeviceSampler::CurrentOnly { .. } | DeviceSampler::Silent => stamps.before_last.unwrap_or_default(),
     };
     let answer = match raw::utilization(device, since) {
@@ -61,7 +61,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Conte
 
 fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
     let samples = match raw::device_samples(device, last) {
-        // Nothing newer: the sampler stands still, or its clock was set back, and its newest stamp tells which.
+        // Nothing newer: the sampler stopped, or its clock was set back; its newest timestamp shows which.
         Err(NvmlError::NotFound) if last > 0 => raw::device_samples(device, 0),
         samples => samples,
     };
@@ -88,7 +88,7 @@ mod tests {
     const TWO_SECONDS: Duration = Duration::from_secs(2);
 
     #[test]
-    fn the_look_back_is_two_intervals_of_the_drivers_clock() {
+    fn lookback_is_two_intervals_of_the_drivers_clock() {
         let mut stamps = Stamps::default();
         assert_eq!(stamps.since(10_000_000, TWO_SECONDS), 8_000_000, "at first by the span");
         stamps.see(10_000_000);
@@ -96,6 +96,6 @@ mod tests {
         stamps.see(11_000_000);
         assert_eq!(stamps.since(12_000_000, TWO_SECONDS), 10_000_000);
         stamps.see(12_000_000);
-        assert_eq!(stamps.since(30_000_000, TWO_SECONDS), 11_000_000, "a late interval looks further back");
+        assert_eq!(stamps.since(30_000_000, TWO_SECONDS), 11_000_000, "a late sample extends the lookback");
     }
 }

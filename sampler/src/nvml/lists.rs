@@ -14,8 +14,8 @@ const TRIES: usize = 5;
 /// Pids are at most 2^22 (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_MAX: u32 = 4 << 20;
 
-/// Who holds the device; `None` where the driver did not give a list that it should have. `room` is how many
-/// entries there were before, and is learned.
+/// The holders of the device; `None` if the driver gave no list although it should. `room` is the previous number
+/// of entries, and is updated.
 pub(super) fn entries(
     device: &Device<'_>,
     room: &mut usize,
@@ -57,7 +57,7 @@ fn whole(device: &Device<'_>, kind: List, room: &mut usize) -> Result<Option<Vec
     Ok(None)
 }
 
-/// A process in several lists, or twice in one, holds its memory once: the largest figure is taken.
+/// A process in several lists, or twice in one, counts once, with the largest figure.
 /// Pid 0 is many processes, whose memory adds up.
 fn merge(merged: &mut BTreeMap<u32, Entry>, one: Listed, kind: List) {
     let kinds =

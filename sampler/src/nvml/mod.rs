@@ -26,14 +26,14 @@ pub(crate) struct Gpus {
     nvml: &'static Nvml,
     /// What is remembered of each device, by UUID.
     devices: HashMap<String, Device>,
-    /// The UUID that each index had last: a lost GPU does not tell it.
+    /// The last UUID of each index: a lost GPU does not report it.
     uuids: HashMap<String, String>,
 }
 
 /// What is remembered of one device.
 #[derive(Default)]
 struct Device {
-    /// Once it has told all of it.
+    /// Set once all of it was reported.
     about: Option<About>,
     stamps: Stamps,
     /// Room for its process lists, as they were before.
@@ -43,7 +43,7 @@ struct Device {
 
 /// What a read needs to know and to count.
 pub(crate) struct Context<'a> {
-    pub(crate) look_back: Duration,
+    pub(crate) lookback: Duration,
     pub(crate) gaps: &'a mut Gaps,
 }
 
@@ -72,7 +72,7 @@ impl Gpus {
         self.nvml.device_count().map_err(|error| (fault(&error), words(&error)))
     }
 
-    /// The UUID of each GPU, by its number; none of one that does not tell.
+    /// The UUID of each GPU, by its number; none for one that does not report it.
     pub(crate) fn uuids(&self) -> Result<Vec<Option<String>>, (Fault, String)> {
         let uuid = |index| self.nvml.device_by_index(index).and_then(|device| device.uuid()).ok();
         Ok((0..self.count()?).map(uuid).collect())
@@ -112,7 +112,7 @@ impl Gpus {
             match device.mig_device_by_index(instance) {
                 Ok(mig) => {
                     let mut sample = self.one(&mig, &format!("{index}:{instance}"), context);
-                    // One that does not say that it is an instance is no part of this GPU to whoever reads of it.
+                    // An instance that does not identify itself as one cannot be attributed to this GPU by readers.
                     all &= sample.about.mig.is_some();
                     if let Some(ids) = &mut sample.about.mig {
                         ids.parent.clone_from(gpu);
@@ -156,8 +156,8 @@ impl Gpus {
         };
         self.uuids.insert(index.to_owned(), uuid.clone());
         let past = self.devices.entry(uuid).or_default();
-        let told = past.about.take().unwrap_or_else(|| device::about(device, index));
-        let about = About { index: index.to_owned(), ..told };
+        let known = past.about.take().unwrap_or_else(|| device::about(device, index));
+        let about = About { index: index.to_owned(), ..known };
         // What a passing error left out is asked for again.
         past.about = Some(about.clone()).filter(device::is_complete);
         match device::read(device, (&about, past), context) {
@@ -166,7 +166,7 @@ impl Gpus {
         }
     }
 
-    /// A device that does not even tell its UUID, named as it was before.
+    /// A device without a UUID, named as it was before.
     fn faulty(&self, index: &str, error: &NvmlError) -> GpuSample {
         let past = self.uuids.get(index).and_then(|uuid| self.devices.get(uuid));
         let about = past.and_then(|past| past.about.clone()).unwrap_or_default();
@@ -177,7 +177,7 @@ impl Gpus {
 }
 
 impl Device {
-    /// The Xid errors since the look before.
+    /// The Xid errors since the previous sample.
     fn xids(&self) -> Vec<u64> {
         self.events.as_ref().map(Events::take).unwrap_or_default()
     }

@@ -61,7 +61,7 @@ pub(super) fn memory(memory: Option<Memory>, gaps: &mut Gaps) -> Option<Memory> 
     possible.then_some(memory)
 }
 
-/// Takes from the entries what is more than their GPU has, by what the driver said of its memory.
+/// Removes from the entries what exceeds the GPU's memory as reported by the driver.
 pub(super) fn entries(entries: &mut [Entry], memory: Option<Memory>, gaps: &mut Gaps) {
     let most = memory.map_or(u64::MAX, |memory| memory.total).min(Most::Bytes as u64);
     for figure in entries.iter_mut().flat_map(|entry| [&mut entry.memory, &mut entry.peak]) {

@@ -49,7 +49,7 @@ type ListCall = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcess
 const ROOM: usize = 64;
 const PATTERN: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 
-/// Asks for a list once, with room for so many entries.
+/// Queries a list once, with room for this many entries.
 pub(super) fn list(device: &Device<'_>, list: List, room: usize) -> Result<Asked, NvmlError> {
     let call = list_call(device, list)?;
     let mut buffer = vec![PATTERN; room * ROOM / size_of::<u64>()];

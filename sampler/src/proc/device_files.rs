@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "looking has a time limit")]
-//! Who has `/dev/nvidiaN` open: also those that the driver lists nowhere, such as forked workers that
-//! inherited the file. It reads every descriptor of the node, so it is done seldom, and a part at a time.
+//! Processes with `/dev/nvidiaN` open: also those that the driver does not list, such as forked workers that
+//! inherited the file. The scan reads every descriptor of the node, so it is done seldom, and a part at a time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ const MANY: usize = 256;
 /// More ancestors than this are not climbed.
 const MOST_ANCESTORS: usize = 16;
 
-/// Who has device files open, as far as this process may look and comes within `patience`; none where the `/proc` cannot be
-/// read.
+/// Processes with open device files, as far as permissions and `patience` allow; none if `/proc` is not
+/// readable.
 #[must_use]
 pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
     let root = Directory::open(procfs).ok()?;
@@ -25,20 +25,20 @@ pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProce
     Some(search.end())
 }
 
-/// Those of them who are still there, by one look at each.
+/// Drops those that no longer run.
 pub(crate) fn keep_living(root: &Directory, device_processes: &mut DeviceProcesses) {
-    device_processes.who.retain(|who| begin(root, who.pid) == who.start_ticks);
+    device_processes.processes.retain(|process| begin(root, process.pid) == process.start_ticks);
 }
 
-/// A look at all processes, which goes on where it stopped.
+/// A scan of all processes, which continues where it stopped.
 pub(crate) struct Search {
-    /// Those who have not been looked at, the next one last.
+    /// Processes not scanned yet, the next one last.
     due: Vec<u32>,
     found: DeviceProcesses,
 }
 
-/// Why a process's descriptors were not told.
-enum Untold {
+/// Why a process's descriptors could not be listed.
+enum DescriptorError {
     Missing(Missing),
     /// There was no time.
     Late,
@@ -50,7 +50,7 @@ impl Search {
         let mut due = root.numbers()?;
         due.retain(|pid| *pid != ours);
         due.reverse();
-        Ok(Self { due, found: DeviceProcesses { at, who: Vec::new(), unreadable: 0 } })
+        Ok(Self { due, found: DeviceProcesses { at, processes: Vec::new(), unreadable: 0 } })
     }
 
     /// When it was begun, since boot.
@@ -58,20 +58,20 @@ impl Search {
         self.found.at.boot
     }
 
-    /// Looks on until then, and says whether all were looked at. Who alone takes longer than one such part is not looked
-    /// into.
+    /// Scans until the deadline, and returns whether all were scanned. A process that alone takes longer than one part is
+    /// skipped.
     pub(crate) fn go_on(&mut self, root: &Directory, until: Instant) -> bool {
         let mut is_first = true;
         while let Some(pid) = self.due.pop() {
             match root
                 .directory(&pid.to_string())
-                .map_err(Untold::Missing)
+                .map_err(DescriptorError::Missing)
                 .and_then(|directory| minors((&directory, pid), until))
             {
                 Ok(minors) if minors.is_empty() => {}
-                Ok(minors) => self.found.who.extend(device_process(root, pid, minors)),
-                Err(Untold::Missing(Missing::Gone)) => {}
-                Err(Untold::Late) if !is_first => self.due.push(pid),
+                Ok(minors) => self.found.processes.extend(device_process(root, pid, minors)),
+                Err(DescriptorError::Missing(Missing::Gone)) => {}
+                Err(DescriptorError::Late) if !is_first => self.due.push(pid),
                 Err(_) => self.found.unreadable += 1,
             }
             is_first = false;
@@ -82,14 +82,14 @@ impl Search {
         self.due.is_empty()
     }
 
-    /// What was found; those who have not been looked at count as unreadable.
+    /// The result; processes not scanned count as unreadable.
     pub(crate) fn end(mut self) -> DeviceProcesses {
         self.found.unreadable += self.due.len() as u64;
         self.found
     }
 }
 
-/// None where it ended meanwhile, or where we started it: to look at the driver is to have its files open.
+/// None if it has ended meanwhile, or is our own child: a worker has the driver's files open.
 fn device_process(root: &Directory, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
     let directory = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
@@ -120,15 +120,15 @@ fn begin(root: &Directory, pid: u32) -> Option<u64> {
     stat::parse(line).map(|stat| stat.key.start_ticks)
 }
 
-/// The minor numbers that a process has open. A leader that has exited has no descriptors of its own; they
-/// show at the threads that live on, which share them.
-fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32>, Untold> {
-    let mut listed = listed(&directory.directory("fd").map_err(Untold::Missing)?, until)?;
+/// The minor numbers of its open device files. An exited thread-group leader has no descriptors; they
+/// are visible at its running threads, which share them.
+fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32>, DescriptorError> {
+    let mut listed = listed(&directory.directory("fd").map_err(DescriptorError::Missing)?, until)?;
     if listed.count == 0 && has_threads_alone(directory) {
-        let tasks = directory.directory("task").map_err(Untold::Missing)?;
-        for thread in tasks.numbers().map_err(Untold::Missing)?.into_iter().filter(|thread| *thread != pid) {
+        let tasks = directory.directory("task").map_err(DescriptorError::Missing)?;
+        for thread in tasks.numbers().map_err(DescriptorError::Missing)?.into_iter().filter(|thread| *thread != pid) {
             if Instant::now() >= until {
-                return Err(Untold::Late);
+                return Err(DescriptorError::Late);
             }
             let Ok(descriptors) = tasks.directory(&format!("{thread}/fd")) else { continue };
             match self::listed(&descriptors, until) {
@@ -136,7 +136,7 @@ fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32
                     listed = found;
                     break;
                 }
-                Ok(_) | Err(Untold::Missing(_)) => {}
+                Ok(_) | Err(DescriptorError::Missing(_)) => {}
                 Err(late) => return Err(late),
             }
         }
@@ -146,7 +146,7 @@ fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32
     Ok(listed.minors)
 }
 
-/// Its leader has exited, and other threads live on.
+/// Whether the leader has exited and other threads run.
 fn has_threads_alone(directory: &Directory) -> bool {
     let mut buffer = Vec::new();
     let stat = directory.read("stat", &mut buffer).ok().and_then(stat::parse);
@@ -159,7 +159,7 @@ struct Listed {
     minors: Vec<u32>,
 }
 
-fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, Untold> {
+fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, DescriptorError> {
     let mut listed = Listed { count: 0, minors: Vec::new() };
     let mut is_late = false;
     let each = |name: &str| {
@@ -169,8 +169,8 @@ fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, Untold> {
         listed.minors.extend(link.and_then(|link| link.strip_prefix("/dev/nvidia")?.parse::<u32>().ok()));
         !is_late
     };
-    descriptors.each_name(each).map_err(Untold::Missing)?;
-    if is_late { Err(Untold::Late) } else { Ok(listed) }
+    descriptors.each_name(each).map_err(DescriptorError::Missing)?;
+    if is_late { Err(DescriptorError::Late) } else { Ok(listed) }
 }
 
 #[cfg(test)]
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn pids(device_processes: &DeviceProcesses) -> Vec<u32> {
-        let mut pids: Vec<u32> = device_processes.who.iter().map(|who| who.pid).collect();
+        let mut pids: Vec<u32> = device_processes.processes.iter().map(|process| process.pid).collect();
         pids.sort_unstable();
         pids
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_goes_on_where_it_stopped_and_says_what_it_did_not_look_at() {
+    fn scan_continues_and_counts_what_it_did_not_read() {
         let home = tempfile::tempdir().unwrap();
         for pid in [40, 50, 60] {
             process(home.path(), pid, ('S', 1));
@@ -231,11 +231,11 @@ mod tests {
         let mut search = begin();
         search.go_on(&root, at_once);
         let found = search.end();
-        assert_eq!((found.who.len(), found.unreadable), (1, 2));
+        assert_eq!((found.processes.len(), found.unreadable), (1, 2));
     }
 
     #[test]
-    fn whoever_has_more_open_than_a_part_has_time_for_is_not_looked_into() {
+    fn process_with_too_many_files_is_unreadable() {
         let home = tempfile::tempdir().unwrap();
         process(home.path(), 40, ('S', 1));
         open(home.path(), "40/fd", &["/dev/nvidia0"; 2 * MANY]);
@@ -243,11 +243,11 @@ mod tests {
         let mut search = Search::begin(&root, Moment::default()).unwrap();
         assert!(search.go_on(&root, Instant::now()));
         let found = search.end();
-        assert_eq!((found.who.len(), found.unreadable), (0, 1));
+        assert_eq!((found.processes.len(), found.unreadable), (0, 1));
     }
 
     #[test]
-    fn whom_we_have_started_is_left_out() {
+    fn own_child_is_left_out() {
         let home = tempfile::tempdir().unwrap();
         for (pid, parent) in [(40, 1), (50, std::process::id()), (60, 50)] {
             process(home.path(), pid, ('S', 1));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_ends_is_dropped_and_so_is_he_whose_pid_another_has() {
+    fn ended_process_and_reused_pid_are_dropped() {
         let home = tempfile::tempdir().unwrap();
         for pid in [40, 50, 60] {
             process(home.path(), pid, ('S', 1));

@@ -114,8 +114,8 @@ impl Directory {
         self.exists("stat").or_else(|_| self.exists("self")).or_else(|_| self.exists("1"))
     }
 
-    /// Whether it is a `/proc` that shows other people's processes at all: with `hidepid=2` a process that lives looks
-    /// like one that is gone, and so does pid 1.
+    /// Whether this `/proc` shows processes of other users: with `hidepid=2` a running process appears
+    /// to be gone, and so does pid 1.
     pub(crate) fn shows_others(&self) -> bool {
         self.exists("1").is_ok()
     }

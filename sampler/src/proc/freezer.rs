@@ -1,5 +1,5 @@
-//! Which processes are in a frozen cgroup. Where no cgroup file system is to be seen, that is not known, and the state
-//! stays as `/proc` tells it.
+//! Processes in frozen cgroups. Without a visible cgroup file system that is unknown, and the state
+//! remains the one in `/proc`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 pub(crate) struct Freezer {
     root: Option<Directory>,
-    /// What each file said in this sample.
+    /// Content of each file in this sample.
     read: HashMap<String, bool>,
 }
 
@@ -28,7 +28,7 @@ impl Freezer {
         self.read.clear();
     }
 
-    /// The files that tell it of a process with this `/proc/PID/cgroup`, as far as they exist.
+    /// The files with the freezer state for this `/proc/PID/cgroup`, as far as they exist.
     pub(crate) fn files(&self, cgroup: &str) -> Vec<File> {
         let Some(root) = &self.root else { return Vec::new() };
         freezer::files(cgroup).into_iter().filter(|(path, _)| root.exists(path).is_ok()).collect()

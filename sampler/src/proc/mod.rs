@@ -1,10 +1,10 @@
-//! `/proc`: who the listed pids are, what they do, who belongs to them, and who has device files open.
+//! `/proc`: identity and state of the listed pids, the members of their workloads, and open device files.
 
 mod claim;
 mod device_files;
 mod files;
 mod freezer;
-mod look;
+mod scan;
 mod names;
 mod node;
 mod orphan;
@@ -16,5 +16,5 @@ mod threads;
 pub use device_files::device_processes;
 pub(crate) use device_files::{Search, keep_living};
 pub(crate) use files::{Directory, MOST_OF_ENVIRON, Missing};
-pub(crate) use look::Processes;
+pub(crate) use scan::Processes;
 pub(crate) use node::Node;

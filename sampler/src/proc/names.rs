@@ -12,10 +12,10 @@ use nix::unistd::{Group, Uid, User, getgrouplist};
 /// An interval waits for names at most this long in all; local files answer within it.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Who is in which group may change in the life of a node: it is asked again after this time.
+/// Group membership may change while a node runs: it is queried again after this time.
 const GROUPS_FRESH: Duration = Duration::from_mins(10);
 
-/// What the name service has said so far.
+/// Answers of the name service so far.
 pub(crate) struct Names {
     known: HashMap<u32, Option<String>>,
     groups: HashMap<u32, Groups>,
@@ -28,7 +28,7 @@ pub(crate) struct Names {
 /// Names of a user's groups; `None` where there is no such user.
 struct Groups {
     names: Option<Vec<String>>,
-    told: Instant,
+    answered: Instant,
 }
 
 /// One question has two answers, in this order: listing groups may take far longer.
@@ -69,19 +69,19 @@ impl Names {
         self.patience = PATIENCE;
     }
 
-    /// The name, where the name service has told it by now.
+    /// The user's name, once the name service has answered.
     pub(crate) fn of(&mut self, uid: u32) -> Option<String> {
         self.wait(uid, |names| names.known.contains_key(&uid));
         self.known.get(&uid).cloned().flatten()
     }
 
-    /// The names of a user's groups, where the name service has told them by now; a group without a name is told by its
+    /// The names of a user's groups, once the name service has answered; a group without a name is shown by
     /// number.
     pub(crate) fn groups(&mut self, uid: u32) -> Option<Vec<String>> {
         match self.groups.get(&uid) {
             None => self.wait(uid, |names| names.groups.contains_key(&uid)),
-            Some(groups) if groups.told.elapsed() >= GROUPS_FRESH => {
-                // What was told before holds until the answer comes, at some later interval.
+            Some(groups) if groups.answered.elapsed() >= GROUPS_FRESH => {
+                // The earlier answer is used until the next one comes, in some later sample.
                 self.ask(uid);
                 while let Ok(answer) = self.answers.try_recv() {
                     self.learn(answer);
@@ -112,7 +112,7 @@ impl Names {
         !self.asked.insert(uid) || self.ask.send(uid).is_ok()
     }
 
-    /// Keeps an answer; tells whose it is where it is none. An error is no answer, and is asked again; "no such user" is
+    /// Keeps an answer; returns the uid if it is none. An error is no answer, and is queried again; "no such user" is
     /// one.
     fn learn(&mut self, answer: Answer) -> Option<u32> {
         match answer {
@@ -121,7 +121,7 @@ impl Names {
             Answer::Groups(uid, groups) => {
                 self.asked.remove(&uid);
                 let Ok(names) = groups else { return Some(uid) };
-                self.groups.insert(uid, Groups { names, told: Instant::now() });
+                self.groups.insert(uid, Groups { names, answered: Instant::now() });
             }
         }
         None

@@ -36,7 +36,7 @@ impl Node {
                 "this is not the host's PID namespace: the driver's pids name other processes here, so no process is \
                  named (Kubernetes: hostPID: true; docker: --pid=host)",
             ),
-            PidNamespace::Unknown => Some("whose PID namespace this is cannot be read: no process is named"),
+            PidNamespace::Unknown => Some("the PID namespace cannot be read: no process is named"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Was a process left behind? It was, when the login session, the job or the container that its cgroup stands for has
-//! nobody else in it any more. That the leader of its POSIX session has ended says little: whoever forks twice, as daemons
-//! and Slurm's own shepherd do, is in a session without a leader from the start.
+//! Orphaned processes: the login session, job or container of the process's cgroup has no other process left. An ended
+//! leader of the POSIX session is not enough: a process that forks twice, as daemons and slurmstepd do, is in a
+//! session without a leader from the start.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn reaps(comm: &str) -> bool {
     REAPERS.contains(&comm) || comm.starts_with(REAPER_PREFIX)
 }
 
-/// A process, as far as it matters to who else is in its cgroup.
+/// A process, as far as it matters for the other members of its cgroup.
 pub(crate) struct Member {
     pub(crate) key: ProcessKey,
     pub(crate) ppid: u32,
@@ -50,13 +50,13 @@ impl Member {
     }
 }
 
-/// All processes of a node, and which of the cgroups that holders are in hold nobody but those who were left behind.
-pub(crate) struct Deserted<F> {
+/// All processes of a node, and the cgroups of holders whose members are all orphaned.
+pub(crate) struct OrphanTable<F> {
     find: F,
     cgroups: HashMap<Arc<str>, bool>,
 }
 
-impl<'a, F: Fn(u32) -> Option<&'a Member>> Deserted<F> {
+impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
     /// `all` must be complete; `find` finds one of them by its pid.
     pub(crate) fn of(
         all: impl Iterator<Item = &'a Member>,
@@ -68,14 +68,14 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> Deserted<F> {
         let mut deserted = Self { find, cgroups };
         for member in all.filter(|member| !member.ended) {
             let Some(inside) = &member.inside else { continue };
-            if deserted.cgroups.get(inside) == Some(&true) && !deserted.was_left(member) {
+            if deserted.cgroups.get(inside) == Some(&true) && !deserted.was_orphaned(member) {
                 deserted.cgroups.insert(Arc::clone(inside), false);
             }
         }
         deserted
     }
 
-    /// Whether it was left behind; none where that cannot be told.
+    /// Whether it is orphaned; none if that is unknown.
     pub(crate) fn orphaned(&self, member: &Member) -> Option<bool> {
         if member.inside.as_ref().is_some_and(|inside| self.cgroups.get(inside) == Some(&true)) {
             return Some(true);
@@ -84,8 +84,8 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> Deserted<F> {
         (!self.is_reaped(member) || (of_another && self.is_led(member))).then_some(false)
     }
 
-    /// It, or an ancestor in the same cgroup, was handed to a reaper outside and is of a session whose leader has ended.
-    fn was_left(&self, member: &'a Member) -> bool {
+    /// Whether it, or an ancestor in the same cgroup, was reparented outside and is in a session whose leader has ended.
+    fn was_orphaned(&self, member: &'a Member) -> bool {
         let mut at = member;
         for _ in 0..MOST_ANCESTORS {
             if at.keeps_others {
@@ -154,12 +154,12 @@ mod tests {
             outside.into_iter().chain(inmates.iter().map(|one| member(*one, inside))).collect();
         let find = |pid| all.iter().find(|member| member.key.pid == pid);
         let holder = find(pid).unwrap();
-        Deserted::of(all.iter(), std::iter::once(holder), find).orphaned(holder)
+        OrphanTable::of(all.iter(), std::iter::once(holder), find).orphaned(holder)
     }
 
     const LEFT: One = ("python3", 30, 1, 20, S);
     const CHILD: One = ("python3", 31, 30, 20, S);
-    /// What it is, the cgroup, whom it is about, who is in it, and what is told.
+    /// Name, cgroup, pid in question, members, and expected result.
     type Case = (&'static str, Option<&'static str>, u32, &'static [One], Option<bool>);
     const CASES: &[Case] = &[
         ("the session has ended", SESSION, 30, &[LEFT], Some(true)),
@@ -220,7 +220,7 @@ mod tests {
     ];
 
     #[test]
-    fn left_behind_is_who_is_in_a_cgroup_with_nobody_else() {
+    fn process_alone_in_its_cgroup_is_orphaned() {
         for (name, inside, pid, inmates, expected) in CASES {
             assert_eq!(orphaned(*inside, *pid, inmates), *expected, "{name}");
         }

@@ -11,7 +11,7 @@ use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
 use bailiff_snapshot::{Place, ProcessKey, Role, State, redact};
 
 use super::files::{Directory, Missing};
-use super::look::{FRESH, seconds};
+use super::scan::{FRESH, seconds};
 use crate::settings::Commands;
 
 /// What was read of them before.
@@ -92,7 +92,7 @@ impl Others {
         (pid, inode): (u32, u64),
         now: Duration,
     ) -> Result<Option<Other>, Missing> {
-        // 1 stands for a number that the kernel could not tell.
+        // 1 stands for a number that the kernel could not report.
         let is_known = inode > 1 && self.kernel_threads.binary_search(&(pid, inode)).is_ok();
         let found = if is_known { None } else { self.read(root, pid, now)? };
         if found.is_none() {
@@ -221,7 +221,7 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
     }
     let place = Place::parse(&String::from_utf8_lossy(text));
     let (home, inside) = (Home::of(&place), enclosure(&place));
-    // Users who may nest cgroups must not make a line of the stream that nobody reads.
+    // Nested cgroups of users must not produce an unreadably long line of the stream.
     let place = Some(place).filter(|place| fits(&place.cgroup)).unwrap_or_default().into();
     let cgroup = Arc::new(Cgroup { place, home, inside });
     known.insert(text.into(), Arc::clone(&cgroup));

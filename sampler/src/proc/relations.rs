@@ -1,17 +1,17 @@
 #![expect(clippy::disallowed_methods, reason = "walking has a time limit")]
-//! Which workload each holder belongs to, and who else belongs to those: every process of the node is looked at once a
-//! interval. Whatever makes that incomplete makes the list none; holders are told all the same.
+//! Workloads of holders, and the other members of these workloads: every process of the node is read once per
+//! sample. If that is incomplete, the members are unknown; holders are reported all the same.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::{Look, Node, Workload, descends, workload};
+use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, workload};
 use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
 use super::files::{Directory, Missing};
-use super::orphan::{Deserted, Member};
+use super::orphan::{OrphanTable, Member};
 use super::others::{Other, Others, Program};
 use super::threads;
 use crate::settings::{Claims, Commands, Mps, Settings};
@@ -19,10 +19,10 @@ use crate::settings::{Claims, Commands, Mps, Settings};
 /// A node with more processes than this is not walked.
 const MOST: usize = 16 << 10;
 
-/// A line of ancestors that is longer than this is not told.
+/// A longer chain of ancestors is not reported.
 const MOST_ANCESTORS: usize = 64;
 
-/// When a look at all processes was begun, and when it must end.
+/// Start and deadline of a scan of all processes.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
     /// Since boot.
@@ -41,7 +41,7 @@ impl Time {
     }
 }
 
-/// Every process that is seen in an interval, and how it is related to holders.
+/// Every process of a sample, and its relation to holders.
 pub(crate) struct Relations {
     others: Others,
     table: HashMap<u32, Entry>,
@@ -109,27 +109,27 @@ impl Relations {
         self.table.insert(node.key.pid, Entry::new(node, member, true));
     }
 
-    /// Whoever has this pid is no holder.
+    /// The process with this pid is no holder.
     pub(crate) fn no_holder(&mut self, pid: u32) {
         self.table.remove(&pid);
     }
 
-    /// Tells holders their workloads, and who else belongs to those; nobody where there are no holders.
-    pub(crate) fn tell(
+    /// Adds the workloads of holders, and returns the other members; none without holders.
+    pub(crate) fn relate(
         &mut self,
         root: &Directory,
         seen: &mut BTreeMap<u32, Seen>,
         time: Time,
     ) -> Result<Option<Vec<Relative>>, Gap> {
         if self.table.is_empty() {
-            // Nobody holds memory and nobody is related, but a daemon of MPS may be there.
+            // Without holders there are no members, but an MPS daemon may be there.
             self.walked = self.mps == Mps::Read && self.walk(root, time).is_ok();
             return Ok(None);
         }
         let walked = self.walk(root, time);
         self.walked = walked.is_ok();
         let unread = if walked.is_ok() { HashSet::new() } else { self.climb(root, time) };
-        self.relate(&unread);
+        self.find_workloads(&unread);
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let entry = self.table.get(&facts.key.pid);
             facts.workload = entry.and_then(|entry| entry.workload.as_ref()).map(Workload::to_string);
@@ -138,11 +138,11 @@ impl Relations {
             }
         }
         walked?;
-        self.tell_orphans(seen);
+        self.mark_orphans(seen);
         self.relatives(root, time).map(Some)
     }
 
-    /// Who holds nothing and bears the name of a part of MPS, and whether all processes were looked at.
+    /// Processes without GPU memory and with the name of a part of MPS, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         (self.others.named_mps(), self.walked)
     }
@@ -169,7 +169,7 @@ impl Relations {
                 Err(missing) => return Err(gap(missing)),
             }
         }
-        // With hidepid others look gone, and so does pid 1.
+        // With hidepid other processes appear to be gone, and so does pid 1.
         if !self.table.contains_key(&1) {
             return Err(Gap::NotPermitted);
         }
@@ -210,21 +210,21 @@ impl Relations {
         unread
     }
 
-    /// Finds everybody's workload, oldest first: then what is found of a parent need not be found again.
-    fn relate(&mut self, unread: &HashSet<u32>) {
+    /// Finds all workloads, oldest process first: the result of a parent is then reused.
+    fn find_workloads(&mut self, unread: &HashSet<u32>) {
         self.order.clear();
         self.order.extend(self.table.values().map(|entry| (entry.node.key.start_ticks, entry.node.key.pid)));
         self.order.sort_unstable();
         for (_, pid) in &self.order {
             let Some(entry) = self.table.get(pid) else { continue };
-            let look = |pid| match self.table.get(&pid) {
-                Some(entry) => Look::There(entry.node.clone()),
-                None if unread.contains(&pid) => Look::Unknown,
-                None => Look::Gone,
+            let lookup = |pid| match self.table.get(&pid) {
+                Some(entry) => Lookup::There(entry.node.clone()),
+                None if unread.contains(&pid) => Lookup::Unknown,
+                None => Lookup::Gone,
             };
             let meant = |key: ProcessKey| self.table.get(&key.pid)?.of_a_holder();
-            let found = workload(&entry.node, look);
-            let below = if entry.is_holder { None } else { descends(&entry.node, meant, look) };
+            let found = workload(&entry.node, lookup);
+            let below = if entry.is_holder { None } else { descends(&entry.node, meant, lookup) };
             let Some(entry) = self.table.get_mut(pid) else { continue };
             if let Some(Workload::Tree(root)) = found {
                 entry.node.root = Some(root);
@@ -233,11 +233,11 @@ impl Relations {
         }
     }
 
-    /// Tells holders whether they were left behind, once all processes were looked at.
-    fn tell_orphans(&self, seen: &mut BTreeMap<u32, Seen>) {
+    /// Marks orphaned holders, once all processes were read.
+    fn mark_orphans(&self, seen: &mut BTreeMap<u32, Seen>) {
         let holders = self.table.values().filter(|entry| entry.is_holder).map(|entry| &entry.member);
         let all = self.table.values().map(|entry| &entry.member);
-        let deserted = Deserted::of(all, holders, |pid| self.table.get(&pid).map(|entry| &entry.member));
+        let deserted = OrphanTable::of(all, holders, |pid| self.table.get(&pid).map(|entry| &entry.member));
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let member = self.table.get(&facts.key.pid).map(|entry| &entry.member);
             facts.orphaned = facts.orphaned.or_else(|| deserted.orphaned(member?));
@@ -268,8 +268,8 @@ impl Relations {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
             let (workload, below) = match (&entry.workload, entry.below) {
                 (Some(workload), Some(below)) => (workload, below),
-                // Nobody can say whose it is, and it is below no holder: it takes nothing away from others, or
-                // one contradictory cgroup would do so for the whole node.
+                // Its workload is unknown, and it is below no holder: it is skipped, because otherwise one
+                // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
                 _ => return Err(Gap::Unreadable),
             };
@@ -282,7 +282,7 @@ impl Relations {
                     None => self.others.read_program(root, &other.stat, (time.now, self.commands)),
                 };
                 let relative =
-                    told((other, program), workload, self.ticks_per_second).ok_or(Gap::Malformed)?;
+                    relative((other, program), workload, self.ticks_per_second).ok_or(Gap::Malformed)?;
                 relatives.push(Relative { state, ..relative });
             }
         }
@@ -291,8 +291,8 @@ impl Relations {
     }
 }
 
-fn told((other, program): (Other, Program), workload: &Workload, ticks_per_second: f64) -> Option<Relative> {
-    let seconds = |ticks| super::look::seconds(ticks, ticks_per_second);
+fn relative((other, program): (Other, Program), workload: &Workload, ticks_per_second: f64) -> Option<Relative> {
+    let seconds = |ticks| super::scan::seconds(ticks, ticks_per_second);
     Some(Relative {
         key: other.stat.key,
         state: other.stat.state,

@@ -1,4 +1,4 @@
-//! A leader that has exited is a zombie; whether its process has ended, its other threads tell.
+//! A zombie thread-group leader: its other threads show whether the process has ended.
 
 use bailiff_snapshot::State;
 use bailiff_snapshot::stat::{self, Stat};
@@ -13,7 +13,7 @@ pub(crate) fn state(root: &Directory, stat: &Stat, buffer: &mut Vec<u8>) -> Stat
     }
 }
 
-/// A zombie where nobody else lives; in a wait that no signal ends where all who live are: SIGKILL waits for them, too.
+/// Zombie if no other thread runs; uninterruptible if all running threads are, because SIGKILL waits for them, too.
 fn of_zombie(root: &Directory, pid: u32, buffer: &mut Vec<u8>) -> State {
     let Ok(threads) = root.directory(&format!("{pid}/task")).and_then(|tasks| tasks.numbers()) else {
         return State::Zombie;

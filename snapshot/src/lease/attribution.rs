@@ -1,4 +1,4 @@
-//! To which lease a process belongs. True and false are told only where they are certain; all else is unknown.
+//! The lease of a process. True and false are reported only if certain; all else is unknown.
 
 use super::{Claim, GpuState, Held, Leases, PoolGpu, Record};
 use crate::{Facts, Place, ProcessKey, Truth, wire};
@@ -9,7 +9,7 @@ const TICKS_PER_SECOND: u64 = 100;
 /// What a process is, as far as a lease may be its.
 #[derive(Debug, Clone, Copy)]
 pub struct Members<'a> {
-    /// Who it is.
+    /// Its identity.
     pub key: ProcessKey,
     /// Its owner.
     pub uid: Option<u32>,
@@ -19,7 +19,7 @@ pub struct Members<'a> {
     pub ancestors: Option<&'a [ProcessKey]>,
     /// It stands for others: a part of MPS.
     pub stands_for_others: bool,
-    /// It is in a container or a pod: a daemon has started it, as a user of nobody knows whom.
+    /// It is in a container or a pod: started by a daemon, for an unknown user.
     pub contained: bool,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// It, and whom it descends from, as far as they are known.
+    /// It and its ancestors, as far as they are known.
     fn line(&self) -> impl Iterator<Item = ProcessKey> {
         std::iter::once(self.key).chain(self.ancestors.unwrap_or_default().iter().copied())
     }
@@ -68,9 +68,9 @@ pub enum Attribution<'a> {
     Lease(&'a Held),
     /// A client of GPU.py took the GPU for it, by the record's pid.
     Legacy(&'a Record),
-    /// Nothing: nobody leases the GPU, or somebody else does.
+    /// None: the GPU is not leased, or leased to another holder.
     Nothing,
-    /// That cannot be told; and why.
+    /// It cannot be determined; with the reason.
     Unknown(&'static str),
 }
 
@@ -89,45 +89,45 @@ impl Attribution<'_> {
 impl Leases {
     /// Whether a process has a lease for a GPU that it uses, and which.
     ///
-    /// The pool and the GPU are looked at one shortly after the other, so a process that was given its lease in between
-    /// looks as though it had none: [`Tie::Nothing`] is told only where the look before said the same of the GPU and
-    /// the process is older than that. Whoever acts asks again at the next look all the same.
+    /// The pool and the GPU are read one shortly after the other, so a process that was granted its lease in between
+    /// appears to have none: [`Attribution::Nothing`] is returned only if the previous sample showed the same of the GPU and
+    /// the process is older than that. An action is checked again in the next sample all the same.
     #[must_use]
-    pub fn lease_of(&self, kin: &Members<'_>, gpu: Option<&PoolGpu>) -> Attribution<'_> {
+    pub fn lease_of(&self, members: &Members<'_>, gpu: Option<&PoolGpu>) -> Attribution<'_> {
         let Some(gpu) = gpu.and_then(|gpu| self.gpus.iter().find(|ours| ours.id == gpu.id)) else {
             return Attribution::Unknown("the GPU is not one of the pool");
         };
         let attribution = match (gpu.gpu_state, &gpu.record) {
-            (GpuState::Leased, _) => self.tie_to_lease(kin, gpu),
-            (GpuState::Legacy, Some(record)) => tie_to_record(kin, record),
+            (GpuState::Leased, _) => self.attribute_to_lease(members, gpu),
+            (GpuState::Legacy, Some(record)) => attribute_to_record(members, record),
             (GpuState::Idle, None) => Attribution::Nothing,
             _ => Attribution::Unknown("the GPU is on its way from one to another, or withheld"),
         };
         match attribution {
-            Attribution::Nothing if kin.stands_for_others => {
+            Attribution::Nothing if members.stands_for_others => {
                 Attribution::Unknown("it stands for the clients of MPS")
             }
-            Attribution::Nothing if gpu.since_ms == 0 || !self.is_settled(kin) => Attribution::Unknown(
-                "the process, or the GPU's place in the pool, is new since the look before",
+            Attribution::Nothing if gpu.since_ms == 0 || !self.is_settled(members) => Attribution::Unknown(
+                "the process, or the GPU's place in the pool, is new since the previous sample",
             ),
             attribution => attribution,
         }
     }
 
-    /// It was there when the pool was asked at the look before.
-    fn is_settled(&self, kin: &Members<'_>) -> bool {
-        let began = kin.key.start_ticks.saturating_mul(1000 / TICKS_PER_SECOND);
+    /// Whether it was running when the pool was read for the previous sample.
+    fn is_settled(&self, members: &Members<'_>) -> bool {
+        let began = members.key.start_ticks.saturating_mul(1000 / TICKS_PER_SECOND);
         self.before_ms.is_some_and(|before| began < before)
     }
 
-    fn tie_to_lease(&self, kin: &Members<'_>, gpu: &PoolGpu) -> Attribution<'_> {
+    fn attribute_to_lease(&self, members: &Members<'_>, gpu: &PoolGpu) -> Attribution<'_> {
         let Some(held) = self.holding(gpu) else {
             return Attribution::Unknown("nothing is known of the lease that has the GPU");
         };
-        match held.has(kin) {
+        match held.has(members) {
             Truth::True => Attribution::Lease(held),
             Truth::False => Attribution::Nothing,
-            Truth::Unknown => Attribution::Unknown("neither its environment nor its ancestors tell"),
+            Truth::Unknown => Attribution::Unknown("neither its environment nor its ancestors show it"),
         }
     }
 }
@@ -135,14 +135,14 @@ impl Leases {
 impl Held {
     /// Whether a process belongs to it: it holds it, descends from the holder, or says so.
     #[must_use]
-    pub fn has(&self, kin: &Members<'_>) -> Truth {
+    pub fn has(&self, members: &Members<'_>) -> Truth {
         let holds = |key| self.holder == Some(key) || self.chain.contains(&key);
-        if kin.line().any(holds) {
+        if members.line().any(holds) {
             return Truth::True;
         }
-        let others = self.uid.zip(kin.uid).map(|(holder, owner)| holder != owner);
-        match kin.claim {
-            // Anybody can write another's name into his environment.
+        let others = self.uid.zip(members.uid).map(|(holder, owner)| holder != owner);
+        match members.claim {
+            // Any user can put another lease's name into an environment.
             Claim::Lease(name) if *name == self.lease => {
                 if others == Some(true) {
                     Truth::Unknown
@@ -151,12 +151,12 @@ impl Held {
                 }
             }
             Claim::Unread => Truth::Unknown,
-            // What a daemon starts for the holder (in a container, in a multiplexer, by a timer) has neither him above it
-            // nor his environment; in a namespace of its own the holder is not found at all; and a script of GPU.py's may
+            // A process that a daemon starts for the holder (in a container, in a multiplexer, by a timer) has neither the holder as an
+            // ancestor nor its environment; a holder in a PID namespace of its own is not found at all; and a script of GPU.py may
             // have taken the GPU in a subshell that has ended.
             Claim::Lease(_) | Claim::Nothing => {
-                let known = self.holder.is_some() && kin.ancestors.is_some() && !self.is_compat();
-                if known && others == Some(true) && !kin.contained { Truth::False } else { Truth::Unknown }
+                let known = self.holder.is_some() && members.ancestors.is_some() && !self.is_compat();
+                if known && others == Some(true) && !members.contained { Truth::False } else { Truth::Unknown }
             }
         }
     }
@@ -165,13 +165,13 @@ impl Held {
 /// The record has a pid, and a start time only where an agent saw it; the pid may be a subshell's that has ended. It can
 /// prove, not refute.
 /// Pid 1 is everybody's ancestor, and what a record of a container says.
-fn tie_to_record<'a>(kin: &Members<'_>, record: &'a Record) -> Attribution<'a> {
+fn attribute_to_record<'a>(members: &Members<'_>, record: &'a Record) -> Attribution<'a> {
     let is_meant = |key: ProcessKey, pid| {
         key.pid == pid && record.start_ticks.is_none_or(|start_ticks| key.start_ticks == start_ticks)
     };
     match record.pid.filter(|pid| *pid > 1) {
-        Some(pid) if kin.line().any(|key| is_meant(key, pid)) => Attribution::Legacy(record),
-        _ => Attribution::Unknown("a client of GPU.py has the GPU, and its record does not tell for whom"),
+        Some(pid) if members.line().any(|key| is_meant(key, pid)) => Attribution::Legacy(record),
+        _ => Attribution::Unknown("a client of GPU.py has the GPU, and its record does not show for which process"),
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn truth(pool: &Leases, case: &Case) -> Truth {
-        let kin = Members {
+        let members = Members {
             key: case.key,
             uid: case.uid,
             claim: &case.claim,
@@ -246,11 +246,11 @@ mod tests {
             stands_for_others: case.role,
             contained: case.contained,
         };
-        pool.lease_of(&kin, pool.gpus.first()).truth()
+        pool.lease_of(&members, pool.gpus.first()).truth()
     }
 
     #[test]
-    fn whose_a_leased_gpu_is() {
+    fn leased_gpu_is_attributed_to_its_holder() {
         use Truth::{False, True, Unknown};
         let below = Some(vec![HOLDER, INIT]);
         let reused = Some(vec![ProcessKey { start_ticks: 501, ..HOLDER }, INIT]);
@@ -258,7 +258,7 @@ mod tests {
             ("the holder itself", Case { key: HOLDER, ..stranger() }, True),
             ("below the holder", Case { ancestors: below.clone(), ..stranger() }, True),
             (
-                "below him, environment unread",
+                "descendant, environment unread",
                 Case { ancestors: below, claim: Claim::Unread, ..stranger() },
                 True,
             ),
@@ -271,14 +271,14 @@ mod tests {
             ("another user says so", Case { claim: claims("ours"), ..stranger() }, Unknown),
             ("a stranger", stranger(), False),
             ("the holder's own, from elsewhere", Case { uid: Some(1000), ..stranger() }, Unknown),
-            ("nobody knows whose", Case { uid: None, ..stranger() }, Unknown),
+            ("unknown owner", Case { uid: None, ..stranger() }, Unknown),
             ("in a container", Case { contained: true, ..stranger() }, Unknown),
             ("of another lease", Case { claim: claims("theirs"), ..stranger() }, False),
             ("below another process of the holder's pid", Case { ancestors: reused, ..stranger() }, False),
             ("environment unread", Case { claim: Claim::Unread, ..stranger() }, Unknown),
             ("ancestors unread", Case { ancestors: None, ..stranger() }, Unknown),
             (
-                "younger than the look before",
+                "younger than the previous sample",
                 Case { key: ProcessKey { start_ticks: 10_000, ..PROCESS }, ..stranger() },
                 Unknown,
             ),
@@ -308,13 +308,13 @@ mod tests {
             "of GPU.py's rules"
         );
         assert_eq!(changed(|pool| pool.held.clear()), Truth::Unknown, "no such lease is held");
-        assert_eq!(changed(|pool| pool.gpus[0].since_ms = 0), Truth::Unknown, "leased since the look before");
-        assert_eq!(changed(|pool| pool.before_ms = None), Truth::Unknown, "the first look");
+        assert_eq!(changed(|pool| pool.gpus[0].since_ms = 0), Truth::Unknown, "leased since the previous sample");
+        assert_eq!(changed(|pool| pool.before_ms = None), Truth::Unknown, "the first sample");
         assert_eq!(changed(|pool| pool.gpus.clear()), Truth::Unknown, "a GPU that is not of the pool");
     }
 
     #[test]
-    fn whose_another_gpu_is() {
+    fn gpu_without_lease_is_attributed_by_its_record() {
         use Truth::{False, True, Unknown};
         let with = |gpu_state, record: Option<Record>| Leases {
             gpus: vec![PoolGpu { record, ..gpu(gpu_state) }],
@@ -324,7 +324,7 @@ mod tests {
         let began = |ticks| Some(Record { pid: Some(150), start_ticks: Some(ticks), ..Record::default() });
         let cases = [
             ("idle", with(GpuState::Idle, None), False),
-            ("idle, and somebody's record is there", with(GpuState::Idle, record(Some(9))), Unknown),
+            ("idle, with a record", with(GpuState::Idle, record(Some(9))), Unknown),
             ("GPU.py's, for its parent", with(GpuState::Legacy, record(Some(150))), True),
             ("GPU.py's, for itself", with(GpuState::Legacy, record(Some(200))), True),
             ("GPU.py's, for an earlier process of that pid", with(GpuState::Legacy, began(8)), Unknown),

@@ -31,7 +31,7 @@ impl From<&crate::Snapshot> for Snapshot {
                 .collect(),
             device_processes: snapshot.device_processes.as_ref().map(|device_processes| DeviceProcesses {
                 boot_ms: millis(device_processes.at.boot),
-                who: device_processes.who.clone(),
+                processes: device_processes.processes.clone(),
                 unreadable: device_processes.unreadable,
             }),
             relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
@@ -66,7 +66,7 @@ impl Gpu {
                 dead_pids: gpu.parts.map(|parts| parts.dead_pids),
                 other_namespaces: gpu.parts.map(|parts| parts.other_namespaces),
                 unaccounted: gpu.parts.map(|parts| parts.unaccounted),
-                unreleased: gpu.unreleased.told().ok(),
+                unreleased: gpu.unreleased.bytes().ok(),
             }),
             utilization: gpu.telemetry.utilization,
             compute_mode: gpu.telemetry.compute_mode.map(|mode| mode.name().to_owned()),
@@ -152,7 +152,7 @@ impl From<&crate::Relative> for Relative {
     }
 }
 
-/// Groups of those who own a process that holds nothing.
+/// Groups of the owners of processes without GPU memory.
 fn groups(snapshot: &crate::Snapshot) -> BTreeMap<u32, Vec<String>> {
     let relatives = snapshot.relatives.iter().flatten();
     let owners: BTreeSet<u32> = relatives.filter_map(|relative| relative.uid).collect();

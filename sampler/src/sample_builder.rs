@@ -1,4 +1,4 @@
-//! One look in the making: what came so far, from one worker or, when it hung, from two.
+//! A sample in progress: what came so far, from one worker or, after a hang, from two.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use crate::proc::Node;
 
 /// What came so far.
 #[derive(Default)]
-pub(crate) struct Round {
+pub(crate) struct SampleBuilder {
     pub(crate) driver: Option<Driver>,
     /// Samples of a GPU and its MIG instances, by the GPU's index.
     pub(crate) read: BTreeMap<u32, Vec<GpuSample>>,
-    /// How many GPUs there are, once a worker has told.
+    /// Number of GPUs, once a worker has reported it.
     pub(crate) count: Option<u32>,
     /// Why the driver gave nothing, or not all.
     pub(crate) fault: Option<Fault>,
     pub(crate) rest: Option<Rest>,
 }
 
-/// What the sample needs that no worker tells.
+/// Parts of the sample that do not come from workers.
 pub(crate) struct Frame<'a> {
     pub(crate) node: &'a Node,
     pub(crate) seq: u64,
@@ -31,8 +31,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) workers_hung: u32,
 }
 
-impl Round {
-    /// Pids listed so far, for another worker to look up.
+impl SampleBuilder {
+    /// Pids listed so far, for another worker to read.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let entries = self.read.values().flatten().filter_map(|gpu| gpu.entries.as_ref()).flatten();
         entries.map(|entry| entry.pid).collect()

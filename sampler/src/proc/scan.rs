@@ -1,5 +1,5 @@
-//! A look at the listed pids. What cannot change is read once per identity and again now and then; `stat`
-//! is read at every interval, since CPU time and state are in it, through a file that is held open: it ends with
+//! Scan of the listed pids. What cannot change is read once per process and again now and then; `stat`
+//! is read in every sample, because it has CPU time and state, through a file that is held open: it ends with
 //! its process, as a pidfd would, so a reused pid is seen for what it is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -92,14 +92,14 @@ impl Processes {
         })
     }
 
-    /// Whether there is anything to look at: an empty directory names nobody, and hides nobody.
+    /// Whether this is a `/proc` at all: an empty directory has no processes, and hides none.
     pub(crate) fn answer(&self) -> Result<(), Fault> {
         self.root.answers().map_err(fault)
     }
 
-    /// Looks at each pid, which was listed at that time since boot. One that could not be read is left out:
-    /// neither there nor gone.
-    pub(crate) fn look(
+    /// Reads each pid, which was listed at that time since boot. One that could not be read is left out:
+    /// neither running nor gone.
+    pub(crate) fn scan(
         &mut self,
         pids: &BTreeMap<u32, Duration>,
         at: Moment,
@@ -128,14 +128,14 @@ impl Processes {
         seen
     }
 
-    /// Tells those that were seen their workloads, and who else belongs to these; within so much time.
+    /// Adds the workloads of the processes that were read, and finds the other members of these; within a time limit.
     pub(crate) fn relate(
         &mut self,
         seen: &mut BTreeMap<u32, Seen>,
         at: Moment,
         patience: Duration,
     ) -> Result<Option<Vec<Relative>>, Gap> {
-        let mut relatives = self.relations.tell(&self.root, seen, Time::of(at.boot, patience))?;
+        let mut relatives = self.relations.relate(&self.root, seen, Time::of(at.boot, patience))?;
         if let Some(relatives) = &mut relatives {
             self.name_owners(relatives);
             self.name_pods(relatives, at.boot);
@@ -143,7 +143,7 @@ impl Processes {
         Ok(relatives)
     }
 
-    /// Names of the groups of their owners, as far as the name service has told them.
+    /// Names of their owners' groups, as far as the name service has answered.
     pub(crate) fn groups(
         &mut self,
         seen: &BTreeMap<u32, Seen>,
@@ -186,7 +186,7 @@ impl Processes {
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
     }
 
-    /// Who holds nothing and bears the name of a part of MPS, and whether all processes were looked at.
+    /// Processes without GPU memory and with the name of a part of MPS, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         self.relations.named_mps()
     }
@@ -196,7 +196,7 @@ impl Processes {
         self.boot_time.map(|boot| boot + seconds(key.start_ticks, self.ticks_per_second))
     }
 
-    /// `/proc`, for who reads other things of it.
+    /// `/proc`, for other readers.
     pub(crate) const fn root(&self) -> &Directory {
         &self.root
     }
@@ -228,7 +228,7 @@ impl Processes {
         if let Some(kept) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
             match kept.read(&mut self.buffer) {
                 Ok(line) => return stat::parse(line).map(Ok).ok_or(Gap::Malformed),
-                // It has ended; whether another has its pid, the path tells.
+                // It has ended; the path shows whether another process has its pid.
                 Err(_) => drop(self.known.remove(&pid)),
             }
         }
@@ -328,7 +328,7 @@ impl Processes {
             started: self.started(stat.key),
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
             io,
-            // What else there is to tell of it, only a look at all processes tells.
+            // The rest needs a scan of all processes.
             orphaned: known.place.in_service().then_some(false),
             reaped_cpu_seconds: stat.reaped_ticks.map(|ticks| seconds(ticks, self.ticks_per_second)),
             workload: None,

@@ -1,5 +1,5 @@
-//! Looks three times, an interval apart, and prints each snapshot as a line of the stream:
-//! `cargo run -p bailiff-sampler --example look -- [LIBRARY] [INTERVAL_MS]`.
+//! Takes three samples, an interval apart, and prints each snapshot as a line of the stream:
+//! `cargo run -p bailiff-sampler --example sample -- [LIBRARY] [INTERVAL_MS]`.
 #![expect(clippy::disallowed_methods, reason = "an example has no settings but its arguments")]
 
 use std::error::Error;
@@ -27,7 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut last = None;
     for seq in 1..=3 {
         let snapshot =
-            Snapshot::between(last.as_ref(), supervisor.look(seq).ok_or("the launcher has ended")?);
+            Snapshot::between(last.as_ref(), supervisor.sample(seq).ok_or("the launcher has ended")?);
         io::stdout().write_all(&wire::write(&snapshot)?)?;
         last = Some(snapshot);
         std::thread::sleep(settings.interval);

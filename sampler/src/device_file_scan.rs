@@ -1,5 +1,5 @@
-//! When it is looked for who has device files open, and what was found. All descriptors of a node may take long to read: a
-//! part of them is read in an interval, as long as that may take.
+//! The schedule and result of scans for processes with an open device file. Reading all descriptors of a node may take
+//! long, so each sample reads a part of them, within its time limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ const FROM: u64 = 256 << 20;
 
 /// What goes on from interval to interval.
 #[derive(Default)]
-pub(crate) struct Doors {
+pub(crate) struct DeviceFileScan {
     search: Option<Search>,
     found: Option<DeviceProcesses>,
-    /// Those listed who had ended at the look before.
+    /// Listed processes that had ended in the previous sample.
     ended: BTreeSet<u32>,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Interval<'a> {
     pub(crate) is_requested: bool,
 }
 
-impl Doors {
-    /// Looks on where that is wanted, and tells what is known.
-    pub(crate) fn look(&mut self, interval: &Interval<'_>, rest: &mut Rest) {
+impl DeviceFileScan {
+    /// Continues a requested scan, and adds the result.
+    pub(crate) fn run(&mut self, interval: &Interval<'_>, rest: &mut Rest) {
         let is_requested = self.has_ended(&rest.processes) || interval.is_requested;
         let age = |since: Duration| interval.at.boot.saturating_sub(since);
         self.found = self.found.take().filter(|found| age(found.at.boot) < GOOD);
@@ -69,7 +69,7 @@ impl Doors {
         }
     }
 
-    /// Whether somebody is listed who had ended at the look before as well: if not the driver, then another has his files.
+    /// Whether a listed process had ended in the previous sample as well: then another process holds its files, or the driver is late.
     fn has_ended(&mut self, processes: &BTreeMap<u32, Seen>) -> bool {
         let ended = |seen: &Seen| match seen {
             Seen::Gone => true,
@@ -94,8 +94,8 @@ fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
     found
 }
 
-/// Whether so much memory is in use that no listed process holds, as far as can be told, that it matters.
-pub(crate) fn has_nobodys(gpu: &GpuSample) -> bool {
+/// Whether a significant amount of memory is in use that no listed process holds, as far as is known.
+pub(crate) fn has_unattributed(gpu: &GpuSample) -> bool {
     let (Some(memory), Some(entries)) = (gpu.memory, &gpu.entries) else { return false };
     if gpu.telemetry.mig_enabled == Some(true) && gpu.about.mig.is_none() {
         return false;
@@ -128,54 +128,54 @@ mod tests {
         home
     }
 
-    /// What is told at so many seconds since boot, in an interval that has time for one process.
-    fn told(doors: &mut Doors, home: &Path, (seconds, seen): (u64, &[(u32, Seen)])) -> (Option<usize>, Gaps) {
+    /// The result at this many seconds since boot, in a sample with time for one process.
+    fn count_found(device_file_scan: &mut DeviceFileScan, home: &Path, (seconds, seen): (u64, &[(u32, Seen)])) -> (Option<usize>, Gaps) {
         let mut rest = Rest { processes: seen.iter().cloned().collect(), ..Rest::default() };
         let at = Moment { boot: Duration::from_secs(seconds), ..Moment::default() };
         let root = Directory::open(home).unwrap();
         let is_requested = seen.is_empty();
-        doors.look(&Interval { root: &root, at, until: Instant::now(), is_requested }, &mut rest);
-        (rest.device_processes.map(|device_processes| device_processes.who.len()), rest.gaps)
+        device_file_scan.run(&Interval { root: &root, at, until: Instant::now(), is_requested }, &mut rest);
+        (rest.device_processes.map(|device_processes| device_processes.processes.len()), rest.gaps)
     }
 
     #[test]
-    fn a_search_takes_as_many_intervals_as_it_needs_and_the_living_are_told_after_it() {
+    fn scan_spans_several_samples_and_then_reports_running_processes() {
         let home = procfs();
-        let mut doors = Doors::default();
-        let counts = [100, 105, 110, 115].map(|at| told(&mut doors, home.path(), (at, &[])).0);
+        let mut device_file_scan = DeviceFileScan::default();
+        let counts = [100, 105, 110, 115].map(|at| count_found(&mut device_file_scan, home.path(), (at, &[])).0);
         assert_eq!(counts, [None, None, Some(3), Some(3)]);
         fs::remove_dir_all(home.path().join("50")).unwrap();
-        assert_eq!(told(&mut doors, home.path(), (120, &[])).0, Some(2), "one has ended");
+        assert_eq!(count_found(&mut device_file_scan, home.path(), (120, &[])).0, Some(2), "one has ended");
     }
 
     #[test]
-    fn a_search_that_takes_too_long_tells_what_it_has_found() {
+    fn scan_over_its_time_limit_reports_a_partial_result() {
         let home = procfs();
-        let mut doors = Doors::default();
-        assert_eq!(told(&mut doors, home.path(), (100, &[])).0, None);
-        let (count, gaps) = told(&mut doors, home.path(), (400, &[]));
+        let mut device_file_scan = DeviceFileScan::default();
+        assert_eq!(count_found(&mut device_file_scan, home.path(), (100, &[])).0, None);
+        let (count, gaps) = count_found(&mut device_file_scan, home.path(), (400, &[]));
         assert_eq!((count, gaps.of(Gap::DeviceProcesses)), (Some(2), 1));
-        assert_eq!(doors.found.as_ref().map(|found| found.unreadable), Some(1));
+        assert_eq!(device_file_scan.found.as_ref().map(|found| found.unreadable), Some(1));
     }
 
     #[test]
-    fn somebody_who_is_listed_and_has_ended_is_looked_for_at_the_second_look() {
+    fn ended_listed_process_starts_a_scan_in_the_second_sample() {
         let home = procfs();
-        let mut doors = Doors::default();
+        let mut device_file_scan = DeviceFileScan::default();
         let gone: &[(u32, Seen)] = &[(9, Seen::Gone)];
         let other: &[(u32, Seen)] = &[(9, Seen::Hidden)];
         for (at, seen, searches) in
             [(100, gone, false), (105, other, false), (110, gone, false), (115, gone, true)]
         {
-            let _ = told(&mut doors, home.path(), (at, seen));
-            assert_eq!(doors.search.is_some(), searches, "at {at}");
+            let _ = count_found(&mut device_file_scan, home.path(), (at, seen));
+            assert_eq!(device_file_scan.search.is_some(), searches, "at {at}");
         }
     }
 
     #[test]
-    fn whoever_may_not_look_says_so() {
-        let (mut doors, mut rest) = (Doors::default(), Rest::default());
-        doors.leave(true, &mut rest);
+    fn scan_without_permission_is_a_gap() {
+        let (mut device_file_scan, mut rest) = (DeviceFileScan::default(), Rest::default());
+        device_file_scan.leave(true, &mut rest);
         assert_eq!((rest.device_processes, rest.gaps.of(Gap::DeviceProcesses)), (None, 1));
     }
 }
