@@ -181,8 +181,11 @@ fn unlisted_processes_are_counted_per_gpu() {
     assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "1")]), None, "it gave no list");
     let mut services = motley(1);
     if let Some(device_processes) = &mut services.device_processes {
-        for (device_process, uid) in
-            device_processes.processes.iter_mut().filter(|process| process.minors.contains(&0)).zip([0, 143, 1000])
+        for (device_process, uid) in device_processes
+            .processes
+            .iter_mut()
+            .filter(|process| process.minors.contains(&0))
+            .zip([0, 143, 1000])
         {
             (device_process.comm, device_process.uid) = ("nvidia-persiste".into(), Some(uid));
         }

@@ -129,7 +129,11 @@ mod tests {
     }
 
     /// The result at this many seconds since boot, in a sample with time for one process.
-    fn count_found(device_file_scan: &mut DeviceFileScan, home: &Path, (seconds, seen): (u64, &[(u32, Seen)])) -> (Option<usize>, Gaps) {
+    fn count_found(
+        device_file_scan: &mut DeviceFileScan,
+        home: &Path,
+        (seconds, seen): (u64, &[(u32, Seen)]),
+    ) -> (Option<usize>, Gaps) {
         let mut rest = Rest { processes: seen.iter().cloned().collect(), ..Rest::default() };
         let at = Moment { boot: Duration::from_secs(seconds), ..Moment::default() };
         let root = Directory::open(home).unwrap();
@@ -142,7 +146,8 @@ mod tests {
     fn scan_spans_several_samples_and_then_reports_running_processes() {
         let home = procfs();
         let mut device_file_scan = DeviceFileScan::default();
-        let counts = [100, 105, 110, 115].map(|at| count_found(&mut device_file_scan, home.path(), (at, &[])).0);
+        let counts =
+            [100, 105, 110, 115].map(|at| count_found(&mut device_file_scan, home.path(), (at, &[])).0);
         assert_eq!(counts, [None, None, Some(3), Some(3)]);
         fs::remove_dir_all(home.path().join("50")).unwrap();
         assert_eq!(count_found(&mut device_file_scan, home.path(), (120, &[])).0, Some(2), "one has ended");

@@ -81,7 +81,7 @@ impl Quotas {
         self.inside.retain(|key, _| by_start.get(&key.start_ticks).is_some_and(|keys| keys.contains(key)));
         let mut ties =
             Ties { quotas: self, node, own: own(node.root), by_start: &by_start, mapped: HashMap::new() };
-        let (mut ids, mut told) = (BTreeSet::new(), Vec::new());
+        let (mut ids, mut quotas) = (BTreeSet::new(), Vec::new());
         for place in found {
             if node.late() {
                 break;
@@ -90,15 +90,15 @@ impl Quotas {
             if let Some((id, quota)) = ties.quota(&place)
                 && id.is_none_or(|id| ids.insert(id))
             {
-                found.push(quota);
+                quotas.push(quota);
             }
         }
         whole &= !node.late();
         if !whole {
             gaps.count(Gap::Quotas);
         }
-        found.sort_unstable_by(|one: &Quota, other| one.name.cmp(&other.name));
-        Ok(Some(found))
+        quotas.sort_unstable_by(|one: &Quota, other| one.name.cmp(&other.name));
+        Ok(Some(quotas))
     }
 }
 

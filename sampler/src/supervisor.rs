@@ -34,8 +34,8 @@ pub struct Supervisor {
     hung: BTreeMap<u32, Pause>,
     /// A driver that could not be opened, or a worker that died.
     down: Option<(Fault, Pause)>,
-    /// A look at `/proc` hung: until this is over, workers leave command lines and environments alone.
     /// Reading `/proc` hung: until this has passed, workers skip command lines and environments.
+    plain: Option<Pause>,
     logged: Option<String>,
 }
 

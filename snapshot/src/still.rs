@@ -45,7 +45,8 @@ fn windows(processes: &BTreeMap<ProcessId, Process>, evidence: &Evidence<'_>) ->
     let busy = busy(processes, evidence.gpus);
     let still = |workload: &str| {
         let pair = before.get(workload).zip(now.get(workload));
-        !busy.contains(workload) && pair.is_some_and(|(before, now)| did_nothing(before, now, evidence.window))
+        !busy.contains(workload)
+            && pair.is_some_and(|(before, now)| did_nothing(before, now, evidence.window))
     };
     let windows = |id| previous.processes.get(&id).map_or(0, |before| before.still.saturating_add(1));
     left.iter().filter(|(_, workload)| still(workload)).map(|(id, _)| (*id, windows(*id))).collect()

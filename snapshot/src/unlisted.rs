@@ -45,7 +45,9 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceP
         (Some(ProcessId::Live(key)), Some(ticks)) => key.start_ticks == ticks,
         (other, _) => other.is_some(),
     };
-    let is_meant = |process: &&DeviceProcess| process.minors.contains(&minor) && !is_service(process) && !is_listed(process);
+    let is_meant = |process: &&DeviceProcess| {
+        process.minors.contains(&minor) && !is_service(process) && !is_listed(process)
+    };
     Some(device_processes.processes.iter().filter(is_meant).collect())
 }
 

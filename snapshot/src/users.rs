@@ -70,7 +70,9 @@ impl Seen<'_> {
             let held = if earlier.contains(&holder.process) {
                 window
             } else {
-                self.age(holder.process).filter(|age| *age <= window && before.lists_processes()).unwrap_or_default()
+                self.age(holder.process)
+                    .filter(|age| *age <= window && before.lists_processes())
+                    .unwrap_or_default()
             };
             let idle = holder.utilization.idle() == Some(true);
             let all = users.entry(user).or_insert(Use { held, idle });

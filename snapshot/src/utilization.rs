@@ -528,7 +528,11 @@ mod tests {
         assert_eq!(of(vec![sample(8, 150, 130)], 90), Utilization::Unknown(Why::Unattributed));
         let stranger = vec![sample(8, 150, 40), sample(99, 150, 50)];
         assert_eq!(of(stranger, 90), Utilization::Unknown(Why::Unattributed));
-        assert_eq!(of(vec![sample(99, 150, 1)], 1), ZERO, "a calm device is calm whatever the process samples say");
+        assert_eq!(
+            of(vec![sample(99, 150, 1)], 1),
+            ZERO,
+            "a calm device is calm whatever the process samples say"
+        );
     }
 
     #[test]

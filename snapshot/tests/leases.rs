@@ -148,11 +148,7 @@ fn idle_time_of_a_leased_gpu_grows_by_what_was_seen_idle() {
         let found = through(&intervals).expect("the pool answered last");
         assert_eq!((found.idle_ms, found.idle, found.since_ms), expected, "{name}");
     }
-    assert_eq!(
-        through(&[idle, (Device::Uses(0), Pool::Silent)]),
-        None,
-        "a previous value is not repeated"
-    );
+    assert_eq!(through(&[idle, (Device::Uses(0), Pool::Silent)]), None, "a previous value is not repeated");
 }
 
 #[test]

@@ -129,7 +129,12 @@ fn memory_of_quota_processes_is_summed() {
             vec![quota("q", vec![mine(10)]), quota("r", vec![place(Some(2), True, 1)])],
             vec![[30, 30], [5, 5]],
         ),
-        ("without a container only the process itself", &two[..], vec![quota("q", vec![other])], vec![[7, 7]]),
+        (
+            "without a container only the process itself",
+            &two[..],
+            vec![quota("q", vec![other])],
+            vec![[7, 7]],
+        ),
         ("no process", &two[..], vec![quota("q", vec![])], vec![[0, 0]]),
         (
             "a process without allocations may be anywhere",

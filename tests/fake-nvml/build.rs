@@ -1,4 +1,4 @@
-//! Names the library as the driver's own is named, so that whoever looks for the driver's finds ours.
+//! Gives the library the SONAME of the driver's, so that programs that load the driver's find ours.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

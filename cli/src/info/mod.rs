@@ -123,7 +123,8 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
         return Some((ours, Duration::ZERO));
     };
     let at = Moment { boot: Duration::from_millis(theirs.boot_ms), ..Moment::default() };
-    let device_processes = DeviceProcesses { at, processes: theirs.processes.clone(), unreadable: theirs.unreadable };
+    let device_processes =
+        DeviceProcesses { at, processes: theirs.processes.clone(), unreadable: theirs.unreadable };
     Some((device_processes, look::since_boot().saturating_sub(at.boot)))
 }
 

@@ -239,7 +239,7 @@ impl Report {
             let minor = snapshot.gpus.iter().find(|seen| seen.index == gpu.index).and_then(|seen| seen.minor);
             gpu.device_processes = minor.map(|minor| {
                 device_processes
-                    .who
+                    .processes
                     .iter()
                     .filter(|device_process| device_process.minors.contains(&minor))
                     .cloned()

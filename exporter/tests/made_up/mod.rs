@@ -186,7 +186,8 @@ pub(crate) fn motley(seq: u64) -> Sample {
     let lost = GpuSample::faulty(About::unnamed(3), Fault::Lost);
     let [parent, instance] = mig(seq);
     let mut sample = sample(seq, vec![busy, unknown, parent, instance, lost], motley_processes());
-    sample.device_processes = Some(DeviceProcesses { at: sample.at, processes: device_processes(), unreadable: 2 });
+    sample.device_processes =
+        Some(DeviceProcesses { at: sample.at, processes: device_processes(), unreadable: 2 });
     sample.sources.insert(Source::Proc, SourceState::down(Fault::NotPermitted));
     sample.gaps.count(Gap::Telemetry);
     sample.sources.insert(Source::Redis, SourceState::up(Duration::from_millis(1)));

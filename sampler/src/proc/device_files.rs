@@ -126,7 +126,9 @@ fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32
     let mut listed = listed(&directory.directory("fd").map_err(DescriptorError::Missing)?, until)?;
     if listed.count == 0 && has_threads_alone(directory) {
         let tasks = directory.directory("task").map_err(DescriptorError::Missing)?;
-        for thread in tasks.numbers().map_err(DescriptorError::Missing)?.into_iter().filter(|thread| *thread != pid) {
+        for thread in
+            tasks.numbers().map_err(DescriptorError::Missing)?.into_iter().filter(|thread| *thread != pid)
+        {
             if Instant::now() >= until {
                 return Err(DescriptorError::Late);
             }

@@ -11,7 +11,7 @@ use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, workload};
 use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
 use super::files::{Directory, Missing};
-use super::orphan::{OrphanTable, Member};
+use super::orphan::{Member, OrphanTable};
 use super::others::{Other, Others, Program};
 use super::threads;
 use crate::settings::{Claims, Commands, Mps, Settings};
@@ -291,7 +291,11 @@ impl Relations {
     }
 }
 
-fn relative((other, program): (Other, Program), workload: &Workload, ticks_per_second: f64) -> Option<Relative> {
+fn relative(
+    (other, program): (Other, Program),
+    workload: &Workload,
+    ticks_per_second: f64,
+) -> Option<Relative> {
     let seconds = |ticks| super::scan::seconds(ticks, ticks_per_second);
     Some(Relative {
         key: other.stat.key,

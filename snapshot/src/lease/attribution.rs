@@ -156,7 +156,11 @@ impl Held {
             // have taken the GPU in a subshell that has ended.
             Claim::Lease(_) | Claim::Nothing => {
                 let known = self.holder.is_some() && members.ancestors.is_some() && !self.is_compat();
-                if known && others == Some(true) && !members.contained { Truth::False } else { Truth::Unknown }
+                if known && others == Some(true) && !members.contained {
+                    Truth::False
+                } else {
+                    Truth::Unknown
+                }
             }
         }
     }
@@ -171,7 +175,9 @@ fn attribute_to_record<'a>(members: &Members<'_>, record: &'a Record) -> Attribu
     };
     match record.pid.filter(|pid| *pid > 1) {
         Some(pid) if members.line().any(|key| is_meant(key, pid)) => Attribution::Legacy(record),
-        _ => Attribution::Unknown("a client of GPU.py has the GPU, and its record does not show for which process"),
+        _ => Attribution::Unknown(
+            "a client of GPU.py has the GPU, and its record does not show for which process",
+        ),
     }
 }
 
@@ -308,7 +314,11 @@ mod tests {
             "of GPU.py's rules"
         );
         assert_eq!(changed(|pool| pool.held.clear()), Truth::Unknown, "no such lease is held");
-        assert_eq!(changed(|pool| pool.gpus[0].since_ms = 0), Truth::Unknown, "leased since the previous sample");
+        assert_eq!(
+            changed(|pool| pool.gpus[0].since_ms = 0),
+            Truth::Unknown,
+            "leased since the previous sample"
+        );
         assert_eq!(changed(|pool| pool.before_ms = None), Truth::Unknown, "the first sample");
         assert_eq!(changed(|pool| pool.gpus.clear()), Truth::Unknown, "a GPU that is not of the pool");
     }

@@ -20,8 +20,8 @@ pub(crate) fn attach() -> Answer {
         return Ok(());
     }
     let Ok(socket) = connect(&Places::of_environment().socket()) else { return Ok(()) };
-    let said = send(&socket, "client").and_then(|()| receive(&socket)).ok().flatten();
-    if !said.is_some_and(|said| said.starts_with("connected")) {
+    let reply = send(&socket, "client").and_then(|()| receive(&socket)).ok().flatten();
+    if !reply.is_some_and(|reply| reply.starts_with("connected")) {
         return Err(Code::MPS_CONNECTION_FAILED);
     }
     let _ = DAEMON.set(socket);

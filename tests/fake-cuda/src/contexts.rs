@@ -12,7 +12,7 @@ use crate::state::{self, Handle, State};
 #[derive(Clone, Copy)]
 pub(crate) struct Context {
     pub(crate) gpu: usize,
-    /// Made by the first version of the interface, whose addresses have 32 bits.
+    /// Created through the first version of the API, with 32-bit addresses.
     pub(crate) old: bool,
     uses: u32,
 }

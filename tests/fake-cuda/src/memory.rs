@@ -16,7 +16,7 @@ pub(crate) type Address = u64;
 /// Where addresses begin, and how far they are apart; none of them is behind another block's.
 const FIRST: Address = 0x0010_0000_0000_0000;
 const APART: u32 = 38;
-/// The same for the first version of the interface, whose addresses have 32 bits.
+/// The same for the first version of the API, with 32-bit addresses.
 const OLD: Address = 0x1000_0000;
 const OLD_APART: u32 = 16;
 

@@ -1,4 +1,4 @@
-//! The first version of the interface, whose sizes and addresses have 32 bits; only its own contexts have it.
+//! The first version of the API, with 32-bit sizes and addresses; only its own contexts have it.
 
 use std::ffi::c_uint;
 

@@ -67,7 +67,7 @@ fn from_pool(out: Out<Address>, bytes: usize, pool: Handle, order: Order) -> Ans
     let out = out.ok_or(Code::INVALID_VALUE)?;
     let pool = *state::lock().pools.get(&pool).ok_or(Code::INVALID_VALUE)?;
     if order.captured() {
-        // The graph owns it; it is nobody's before the graph runs.
+        // The graph owns it; it is not allocated before the graph runs.
         return put(Some(out), 0x7000_0000_0000);
     }
     let gpu = match pool.gpu {

@@ -1,4 +1,4 @@
-//! The third door: functions by name, version and flavour, at exactly the address that `dlsym` gives.
+//! The third entry point: functions by name, version and flags, at exactly the address that `dlsym` returns.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

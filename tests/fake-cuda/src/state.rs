@@ -51,7 +51,7 @@ pub(crate) fn lock() -> MutexGuard<'static, State> {
         match STATE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => state = new,
             Err(first) => {
-                // SAFETY: nobody else saw it.
+                // SAFETY: it was not shared.
                 drop(unsafe { Box::from_raw(new) });
                 state = first;
             }

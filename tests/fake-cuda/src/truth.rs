@@ -2,7 +2,7 @@
 //! a process held is free again once it is gone, as with a real driver.
 #![expect(
     clippy::disallowed_methods,
-    reason = "reads and writes the file of the truth, and asks /proc who lives"
+    reason = "reads and writes the file of the truth, and checks in /proc which processes run"
 )]
 #![expect(clippy::panic, reason = "a test that asks for a truth that cannot be kept fails")]
 

@@ -11,7 +11,7 @@ use crate::state::{Is, State};
 /// The device that all clients are on.
 const DEVICE: &str = "GPU-cb1213a3-d6a4-be7f";
 
-/// Answers a command of somebody's.
+/// Answers a command of a user.
 pub(crate) fn answer(state: &mut State, command: &str, uid: u32) -> io::Result<String> {
     state.log(&format!("Cmd:{command}"))?;
     let words: Vec<&str> = command.split_whitespace().collect();
@@ -40,8 +40,9 @@ pub(crate) fn answer(state: &mut State, command: &str, uid: u32) -> io::Result<S
         }
         "get_active_thread_percentage" => Ok(percentage(state, number(1))),
         "set_default_device_pinned_mem_limit" => {
-            let told = (words.get(1).copied().unwrap_or_default(), words.get(2).copied().unwrap_or_default());
-            state.limits.insert(told.0.to_owned(), told.1.to_owned());
+            let limit =
+                (words.get(1).copied().unwrap_or_default(), words.get(2).copied().unwrap_or_default());
+            state.limits.insert(limit.0.to_owned(), limit.1.to_owned());
             Ok(String::new())
         }
         "get_default_device_pinned_mem_limit" => {

@@ -21,7 +21,7 @@ use crate::state::{Is, Peer, State};
 /// What a daemon says once it listens.
 pub(crate) const READY: &str = "ready";
 
-/// Serves until it is told to quit.
+/// Serves until it receives quit.
 pub(crate) fn serve(places: &Places) -> io::Result<ExitCode> {
     let foreground = env::args().any(|word| word == "-f");
     places.make()?;
@@ -80,9 +80,9 @@ fn open(state: &State) -> io::Result<OwnedFd> {
 
 /// Waits for something to happen, and deals with all that has.
 fn step(state: &mut State, listener: &OwnedFd) -> io::Result<()> {
-    let (new, ended, said) = wait(state, listener)?;
-    // Places are good until somebody leaves.
-    for place in said {
+    let (new, ended, received) = wait(state, listener)?;
+    // Indexes are valid until a peer leaves.
+    for place in received {
         hear(state, place)?;
     }
     for pid in ended {
@@ -90,10 +90,10 @@ fn step(state: &mut State, listener: &OwnedFd) -> io::Result<()> {
     }
     leave(state)?;
     if new && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) {
-        let who = rustix::net::sockopt::socket_peercred(&socket)?;
-        let pid = u32::try_from(who.pid.as_raw_nonzero().get()).unwrap_or_default();
+        let credentials = rustix::net::sockopt::socket_peercred(&socket)?;
+        let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).unwrap_or_default();
         state.log("Accepting connection...")?;
-        state.peers.push(Peer { socket, pid, uid: who.uid.as_raw(), is: Is::New });
+        state.peers.push(Peer { socket, pid, uid: credentials.uid.as_raw(), is: Is::New });
     }
     if state.quitting {
         end_servers(state);
@@ -101,7 +101,7 @@ fn step(state: &mut State, listener: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Somebody new, servers that have ended, and places of peers that have said something.
+/// A new peer, servers that have ended, and indexes of peers with a message.
 fn wait(state: &State, listener: &OwnedFd) -> io::Result<(bool, Vec<u32>, Vec<usize>)> {
     let handles = state.servers.iter().map(|server| server.handle.as_fd());
     let peers = state.peers.iter().map(|peer| peer.socket.as_fd());
@@ -150,17 +150,17 @@ fn hear(state: &mut State, place: usize) -> io::Result<()> {
         peer.is = Is::Asker;
         state.log("NEW UI")?;
     }
-    let said = answer(state, &text, uid)?;
+    let received = answer(state, &text, uid)?;
     if state.quitting && state.server_failed {
         return gone(state, place);
     }
-    match state.peers.get(place).map(|peer| send(&peer.socket, &said)) {
+    match state.peers.get(place).map(|peer| send(&peer.socket, &received)) {
         Some(Err(_)) => gone(state, place),
         _ => Ok(()),
     }
 }
 
-/// Notes that somebody has gone.
+/// Handles a disconnected peer.
 fn gone(state: &mut State, place: usize) -> io::Result<()> {
     let Some(peer) = state.peers.get_mut(place) else { return Ok(()) };
     let (was, pid) = (peer.is, peer.pid);
@@ -186,7 +186,7 @@ fn gone(state: &mut State, place: usize) -> io::Result<()> {
     }
 }
 
-/// Lets those go who have gone; a server recovers when the last that its fault hit has.
+/// Removes disconnected clients; a server recovers when the last client of its fault is gone.
 fn leave(state: &mut State) -> io::Result<()> {
     state.peers.retain(|peer| peer.is != Is::Gone);
     let idle =
@@ -215,7 +215,7 @@ fn client(state: &mut State, place: usize, (pid, uid): (u32, u32)) -> io::Result
         ))?;
         (if state.quitting { None } else { state.start(uid)? }, false)
     };
-    let (is, said) = match server {
+    let (is, received) = match server {
         Some(_) if fault => (Is::Gone, "807".to_owned()),
         Some(server) => (Is::Client(server), format!("connected {server}")),
         None => (Is::Gone, "805".to_owned()),
@@ -225,7 +225,7 @@ fn client(state: &mut State, place: usize, (pid, uid): (u32, u32)) -> io::Result
         state.log_server(server, &format!("Client {{PID: {pid}, Context ID: 0}} connected"))?;
     }
     if let Some(peer) = state.peers.get_mut(place) {
-        let sent = send(&peer.socket, &said);
+        let sent = send(&peer.socket, &received);
         peer.is = if sent.is_ok() { is } else { Is::Gone };
     }
     Ok(())

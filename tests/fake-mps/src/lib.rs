@@ -10,7 +10,7 @@
 )]
 
 mod answers;
-mod asker;
+mod client;
 mod daemon;
 mod places;
 mod sockets;
@@ -36,13 +36,13 @@ pub fn control() -> io::Result<ExitCode> {
     let has = |flag: &str| words.iter().any(|word| word == flag);
     let places = Places::of_environment();
     match (has("-d"), has("-f")) {
-        (false, false) => asker::query(&places),
+        (false, false) => client::query(&places),
         (true, _) if env::var_os(FORKED).is_none() => background(&words),
         _ => daemon::serve(&places),
     }
 }
 
-/// Starts the daemon in a session of its own and waits for its first word.
+/// Starts the daemon in a session of its own and waits until it is ready.
 fn background(words: &[String]) -> io::Result<ExitCode> {
     let mut command = Command::new(env::current_exe()?);
     command.arg0("nvidia-cuda-mps-control").args(words).env(FORKED, "1").current_dir("/");

@@ -15,7 +15,7 @@ const MOST: usize = 64 << 10;
 /// Connects to a daemon.
 ///
 /// # Errors
-/// Where nobody listens.
+/// If no process listens.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = new()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;

@@ -1,4 +1,4 @@
-//! What a daemon knows: servers, who is connected, and what was set.
+//! The state of a daemon: servers, connected peers, settings.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,13 +26,13 @@ impl Server {
         self.child.id()
     }
 
-    /// Tells it to end; it is our child, so the pid is its own.
+    /// Signals it; it is our child, so the pid cannot have been reused.
     pub(crate) fn end(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.handle, signal);
     }
 }
 
-/// Somebody who is connected.
+/// A connected peer.
 pub(crate) struct Peer {
     pub(crate) socket: OwnedFd,
     pub(crate) pid: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Peer {
 /// What a peer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Is {
-    /// It has not said a word.
+    /// It has sent nothing yet.
     New,
     /// It asks.
     Asker,
@@ -63,7 +63,7 @@ pub(crate) struct State {
     pub(crate) limits: BTreeMap<String, String>,
     /// A server did not come up.
     pub(crate) server_failed: bool,
-    /// It was told to quit.
+    /// It received quit.
     pub(crate) quitting: bool,
     /// Servers are ended by force then.
     pub(crate) force_at: Option<Instant>,

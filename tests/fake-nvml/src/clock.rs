@@ -37,7 +37,7 @@ pub(crate) fn moment() -> Instant {
     Instant::now()
 }
 
-/// How often a call that waits looks at the scenario again.
+/// How often a waiting call reads the scenario again.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// As often as a call that waits for events: a real driver sleeps, so this must cost next to nothing.

@@ -51,7 +51,7 @@ impl<T> Room<T> {
         self.0.is_null()
     }
 
-    /// The caller's elements, `count` of which it said are there.
+    /// The caller's array of `count` elements.
     fn slots(&mut self, count: c_uint) -> &mut [MaybeUninit<T>] {
         if self.0.is_null() {
             return &mut [];
@@ -96,10 +96,10 @@ impl Room<c_char> {
 }
 
 impl Room<u8> {
-    /// Puts entries whose size only the scenario knows; the caller counted its room in entries.
+    /// Copies entries whose size depends on the scenario; the caller counted its room in entries.
     pub(crate) fn bytes(self, bytes: &[u8]) {
-        // SAFETY: the caller promised room for as many entries of the size that this driver has as we were told to
-        // put; a caller that believes in another size is what `entry_bytes` is there to find.
+        // SAFETY: the caller provided room for as many entries of this driver's size as are copied;
+        // a caller with another entry size is what `entry_bytes` is there to find.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
     }
 }
@@ -118,7 +118,7 @@ pub(crate) fn field<const SIZE: usize>(text: &str) -> [c_char; SIZE] {
     field
 }
 
-/// Exports calls on a device: C functions of these names whose first argument is its handle, behind the gate.
+/// Exports device functions: C functions of these names whose first argument is a device handle, behind the gate.
 macro_rules! device_calls {
     ($($name:ident($call:ident $(, $arg:ident: $type:ty)*) $act:block)*) => {
         $(

@@ -1,4 +1,4 @@
-//! Event sets: what happens on the devices registered with them, each thing told once to each set.
+//! Event sets: events of the devices registered with them, each delivered once to each set.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -32,10 +32,10 @@ const MOST_SETS: usize = 64;
 static PLACES: [Place; MOST_SETS] = [const { Place::NEW }; MOST_SETS];
 static SETS: Mutex<[Option<Set>; MOST_SETS]> = Mutex::new([const { None }; MOST_SETS]);
 
-/// The devices that a set is registered for, and how much of each one's list of errors it was told.
+/// The devices that a set is registered for, and how many of each device's errors it has received.
 #[derive(Default)]
 struct Set {
-    told: BTreeMap<u32, usize>,
+    delivered: BTreeMap<u32, usize>,
 }
 
 fn create() -> Result<Handle, Code> {
@@ -46,11 +46,11 @@ fn create() -> Result<Handle, Code> {
     Ok(place.handle())
 }
 
-/// Registers a device with a set; what a scenario lists already is still to be told.
+/// Registers a device with a set; errors that a scenario lists already are still to be delivered.
 pub(crate) fn register(handle: Handle, gpu: u32, kinds: c_ulonglong) -> Answer {
     with_slot(handle, |slot| {
         if kinds & XID != 0 {
-            slot.get_or_insert_default().told.entry(gpu).or_insert(0);
+            slot.get_or_insert_default().delivered.entry(gpu).or_insert(0);
         }
     })
 }
@@ -66,8 +66,8 @@ fn wait(set: Handle, timeout: c_uint) -> Result<EventData, Code> {
     let end = clock::moment() + Duration::from_millis(u64::from(timeout));
     loop {
         let machine = state::machine().ok_or(Code::UNKNOWN)?;
-        let untold = with_slot(set, |slot| slot.as_mut().map(|set| set.untold(&machine)))?;
-        if let Some(outcome) = untold.flatten() {
+        let undelivered = with_slot(set, |slot| slot.as_mut().map(|set| set.undelivered(&machine)))?;
+        if let Some(outcome) = undelivered.flatten() {
             return outcome;
         }
         if clock::moment() >= end {
@@ -78,15 +78,15 @@ fn wait(set: Handle, timeout: c_uint) -> Result<EventData, Code> {
 }
 
 impl Set {
-    /// The next error that was not told, or that a device is lost when there is no more to tell of any.
-    fn untold(&mut self, machine: &Machine) -> Option<Result<EventData, Code>> {
+    /// The next undelivered error, or that a device is lost when none is left.
+    fn undelivered(&mut self, machine: &Machine) -> Option<Result<EventData, Code>> {
         let mut lost = false;
-        for (index, told) in &mut self.told {
+        for (index, delivered) in &mut self.delivered {
             let Some(gpu) = machine.gpus.get(*index as usize) else { continue };
             let errors = &gpu.written.xid;
-            *told = errors.len().min(*told);
-            if let Some(xid) = errors.get(*told) {
-                *told += 1;
+            *delivered = errors.len().min(*delivered);
+            if let Some(xid) = errors.get(*delivered) {
+                *delivered += 1;
                 return Some(Ok(event(gpu, *xid)));
             }
             lost |= gpu.lost != Lost::Now(false);

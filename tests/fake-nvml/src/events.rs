@@ -6,7 +6,7 @@ use crate::code::Code;
 use crate::edge::{Handle, Out, device_calls, put};
 use crate::event_sets;
 
-/// Memory errors, performance state, Xid, clocks, MIG configuration; a scenario only ever tells of the third.
+/// Memory errors, performance state, Xid, clocks, MIG configuration; a scenario only has the third.
 const SUPPORTED: c_ulonglong = 1 | 2 | 4 | event_sets::XID | 16 | 256;
 
 device_calls! {

@@ -1,4 +1,4 @@
-//! The gate that every call passes: whether the driver has the function, whose faults apply, whom the handle names.
+//! The gate of every call: whether the driver has the function, which faults apply, which device the handle names.
 
 use std::ptr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Call<'machine> {
 }
 
 impl<'machine> Call<'machine> {
-    /// The device, for calls that make no sense for an instance.
+    /// The device, for calls that are invalid for an instance.
     pub(crate) fn gpu(&self) -> Result<&'machine Gpu, Code> {
         if self.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(self.whole) }
     }

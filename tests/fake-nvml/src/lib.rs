@@ -1,6 +1,6 @@
-//! A stand-in for NVIDIA's `libnvidia-ml.so.1` that acts out a scenario file; it is for tests and ships in nothing.
+//! A fake of NVIDIA's `libnvidia-ml.so.1` that follows a scenario file; for tests only, never shipped.
 //!
-//! A call passes the gate (is it exported, is the library initialized, whose faults apply) and then reads the
+//! A call passes the gate (is it exported, is the library initialized, which faults apply) and then reads the
 //! machine that the scenario file describes at that moment. `README.md` has the format of the file.
 #![allow(
     unsafe_code,

@@ -8,7 +8,7 @@ use crate::edge::{Handle, Out, Text, put};
 use crate::gate::{self, Target};
 use crate::machine::{Gpu, Machine};
 
-/// Exports look-ups: C functions of these names whose last argument is where the handle goes.
+/// Exports lookups: C functions of these names find last argument receives the handle.
 macro_rules! look_ups {
     ($($name:ident($machine:ident, $arg:ident: $type:ty) $find:block)*) => {
         $(
@@ -29,7 +29,7 @@ look_ups! {
     nvmlDeviceGetHandleByUUID(machine, uuid: Text) { by_uuid(machine, uuid.read()?) }
     nvmlDeviceGetHandleBySerial(machine, serial: Text) {
         let serial = serial.read()?;
-        whose(machine, |gpu| device::serial(gpu) == serial)
+        find(machine, |gpu| device::serial(gpu) == serial)
     }
     nvmlDeviceGetHandleByPciBusId(machine, bus_id: Text) { by_bus_id(machine, bus_id.read()?) }
     nvmlDeviceGetHandleByPciBusId_v2(machine, bus_id: Text) { by_bus_id(machine, bus_id.read()?) }
@@ -54,14 +54,14 @@ fn by_uuid(machine: &Machine, uuid: &str) -> Result<Target, Code> {
 
 /// Either form of the domain will do, in either case: `0000:17:00.0` and `00000000:17:00.0`.
 fn by_bus_id(machine: &Machine, bus_id: &str) -> Result<Target, Code> {
-    whose(machine, |gpu| {
+    find(machine, |gpu| {
         let full = device::bus_id(gpu);
         full.eq_ignore_ascii_case(bus_id)
             || full.get(4..).is_some_and(|short| short.eq_ignore_ascii_case(bus_id))
     })
 }
 
-fn whose(machine: &Machine, is_it: impl Fn(&Gpu) -> bool) -> Result<Target, Code> {
+fn find(machine: &Machine, is_it: impl Fn(&Gpu) -> bool) -> Result<Target, Code> {
     let gpu = machine.gpus.iter().find(|gpu| is_it(gpu)).ok_or(Code::NOT_FOUND)?;
     Ok(Target { gpu: gpu.index, instance: None })
 }

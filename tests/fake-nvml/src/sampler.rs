@@ -10,7 +10,7 @@ use crate::edge::{InOut, Out, Room, device_calls, put};
 use crate::gate::Call;
 use crate::machine::Activity;
 
-/// How many samples of processes a driver keeps, which is what it tells those who ask for the size, however many
+/// Number of process samples that a driver keeps, which is the size that it reports, however many
 /// processes there are.
 const PROCESS_RING: c_uint = 100;
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`

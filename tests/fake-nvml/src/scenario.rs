@@ -28,7 +28,7 @@ pub(crate) struct Scenario {
     pub(crate) ring: u32,
     /// The size of an entry in the `_v3` process lists: 16, 24, 32 or 40.
     pub(crate) entry_bytes: usize,
-    /// How long a look at the file is good for; 0us looks at every call.
+    /// How long a reading of the file is valid; 0us reads it at every call.
     pub(crate) recheck: Micros,
     /// Functions that this driver is too old to have.
     pub(crate) missing: Vec<String>,
@@ -90,7 +90,7 @@ pub(crate) struct Gpu {
     /// The device's instances; with this key, even empty, MIG is on.
     pub(crate) mig: Option<Vec<Instance>>,
     pub(crate) faults: Faults,
-    /// Errors that an event set registered for the device is told, each once, in this order.
+    /// Errors delivered to an event set registered for the device, each once, in this order.
     pub(crate) xid: Vec<u64>,
     pub(crate) accounting: Accounting,
 }
@@ -179,13 +179,13 @@ pub(crate) struct Ecc {
     pub(crate) uncorrected: u64,
 }
 
-/// Who may use the device.
+/// Which processes may use the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ComputeMode {
     /// Everybody.
     Default,
-    /// Nobody.
+    /// None.
     Prohibited,
     /// One process at a time.
     ExclusiveProcess,
@@ -201,7 +201,7 @@ pub(crate) struct Process {
     /// By how much the pid is higher on each further device of an entry that stands for several.
     #[serde(default)]
     pub(crate) pid_step: u32,
-    /// `null` is memory that the driver cannot tell.
+    /// `null` is memory that is not available.
     #[serde(default = "nothing")]
     pub(crate) used: Option<Bytes>,
     #[serde(default)]
@@ -268,7 +268,7 @@ impl<T: PartialEq> OneOrMore<T> {
     }
 }
 
-/// A part of a device that is a device to those who use it.
+/// A part of a device that appears as a device.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Instance {
@@ -316,7 +316,7 @@ pub(crate) struct Accounted {
     pub(crate) gpu: u32,
     #[serde(default)]
     pub(crate) memory: u32,
-    /// How long it ran; told as 0 while it is running, as the driver does.
+    /// Run time; 0 while it is running, as from the driver.
     #[serde(default)]
     pub(crate) time: Micros,
     #[serde(default)]

@@ -30,7 +30,7 @@ struct Scenario {
     machine: Option<Arc<Machine>>,
 }
 
-/// What a look at the file found; as long as it finds the same, the file is not read again.
+/// Metadata of the file at the last reading; while it is unchanged, the file is not read again.
 #[derive(PartialEq)]
 enum Seen {
     Missing,
@@ -40,7 +40,7 @@ enum Seen {
 /// The machine as the file describes it, or as it last described one; None where it never has.
 pub(crate) fn machine() -> Option<Arc<Machine>> {
     let mut scenario = SCENARIO.lock().unwrap_or_else(PoisonError::into_inner);
-    scenario.look();
+    scenario.reload();
     scenario.machine.clone()
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn is_initialized() -> bool {
 }
 
 impl Scenario {
-    fn look(&mut self) {
+    fn reload(&mut self) {
         let now = clock::moment();
         let patience = self.machine.as_ref().map_or(Duration::ZERO, |machine| machine.recheck);
         if self.looked.is_some_and(|looked| now.duration_since(looked) < patience) {
@@ -94,7 +94,7 @@ fn read(path: &OsStr) -> Result<Machine, String> {
     Machine::read(&text, crate::exports).map_err(|nonsense| nonsense.to_string())
 }
 
-/// Whoever loads a library by path cannot be told in another way; a closed stderr is no reason to end it.
+/// A program that loads a library has no other place for its errors; a closed stderr must not end it.
 fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "fake-nvml: {text}");
 }

@@ -1,5 +1,5 @@
-//! The stand-in's server: it is there, until it is told to end. Without a GPU it ends at once.
-#![expect(clippy::disallowed_methods, reason = "the daemon tells it by its environment")]
+//! The fake server: it runs until it is asked to end. Without a GPU it exits at once.
+#![expect(clippy::disallowed_methods, reason = "its settings are in its environment")]
 
 use std::process::ExitCode;
 

@@ -81,7 +81,7 @@ impl Wrong {
                 Code::named(error).ok_or_else(|| Nonsense(format!("faults: no error is called {error}")))?;
             wrong.errors.push((Which::read(name, exported)?, code));
         }
-        // What is said of a function goes before what is said of all.
+        // A fault of one function takes precedence over a fault of all.
         wrong.slow.sort_by_key(|(which, _)| which.is_all());
         wrong.errors.sort_by_key(|(which, _)| which.is_all());
         Ok(wrong)

@@ -29,7 +29,7 @@ pub(crate) struct Gpu {
     refused: AtomicU32,
 }
 
-/// A part of a device that is a device to those who use it.
+/// A part of a device that appears as a device.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) index: u32,
@@ -166,7 +166,7 @@ impl Memory {
 }
 
 impl Activity {
-    /// None where the process does nothing: the driver tells idleness by having no sample.
+    /// None if the process does nothing: the driver shows idleness by the absence of samples.
     fn of(process: &Process, pid: u32) -> Option<Self> {
         let Process { sm, memory, encoder, decoder, jpg, ofa, .. } = *process;
         let idle = [sm, memory, encoder, decoder, jpg, ofa].iter().all(|percent| *percent == 0);
@@ -174,8 +174,8 @@ impl Activity {
     }
 
     fn busiest(all: &[Self], written: &scenario::Utilization) -> Self {
-        let most = |said: Option<u32>, of: fn(&Self) -> u32| {
-            said.unwrap_or_else(|| all.iter().map(of).max().unwrap_or(0).min(100))
+        let most = |given: Option<u32>, of: fn(&Self) -> u32| {
+            given.unwrap_or_else(|| all.iter().map(of).max().unwrap_or(0).min(100))
         };
         Self {
             pid: 0,

@@ -1,4 +1,4 @@
-//! The lists of those who hold memory, with their entries laid out as the driver hands them over.
+//! The lists of processes with memory, with their entries in the driver's layout.
 
 use crate::abi::{NO_BYTES, NO_INSTANCE};
 use crate::scenario::{Garbage, Kind, Process};

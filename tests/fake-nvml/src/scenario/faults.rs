@@ -25,7 +25,7 @@ pub(crate) struct Faults {
     /// Functions, or `"*"` for all, and the error that they answer.
     pub(crate) errors: BTreeMap<String, String>,
     pub(crate) grow: Grow,
-    /// By how much a size that is told is too large, as if so many processes had ended since.
+    /// How much a reported size is too large, as if this many processes had exited since.
     pub(crate) shrink: u32,
     pub(crate) garbage: Garbage,
 }

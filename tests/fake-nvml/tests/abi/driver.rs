@@ -17,11 +17,11 @@ pub(crate) struct Driver {
     directory: TempDir,
 }
 
-/// The library reads the variable when it is initialized for the first time; nobody else may set it meanwhile.
+/// The library reads the variable at its first initialization; no other test may set it meanwhile.
 static VARIABLE: Mutex<()> = Mutex::new(());
 
 impl Driver {
-    /// A driver that has been initialized; it looks at its scenario at every call.
+    /// An initialized driver; it reads its scenario at every call.
     pub(crate) fn start(scenario: &str) -> Self {
         let directory = directory(scenario);
         let nvml = initialize(directory.path()).expect("the driver starts");

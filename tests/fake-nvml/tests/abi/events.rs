@@ -22,7 +22,7 @@ fn next(set: &EventSet<'_>) -> u64 {
 }
 
 #[test]
-fn each_error_is_told_once_to_each_set() {
+fn error_is_delivered_once_to_each_set() {
     let driver = Driver::start("gpus: [{xid: [13, 31]}]\n");
     let (one, other) = (watch(&driver), watch(&driver));
     assert_eq!((next(&one), next(&one)), (13, 31));

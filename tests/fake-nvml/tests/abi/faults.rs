@@ -84,7 +84,7 @@ fn an_old_driver_lacks_functions() {
 }
 
 #[test]
-fn memory_is_told_in_two_ways() {
+fn memory_has_two_versions() {
     let driver = Driver::start(
         "gpus: [{memory: {total: 100MiB, reserved: 10MiB, unaccounted: 5MiB}, processes: [{pid: 1, used: 20MiB}]}]\n",
     );
@@ -105,7 +105,7 @@ fn memory_is_told_in_two_ways() {
 }
 
 #[test]
-fn modes_are_told_and_cannot_be_set() {
+fn modes_are_read_only() {
     let driver = Driver::start("gpus: [{compute_mode: exclusive_process}]\n");
     let mut gpu = driver.gpu(0);
     assert_eq!(gpu.compute_mode().unwrap(), ComputeMode::ExclusiveProcess);

@@ -1,4 +1,4 @@
-//! How a driver starts and ends, and what becomes of a scenario that makes no sense.
+//! Initialization and shutdown of a driver, and invalid scenarios.
 
 use std::ffi::c_void;
 use std::fs;

@@ -43,7 +43,7 @@ fn a_process_on_each_of_several_devices_has_a_pid_on_each() {
 }
 
 #[test]
-fn too_little_room_is_told_how_much_is_needed() {
+fn insufficient_size_returns_the_needed_size() {
     let driver = Driver::start("gpus: [{processes: [{pid: 100, count: 3}]}]\n");
     let gpu = driver.gpu(0);
     for room in [0, 1, 2] {
@@ -59,7 +59,7 @@ fn too_little_room_is_told_how_much_is_needed() {
 }
 
 #[test]
-fn a_list_that_grows_outruns_who_asks_for_its_size() {
+fn growing_list_exceeds_the_reported_size() {
     let driver = Driver::start("gpus: [{processes: [{pid: 100, count: 3}], faults: {grow: 6}}]\n");
     let gpu = driver.gpu(0);
     assert!(gpu.running_compute_processes().is_err(), "five more than were counted are too few");

@@ -1,5 +1,5 @@
-//! The built library, loaded by path and walked through `nvml-wrapper`: what a scenario says is what a client sees.
-#![allow(unsafe_code, reason = "the library is called as C calls it, and is told its scenario by a variable")]
+//! The built library, loaded by path and used through `nvml-wrapper`: a client sees what the scenario contains.
+#![allow(unsafe_code, reason = "the library is called as C calls it, and reads its scenario from a variable")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(
     clippy::disallowed_methods,

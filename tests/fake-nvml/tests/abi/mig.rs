@@ -1,4 +1,4 @@
-//! Devices in instances: sparse indexes, ids, whose processes are whose, and what cannot be asked of them.
+//! MIG: sparse indexes, ids, the processes of instances, and what instances do not support.
 
 use std::ffi::c_uint;
 
@@ -65,7 +65,7 @@ fn the_device_lists_the_processes_of_all_its_instances() {
 }
 
 #[test]
-fn nobody_can_say_how_busy_a_split_device_is() {
+fn utilization_of_a_mig_device_is_not_supported() {
     let driver = Driver::start(SPLIT);
     let whole = driver.gpu(0);
     for device in [whole.mig_device_by_index(0).unwrap(), whole] {

@@ -1,4 +1,4 @@
-//! What the driver remembers: idleness is absence, stamps are steps, and only what is newer than seen is told.
+//! Samples of the driver: idleness is absence, timestamps are steps, and only newer samples are returned.
 
 use std::ffi::c_uint;
 
@@ -25,7 +25,7 @@ fn idleness_is_absence() {
 }
 
 #[test]
-fn only_what_is_newer_than_seen_is_told() {
+fn only_newer_samples_are_returned() {
     let driver = Driver::start(&format!("{STILL}{BUSY}"));
     let gpu = driver.gpu(0);
     let all = gpu.process_utilization_stats(0).unwrap();
@@ -49,7 +49,7 @@ fn a_second_question_within_a_period_has_the_same_answer() {
 }
 
 #[test]
-fn who_asks_for_the_size_is_told_that_of_the_ring() {
+fn reported_size_is_that_of_the_ring() {
     let driver = Driver::start("gpus: [{}]\n");
     let query = driver.nvml.lib().nvmlDeviceGetProcessUtilization.as_ref().unwrap();
     let mut count: c_uint = 0;
@@ -94,7 +94,7 @@ fn the_device_has_samples_even_when_idle() {
 }
 
 #[test]
-fn the_device_tells_only_newer_samples_too() {
+fn device_returns_only_newer_samples_too() {
     let driver = Driver::start(&format!("{STILL}gpus: [{{}}]\n"));
     let gpu = driver.gpu(0);
     let newest = gpu.samples(Sampling::GpuUtilization, 0).unwrap().last().unwrap().timestamp;

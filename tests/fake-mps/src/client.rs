@@ -1,4 +1,4 @@
-//! Somebody who asks: commands on standard input, answers on standard output, one after the other.
+//! The control client: commands on standard input, replies on standard output, one after the other.
 
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
