@@ -68,9 +68,9 @@ impl Members<'_> {
 fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
     let node = |person: &ProcessInfo| Node::new(&person.stat, Home::of(&person.place));
     let nodes: BTreeMap<u32, Node> = table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
-    let look = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
+    let lookup = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
     let belongs = |pid: &u32| {
-        let workload = nodes.get(pid).and_then(|node| workload::workload(node, look));
+        let workload = nodes.get(pid).and_then(|node| workload::workload(node, lookup));
         workload.is_some_and(|workload| workload.to_string() == name)
     };
     table.people.iter().filter(|(pid, _)| belongs(pid)).map(|(_, person)| person).collect()

@@ -72,7 +72,7 @@ bailiff_snapshot::label_values! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// No process listens on the socket, or there is none: `bailiff-exporter` is not running, or without `--stream`.
-    NobodyListens = "nobody_listens",
+    NoListener = "nobody_listens",
     /// The socket may be anybody's: it is not of root, of our own user or of one of `--stream.user`; another user listens
     /// on it; or anybody may put one into its directory. The log says which.
     Distrusted = "distrusted",
@@ -88,7 +88,7 @@ impl StreamError {
     #[must_use]
     pub const fn reason(&self) -> Reason {
         match self {
-            Self::NoListener(_) => Reason::NobodyListens,
+            Self::NoListener(_) => Reason::NoListener,
             Self::Distrusted(_) => Reason::Distrusted,
             Self::Ended(_) => Reason::Ended,
             Self::Silent(_) => Reason::NoAnswer,

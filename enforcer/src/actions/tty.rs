@@ -16,7 +16,7 @@ pub(super) enum TtyError {
     #[error("the owner is not known")]
     NoOwner,
     #[error("there is no terminal of the owner's that takes messages")]
-    Nobody,
+    NoTerminal,
     #[error("the terminal takes nothing now: {0}")]
     Full(Errno),
 }
@@ -29,12 +29,12 @@ pub(super) fn notify(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(
         text.push_str(&plain(line));
         text.push_str("\r\n");
     }
-    let mut sent = Err(TtyError::Nobody);
+    let mut sent = Err(TtyError::NoTerminal);
     for (directory, prefix) in [(dev.join("pts"), ""), (dev.to_owned(), "tty")] {
         for name in terminals(&directory, prefix, uid).unwrap_or_default() {
             match write(&directory, &name, uid, text.as_bytes()) {
                 Ok(()) => sent = Ok(()),
-                Err(error) if sent == Err(TtyError::Nobody) => sent = Err(TtyError::Full(error)),
+                Err(error) if sent == Err(TtyError::NoTerminal) => sent = Err(TtyError::Full(error)),
                 Err(_) => {}
             }
         }

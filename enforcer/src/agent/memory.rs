@@ -55,7 +55,7 @@ impl Memory {
     }
 
     /// A reading of the pool at this moment.
-    pub(super) fn look(&mut self, at: Duration, audit: &Audit) {
+    pub(super) fn read_pool(&mut self, at: Duration, audit: &Audit) {
         if self.last_read.is_none_or(|last_read| at.saturating_sub(last_read) > LONGEST_GAP) {
             self.nowhere.clear();
         }
@@ -166,22 +166,22 @@ mod tests {
         ];
         for place in places {
             let mut memory = Memory::default();
-            memory.look(at(1), &nowhere);
-            memory.look(at(4), &nowhere);
+            memory.read_pool(at(1), &nowhere);
+            memory.read_pool(at(4), &nowhere);
             assert_eq!(memory.nowhere("0"), Some(at(3)));
-            memory.look(at(5), &pool(&place));
+            memory.read_pool(at(5), &pool(&place));
             assert_eq!(memory.nowhere("0"), None, "{place}");
-            memory.look(
+            memory.read_pool(
                 at(5),
                 &pool(&json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "quarantine": "legacy_record:1"})),
             );
             assert_eq!(memory.nowhere("0"), Some(at(0)), "its record is there no more");
-            memory.look(at(6), &nowhere);
+            memory.read_pool(at(6), &nowhere);
             assert_eq!(memory.nowhere("0"), Some(at(1)));
         }
         let mut memory = Memory::default();
-        memory.look(at(1), &nowhere);
-        memory.look(at(7), &nowhere);
+        memory.read_pool(at(1), &nowhere);
+        memory.read_pool(at(7), &nowhere);
         assert_eq!(memory.nowhere("0"), Some(at(0)), "no reading for six seconds");
     }
 
@@ -192,7 +192,7 @@ mod tests {
         for (seconds, process, expected) in
             [(1, "7", 0), (4, "7", 3), (6, "8", 0), (8, "8", 2), (14, "8", 0), (16, "8", 2)]
         {
-            memory.look(at(seconds), &none);
+            memory.read_pool(at(seconds), &none);
             assert_eq!(memory.ended("0", process), at(expected), "{process} at {seconds}");
         }
     }
@@ -202,12 +202,12 @@ mod tests {
         let withheld =
             |why: &str| pool(&json!({"id": "0", "idle": 0, "pot": 0, "bar": 0, "quarantine": why}));
         let mut memory = Memory::default();
-        memory.look(at(7), &withheld("busy:1"));
+        memory.read_pool(at(7), &withheld("busy:1"));
         see(&mut memory, 5, On::Unused);
         assert!(!memory.seen_since_withheld("0"));
         see(&mut memory, 10, On::Unused);
         assert!(memory.seen_since_withheld("0"));
-        memory.look(at(11), &withheld("busy:2"));
+        memory.read_pool(at(11), &withheld("busy:2"));
         assert!(!memory.seen_since_withheld("0"), "it was withheld again");
     }
 }

@@ -102,7 +102,7 @@ struct Reconciler<'a> {
 }
 
 /// What one pass over the pool uses.
-struct Look<'a> {
+struct Pass<'a> {
     audit: &'a Pooled,
     evidence: Option<Evidence<'a>>,
     leases: &'a Leases,
@@ -126,7 +126,7 @@ impl Reconciler<'_> {
             None => open(leases).map(|pool| (Arc::clone(leases), pool)),
         };
         let outcome = linked.and_then(|(leases, mut pool)| {
-            let judged = self.look(&leases, &mut pool, &orders);
+            let judged = self.pass(&leases, &mut pool, &orders);
             if judged.is_ok() {
                 self.link = Some((leases, pool));
             }
@@ -166,14 +166,14 @@ impl Reconciler<'_> {
         self.unreported.clear();
     }
 
-    fn look(&mut self, leases: &Leases, pool: &mut Pool, orders: &Orders) -> Result<Vec<Judged>, LeaseError> {
+    fn pass(&mut self, leases: &Leases, pool: &mut Pool, orders: &Orders) -> Result<Vec<Judged>, LeaseError> {
         let acts = orders.acts && leases.reap;
         if acts {
             pool.register_agent(&self.local_host, WORD)?;
         }
         let audit = pool.audit()?;
         let now = clock::since_boot();
-        self.memory.look(now, &audit);
+        self.memory.read_pool(now, &audit);
         let view = self.shared.mailbox().view.clone();
         let fresh = view.as_deref().filter(|view| {
             view.trusted() && now.saturating_sub(view.boot()) <= view.interval() * STALE_INTERVALS
@@ -183,13 +183,13 @@ impl Reconciler<'_> {
             let on = audit.gpus.iter().map(|gpu| (gpu.id.clone(), evidence.on(gpu)));
             self.memory.see((evidence.view.boot(), evidence.view.interval()), on);
         }
-        let look = Look { audit: &audit, evidence, leases, local: self.is_local(pool, &audit) };
+        let pass = Pass { audit: &audit, evidence, leases, local: self.is_local(pool, &audit) };
         let mut actor = LeaseExecutor { pool, log: self.log, policy: &orders.policy, events: self.events };
-        self.holders(&look, &mut actor, (acts, orders.acts))?;
+        self.holders(&pass, &mut actor, (acts, orders.acts))?;
         if acts {
-            self.clear(&look, &mut actor)?;
+            self.clear(&pass, &mut actor)?;
         }
-        self.records(&look, &mut actor, acts)
+        self.records(&pass, &mut actor, acts)
     }
 
     /// Whether no other host is known, and the server is on this one.
@@ -203,12 +203,12 @@ impl Reconciler<'_> {
     /// Checks the holders; frees the leases of ended ones, and renews for those that cannot.
     fn holders(
         &mut self,
-        look: &Look<'_>,
+        pass: &Pass<'_>,
         actor: &mut LeaseExecutor<'_>,
         (frees, acts): (bool, bool),
     ) -> Result<(), LeaseError> {
-        let audit = look.audit;
-        let looked: Vec<(&Lease, Life, Option<ProcessKey>)> = audit
+        let audit = pass.audit;
+        let checked: Vec<(&Lease, Life, Option<ProcessKey>)> = audit
             .leases
             .iter()
             .map(|lease| {
@@ -225,12 +225,13 @@ impl Reconciler<'_> {
                 (lease, life, process)
             })
             .collect();
-        let living = looked.iter().filter_map(|(lease, _, process)| Some((lease.lease.clone(), (*process)?)));
+        let living =
+            checked.iter().filter_map(|(lease, _, process)| Some((lease.lease.clone(), (*process)?)));
         self.living = living.collect();
         self.handles = self.living.values().take(MOST_HANDLES).filter_map(|process| held(*process)).collect();
-        late(&looked, look, actor, (frees, acts))?;
+        late(&checked, pass, actor, (frees, acts))?;
         let dead: Vec<&Lease> =
-            looked.iter().filter(|(_, life, _)| *life == Life::Dead).map(|(lease, _, _)| *lease).collect();
+            checked.iter().filter(|(_, life, _)| *life == Life::Dead).map(|(lease, _, _)| *lease).collect();
         if dead.is_empty() || !frees {
             return Ok(());
         }
@@ -238,7 +239,7 @@ impl Reconciler<'_> {
         for lease in dead.into_iter().filter(|lease| self.local_host.life(lease) == Life::Dead) {
             actor.end(
                 (LeaseAction::ReapDead, lease),
-                &look.busy(lease),
+                &pass.busy(lease),
                 "its holder and all processes that it started have ended",
             )?;
         }
@@ -246,11 +247,11 @@ impl Reconciler<'_> {
     }
 
     /// Puts back what is quiet.
-    fn clear(&self, look: &Look<'_>, actor: &mut LeaseExecutor<'_>) -> Result<(), LeaseError> {
-        for gpu in &look.audit.gpus {
+    fn clear(&self, pass: &Pass<'_>, actor: &mut LeaseExecutor<'_>) -> Result<(), LeaseError> {
+        for gpu in &pass.audit.gpus {
             let busy = gpu.quarantine.as_deref().filter(|why| why.starts_with("busy:"));
             if let Some(why) = busy
-                && look.on(gpu) == On::Unused
+                && pass.on(gpu) == On::Unused
                 && self.memory.seen_since_withheld(&gpu.id)
             {
                 actor.clear(gpu, why)?;
@@ -262,35 +263,35 @@ impl Reconciler<'_> {
     /// Judges what clients of GPU.py have, and what is nowhere.
     fn records(
         &mut self,
-        look: &Look<'_>,
+        pass: &Pass<'_>,
         actor: &mut LeaseExecutor<'_>,
         acts: bool,
     ) -> Result<Vec<Judged>, LeaseError> {
-        let limits = Limits { idle: look.leases.legacy_idle_grace, nowhere: look.leases.lost_after };
+        let limits = Limits { idle: pass.leases.legacy_idle_grace, nowhere: pass.leases.lost_after };
         let mut judged = Vec::new();
-        for gpu in &look.audit.gpus {
-            let Some(taken) = self.taken(look, gpu, (actor, acts))? else { continue };
-            let usage = match self.memory.usage(&gpu.id, look.on(gpu)) {
-                Use::Quiet(_) if taken.has_ended() && self.is_open(look, gpu, &taken) => Use::Open,
+        for gpu in &pass.audit.gpus {
+            let Some(taken) = self.taken(pass, gpu, (actor, acts))? else { continue };
+            let usage = match self.memory.usage(&gpu.id, pass.on(gpu)) {
+                Use::Quiet(_) if taken.has_ended() && self.is_open(pass, gpu, &taken) => Use::Open,
                 usage => usage,
             };
             let case = Case {
                 taker: taken.by,
                 usage,
-                single_host: look.is_local_host(gpu),
+                single_host: pass.is_local_host(gpu),
                 host_namespace: self.host_namespace,
             };
             let judgement = evaluate(&case, &limits);
             judged.push(Judged::new(&gpu.id, judgement, clock::since_boot()));
             if acts {
-                act(judgement, (gpu, look.audit), actor)?;
+                act(judgement, (gpu, pass.audit), actor)?;
             }
         }
         Ok(judged)
     }
 }
 
-impl Look<'_> {
+impl Pass<'_> {
     fn on(&self, gpu: &Gpu) -> On {
         self.evidence.as_ref().map_or(On::Unknown, |evidence| evidence.on(gpu))
     }
@@ -334,13 +335,13 @@ fn held(process: ProcessKey) -> Option<Handle> {
 
 /// Renews leases of running holders that cannot renew, and ends unrenewed leases of holders unknown to this node.
 fn late(
-    looked: &[(&Lease, Life, Option<ProcessKey>)],
-    look: &Look<'_>,
+    checked: &[(&Lease, Life, Option<ProcessKey>)],
+    pass: &Pass<'_>,
     actor: &mut LeaseExecutor<'_>,
     (frees, acts): (bool, bool),
 ) -> Result<(), LeaseError> {
-    let late: Vec<&str> = look.audit.late().map(|lease| lease.lease.as_str()).collect();
-    for (lease, life, _) in looked.iter().filter(|(lease, ..)| late.contains(&lease.lease.as_str())) {
+    let late: Vec<&str> = pass.audit.late().map(|lease| lease.lease.as_str()).collect();
+    for (lease, life, _) in checked.iter().filter(|(lease, ..)| late.contains(&lease.lease.as_str())) {
         let why = match life {
             Life::Alive if lease.is_acknowledged() => {
                 if acts {
@@ -349,12 +350,12 @@ fn late(
                 continue;
             }
             Life::Alive if lease.state == "held" => "the holder did not confirm it",
-            Life::Elsewhere if !look.audit.has_agent(lease) => "it was not renewed in time",
+            Life::Elsewhere if !pass.audit.has_agent(lease) => "it was not renewed in time",
             Life::Timed => "its time is over",
             _ => continue,
         };
         if frees {
-            actor.end((LeaseAction::ReapLate, lease), &look.busy(lease), why)?;
+            actor.end((LeaseAction::ReapLate, lease), &pass.busy(lease), why)?;
         }
     }
     Ok(())

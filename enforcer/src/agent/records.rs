@@ -57,7 +57,7 @@ fn watch(
             Some(gpus) => {
                 silent = 0;
                 for gpu in gpus {
-                    look(&gpu, (&mut changes, &mut fresh), (shared, orders.acts), local_host)?;
+                    examine(&gpu, (&mut changes, &mut fresh), (shared, orders.acts), local_host)?;
                 }
             }
         }
@@ -65,7 +65,7 @@ fn watch(
     Ok(())
 }
 
-fn look(
+fn examine(
     gpu: &str,
     (changes, fresh): (&mut Changes, &mut HashMap<String, WriterEvidence>),
     (shared, keeps): (&Shared, bool),

@@ -173,7 +173,7 @@ impl RuleEvaluator {
             let what = match due {
                 Due::Now(action) => {
                     progress.took(action);
-                    Some(told(action))
+                    Some(verdict_of(action))
                 }
                 Due::Destructive => {
                     let Match { owner, subject, .. } = matched;
@@ -374,7 +374,7 @@ impl RuleEvaluator {
 }
 
 /// What a harmless step is as a finding.
-pub(crate) fn told(action: &Action) -> What {
+pub(crate) fn verdict_of(action: &Action) -> What {
     match action {
         Action::Flag(severity) => What::Flag(*severity),
         Action::Notify(channels) => What::Notify(channels.clone()),

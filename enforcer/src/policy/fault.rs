@@ -158,7 +158,7 @@ impl Faults {
         self.kept.iter()
     }
 
-    /// As a compiler shows them: message, place, excerpt and the way out; then how many there are.
+    /// As a compiler shows them: message, place, excerpt and the fix; then how many there are.
     #[must_use]
     pub fn render(&self, style: FaultStyle) -> String {
         let renderer = match style {
@@ -215,7 +215,7 @@ impl Faults {
         format!("{}: {}{hidden}", self.name, counts.join(", "))
     }
 
-    /// Each in one line, for logs and HTTP: `rules.yaml:4:31: error: what is wrong; the way out`.
+    /// Each in one line, for logs and HTTP: `rules.yaml:4:31: error: what is wrong; the fix`.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.kept.iter().map(|fault| {
             let help = fault.help.as_deref().map(|help| format!("; {help}")).unwrap_or_default();

@@ -67,7 +67,7 @@ fn names(table: &Table) -> String {
     if names.is_empty() { "no keys, `{}`".to_owned() } else { names.join(", ") }
 }
 
-/// A key that nobody asked for, and which one may have been meant.
+/// An unknown key, with the key that was probably meant.
 pub(super) fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
     match nearest(&entry.name, known) {

@@ -1,5 +1,5 @@
-//! Every key of a file but those of an ask: what it takes and what it is for. The reader and the schema for
-//! editors both go by these tables.
+//! Every key of a file except those of conditions: its form and its purpose. The reader and the schema for
+//! editors are both generated from these tables.
 
 use super::{Kind, Mode, Order, Severity};
 

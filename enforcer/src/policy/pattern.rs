@@ -33,7 +33,7 @@ fn regex(expression: &str) -> Result<Pattern, QuantityError> {
     let wrong = |error: regex::Error| {
         QuantityError {
         message: format!("not a regular expression: {}", reason(&error)),
-        help: "after `re:` stands an expression that must match the whole text; it is linear in time, so without look-around and back-references".to_owned(),
+        help: "after `re:` write an expression that matches the whole text; look-around and back-references are not supported, because matching takes linear time".to_owned(),
     }
     };
     build(expression).map_err(wrong)?;

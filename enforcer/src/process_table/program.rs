@@ -78,7 +78,7 @@ fn command(process: OwnedFd) -> Option<String> {
     let reader = std::thread::Builder::new().spawn(move || {
         let line = read(&process, "cmdline").ok().map(|line| redact::command(&line));
         WAITING.store(false, Ordering::Release);
-        // Whoever asked may have given up.
+        // The receiver may have given up.
         let _ = answer.send(line);
     });
     if reader.is_err() {

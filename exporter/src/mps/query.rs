@@ -31,7 +31,7 @@ impl Address<'_> {
         let process = self.daemon.process.pid;
         let reason = |error: &dyn std::fmt::Display| format!("{}: {error}", self.directory.display());
         match Listener::of(self.directory) {
-            Ok(who) if who.is(process, self.daemon.uid) => None,
+            Ok(peer) if peer.is(process, self.daemon.uid) => None,
             Ok(Listener { pid: Some(pid), uid }) => {
                 Some((MpsFault::Foreign, reason(&format_args!("process {pid} of user {uid} listens there"))))
             }

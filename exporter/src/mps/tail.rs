@@ -302,7 +302,7 @@ mod tests {
             log.write(line);
             assert_eq!(log.new_lines().0, [line.trim()]);
         }
-        // A replaced file is read anew, and a deleted file is not kept open.
+        // A replaced file is read from its beginning, and a deleted file is not kept open.
         fs::remove_file(log.path()).expect("it is there");
         assert_eq!(log.state(), MpsFile::Absent);
         assert!(log.tail.open.is_none());

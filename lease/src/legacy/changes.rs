@@ -44,7 +44,6 @@ impl Changes {
     ///
     /// # Errors
     /// If the connection broke: later changes are missed.
-    /// Where the connection broke: changes are missed from then on.
     pub fn next(&mut self, at_most: Duration, all: &[String]) -> Result<Option<Vec<String>>, LeaseError> {
         self.pool.map_error(self.pushes.set_read_timeout(Some(at_most)))?;
         match self.pushes.recv_response() {

@@ -97,7 +97,7 @@ fn checked(user: &str, hash: &Text) -> Result<(String, String), Wrong> {
     match HashParts::from_str(&hash.value) {
         Err(_) => wrong("it is no bcrypt hash; `htpasswd -nBC 10 NAME` makes one"),
         Ok(parts) if !COSTS.contains(&parts.get_cost()) => wrong(
-            "its cost is not from 4 to 14: more is seconds for each look; `htpasswd -nBC 10 NAME` makes one of 10",
+            "its cost is not between 4 and 14: higher costs take seconds per check; `htpasswd -nBC 10 NAME` uses 10",
         ),
         Ok(_) => Ok((user.to_owned(), hash.value.clone())),
     }

@@ -1,5 +1,5 @@
 //! The client against a script in the place of the daemon.
-#![expect(clippy::disallowed_methods, reason = "writes programs and looks for what they have left")]
+#![expect(clippy::disallowed_methods, reason = "writes programs and checks what they leave behind")]
 
 use std::fs;
 use std::io::Write;

@@ -246,7 +246,7 @@ impl Executors {
         until("a report", || {
             if seen.elapsed() > INTERVAL {
                 seen = Instant::now();
-                machine.look();
+                machine.sample();
                 self.see(machine);
             }
             self.reports.try_recv().ok()
@@ -281,7 +281,7 @@ impl Machine {
     }
 
     /// Processes that have ended leave the list.
-    fn look(&mut self) {
+    fn sample(&mut self) {
         if self.stuck {
             return;
         }

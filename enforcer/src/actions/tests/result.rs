@@ -63,7 +63,7 @@ fn one_at_work_has_its_grace_once_more_and_no_more() {
         hands.see(&machine);
         hands.executor().act(terminate(of_process(&holder), SHORT)).unwrap();
         let report = until("a report", || {
-            machine.look();
+            machine.sample();
             for listed in &mut machine.holders {
                 listed.utilization = if io { 0 } else { 60 };
                 listed.io_bytes += if io { 2 * MIB } else { 0 };

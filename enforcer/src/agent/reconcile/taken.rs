@@ -8,7 +8,7 @@ use bailiff_lease::holder::Recorded;
 use bailiff_lease::legacy::{Found, Taker, WriterEvidence};
 use bailiff_lease::process::session_has_open;
 
-use super::{Look, Reconciler};
+use super::{Pass, Reconciler};
 use crate::actions::clock;
 use crate::agent::actions::{LeaseExecutor, owner};
 use crate::agent::memory::is_nowhere;
@@ -31,7 +31,7 @@ impl Reconciler<'_> {
     /// The process that took a GPU for a client of GPU.py; none of any other GPU.
     pub(super) fn taken(
         &mut self,
-        look: &Look<'_>,
+        pass: &Pass<'_>,
         gpu: &Gpu,
         (actor, keeps): (&mut LeaseExecutor<'_>, bool),
     ) -> Result<Option<Taken>, LeaseError> {
@@ -41,7 +41,7 @@ impl Reconciler<'_> {
         }
         let Some(record) = &gpu.record else { return Ok(None) };
         let process = format!("{} {}", record.pid, record.time);
-        Ok(match owner(look.audit, gpu) {
+        Ok(match owner(pass.audit, gpu) {
             // Before the client has confirmed the grant, the lease ends with the client, as any other does.
             Some(lease) if lease.get("mode") == Some("compat") && lease.get("known").is_some() => {
                 let by = match self.local_host.recorded(lease) {
@@ -50,7 +50,7 @@ impl Reconciler<'_> {
                     Recorded::Gone => Taker::Gone,
                     Recorded::Unknown => Taker::Unknown,
                 };
-                Some(Taken { by, session: number(lease, "session"), at_ms: look.granted(lease) })
+                Some(Taken { by, session: number(lease, "session"), at_ms: pass.granted(lease) })
             }
             None if record.lease.is_none() && gpu.owner.is_none() && gpu.idle + gpu.pot + gpu.bar == 0 => {
                 let witness = self.witness(gpu, record, (actor, keeps))?;
@@ -68,9 +68,9 @@ impl Reconciler<'_> {
     }
 
     /// Whether an older process of the session that took a GPU has its device open, or may have.
-    pub(super) fn is_open(&self, look: &Look<'_>, gpu: &Gpu, taken: &Taken) -> bool {
+    pub(super) fn is_open(&self, pass: &Pass<'_>, gpu: &Gpu, taken: &Taken) -> bool {
         let Some(session) = taken.session else { return false };
-        let minors = look.evidence.iter().flat_map(|evidence| evidence.minors(gpu));
+        let minors = pass.evidence.iter().flat_map(|evidence| evidence.minors(gpu));
         minors
             .map(|minor| PathBuf::from(format!("{}{minor}", self.devices)))
             .any(|device| session_has_open(session, taken.at_ms, &device).unwrap_or(true))
@@ -103,7 +103,7 @@ impl Reconciler<'_> {
     }
 }
 
-impl Look<'_> {
+impl Pass<'_> {
     /// When a lease was granted, in milliseconds since boot.
     fn granted(&self, lease: &Lease) -> u64 {
         let age = number(lease, "granted").map(|at| self.audit.now.saturating_sub(at)).unwrap_or_default();
