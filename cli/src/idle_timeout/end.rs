@@ -14,7 +14,7 @@ use super::flags::Kill;
 use super::log::Level;
 use super::session::Session;
 use crate::command::Event;
-use crate::tree;
+use crate::process_tree;
 
 /// Between two kills of a tree that goes on growing.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -52,14 +52,14 @@ impl Session<'_> {
         for (layer, pid) in
             layers.iter().enumerate().flat_map(|(layer, keys)| keys.iter().map(move |key| (layer, key.pid)))
         {
-            say(format!("layer {layer}: pid {pid}: '{}'", tree::command_line(pid)));
+            say(format!("layer {layer}: pid {pid}: '{}'", process_tree::command_line(pid)));
         }
         say("signalling started".to_owned());
         for (layer, keys) in layers.iter().enumerate().skip(1).rev() {
             for key in keys {
                 // Without a space, as the original has it.
                 say(format!("send signal {}to pid {} in layer {layer}", signal.as_raw(), key.pid));
-                tree::signal(*key, signal);
+                process_tree::signal(*key, signal);
             }
         }
         say("signaling ended".to_owned());
@@ -68,7 +68,7 @@ impl Session<'_> {
     /// The command, its children, theirs. Whom others left behind is in the layer of the command's children.
     fn layers(&self) -> Vec<Vec<ProcessKey>> {
         let child = self.child.as_raw_nonzero().get();
-        let below = self.family.below().unwrap_or_default();
+        let below = self.process_tree.below().unwrap_or_default();
         let is_child = |stat: &Stat| i32::try_from(stat.key.pid) == Ok(child);
         let mut layers: Vec<Vec<ProcessKey>> = Vec::new();
         for (depth, stat) in &below {
@@ -89,8 +89,8 @@ impl Session<'_> {
             }
             // Whoever is not our child ends without a word.
             match events.recv_timeout(left.min(AGAIN)) {
-                Ok(Event::Told(told)) => self.pass_on(told),
-                Ok(Event::ChildEnded | Event::Looked(_) | Event::Waited) | Err(_) => {}
+                Ok(Event::Signal(signal)) => self.pass_on(told),
+                Ok(Event::ChildEnded | Event::Sampled(_) | Event::Waited) | Err(_) => {}
             }
             self.reap();
         }
@@ -103,7 +103,7 @@ impl Session<'_> {
 
     fn left(&self) -> io::Result<Vec<ProcessKey>> {
         let lives = |stat: &Stat| !matches!(stat.state, State::Zombie | State::Dead);
-        let below = self.family.below()?.into_iter();
+        let below = self.process_tree.below()?.into_iter();
         Ok(below.filter(|(_, stat)| lives(stat)).map(|(_, stat)| stat.key).collect())
     }
 
@@ -115,7 +115,7 @@ impl Session<'_> {
                 let _ = kill_process(self.child, Signal::KILL);
             }
             if self.settings.kill == Kill::Tree {
-                self.family.signal(Signal::KILL);
+                self.process_tree.signal(Signal::KILL);
             }
             self.await_end(events, AGAIN);
         }

@@ -22,7 +22,7 @@ use settings::Settings;
 
 use crate::command::signals;
 use crate::exit;
-use crate::say::say;
+use crate::output::print_message;
 
 /// What it is called in its own words.
 const NAME: &str = "gpu_idle_timeout";
@@ -56,7 +56,7 @@ pub(crate) fn run(name: Name, flags: Flags) -> ExitCode {
     match session::run(&settings) {
         Ok(Ended::Code(code)) => code.into(),
         Ok(Ended::Signal(number)) => {
-            signals::die_of(number);
+            signals::terminate_by(number);
             u8::try_from(128 + number).unwrap_or(1).into()
         }
         Err(Failure::Stop(stop)) => tell(name, stop),
@@ -82,7 +82,7 @@ fn tell(name: Name, stop: Stop) -> ExitCode {
         }
         (Name::Command, Stop::NoDriver(why)) => exit::Failure::unavailable(why).tell(),
         (Name::Command, Stop::Usage(why) | Stop::Refused(why)) => {
-            say(format_args!("{}; bailiff idle-timeout --help tells more", why.trim_end_matches('.')));
+            print_message(format_args!("{}; bailiff idle-timeout --help tells more", why.trim_end_matches('.')));
             ExitCode::from(2)
         }
         (Name::Script, Stop::Usage(why)) => {

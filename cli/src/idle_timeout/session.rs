@@ -19,7 +19,7 @@ use crate::command::signals::{Signals, Told};
 use crate::command::start::start;
 use crate::command::{Event, pace};
 use crate::exit;
-use crate::tree::Family;
+use crate::process_tree::ProcessTree;
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(super) struct Session<'a> {
     pub(super) settings: &'a Settings,
     pub(super) log: Log,
     pub(super) child: Pid,
-    pub(super) family: Family,
+    pub(super) process_tree: ProcessTree,
     pub(super) status: Option<ExitStatus>,
     before: Option<Snapshot>,
     watch: Watch,
@@ -71,9 +71,9 @@ struct Said {
 
 /// Runs a command and watches it.
 pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
-    let mut family = Family::look();
+    let mut process_tree = ProcessTree::look();
     let launcher = Launcher::start(&settings.sampler)?;
-    let signals = Signals::keep()?;
+    let signals = Signals::block()?;
     let mut supervisor = Supervisor::new(launcher, settings.sampler.clone());
     let first = supervisor.look(1).map(|sample| Snapshot::between(None, sample));
     let fault = first.as_ref().and_then(fault);
@@ -82,20 +82,20 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
         let library = library.unwrap_or_else(|| "libnvidia-ml.so.1".to_owned());
         return Err(Failure::Stop(Stop::NoDriver(format!("Unable to locate '{library}'"))));
     }
-    family.set_apart()?;
-    if let Some(number) = signals.waiting()? {
+    process_tree.set_apart()?;
+    if let Some(number) = signals.pending()? {
         return Ok(Ended::Signal(number));
     }
     let child = start(&settings.command, std::env::vars_os(), signals.mask()).map_err(|error| {
         let program = settings.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
         Failure::Start(exit::Failure::start(&program, &error))
     })?;
-    family.begin(child);
+    process_tree.begin(child);
     let mut session = Session {
         settings,
         log: Log { debug: settings.debug },
         child,
-        family,
+        process_tree,
         status: None,
         before: first,
         watch: Watch::new(settings.rule),
@@ -137,8 +137,8 @@ impl Session<'_> {
         loop {
             match events.recv() {
                 Ok(Event::ChildEnded | Event::Waited) => {}
-                Ok(Event::Told(told)) => self.pass_on(told),
-                Ok(Event::Looked(Some(sample))) => {
+                Ok(Event::Signal(signal)) => self.pass_on(told),
+                Ok(Event::Sampled(Some(sample))) => {
                     // Who has ended by itself is not ended by us.
                     self.reap();
                     if self.status.is_none() && self.see(*sample) {
@@ -146,7 +146,7 @@ impl Session<'_> {
                         return Ended::Code(1);
                     }
                 }
-                Ok(Event::Looked(None)) => {
+                Ok(Event::Sampled(None)) => {
                     self.log
                         .remark(Level::Warning, "the watch has ended, and the command goes on without it");
                 }
@@ -194,7 +194,7 @@ impl Session<'_> {
     /// Takes a look; true where the command is to be ended.
     fn see(&mut self, sample: Sample) -> bool {
         // A look without those is one that was missed.
-        let Ok(below) = self.family.below() else { return false };
+        let Ok(below) = self.process_tree.below() else { return false };
         let now = Snapshot::between(self.before.as_ref(), sample);
         self.tell_fault(fault(&now));
         self.looks = (self.looks + 1) % self.settings.looks;

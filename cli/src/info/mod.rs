@@ -28,7 +28,7 @@ use rustix::process::geteuid;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::say::print;
+use crate::output::print_stdout;
 use crate::screen;
 use figures::Units;
 use flags::{Called, Info};
@@ -75,12 +75,12 @@ pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
     }
     let mut source = SnapshotSource::open(&flags.look)?;
     if flags.watch && !flags.json && io::stdout().is_terminal() {
-        print(CLEAR)?;
+        print_stdout(CLEAR)?;
     }
     loop {
         let seen = source.next()?;
         let report = report(flags, &seen)?;
-        let read = print(&shown(flags, before.as_ref(), &report)?)?;
+        let read = print_stdout(&shown(flags, before.as_ref(), &report)?)?;
         if flags.tag.is_some() {
             kept::keep(&report)?;
         }

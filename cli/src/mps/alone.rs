@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use crate::say::say;
+use crate::output::print_message;
 
 const DIRECTORY: &str = "/run/bailiff";
 const LOCK: &str = "/run/bailiff/mps.lock";
@@ -21,7 +21,7 @@ pub(super) fn lock() -> Option<File> {
     }
     let taken = take();
     if let Err(error) = &taken {
-        say(format_args!("{LOCK}: {error}; another start or stop at this time would go unnoticed"));
+        print_message(format_args!("{LOCK}: {error}; another start or stop at this time would go unnoticed"));
     }
     taken.ok()
 }
@@ -32,7 +32,7 @@ fn take() -> io::Result<File> {
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
     let lock = OpenOptions::new().write(true).create(true).mode(0o600).custom_flags(flags).open(LOCK)?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        say("another start or stop is under way, and comes first");
+        print_message("another start or stop is under way, and comes first");
         flock(&lock, FlockOperation::LockExclusive)?;
     }
     Ok(lock)

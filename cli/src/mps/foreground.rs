@@ -20,11 +20,11 @@ use super::{alone, show};
 use crate::command::Event;
 use crate::command::signals::Signals;
 use crate::exit::Failure;
-use crate::say::say;
+use crate::output::print_message;
 
 /// Starts the daemon and stays until it has ended. Others come after it answers, and before its GPUs are given back.
 pub(super) fn serve(plan: &Plan<'_>, held: Option<File>) -> Result<ExitCode, Failure> {
-    let signals = Signals::keep()?;
+    let signals = Signals::block()?;
     let (tell, told) = channel();
     signals.listen(tell)?;
     let changed = Changed::exclusive(&plan.flags.nvidia_smi, &plan.gpus)?;
@@ -67,12 +67,12 @@ fn run(
             return Ok(if well { Ended::Well } else { Ended::Badly(status.to_string()) });
         }
         match told.recv() {
-            Ok(Event::Told(told)) if !told.is_for_the_command() => {
+            Ok(Event::Signal(signal)) if !told.is_for_command() => {
                 asked = true;
                 if let Err(error) = plan.control.query(Question::Quit(None))
                     && child.try_wait()?.is_none()
                 {
-                    say(format_args!("the daemon was asked to quit: {}", line(&error.to_string())));
+                    print_message(format_args!("the daemon was asked to quit: {}", line(&error.to_string())));
                 }
             }
             Ok(_) => {}

@@ -8,7 +8,7 @@ use bailiff_snapshot::{ComputeMode, GpuSample};
 use super::flags::Common;
 use crate::doctor::{child, driver};
 use crate::exit::Failure;
-use crate::say::say;
+use crate::output::print_message;
 
 /// `nvidia-smi` opens the driver, which may take a while.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -112,7 +112,7 @@ impl Changed {
     pub(super) fn undo(self, smi: &Path) {
         for gpu in self.0 {
             if let Err(failure) = set(smi, &gpu, gpu.mode.unwrap_or(ComputeMode::Default)) {
-                say(failure.harmless());
+                print_message(failure.harmless());
             }
         }
     }
@@ -120,7 +120,7 @@ impl Changed {
     /// Leaves them as they are, and says so.
     pub(super) fn leave(self, why: &str) {
         for gpu in self.0 {
-            say(format_args!(
+            print_message(format_args!(
                 "GPU {0} stays EXCLUSIVE_PROCESS, since {why}: nvidia-smi -i {0} -c DEFAULT",
                 gpu.index
             ));

@@ -19,7 +19,7 @@ use super::gpus::{self, Gpu};
 use super::node::{Found, Node};
 use super::{alone, show};
 use crate::exit::Failure;
-use crate::say::say;
+use crate::output::print_message;
 
 /// How long servers may take that are to be forced, unless it is said.
 const FORCED: Duration = Duration::from_secs(10);
@@ -144,7 +144,7 @@ fn still(lives: &str, complaint: Option<&ControlError>) -> Failure {
 /// Lets others use its GPUs, as far as it is known which they are and nobody else's daemon has them.
 fn restore(flags: &Stop, node: &Node, daemon: Option<&Found<Daemon>>) -> Result<(), Failure> {
     let Some(daemon) = daemon else {
-        say("which GPUs it had is not known, so compute modes are left: nvidia-smi -i GPU -c DEFAULT");
+        print_message("which GPUs it had is not known, so compute modes are left: nvidia-smi -i GPU -c DEFAULT");
         return Ok(());
     };
     let others = node.believed().filter(|other| other.pid != daemon.pid);
@@ -155,7 +155,7 @@ fn restore(flags: &Stop, node: &Node, daemon: Option<&Found<Daemon>>) -> Result<
         match (ours, theirs) {
             (Some(false), _) => {}
             (Some(true), false) => reset(flags, &gpu)?,
-            _ => say(format_args!(
+            _ => print_message(format_args!(
                 "GPU {} stays EXCLUSIVE_PROCESS, since it may be another daemon's: nvidia-smi -i {} -c DEFAULT",
                 gpu.index, gpu.index
             )),

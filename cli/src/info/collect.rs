@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::flags;
 use super::pool::Asked;
 use crate::exit::Failure;
-use crate::say::say;
+use crate::output::print_message;
 use crate::stream::{Stream, StreamError};
 
 /// The exporter answers at once; a driver that hangs does not hold it up.
@@ -65,7 +65,7 @@ impl SnapshotSource {
                 Ok(exporter) => return Ok(Self::Exporter(Box::new(exporter))),
                 Err(None) => {}
                 Err(Some(why)) => {
-                    say(format_args!(
+                    print_message(format_args!(
                         "bailiff-exporter at {}: {why}; looking without it",
                         flags.exporter.stream.display()
                     ));
