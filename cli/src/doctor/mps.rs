@@ -73,7 +73,7 @@ fn of_daemon(daemon: &Daemon) -> Option<Check> {
         // Its process runs, so its files may only be unreachable, as those of a container are.
         State::Stale | State::Unknown => {
             let why = daemon.why.as_deref().unwrap_or("its state is unknown");
-            Some(Check::skip(NAME, format!("{}: {why}", daemon.called()), Some("sudo bailiff mps status")))
+            Some(Check::skip(NAME, format!("{}: {why}", daemon.label()), Some("sudo bailiff mps status")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Looks at `/proc` and the driver, and asks each daemon.
+//! Collects the MPS report from `/proc`, the driver and each daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
@@ -10,108 +10,107 @@ use bailiff_mps::{Control, ControlError, words};
 use bailiff_snapshot::Sample;
 
 use super::flags::Common;
-use super::node::{self, Found, Node, Pipes};
-use super::report::{Client, Daemon, Gpu, Orphan, Report, Server, State};
+use super::node::{self, MpsProcess, MpsProcesses, Pipes};
+use super::report::{Client, Daemon, MpsReport, Orphan, ReportedGpu, Server, State};
 use crate::doctor::driver;
 use crate::flags::Machine;
 
-/// More GPUs of a daemon are not asked about.
-const MOST_GPUS: usize = 16;
-/// Daemons that are asked at the same time: each that is silent takes seconds.
-const MOST_AT_ONCE: usize = 16;
+/// The maximum number of GPUs queried per daemon.
+const MAX_GPUS: usize = 16;
+/// The number of daemons queried in parallel: one that does not answer takes seconds.
+const MAX_PARALLEL: usize = 16;
 
-/// Looks once.
-pub(super) fn look(common: &Common) -> Report {
-    let node = Node::look(&common.machine.procfs);
-    let sample = driver::look(&common.machine, common.deadline).ok().map(|told| told.sample);
+/// Collects the report.
+pub(super) fn collect(common: &Common) -> MpsReport {
+let node = MpsProcesses::read(&common.machine.procfs);
+let sample = driver::query(&common.machine, common.deadline).ok().map(|report| report.sample);
     let gpus = sample.as_ref().map(gpus).unwrap_or_default();
-    let mut report = Report {
+    let mut report = MpsReport {
         driver: sample.and_then(|sample| sample.driver.version),
         orphans: orphans(&node, common.pipe_dir.as_deref()),
-        daemons: daemons(common, &node, (places(&node, common), gpus.len())),
+        daemons: daemons(common, &node, (pipe_dirs(&node, common), gpus.len())),
         gpus,
         warnings: Vec::new(),
     };
-    report.daemons.extend(hidden(&node, common));
-    report.warn();
+    report.daemons.extend(daemons_without_pipe_dir(&node, common));
+    report.add_warnings();
     report
 }
 
-fn gpus(sample: &Sample) -> Vec<Gpu> {
-    let whole = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none());
-    let gpu = |gpu: &bailiff_snapshot::GpuSample| Gpu {
+fn gpus(sample: &Sample) -> Vec<ReportedGpu> {
+let gpus = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none());
+    let gpu = |gpu: &bailiff_snapshot::GpuSample| ReportedGpu {
         index: gpu.about.index.clone(),
         uuid: gpu.about.id.as_ref().map(|id| id.0.clone()),
         compute_mode: gpu.telemetry.compute_mode.map(bailiff_snapshot::ComputeMode::name),
     };
-    whole.map(gpu).collect()
+    gpus.map(gpu).collect()
 }
 
-/// The daemons that run and what each answers, and the pids of all servers.
+/// Returns the running daemons with their answers, and the pids of all servers.
 pub(crate) fn running(machine: &Machine) -> (Vec<Daemon>, Vec<u32>) {
     let common = Common {
         pipe_dir: None,
-        usual_pipe_dir: None,
+        default_pipe_dir: None,
         mps_control: control::PROGRAM.into(),
         deadline: control::PATIENCE,
         machine: machine.clone(),
     };
-    let node = Node::look(&machine.procfs);
-    let mut all = daemons(&common, &node, (of_daemons(&node), 0));
-    all.extend(hidden(&node, &common));
+    let node = MpsProcesses::read(&machine.procfs);
+    let mut all = daemons(&common, &node, (daemon_pipe_dirs(&node), 0));
+    all.extend(daemons_without_pipe_dir(&node, &common));
     (all, node.servers.iter().map(|server| server.pid).collect())
 }
 
-/// Pipe directories that daemons name.
-fn of_daemons(node: &Node) -> BTreeSet<PathBuf> {
-    node.daemons.iter().filter_map(|daemon| Some(daemon.is.pipes()?.to_owned())).collect()
+/// Returns the pipe directories in the daemons' environments.
+fn daemon_pipe_dirs(node: &MpsProcesses) -> BTreeSet<PathBuf> {
+    node.daemons.iter().filter_map(|daemon| Some(daemon.details.pipes()?.to_owned())).collect()
 }
 
-/// Pipe directories to ask in: those of daemons, and the one that is named, or usual, if a socket is there.
-fn places(node: &Node, common: &Common) -> BTreeSet<PathBuf> {
-    let mut places = of_daemons(node);
-    if let Ok(named) = common.pipes() {
+/// Returns the pipe directories to query: those of daemons, and the configured one if it contains a socket.
+fn pipe_dirs(node: &MpsProcesses, common: &Common) -> BTreeSet<PathBuf> {
+    let mut directories = daemon_pipe_dirs(node);
+    if let Ok(configured) = common.pipes() {
         if common.pipe_dir.is_some() {
-            places.retain(|place| *place == named);
+            directories.retain(|directory| *directory == configured);
         }
-        if node::has_socket(&named) {
-            places.insert(named);
+        if node::has_socket(&configured) {
+            directories.insert(configured);
         }
     }
-    places
+    directories
 }
 
-/// Asks them side by side.
-fn daemons(common: &Common, node: &Node, (places, gpus): (BTreeSet<PathBuf>, usize)) -> Vec<Daemon> {
-    let places: Vec<PathBuf> = places.into_iter().collect();
-    let asked = places.chunks(MOST_AT_ONCE).flat_map(|places| {
+/// Queries the daemons in parallel.
+fn daemons(common: &Common, node: &MpsProcesses, (directories, gpus): (BTreeSet<PathBuf>, usize)) -> Vec<Daemon> {
+    let directories: Vec<PathBuf> = directories.into_iter().collect();
+    let reports = directories.chunks(MAX_PARALLEL).flat_map(|directories| {
         std::thread::scope(|scope| {
-            let query = |place| scope.spawn(move || daemon(common, node, (place, gpus)));
-            let asked: Vec<_> = places.iter().map(query).collect();
-            let told =
-                asked.into_iter().map(|asked| asked.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            told.collect::<Vec<Daemon>>()
+            let query = |directory| scope.spawn(move || daemon(common, node, (directory, gpus)));
+            let threads: Vec<_> = directories.iter().map(query).collect();
+            let reports =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            reports.collect::<Vec<Daemon>>()
         })
     });
-    asked.collect()
+    reports.collect()
 }
 
-/// Daemons of which it is not known where they are.
-fn hidden(node: &Node, common: &Common) -> Vec<Daemon> {
+/// Returns the daemons whose pipe directory is unknown.
+fn daemons_without_pipe_dir(node: &MpsProcesses, common: &Common) -> Vec<Daemon> {
     if common.pipe_dir.is_some() {
         return Vec::new();
     }
-    let hidden = node.daemons.iter().filter(|daemon| daemon.is.pipes().is_none());
-    let why =
-        "its environment is not for this user to read; root may, or name its pipe directory by --pipe-dir";
-    hidden.map(|found| Daemon { why: Some(why.to_owned()), ..blank(None, Some(found)) }).collect()
+    let hidden = node.daemons.iter().filter(|daemon| daemon.details.pipes().is_none());
+    let why = "cannot read its environment; use sudo, or name its pipe directory with --pipe-dir";
+    hidden.map(|found| Daemon { why: Some(why.to_owned()), ..unqueried(None, Some(found)) }).collect()
 }
 
-/// Servers of a pipe directory without a living daemon.
-fn orphans(node: &Node, named: Option<&Path>) -> Vec<Orphan> {
-    let is_orphan = |pipes: &Path| node.daemon(pipes).is_none() && named.is_none_or(|named| named == pipes);
+/// Returns the servers whose pipe directory has no running daemon.
+fn orphans(node: &MpsProcesses, configured: Option<&Path>) -> Vec<Orphan> {
+    let is_orphan = |pipes: &Path| node.daemon(pipes).is_none() && configured.is_none_or(|configured| configured == pipes);
     let orphans = node.servers.iter().filter_map(|server| {
-        let pipes = &server.is.as_ref()?.pipes;
+        let pipes = &server.details.as_ref()?.pipes;
         is_orphan(pipes).then(|| Orphan {
             pid: server.pid,
             user: node::user(server.uid),
@@ -121,10 +120,10 @@ fn orphans(node: &Node, named: Option<&Path>) -> Vec<Orphan> {
     orphans.collect()
 }
 
-/// What is known of a daemon without asking it.
-fn blank(pipes: Option<&Path>, found: Option<&Found<bailiff_mps::place::Daemon>>) -> Daemon {
-    let is = found.map(|found| &found.is);
-    let directories = is.and_then(|is| is.directories.as_ref());
+/// Returns the data of a daemon that is known without querying it.
+fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place::Daemon>>) -> Daemon {
+    let details = found.map(|found| &found.details);
+    let directories = details.and_then(|details| details.directories.as_ref());
     Daemon {
         pipe_dir: pipes.map(|pipes| pipes.display().to_string()),
         pid: found.map(|found| found.pid),
@@ -133,32 +132,32 @@ fn blank(pipes: Option<&Path>, found: Option<&Found<bailiff_mps::place::Daemon>>
         why: None,
         log_dir: directories.map(|directories| directories.logs.display().to_string()),
         log: directories.map(|directories| node::logs(&directories.logs)),
-        visible: is.and_then(|is| is.visible.clone()),
-        protocol: is.map(|is| is.flags.protocol),
-        static_partitioning: is.map(|is| is.flags.static_partitioning),
-        multiuser: is.map(|is| is.flags.multiuser),
+        visible: details.and_then(|details| details.visible.clone()),
+        protocol: details.map(|details| details.flags.protocol),
+        static_partitioning: details.map(|details| details.flags.static_partitioning),
+        multiuser: details.map(|details| details.flags.multiuser),
         default_thread_percentage: None,
         default_memory_limits: BTreeMap::new(),
         servers: Vec::new(),
     }
 }
 
-/// A daemon that is asked; no more once it was silent, since each question more would wait as long.
-struct Asked {
-    control: Control,
-    silence: Option<Duration>,
+/// Queries one daemon. After the first timeout no more queries are sent, because each would take as long.
+struct DaemonClient {
+control: Control,
+timed_out: Option<Duration>,
 }
 
-impl Asked {
+impl DaemonClient {
     fn query(&mut self, question: Question<'_>) -> Result<String, ControlError> {
-        if let Some(deadline) = self.silence {
+        if let Some(deadline) = self.timed_out {
             return Err(ControlError::NoAnswer(deadline));
         }
-        let said = self.control.query(question);
-        if let Err(ControlError::NoAnswer(deadline)) = &said {
-            self.silence = Some(*deadline);
+        let answer = self.control.query(question);
+        if let Err(ControlError::NoAnswer(deadline)) = &answer {
+            self.timed_out = Some(*deadline);
         }
-        said
+        answer
     }
 
     fn percentage(&mut self, question: Question<'_>) -> Option<f64> {
@@ -166,11 +165,11 @@ impl Asked {
     }
 }
 
-fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
-    let mut daemon = blank(Some(pipes), node.daemon(pipes));
-    let mut asked = Asked { control: common.control(pipes), silence: None };
-    let servers = match asked.query(Question::Servers) {
-        Ok(said) => words::servers(&said).map_err(|odd| odd.to_string()),
+fn daemon(common: &Common, node: &MpsProcesses, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
+    let mut daemon = unqueried(Some(pipes), node.daemon(pipes));
+    let mut client = DaemonClient { control: common.control(pipes), timed_out: None };
+    let servers = match client.query(Question::Servers) {
+        Ok(answer) => words::servers(&answer).map_err(|error| error.to_string()),
         Err(error) => {
             daemon.state = match error {
                 ControlError::NoAnswer(_) => State::Hung,
@@ -185,53 +184,58 @@ fn daemon(common: &Common, node: &Node, (pipes, gpus): (&PathBuf, usize)) -> Dae
         Err(why) => return Daemon { why: Some(why), ..daemon },
     };
     daemon.state = State::Answers;
-    daemon.default_thread_percentage = asked.percentage(Question::DefaultPercentage);
-    // It numbers its own GPUs from 0.
-    let own = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
-    for gpu in (0..own.min(MOST_GPUS)).map(|gpu| gpu.to_string()) {
-        let said = asked.query(Question::DefaultMemoryLimit(&gpu)).ok();
-        if let Some(Some(limit)) = said.and_then(|said| words::memory_limit(&said).ok()) {
+    daemon.default_thread_percentage = client.percentage(Question::DefaultPercentage);
+    // The daemon numbers its GPUs from 0.
+    let count = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
+    for gpu in (0..count.min(MAX_GPUS)).map(|gpu| gpu.to_string()) {
+        let answer = client.query(Question::DefaultMemoryLimit(&gpu)).ok();
+        if let Some(Some(limit)) = answer.and_then(|answer| words::memory_limit(&answer).ok()) {
             daemon.default_memory_limits.insert(gpu, limit);
         }
     }
-    daemon.servers = of_daemon(common, node, (&mut asked, &servers));
-    if let Some(deadline) = asked.silence {
+    daemon.servers = servers_of(common, node, (&mut client, &servers));
+    if let Some(deadline) = client.timed_out {
         daemon.state = State::Hung;
         daemon.why = Some(ControlError::NoAnswer(deadline).to_string());
     }
     daemon
 }
 
-fn of_daemon(common: &Common, node: &Node, (asked, servers): (&mut Asked, &BTreeSet<u32>)) -> Vec<Server> {
+fn servers_of(
+    common: &Common,
+    node: &MpsProcesses,
+    (daemon, servers): (&mut DaemonClient, &BTreeSet<u32>),
+) -> Vec<Server> {
     if servers.is_empty() {
         return Vec::new();
     }
     let procfs = &common.machine.procfs;
-    let processes = asked.query(Question::Processes).ok().and_then(|said| words::processes(&said).ok());
-    let of_server = |pid: &u32| {
+    let processes = daemon.query(Question::Processes).ok().and_then(|answer| words::processes(&answer).ok());
+    let server = |pid: &u32| {
         let found = node.servers.iter().find(|server| server.pid == *pid);
         let status =
-            asked.query(Question::Status(*pid)).map_or(words::Status::Unknown, |said| words::status(&said));
+            daemon.query(Question::Status(*pid)).map_or(words::Status::Unknown, |answer| words::status(&answer));
         let clients = processes.as_ref().map(|all| {
-            // A client has a row for each of its GPUs.
-            let theirs = all.iter().filter(|client| client.server == *pid);
-            let theirs: BTreeMap<u32, &words::Client> = theirs.map(|client| (client.pid, client)).collect();
-            theirs.values().map(|told| client(procfs, told)).collect()
+            // The list has a row per client and GPU.
+            let rows = all.iter().filter(|client| client.server == *pid);
+            let rows: BTreeMap<u32, &words::Client> = rows.map(|client| (client.pid, client)).collect();
+            rows.values().map(|row| client(procfs, row)).collect()
         });
         Server {
             pid: *pid,
             user: found.map(|found| node::user(found.uid)),
             status: status.name(),
-            thread_percentage: asked.percentage(Question::Percentage(*pid)),
+            thread_percentage: daemon.percentage(Question::Percentage(*pid)),
             clients,
         }
     };
-    servers.iter().map(of_server).collect()
+    servers.iter().map(server).collect()
 }
 
-fn client(procfs: &Path, told: &words::Client) -> Client {
-    // A pid of another PID namespace is another process here.
-    let local_host = told.namespace.is_none() || told.namespace == node::namespace(procfs);
-    let (uid, comm) = if local_host && told.pid != 0 { node::who(procfs, told.pid) } else { (None, None) };
-    Client { pid: told.pid, user: uid.map(node::user), command: told.command.clone().or(comm) }
+fn client(procfs: &Path, row: &words::Client) -> Client {
+// A pid of another PID namespace belongs to a different process here.
+let same_namespace = row.namespace.is_none() || row.namespace == node::namespace(procfs);
+let (uid, comm) =
+    if same_namespace && row.pid != 0 { node::uid_and_comm(procfs, row.pid) } else { (None, None) };
+Client { pid: row.pid, user: uid.map(node::user), command: row.command.clone().or(comm) }
 }

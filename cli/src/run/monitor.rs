@@ -11,7 +11,7 @@ use super::usage::GpuUsage;
 use crate::command::{Event, pace};
 use crate::exit::Failure;
 use crate::idle_timeout::visible::Visible;
-use crate::idle_timeout::watch::{Count, Look, Rule, Watch};
+use crate::idle_timeout::detector::{Count, DetectorInput, IdleDetector, IdleRule};
 use crate::output::print_message;
 use crate::process_tree::ProcessTree;
 
@@ -43,7 +43,7 @@ pub(crate) struct GpuSampler {
     seq: u64,
     interval: Duration,
     before: Option<Snapshot>,
-    watch: Option<Watch>,
+    detector: Option<IdleDetector>,
     /// A missing driver is an error.
     needs_driver: bool,
     monitors_command: bool,
@@ -56,7 +56,7 @@ pub(crate) struct UsageMonitor {
     interval: Duration,
     visible: Visible,
     before: Option<Snapshot>,
-    watch: Option<Watch>,
+    detector: Option<IdleDetector>,
     fault: Option<Fault>,
     used: GpuUsage,
 }
@@ -68,10 +68,10 @@ impl GpuSampler {
         let interval = options.idle.map_or(MAX_INTERVAL, |idle| idle / samples);
         let settings = Settings { nvml_library: options.library.clone(), interval, ..Settings::default() };
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
-        let rule = Rule { threshold: THRESHOLD, looks: samples, max_gap: MAX_GAP, count: Count::Used };
-        let watch = options.idle.map(|_| Watch::new(rule));
+        let rule = IdleRule { threshold: THRESHOLD, samples: samples, max_gap: MAX_GAP, count: Count::Used };
+        let detector = options.idle.map(|_| IdleDetector::new(rule));
         let (needs_driver, monitors_command, library) = (options.needs_driver, options.monitors_command, options.library.clone());
-        Ok(Self { supervisor, seq: 1, interval, before: None, watch, needs_driver, monitors_command, library })
+        Ok(Self { supervisor, seq: 1, interval, before: None, detector, needs_driver, monitors_command, library })
     }
 
     /// Fails if the driver is required but not installed.
@@ -88,7 +88,7 @@ impl GpuSampler {
     /// Takes a sample.
     pub(crate) fn sample(&mut self) -> Result<&Snapshot, Failure> {
         let gone = || Failure::unavailable("the helper process that queries the driver has exited");
-        let sample = self.supervisor.look(self.seq).ok_or_else(gone)?;
+        let sample = self.supervisor.input(self.seq).ok_or_else(gone)?;
         self.seq += 1;
         let now = Snapshot::between(self.before.as_ref(), sample);
         Ok(self.before.insert(now))
@@ -111,11 +111,11 @@ impl GpuSampler {
 
     /// Starts to monitor a command that sees these GPUs.
     pub(crate) fn monitor(self, visible: Visible, events: Sender<Event>) -> Result<UsageMonitor, Failure> {
-        let Self { supervisor, seq, interval, before, watch, .. } = self;
+        let Self { supervisor, seq, interval, before, detector, .. } = self;
         let fault = before.as_ref().and_then(fault);
         let pace = Some(pace::start(supervisor, (seq, interval), events)?);
         let mut monitor =
-            UsageMonitor { pace, interval, visible, before, watch, fault: None, used: GpuUsage::default() };
+            UsageMonitor { pace, interval, visible, before, detector, fault: None, used: GpuUsage::default() };
         monitor.set_fault(fault);
         Ok(monitor)
     }
@@ -125,7 +125,7 @@ impl UsageMonitor {
     /// Evaluates a sample; returns true if the command's GPUs were idle for the idle timeout.
     pub(crate) fn observe(&mut self, sample: Option<Box<Sample>>, process_tree: &ProcessTree) -> bool {
         let Some(sample) = sample else {
-            if self.watch.take().is_some() {
+            if self.detector.take().is_some() {
                 print_message("GPU sampling has ended; --idle-timeout no longer applies to the command");
             }
             return false;
@@ -135,16 +135,16 @@ impl UsageMonitor {
         let now = Snapshot::between(self.before.as_ref(), *sample);
         self.set_fault(fault(&now));
         let tree = descendants.into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
-        let look = Look {
+        let input = DetectorInput {
             before: self.before.as_ref(),
             now: &now,
             tree: &tree,
             visible: &self.visible,
-            missed: Look::missed(self.before.as_ref(), &now, self.interval),
+            missed: DetectorInput::missed(self.before.as_ref(), &now, self.interval),
             ends_sample: true,
         };
-        self.used.add(&look);
-        let idle = self.watch.as_mut().is_some_and(|watch| watch.see(&look).idle);
+        self.used.add(&input);
+        let idle = self.detector.as_mut().is_some_and(|detector| detector.observe(&input).idle);
         self.before = Some(now);
         idle
     }
@@ -156,10 +156,10 @@ impl UsageMonitor {
 
     fn set_fault(&mut self, fault: Option<Fault>) {
         // Sampling is only for the summary, and without a driver there is nothing to summarize.
-        if self.watch.is_none() && fault == Some(Fault::LibraryNotFound) {
+        if self.detector.is_none() && fault == Some(Fault::LibraryNotFound) {
             self.pace = None;
         }
-        if self.watch.is_some() && self.fault != fault {
+        if self.detector.is_some() && self.fault != fault {
             match fault {
                 Some(fault) => print_message(format_args!(
                     "the driver does not answer ({}); the command is not considered idle meanwhile",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bailiff_snapshot::{Holder, ProcessId};
 
-use crate::idle_timeout::watch::Look;
+use crate::idle_timeout::detector::DetectorInput;
 
 /// The usage observed so far.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,10 +17,10 @@ pub(crate) struct GpuUsage {
 
 impl GpuUsage {
     /// Adds one sample.
-    pub(crate) fn add(&mut self, look: &Look<'_>) {
-        for gpu in &look.now.gpus {
+    pub(crate) fn add(&mut self, input: &DetectorInput<'_>) {
+        for gpu in &input.now.gpus {
             let name = gpu.about.id.as_ref().map_or_else(|| gpu.about.index.clone(), |id| id.0.clone());
-            let ours: Vec<&Holder> = gpu.holders.iter().filter(|holder| look.is_ours(holder)).collect();
+            let ours: Vec<&Holder> = gpu.holders.iter().filter(|holder| input.is_ours(holder)).collect();
             for holder in ours.iter().filter(|holder| holder.utilization.percent().is_some()) {
                 let key = (name.clone(), holder.process);
                 self.busy.get_or_insert_default().insert(key, holder.busy_seconds);

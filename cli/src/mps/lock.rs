@@ -1,6 +1,6 @@
-//! One `start` or `stop` at a time: compute modes are the machine's, and whoever fails sets them back under him who did not.
+//! Serializes `start` and `stop`: compute modes are global, and a failed run would reset those of a concurrent run.
 
-#![expect(clippy::disallowed_methods, reason = "opens the file of the lock")]
+#![expect(clippy::disallowed_methods, reason = "opens the lock file")]
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -13,26 +13,26 @@ use crate::output::print_message;
 const DIRECTORY: &str = "/run/bailiff";
 const LOCK: &str = "/run/bailiff/mps.lock";
 
-/// The lock, which is held as long as this file is open. Waits for whoever has it; only root sets compute modes, so nobody else
-/// takes it.
-pub(super) fn lock() -> Option<File> {
+/// Waits for the lock, which is held while the file is open. Only root can set compute modes, so other users skip the
+/// lock.
+pub(super) fn acquire() -> Option<File> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
-    let taken = take();
-    if let Err(error) = &taken {
-        print_message(format_args!("{LOCK}: {error}; another start or stop at this time would go unnoticed"));
+    let lock = open_and_lock();
+    if let Err(error) = &lock {
+        print_message(format_args!("cannot lock {LOCK}: {error}; do not run another start or stop meanwhile"));
     }
-    taken.ok()
+    lock.ok()
 }
 
-fn take() -> io::Result<File> {
-    // It is there where the services are installed.
+fn open_and_lock() -> io::Result<File> {
+    // The directory already exists if the services are installed.
     let _ = DirBuilder::new().mode(0o755).create(DIRECTORY);
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
     let lock = OpenOptions::new().write(true).create(true).mode(0o600).custom_flags(flags).open(LOCK)?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        print_message("another start or stop is under way, and comes first");
+        print_message("waiting for another start or stop to finish");
         flock(&lock, FlockOperation::LockExclusive)?;
     }
     Ok(lock)
