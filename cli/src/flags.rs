@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::lease::examples;
 pub(crate) use crate::lease::backend::{Backend, Pool};
+use crate::lease::examples;
 use crate::{completions, doctor, gpuget, idle_timeout, info, mps, run};
 
 /// The upper limit of every duration, so that adding one to the current time cannot overflow.
@@ -383,5 +383,9 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = span(text)?;
     let allowed = Duration::from_millis(10)..=Duration::from_secs(30);
-    if allowed.contains(&interval) { Ok(interval) } else { Err("the value must be from 10ms to 30s".to_owned()) }
+    if allowed.contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("the value must be from 10ms to 30s".to_owned())
+    }
 }

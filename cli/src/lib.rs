@@ -10,12 +10,12 @@ mod idle_timeout;
 mod info;
 mod lease;
 mod mps;
-mod run;
 mod output;
+mod process_tree;
+mod run;
 mod screen;
 mod stream;
 mod table;
-mod process_tree;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;

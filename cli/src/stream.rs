@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn partial_line_times_out() {
-    let (snapshot, _stream, _theirs) = read_bytes(&LINE.as_bytes()[..40], Duration::from_millis(20));
+        let (snapshot, _stream, _theirs) = read_bytes(&LINE.as_bytes()[..40], Duration::from_millis(20));
         assert!(matches!(snapshot, Err(StreamError::Timeout)));
     }
 
@@ -146,7 +146,10 @@ mod tests {
         let silent = UnixListener::bind(&directory).unwrap();
         assert!(matches!(newest(&directory, Duration::from_millis(20)), Err(StreamError::Timeout)));
         drop(silent);
-        assert!(matches!(newest(&directory, LONG), Err(StreamError::NotListening)), "the stale socket file remains");
+        assert!(
+            matches!(newest(&directory, LONG), Err(StreamError::NotListening)),
+            "the stale socket file remains"
+        );
         std::fs::remove_file(&directory).unwrap();
     }
 }

@@ -93,7 +93,8 @@ impl Table {
         while widths.iter().sum::<usize>() + widths.len().saturating_sub(1) > max {
             let shrinkable =
                 widths.iter_mut().zip(&self.columns).filter(|(_, (_, column))| *column == Column::Shrink);
-            let Some(width) = shrinkable.map(|(width, _)| width).filter(|width| **width > MIN_WIDTH).max() else {
+            let Some(width) = shrinkable.map(|(width, _)| width).filter(|width| **width > MIN_WIDTH).max()
+            else {
                 break;
             };
             *width -= 1;

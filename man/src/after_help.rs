@@ -29,8 +29,8 @@ fn note(paragraph: &str) -> String {
 /// Escapes non-ASCII characters, so that the page does not depend on an encoding.
 pub(crate) fn to_ascii(page: &str) -> String {
     page.chars().fold(String::with_capacity(page.len()), |mut text, letter| {
-    if letter.is_ascii() {
-    text.push(letter);
+        if letter.is_ascii() {
+            text.push(letter);
         } else {
             let _ = write!(text, "\\[u{:04X}]", u32::from(letter));
         }
@@ -90,7 +90,7 @@ mod tests {
     fn examples_keep_columns_and_exit_codes_become_a_list() {
         let text = "Examples:\n  bailiff x --gpu 0   it's one\n      .5 of it\n\nNot for\nall.\n\nExit codes: 0 done, 1 failed,\n\
                     or not at all, 64 invalid flags.";
-                    let expected = ".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\ndone\n.TP\n\\fB1\\fR\nfailed, or not at all\n.TP\n\\fB64\\fR\ninvalid flags\n\
+        let expected = ".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\ndone\n.TP\n\\fB1\\fR\nfailed, or not at all\n.TP\n\\fB64\\fR\ninvalid flags\n\
                       .SH \"NOTES\"\n.PP\nNot for all.\n\
                       .SH \"EXAMPLES\"\n.nf\nbailiff x \\-\\-gpu 0   it\\*(Aqs one\n    .5 of it\n.fi\n";
         assert_eq!(sections(text), expected);

@@ -55,7 +55,11 @@ fn check(directory: &Path, command: &Command, pages: &mut BTreeSet<String>) {
     assert_eq!(long, None, "{name}");
     pages.insert(format!("{name}.1"));
     for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
-        assert!(page.contains(&format!("{name}-{}(1)", subcommand.get_name())), "{name}.1: {}", subcommand.get_name());
+        assert!(
+            page.contains(&format!("{name}-{}(1)", subcommand.get_name())),
+            "{name}.1: {}",
+            subcommand.get_name()
+        );
         check(directory, subcommand, pages);
     }
 }
@@ -101,10 +105,10 @@ fn about_first_lines_have_at_most_70_characters() {
 
 #[test]
 fn command_pages_name_every_flag() {
-let directory = tempfile::tempdir().unwrap();
-man_pages::write(directory.path()).unwrap();
-let mut pages = BTreeSet::new();
-for program in built_programs() {
+    let directory = tempfile::tempdir().unwrap();
+    man_pages::write(directory.path()).unwrap();
+    let mut pages = BTreeSet::new();
+    for program in built_programs() {
         check(directory.path(), &program, &mut pages);
     }
     let written = fs::read_dir(directory.path()).unwrap();

@@ -29,8 +29,8 @@ pub(crate) struct ReceivedSignal {
 }
 
 impl ReceivedSignal {
-/// Whether the signal has a meaning for the command only, and none once it has exited.
-pub(crate) const fn is_for_command(self) -> bool {
+    /// Whether the signal has a meaning for the command only, and none once it has exited.
+    pub(crate) const fn is_for_command(self) -> bool {
         matches!(self.number, libc::SIGUSR1 | libc::SIGUSR2)
     }
 }
@@ -45,9 +45,9 @@ pub(crate) struct Signals {
 impl Signals {
     /// Blocks the signals.
     pub(crate) fn block() -> io::Result<Self> {
-    reset_sigchld()?;
-    // The kernel queues a blocked signal even if it is ignored.
-    let mut set: SigSet = FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        reset_sigchld()?;
+        // The kernel queues a blocked signal even if it is ignored.
+        let mut set: SigSet = FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         set.add(Signal::SIGCHLD);
         let mask = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         Ok(Self { blocked: set, mask })

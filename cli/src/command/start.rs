@@ -29,5 +29,5 @@ pub(crate) fn start(
 }
 
 fn c_string(text: &OsStr) -> io::Result<CString> {
-Ok(CString::new(text.to_owned().into_vec())?)
+    Ok(CString::new(text.to_owned().into_vec())?)
 }

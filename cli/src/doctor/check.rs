@@ -75,8 +75,12 @@ impl Check {
         let text_width = width.saturating_sub(INDENT).max(INDENT);
         let mut prefix = format!("{state}  {:<14}", self.name);
         let mut lines = Vec::new();
-        let hint =
-            self.hint.as_deref().map(line).into_iter().flat_map(|hint| wrapped(&format!("-> {hint}"), text_width));
+        let hint = self
+            .hint
+            .as_deref()
+            .map(line)
+            .into_iter()
+            .flat_map(|hint| wrapped(&format!("-> {hint}"), text_width));
         for part in wrapped(&line(&self.text), text_width).into_iter().chain(hint) {
             lines.push(format!("{prefix}{part}"));
             prefix = " ".repeat(INDENT);

@@ -15,8 +15,8 @@ const CALL_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A sample of the driver, and its error message.
 pub(crate) struct DriverReport {
-pub(crate) sample: Sample,
-message: Option<String>,
+    pub(crate) sample: Sample,
+    message: Option<String>,
 }
 
 impl DriverReport {
@@ -55,7 +55,11 @@ pub(super) fn checks(flags: &Doctor, report: Result<&DriverReport, &String>) -> 
     let report = match report {
         Ok(report) => report,
         Err(why) => {
-            return vec![Check::fail("driver", why.clone(), "check whether the system is out of processes or memory")];
+            return vec![Check::fail(
+                "driver",
+                why.clone(),
+                "check whether the system is out of processes or memory",
+            )];
         }
     };
     let mut checks = vec![driver(report)];
@@ -69,7 +73,10 @@ fn driver(report: &DriverReport) -> Check {
     if report.opened() {
         let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
         let cuda = driver.cuda.map(|(major, minor)| format!(", CUDA {major}.{minor}")).unwrap_or_default();
-        return Check::ok("driver", format!("{}, NVML {}{cuda}", known(&driver.version), known(&driver.nvml)));
+        return Check::ok(
+            "driver",
+            format!("{}, NVML {}{cuda}", known(&driver.version), known(&driver.nvml)),
+        );
     }
     let fault = report.fault().unwrap_or(Fault::Error);
     let message = report.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
@@ -101,7 +108,9 @@ fn release(report: &DriverReport, module: Option<&str>) -> Check {
     const NAME: &str = "kernel module";
     let library = report.sample.driver.nvml.as_deref().and_then(|nvml| Some(nvml.split_once('.')?.1));
     match (library, module.and_then(module_release)) {
-        (Some(library), Some(module)) if library == module => Check::ok(NAME, format!("{module}, same as NVML")),
+        (Some(library), Some(module)) if library == module => {
+            Check::ok(NAME, format!("{module}, same as NVML"))
+        }
         (Some(library), Some(module)) => {
             Check::fail(NAME, format!("{module}, but NVML is {library}"), hint(Fault::VersionMismatch))
         }

@@ -42,7 +42,11 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
             )]
         }
         Err(error) => {
-            vec![Check::fail(NAME, format!("{error:#}"), "check journalctl -u bailiff-enforcer, and restart it")]
+            vec![Check::fail(
+                NAME,
+                format!("{error:#}"),
+                "check journalctl -u bailiff-enforcer, and restart it",
+            )]
         }
     }
 }
@@ -82,8 +86,12 @@ fn of_status(status: &Value) -> Vec<Check> {
         let detail = held["detail"].as_str().filter(|detail| !detail.is_empty());
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
         let text =
-        format!("destructive actions are on hold ({}{detail})", text(&held["hold"]).replace('_', " "));
-        checks.push(Check::warn(NAME, text, "bailiff-enforcer status; to end a pause: bailiff-enforcer resume"));
+            format!("destructive actions are on hold ({}{detail})", text(&held["hold"]).replace('_', " "));
+        checks.push(Check::warn(
+            NAME,
+            text,
+            "bailiff-enforcer status; to end a pause: bailiff-enforcer resume",
+        ));
     }
     for open in list("breakers") {
         let text = format!("the breaker {} is open: {}", text(&open["breaker"]), text(&open["detail"]));

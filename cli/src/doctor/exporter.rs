@@ -21,7 +21,7 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
         Err(StreamError::NotListening) => {
             let hint =
                 format!("start bailiff-exporter --stream={path}; bailiff info then also shows idle times");
-                vec![Check::skip(NAME, format!("not running: no process listens on {path}"), Some(&hint))]
+            vec![Check::skip(NAME, format!("not running: no process listens on {path}"), Some(&hint))]
         }
         Err(StreamError::Denied) => {
             let hint = format!("join the group of the socket: ls -l {path}");
@@ -61,16 +61,23 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
     }
     if snapshot.pid_namespace != "host" {
         let hint = "hostPID: true in Kubernetes, --pid=host with docker, or --trust-pid-namespace";
-        checks.push(Check::fail(NAME, "the exporter is not in the host's PID namespace, so it cannot identify processes", hint));
+        checks.push(Check::fail(
+            NAME,
+            "the exporter is not in the host's PID namespace, so it cannot identify processes",
+            hint,
+        ));
     }
     let unread = |process: &&bailiff_snapshot::wire::Process| {
         process.facts.as_ref().is_some_and(|facts| facts.io_bytes.is_none())
     };
     let unread = snapshot.processes.iter().filter(unread).count();
     if unread > 0 {
-        let hint =
-            "set AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH in its unit; rules with io_rate need it";
-        checks.push(Check::warn(NAME, format!("the exporter may not read the I/O counters of {unread} holders"), hint));
+        let hint = "set AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH in its unit; rules with io_rate need it";
+        checks.push(Check::warn(
+            NAME,
+            format!("the exporter may not read the I/O counters of {unread} holders"),
+            hint,
+        ));
     }
     checks
 }

@@ -30,8 +30,7 @@ pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
         ));
     }
     if !servers.is_empty() && daemons.is_empty() {
-        let text =
-            format!("server {} runs without its daemon: new processes do not use MPS", list(&servers));
+        let text = format!("server {} runs without its daemon: new processes do not use MPS", list(&servers));
         checks.push(Check::warn(NAME, text, "run nvidia-cuda-mps-control -d after the clients have exited"));
     }
     let clients = clients(sample);
@@ -61,9 +60,9 @@ fn of_daemon(daemon: &Daemon) -> Option<Check> {
     match daemon.state {
         State::Answers => None,
         State::Hung => {
-            let hint = daemon
-                .pid
-                .map(|pid| format!("if ps -o stat= -p {pid} shows T, the daemon was stopped: kill -CONT {pid}"));
+            let hint = daemon.pid.map(|pid| {
+                format!("if ps -o stat= -p {pid} shows T, the daemon was stopped: kill -CONT {pid}")
+            });
             Some(Check::fail(
                 NAME,
                 daemon.warning()?,

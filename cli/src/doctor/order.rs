@@ -70,6 +70,9 @@ mod tests {
         assert_eq!(state(&["a", "b", "c"]).state, State::Ok);
         assert_eq!(state(&["a", "b"]).state, State::Ok, "the last is hidden");
         assert_eq!(state(&["x"]).state, State::Skip);
-        assert_eq!(state(&["b", "a", "c"]).text, "CUDA's GPU 0 is the driver's GPU 1, CUDA's GPU 1 is the driver's GPU 0");
+        assert_eq!(
+            state(&["b", "a", "c"]).text,
+            "CUDA's GPU 0 is the driver's GPU 1, CUDA's GPU 1 is the driver's GPU 0"
+        );
     }
 }

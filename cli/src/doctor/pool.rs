@@ -47,8 +47,7 @@ fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check
         Ok(health) => health,
         Err(error) => return vec![refused(REDIS, &error)],
     };
-    let version =
-        health.version.clone().unwrap_or_else(|| "unknown version".to_owned());
+    let version = health.version.clone().unwrap_or_else(|| "unknown version".to_owned());
     let mut checks = vec![Check::ok(REDIS, format!("{version} answers"))];
     for warning in health.warnings() {
         let (text, hint) = warning.split_once(": ").unwrap_or((&warning, "see its configuration"));
@@ -69,8 +68,7 @@ fn check_audit(audit: Result<Audit, LeaseError>, sample: Option<&Sample>) -> Vec
 }
 
 fn missing_pool() -> Check {
-    let hint =
-        "create one: bailiff lease init; or check --prefix (LEASE_PREFIX) and --pool-dir (LEASE_DIR)";
+    let hint = "create one: bailiff lease init; or check --prefix (LEASE_PREFIX) and --pool-dir (LEASE_DIR)";
     Check::skip(POOL, "there is no lease pool", Some(hint))
 }
 

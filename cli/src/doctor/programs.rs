@@ -31,7 +31,11 @@ pub(super) fn versions(flags: &Doctor) -> Check {
     if others.is_empty() {
         return Check::ok(NAME, format!("{same} {own_version}"));
     }
-    Check::warn(NAME, format!("{same} {own_version}, and {}", others.join(", ")), "install all programs from the same release")
+    Check::warn(
+        NAME,
+        format!("{same} {own_version}, and {}", others.join(", ")),
+        "install all programs from the same release",
+    )
 }
 
 /// Checks that the quota library is found, as by `bailiff run`, and can be loaded.
@@ -40,7 +44,11 @@ pub(super) fn quota(flags: &Doctor) -> Check {
     let library = match library(flags.quota_library.as_deref()) {
         Ok(library) => library,
         Err(error) if error.found || flags.quota_library.is_some() => {
-        return Check::fail(NAME, error.why, "set --quota-library to an installed library, in a path without whitespace");
+            return Check::fail(
+                NAME,
+                error.why,
+                "set --quota-library to an installed library, in a path without whitespace",
+            );
         }
         Err(error) => return Check::skip(NAME, error.why, Some("bailiff run --vram needs it")),
     };

@@ -59,9 +59,9 @@ fn of_mount(procfs: &Path, mounts: &str, first: bool) -> Check {
 /// Returns the `hidepid` option of the mount, unless it hides nothing.
 fn hidepid<'a>(procfs: &Path, mounts: &'a str) -> Option<&'a str> {
     let mount_options = |line: &'a str| {
-    let mut fields = line.split(' ').skip(1);
-    let (mount_point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
-    (kind == "proc" && Path::new(mount_point) == procfs).then_some(options)
+        let mut fields = line.split(' ').skip(1);
+        let (mount_point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "proc" && Path::new(mount_point) == procfs).then_some(options)
     };
     // The last mount on a mount point is the visible one.
     let options = mounts.lines().filter_map(mount_options).next_back()?;
@@ -81,10 +81,11 @@ fn of_rights(missing: Option<&[&str]>) -> Check {
     let hint = "use sudo, or grant the capabilities; an exporter that has them (AmbientCapabilities=) shares the data with its group";
     match missing {
         None => Check::skip(NAME, "cannot read the capabilities in self/status of /proc", None),
-        Some([]) => Check::ok(NAME, "open files, I/O counters and environments of all processes are readable"),
+        Some([]) => {
+            Check::ok(NAME, "open files, I/O counters and environments of all processes are readable")
+        }
         Some(missing) => {
-            let text =
-            "open files, I/O counters and environments of other users' processes are unreadable";
+            let text = "open files, I/O counters and environments of other users' processes are unreadable";
             Check::skip(NAME, format!("{text} without {}", missing.join(" and ")), Some(hint))
         }
     }

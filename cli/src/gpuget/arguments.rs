@@ -49,15 +49,15 @@ enum Token<'a> {
 pub(super) fn parse(args: &[String]) -> Result<Parsed, String> {
     // GPUGET's README contains this misspelling.
     let args: Vec<&str> =
-    args.iter().map(|arg| if arg == "---redis-purge" { "--redis-purge" } else { arg }).collect();
+        args.iter().map(|arg| if arg == "---redis-purge" { "--redis-purge" } else { arg }).collect();
     let tokens = classify(&args)?;
     let mut given = Arguments::default();
     let mut extra = Vec::new();
     let mut left = tokens.iter().peekable();
     while let Some(token) = left.next() {
-    let (flag, spelling, value) = match token {
-    Token::Value(text) | Token::Unknown(text) => {
-    extra.push(*text);
+        let (flag, spelling, value) = match token {
+            Token::Value(text) | Token::Unknown(text) => {
+                extra.push(*text);
                 continue;
             }
             Token::Dashes => {
@@ -108,8 +108,8 @@ fn classify<'a>(args: &[&'a str]) -> Result<Vec<Token<'a>>, String> {
     let mut values_only = false;
     let mut classified = Vec::new();
     for arg in args {
-    classified.push(match *arg {
-    arg if values_only => Token::Value(arg),
+        classified.push(match *arg {
+            arg if values_only => Token::Value(arg),
             "--" => {
                 values_only = true;
                 Token::Dashes
@@ -121,14 +121,14 @@ fn classify<'a>(args: &[&'a str]) -> Result<Vec<Token<'a>>, String> {
 }
 
 fn classify_one(arg: &str) -> Result<Token<'_>, String> {
-if !arg.starts_with('-') || arg == "-" {
-    return Ok(Token::Value(arg));
-}
-if let Some(flag) = find_flag(arg) {
-    return Ok(Token::Flag(flag, arg, None));
-}
-let (name, value) = arg.split_once('=').map_or((arg, None), |(name, value)| (name, Some(value)));
-if let (Some(flag), Some(_)) = (find_flag(name), value) {
+    if !arg.starts_with('-') || arg == "-" {
+        return Ok(Token::Value(arg));
+    }
+    if let Some(flag) = find_flag(arg) {
+        return Ok(Token::Flag(flag, arg, None));
+    }
+    let (name, value) = arg.split_once('=').map_or((arg, None), |(name, value)| (name, Some(value)));
+    if let (Some(flag), Some(_)) = (find_flag(name), value) {
         return Ok(Token::Flag(flag, name, value));
     }
     match candidates(arg, name, value).as_slice() {
@@ -145,13 +145,13 @@ if let (Some(flag), Some(_)) = (find_flag(name), value) {
 }
 
 fn find_flag(name: &str) -> Option<&'static Flag> {
-FLAGS.iter().find(|flag| flag.name == name || name == "-h" && flag.name == "--help")
+    FLAGS.iter().find(|flag| flag.name == name || name == "-h" && flag.name == "--help")
 }
 
 /// Returns the flags that this may abbreviate.
 fn candidates<'a>(arg: &'a str, name: &str, value: Option<&'a str>) -> Vec<(&'static Flag, Option<&'a str>)> {
     if arg.starts_with("--") {
-    return FLAGS.iter().filter(|flag| flag.name.starts_with(name)).map(|flag| (flag, value)).collect();
+        return FLAGS.iter().filter(|flag| flag.name.starts_with(name)).map(|flag| (flag, value)).collect();
     }
     // `-hx`: a one-letter flag with joined text.
     let joined = arg.strip_prefix("-h");

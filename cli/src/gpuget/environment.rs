@@ -96,8 +96,8 @@ mod tests {
     use super::*;
 
     fn resolve(args: &str, address: Option<&str>) -> PoolAddress {
-    let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
-    let Ok(Parsed::Action(arguments)) = parse(&args) else { panic!("{args:?}") };
+        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+        let Ok(Parsed::Action(arguments)) = parse(&args) else { panic!("{args:?}") };
         let environment = Environment { address: address.map(str::to_owned), ..Environment::default() };
         PoolAddress::resolve(&arguments, &environment)
     }

@@ -50,15 +50,19 @@ fn lock(pending: &PendingLease) -> MutexGuard<'_, Option<String>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn withdraw_on_signal(address: &PoolAddress, signals: BlockedSignals, pending: PendingLease) -> Result<(), Failure> {
+fn withdraw_on_signal(
+    address: &PoolAddress,
+    signals: BlockedSignals,
+    pending: PendingLease,
+) -> Result<(), Failure> {
     let address = address.clone();
     let thread = std::thread::Builder::new().name("signals".to_owned());
     thread.spawn(move || {
         let mut guard = None;
         signals.wait_and_die(|| {
-        let lease_to_withdraw = lock(&pending);
-        if let (Some(lease), Ok(mut pool)) = (&*lease_to_withdraw, address.open()) {
-        // If Redis does not answer, another client reaps the lease after this process has exited.
+            let lease_to_withdraw = lock(&pending);
+            if let (Some(lease), Ok(mut pool)) = (&*lease_to_withdraw, address.open()) {
+                // If Redis does not answer, another client reaps the lease after this process has exited.
                 let _ = pool.release(lease, None, (offset(), std::process::id()));
             }
             // Held until the process dies, so that the main thread cannot deliver the lease.
@@ -69,7 +73,11 @@ fn withdraw_on_signal(address: &PoolAddress, signals: BlockedSignals, pending: P
 }
 
 /// Acknowledges a grant and prints it; returns false if the lease has ended meanwhile.
-fn deliver(pool: &mut Pool, (ticket, grant): (&Ticket, &Grant), pending: &PendingLease) -> Result<bool, Failure> {
+fn deliver(
+    pool: &mut Pool,
+    (ticket, grant): (&Ticket, &Grant),
+    pending: &PendingLease,
+) -> Result<bool, Failure> {
     loop {
         let mut pending_lease = lock(pending);
         match pool.touch(&ticket.lease, LEASE, Some(grant.token)) {

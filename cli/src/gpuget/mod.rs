@@ -2,9 +2,9 @@
 //! bailiff's leases.
 
 mod arguments;
+mod environment;
 mod flags;
 mod get;
-mod environment;
 mod pool;
 mod python;
 mod query;
@@ -65,8 +65,8 @@ pub(crate) fn is_called(name: &std::ffi::OsStr) -> bool {
 
 /// Runs the action of the command line.
 pub(crate) fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-let args: Vec<String> = args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-let outcome = match parse(&args) {
+    let args: Vec<String> = args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let outcome = match parse(&args) {
         Ok(Parsed::Help) => print_line(&format!("{}\n{EXAMPLES}", usage::help(NAME))),
         Ok(Parsed::Action(arguments)) => run(&arguments),
         Err(why) => Err(Failure::Usage(why)),
@@ -152,14 +152,14 @@ fn purge(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
         warn(why);
     }
     for abandoned in free {
-    abandoned.free(pool)?;
+        abandoned.free(pool)?;
     }
     Ok(())
 }
 
 /// Connects to Redis.
 fn open(address: &PoolAddress) -> Result<Pool, Failure> {
-let pool = address.open().and_then(|mut pool| pool.ping().map(|()| pool));
+    let pool = address.open().and_then(|mut pool| pool.ping().map(|()| pool));
     pool.map_err(|error| match error {
         LeaseError::Address(_)
         | LeaseError::Unreachable { .. }

@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn managed_gpus_are_selected_by_flags() {
-    for (args, expected) in [
+        for (args, expected) in [
             ("--redis-manage-all", Ok(vec![0, 1, 2, 3])),
             ("--redis-manage 3,1,9,1,-2", Ok(vec![1, 3])),
             ("--redis-manage 9", Ok(vec![])),

@@ -23,7 +23,9 @@ pub(super) fn query(pool: &mut Pool, flag: &str, environment: &Environment) -> R
             let count = count.map_err(Failure::Other)?;
             match view.managed.len() {
                 0 => print_line(&format!("GPU total:{count} no managed")),
-                managed => print_line(&format!("GPU total:{count} managed:{managed} idle:{}", view.idle.len())),
+                managed => {
+                    print_line(&format!("GPU total:{count} managed:{managed} idle:{}", view.idle.len()))
+                }
             }
         }
         _ => {

@@ -46,7 +46,8 @@ pub(super) fn help(program: &str) -> String {
 }
 
 fn option(flag: &Flag) -> String {
-    let name = if flag.name == "--help" { "  -h, --help".to_owned() } else { format!("  {}", with_value(flag)) };
+    let name =
+        if flag.name == "--help" { "  -h, --help".to_owned() } else { format!("  {}", with_value(flag)) };
     if name.len() + 2 <= COLUMN {
         format!("{name:COLUMN$}{}\n", flag.help)
     } else {
@@ -68,7 +69,9 @@ fn parts() -> Vec<String> {
     for flag in FLAGS.iter().skip(1) {
         match flag.exclusive {
             false => parts.push(format!("[{}]", with_value(flag))),
-            true if exclusive.first() == Some(&with_value(flag)) => parts.push(format!("[{}]", exclusive.join(" | "))),
+            true if exclusive.first() == Some(&with_value(flag)) => {
+                parts.push(format!("[{}]", exclusive.join(" | ")))
+            }
             true => {}
         }
     }

@@ -204,12 +204,7 @@ impl DetectorInput<'_> {
     fn device_use(&self, gpu: &Gpu) -> GpuUse {
         let used = gpu.used_since(self.before.and_then(|before| before.gpu(&gpu.about)));
         let why = gpu.fault.map(Fault::name).or_else(|| used.err().map(bailiff_snapshot::Why::name));
-        GpuUse {
-            gpu: name(gpu),
-            min: used.unwrap_or_default(),
-            max: used.ok(),
-            why: why.unwrap_or_default(),
-        }
+        GpuUse { gpu: name(gpu), min: used.unwrap_or_default(), max: used.ok(), why: why.unwrap_or_default() }
     }
 }
 

@@ -137,7 +137,7 @@ pub(super) fn usage() -> &'static str {
 
 /// Converts an error of clap into the message of Python's argparse.
 fn stop(error: &clap::Error, args: &[OsString]) -> Stop {
-let context = |kind| match error.get(kind) {
+    let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => String::new(),
     };
@@ -163,9 +163,9 @@ let context = |kind| match error.get(kind) {
 
 /// Returns the message for an unknown or ambiguous flag; hidden flags are not listed.
 fn unknown(name: &str, args: &[OsString]) -> String {
-let matches =
-|arg: &&str| arg.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
-let given = args.iter().filter_map(|arg| arg.to_str()).find(matches).unwrap_or(name);
+    let matches =
+        |arg: &&str| arg.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    let given = args.iter().filter_map(|arg| arg.to_str()).find(matches).unwrap_or(name);
     let command = ScriptArgs::command();
     let visible = command.get_arguments().filter(|argument| !argument.is_hide_set());
     let longs = visible.filter_map(|argument| Some(format!("--{}", argument.get_long()?)));
@@ -181,7 +181,7 @@ const SECONDS: [&str; 4] = ["--sample-freq", "--grace", "--deadline", "--look-ba
 
 /// Converts clap's `--threshhold-percentage <THRESHHOLD_PERCENTAGE>` to argparse's `-t/--threshhold-percentage`.
 fn argument(name: &str) -> String {
-let long = name.split(' ').next().unwrap_or_default();
+    let long = name.split(' ').next().unwrap_or_default();
     let command = ScriptArgs::command();
     let named = command.get_arguments().find(|argument| argument.get_long() == long.strip_prefix("--"));
     match named.and_then(clap::Arg::get_short) {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     fn parsed(args: &str) -> Result<Flags, Stop> {
-    parse(args.split_ascii_whitespace().map(OsString::from))
+        parse(args.split_ascii_whitespace().map(OsString::from))
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
             ("-s -1 -t 0", (0, 0, 60, 12), ""),
         ];
         for (args, (threshold, interval, samples, delay), command) in cases {
-        let flags = parsed(args).unwrap();
+            let flags = parsed(args).unwrap();
             let numbers =
                 (flags.threshhold_percentage, flags.sample_freq, flags.num_samples, flags.delay_samples);
             assert_eq!(numbers, (threshold, interval, samples, delay), "{args}");

@@ -9,7 +9,6 @@ mod session;
 mod settings;
 pub(crate) mod visible;
 
-
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::Write;
@@ -18,7 +17,7 @@ use std::process::ExitCode;
 
 use flags::Stop;
 pub(crate) use flags::{EXAMPLES, Flags, HELP};
-use session::{Ended, Failure};
+use session::{Failure, SessionEnd};
 use settings::Settings;
 
 use crate::command::signals;
@@ -55,8 +54,8 @@ pub(crate) fn run(name: Name, flags: Flags) -> ExitCode {
         Err(stop) => return report(name, stop),
     };
     match session::run(&settings) {
-        Ok(Ended::Code(code)) => code.into(),
-        Ok(Ended::Signal(number)) => {
+        Ok(SessionEnd::Code(code)) => code.into(),
+        Ok(SessionEnd::Signal(number)) => {
             signals::terminate_by(number);
             u8::try_from(128 + number).unwrap_or(1).into()
         }

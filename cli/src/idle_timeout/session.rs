@@ -11,10 +11,10 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
 use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
+use super::detector::{Basis, Counted, DetectorInput, IdleDetector};
 use super::flags::Stop;
 use super::log::{Level, Log, list};
 use super::settings::{Settings, seconds};
-use super::detector::{Basis, Counted, DetectorInput, IdleDetector};
 use crate::command::signals::{ReceivedSignal, Signals};
 use crate::command::start::start;
 use crate::command::{Event, pace};
@@ -183,8 +183,8 @@ impl Session<'_> {
 
     /// Forwards a signal, unless the terminal has also sent it to the command.
     pub(super) fn forward(&mut self, signal: ReceivedSignal) {
-    self.received.push(signal.number);
-    if self.status.is_some() || (signal.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp())) {
+        self.received.push(signal.number);
+        if self.status.is_some() || (signal.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp())) {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(signal.number) {
@@ -211,7 +211,7 @@ impl Session<'_> {
     }
 
     fn count_delay(&mut self) {
-    if self.partial_samples == 0 {
+        if self.partial_samples == 0 {
             self.delay -= 1;
             let left = seconds(self.settings.sample_interval, self.delay);
             self.log.line(Level::Info, format!("waiting for delay samples. {left} seconds left"));
@@ -242,7 +242,7 @@ impl Session<'_> {
         }
         let threshold = self.settings.rule.threshold;
         for usage in &counted.gpus {
-        match usage.decisive_percent(threshold) {
+            match usage.decisive_percent(threshold) {
                 Some(percent) => {
                     self.log.line(Level::Debug, format!("{} usage {percent}%", usage.gpu));
                 }
@@ -255,7 +255,7 @@ impl Session<'_> {
             self.log.line(Level::Error, self.verdict(&counted));
         }
         result.idle
-        }
+    }
 
     fn verdict(&self, counted: &Counted) -> String {
         let Settings { rule, sample_interval, samples, signal, .. } = self.settings;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::detector::IdleRule;
 use super::flags::{Flags, Kill, Stop};
 use super::visible::Visible;
-use super::detector::IdleRule;
 
 /// The maximum interval of driver samples: the driver keeps its own samples only for a limited time.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
@@ -56,7 +56,8 @@ impl TryFrom<Flags> for Settings {
         }
         let samples = positive(flags.num_samples, "NUM_SAMPLES must be greater than 0.").map_err(refused)?;
         let sample_interval = Duration::from_millis(flags.sample_freq);
-        let samples_per_interval = u32::try_from(sample_interval.as_nanos().div_ceil(MAX_INTERVAL.as_nanos())).unwrap_or(u32::MAX);
+        let samples_per_interval =
+            u32::try_from(sample_interval.as_nanos().div_ceil(MAX_INTERVAL.as_nanos())).unwrap_or(u32::MAX);
         let variable = |name| std::env::var(name).ok();
         Ok(Self {
             rule: IdleRule {
@@ -112,7 +113,7 @@ mod tests {
     use crate::idle_timeout::flags::parse;
 
     fn refused(args: &str) -> Option<String> {
-    let flags = parse(args.split_ascii_whitespace().map(OsString::from)).unwrap();
+        let flags = parse(args.split_ascii_whitespace().map(OsString::from)).unwrap();
         match Settings::try_from(flags) {
             Err(Stop::Refused(why)) => Some(why),
             _ => None,
@@ -134,7 +135,7 @@ mod tests {
             ("--signal-name none -d -5 a", None),
         ];
         for (args, expected) in cases {
-        assert_eq!(refused(args).as_deref(), expected, "{args}");
+            assert_eq!(refused(args).as_deref(), expected, "{args}");
         }
     }
 

@@ -29,9 +29,9 @@ impl Visible {
         // CUDA ignores everything after the first invalid entry.
         for entry in devices.split(',').map(str::trim) {
             if entry.starts_with("GPU-") || (entry.starts_with("MIG-") && !entry.contains('/')) {
-            names.push(GpuName::Uuid(entry.to_owned()));
+                names.push(GpuName::Uuid(entry.to_owned()));
             } else if let Ok(number) = entry.parse() {
-            // By default CUDA numbers the fastest GPUs first, an order that only the driver knows.
+                // By default CUDA numbers the fastest GPUs first, an order that only the driver knows.
                 if order != Some("PCI_BUS_ID") {
                     return Self::All;
                 }

@@ -8,8 +8,8 @@ use bailiff_lease::holder::{Life, LocalHost, Recorded};
 use bailiff_lease::legacy::{Found, Witness};
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
-use super::offset;
 use super::gpu_users::Users;
+use super::offset;
 
 /// The inode of the initial PID namespace.
 const INITIAL_PIDNS: &str = "4026531836";
@@ -51,7 +51,7 @@ pub(crate) fn freeable<'a>(
     let agent = audit.has_agent_at(local_host);
     let (mut free, mut kept) = (Vec::new(), Vec::new());
     for abandoned in all {
-    let why = match (users.of(abandoned.gpu), abandoned.lease) {
+        let why = match (users.of(abandoned.gpu), abandoned.lease) {
             (Ok(pids), _) if !pids.is_empty() => {
                 format!("the process that took it has exited, but {pids:?} compute on it")
             }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Leases, Ticket, TicketStatus};
 
+use super::format::{self, GpuNames, environment};
 use super::hold::{HolderFields, spawn_holder};
 use super::progress::Progress;
 use super::request::{RequestEvent, obtain, ticket};
-use super::format::{self, GpuNames, environment};
 use super::{LEASE, offset, open, shell};
 use crate::exit::Failure;
 use crate::flags::{self, Format};
@@ -72,10 +72,10 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
 
 /// Returns the holder fields of a process, by default the calling shell. Until the transfer, this process is the holder.
 fn process(pid: Option<u32>) -> Result<HolderFields, Failure> {
-let pid = pid
-    .or_else(shell::runner)
-    .ok_or_else(|| Failure::usage("the calling shell cannot be found; name a process with --for"))?;
-let mut fields = LocalHost::read().holder(pid);
+    let pid = pid
+        .or_else(shell::runner)
+        .ok_or_else(|| Failure::usage("the calling shell cannot be found; name a process with --for"))?;
+    let mut fields = LocalHost::read().holder(pid);
     if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {
         return Err(Failure::usage(format!("there is no process {pid}")));
     }
@@ -89,11 +89,11 @@ fn transfer(
     (ticket, grant): (&Ticket, &Grant),
     (ttl, duration): (Duration, Option<Duration>),
     mut holder: HolderFields,
-    ) -> Result<Option<Child>, Failure> {
+) -> Result<Option<Child>, Failure> {
     let mut lock_holder = spawn_holder(pool, &ticket.lease, (&mut holder, duration))?;
     let failure = match pool.hand_on((&ticket.lease, grant.token), ttl, &holder) {
-    Ok(TicketStatus::Held(_)) => return Ok(lock_holder),
-    Ok(_) => Failure::not_ours("the lease was lost before it could be transferred to its holder"),
+        Ok(TicketStatus::Held(_)) => return Ok(lock_holder),
+        Ok(_) => Failure::not_ours("the lease was lost before it could be transferred to its holder"),
         Err(error) => error.into(),
     };
     lock_holder.as_mut().map(Child::kill).transpose()?;
@@ -113,7 +113,11 @@ fn text(
         }
         Format::Ids => ids.join(","),
         Format::Uuid => format::uuids(&pool.gpus()?, &ids)
-            .ok_or_else(|| Failure::unavailable("the pool has no UUIDs: it was created without a driver (use --format ids)"))?
+            .ok_or_else(|| {
+                Failure::unavailable(
+                    "the pool has no UUIDs: it was created without a driver (use --format ids)",
+                )
+            })?
             .join(","),
         Format::Json => {
             let audit = pool.audit()?;

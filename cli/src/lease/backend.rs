@@ -29,9 +29,9 @@ pub(crate) struct Pool {
 /// The storage of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend<'a> {
-/// Redis at this URL.
-Redis(&'a str),
-/// A directory of this machine.
+    /// Redis at this URL.
+    Redis(&'a str),
+    /// A directory of this machine.
     LocalHost(&'a Path),
 }
 

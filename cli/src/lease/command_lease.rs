@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
+use super::format::{self, GpuNames, environment};
 use super::progress::Progress;
 use super::request::{RequestEvent, obtain, ticket};
-use super::format::{self, GpuNames, environment};
 use super::{LEASE, offset, open};
 use crate::command::Event;
 use crate::exit::Failure;
@@ -29,8 +29,7 @@ impl<'a> CommandLease<'a> {
         flags: &'a flags::Run,
         (sender, events): (Sender<Event>, &Receiver<Event>),
     ) -> Result<Self, Failure> {
-        let args: Vec<String> =
-        flags.command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let args: Vec<String> = flags.command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let mut pool = open(&flags.request.pool)?;
         let mut ticket = ticket(&mut *pool, &flags.request, &args.join(" "))?;
         ticket.about.extend(flags.time_limit.max_time.map(|time| ("max_ms", time.as_millis().to_string())));
@@ -105,7 +104,10 @@ impl<'a> CommandLease<'a> {
     pub(crate) fn renew(&mut self) -> bool {
         let lost = match self.pool.renew(&self.ticket, &self.grant, LEASE) {
             Ok(TicketStatus::Conflict(shared)) => {
-                print_message(format_args!("GPUs of this lease were granted to another lease: {:?}", shared.gpus));
+                print_message(format_args!(
+                    "GPUs of this lease were granted to another lease: {:?}",
+                    shared.gpus
+                ));
                 true
             }
             Ok(TicketStatus::Ended(how)) => {
@@ -138,9 +140,11 @@ impl<'a> CommandLease<'a> {
 
     /// Releases the GPUs.
     pub(crate) fn release(mut self) {
-    let holder = (offset(), std::process::id());
+        let holder = (offset(), std::process::id());
         if let Err(error) = self.pool.release(&self.ticket.lease, Some(self.grant.token), holder) {
-            print_message(format_args!("cannot release the GPUs; they are released when Redis answers again: {error}"));
+            print_message(format_args!(
+                "cannot release the GPUs; they are released when Redis answers again: {error}"
+            ));
         }
     }
 }
@@ -155,7 +159,9 @@ fn withdraw(flags: &flags::Run, lease: &str) {
         }
     });
     if let Err(failure) = withdrawn {
-        print_message(format_args!("cannot cancel the lease request; it expires when Redis answers again: {failure}"));
+        print_message(format_args!(
+            "cannot cancel the lease request; it expires when Redis answers again: {failure}"
+        ));
     }
 }
 

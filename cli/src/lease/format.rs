@@ -14,18 +14,16 @@ use crate::exit::Failure;
 pub(super) fn grants_paused(audit: &Audit) -> Option<String> {
     let left = audit.barrier?.checked_sub(audit.now).filter(|left| *left > 0)?;
     let left = left.div_ceil(1000);
-    Some(format!(
-        "Redis was restarted: no leases are granted for {left} s, so that holders can renew theirs"
-    ))
+    Some(format!("Redis was restarted: no leases are granted for {left} s, so that holders can renew theirs"))
 }
 
 /// How the environment variables name GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GpuNames {
-/// UUIDs, which do not depend on the device order; indexes if the pool has no UUIDs.
-Uuids,
-/// Indexes in PCI bus order.
-Indexes,
+    /// UUIDs, which do not depend on the device order; indexes if the pool has no UUIDs.
+    Uuids,
+    /// Indexes in PCI bus order.
+    Indexes,
 }
 
 /// Returns the environment variables of a process that uses a lease's GPUs.

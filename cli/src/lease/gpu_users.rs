@@ -46,10 +46,11 @@ impl Users {
             Self::Unknown(why) => return Err(why.clone()),
             Self::Known(snapshot) => snapshot,
         };
-        let found = find(snapshot, gpu).ok_or("its processes are unknown: the exporter does not report the GPU")?;
+        let found =
+            find(snapshot, gpu).ok_or("its processes are unknown: the exporter does not report the GPU")?;
         let pids: Vec<u32> = computing(found).collect();
         if pids.is_empty() && found.listed.is_none_or(|listed| listed > found.holders.len() as u64) {
-        return Err("its processes are unknown: the driver does not report them".to_owned());
+            return Err("its processes are unknown: the driver does not report them".to_owned());
         }
         Ok(pids)
     }

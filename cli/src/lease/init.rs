@@ -62,7 +62,8 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
 
 /// Parses a list such as `0,1,4-7`.
 fn numbers(list: &str) -> Result<Vec<u32>, Failure> {
-    let invalid = || Failure::usage(format!("--gpus: invalid list {list:?}, expected indexes such as 0,1,4-7"));
+    let invalid =
+        || Failure::usage(format!("--gpus: invalid list {list:?}, expected indexes such as 0,1,4-7"));
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| invalid());
     let mut numbers = Vec::new();
     for part in list.split(',') {

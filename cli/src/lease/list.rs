@@ -7,8 +7,8 @@ use bailiff_lease::holder::LocalHost;
 use serde_json::{Value, json};
 
 use super::abandoned::abandoned;
-use super::open;
 use super::format::{self, as_json, escaped, holder, lease, span};
+use super::open;
 use crate::exit::Failure;
 use crate::flags;
 use crate::output::{print_message, print_stdout};
@@ -21,7 +21,10 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     if flags.json {
         let local_host = LocalHost::read();
         let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &local_host)).collect();
-        print_stdout(&format!("{}\n", json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)})))?;
+        print_stdout(&format!(
+            "{}\n",
+            json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)})
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
@@ -62,7 +65,8 @@ fn line(gpu: &Gpu, audit: &Audit) -> String {
         _ => get("pid"),
     };
     let since = held.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
-    let (id, state, user, cmd) = (escaped(&gpu.id), state(gpu), get("user"), with_note(&get("cmd"), &get("note")));
+    let (id, state, user, cmd) =
+        (escaped(&gpu.id), state(gpu), get("user"), with_note(&get("cmd"), &get("note")));
     format!("{id:<5} {state:<11} {user:<12} {pid:>8} {since:>9}  {cmd}")
 }
 

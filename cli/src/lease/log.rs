@@ -7,8 +7,8 @@ use std::time::Duration;
 use bailiff_lease::log::Event;
 use serde_json::{Map, Value};
 
-use super::redis;
 use super::format::{escaped, time};
+use super::redis;
 use crate::exit::Failure;
 use crate::flags;
 

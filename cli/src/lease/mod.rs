@@ -2,21 +2,21 @@
 
 pub(crate) mod abandoned;
 pub(crate) mod acquire;
-pub(crate) mod examples;
+pub(crate) mod backend;
 pub(crate) mod command_lease;
+pub(crate) mod examples;
+mod format;
+pub(crate) mod gpu_users;
 pub(crate) mod hold;
 pub(crate) mod init;
 pub(crate) mod list;
 pub(crate) mod log;
-pub(crate) mod backend;
 mod progress;
 pub(crate) mod release;
 mod request;
 pub(crate) mod run;
 mod shell;
 pub(crate) mod status;
-mod format;
-pub(crate) mod gpu_users;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -45,9 +45,9 @@ pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
 pub(crate) fn redis(flags: &flags::Pool, limitation: &str) -> Result<Pool, Failure> {
     match flags.backend() {
         Backend::Redis(address) => Ok(Pool::open(address, &flags.prefix, PATIENCE)?),
-        Backend::LocalHost(_) => {
-            Err(Failure::usage(format!("this machine's own pool {limitation}; use a pool in Redis (--redis)")))
-        }
+        Backend::LocalHost(_) => Err(Failure::usage(format!(
+            "this machine's own pool {limitation}; use a pool in Redis (--redis)"
+        ))),
     }
 }
 

@@ -32,7 +32,11 @@ impl Progress {
     /// Reports the number of requests ahead in the queue.
     pub(super) fn waiting(&mut self, before: u64) {
         if let Some(line) = self.line(before, Instant::now()) {
-            if self.terminal { write_stderr(&format!("\r\x1b[Kbailiff: {line}")) } else { print_message(line) }
+            if self.terminal {
+                write_stderr(&format!("\r\x1b[Kbailiff: {line}"))
+            } else {
+                print_message(line)
+            }
         }
     }
 

@@ -51,7 +51,9 @@ fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let (mut released, mut refused) = (0_u32, None);
     for lease in audit.leases.iter().filter(mine) {
         match pool.release(&lease.lease, None, (offset(), std::process::id())) {
-            Ok(Released::Lost) => refused = Some(Failure::not_ours("a lease was lost: its GPUs belong to another lease now")),
+            Ok(Released::Lost) => {
+                refused = Some(Failure::not_ours("a lease was lost: its GPUs belong to another lease now"))
+            }
             Ok(_) => released += 1,
             Err(error @ (LeaseError::Kept(_) | LeaseError::NotNow(_))) => refused = Some(error.into()),
             Err(error) => return Err(error.into()),
@@ -98,18 +100,23 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
             format!("{} GPU {} {why}\n", lease.lease, gpus.join(","))
         };
         let abandoned_line = |abandoned: &Abandoned<'_>| {
-        let lease = abandoned.lease.map_or("-", |lease| &lease.lease);
+            let lease = abandoned.lease.map_or("-", |lease| &lease.lease);
             format!("{lease} GPU {} its process has exited\n", abandoned.gpu.id)
         };
         print_stdout(
-            &audit.to_reap(&local_host).into_iter().map(line).chain(free.iter().map(abandoned_line)).collect::<String>(),
+            &audit
+                .to_reap(&local_host)
+                .into_iter()
+                .map(line)
+                .chain(free.iter().map(abandoned_line))
+                .collect::<String>(),
         )?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut freed = pool.reap_local_host(&local_host, LEASE)?;
     let mut pool = redis(&flags.pool, "has no leases of GPU.py")?;
     for abandoned in &free {
-    freed += usize::from(abandoned.free(&mut pool)?);
+        freed += usize::from(abandoned.free(&mut pool)?);
     }
     print_stdout(&format!("{freed}\n"))?;
     Ok(ExitCode::SUCCESS)

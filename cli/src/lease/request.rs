@@ -23,9 +23,7 @@ pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -
     let among = request.gpu.as_deref().map(|list| ids(&pool.gpus()?, list)).transpose()?;
     let uid = nix::unistd::getuid();
     if request.priority > 0 && !uid.is_root() {
-        return Err(Failure::usage(
-            "--priority: values above 0 require root",
-        ));
+        return Err(Failure::usage("--priority: values above 0 require root"));
     }
     let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
     let mut about = LocalHost::read().holder(std::process::id());
@@ -62,10 +60,10 @@ fn name() -> std::io::Result<String> {
 
 /// A change of a waiting request.
 pub(super) enum RequestEvent<'a> {
-/// The number of requests ahead of it in the queue.
-Behind(u64),
-/// Its new lease id.
-Renamed(&'a str),
+    /// The number of requests ahead of it in the queue.
+    Behind(u64),
+    /// Its new lease id.
+    Renamed(&'a str),
 }
 
 /// Acknowledges a grant, because an unacknowledged grant goes to the next request. The result may be that it was too
@@ -74,7 +72,7 @@ fn acknowledge(
     pool: &mut dyn Leases,
     (ticket, grant): (&Ticket, &Grant),
     deadline: Option<Instant>,
-    ) -> Result<TicketStatus, LeaseError> {
+) -> Result<TicketStatus, LeaseError> {
     loop {
         match pool.renew(ticket, grant, LEASE) {
             Err(error) if error.passes() && deadline.is_none_or(|deadline| Instant::now() < deadline) => {
@@ -94,10 +92,12 @@ fn wait_for_grant(
     mut notify: impl FnMut(RequestEvent),
 ) -> Result<TicketStatus, Failure> {
     loop {
-        let mut status = pool.wait(ticket, (local_host, until), &mut |before| notify(RequestEvent::Behind(before)))?;
+        let mut status =
+            pool.wait(ticket, (local_host, until), &mut |before| notify(RequestEvent::Behind(before)))?;
         let mut lost = "the place in the queue was lost, because the request was not renewed in time";
         if let TicketStatus::Held(grant) = &status {
-            lost = "the granted GPUs went to the next request, because the grant was not acknowledged in time";
+            lost =
+                "the granted GPUs went to the next request, because the grant was not acknowledged in time";
             let until = if nonblock { Some(Instant::now()) } else { until };
             status = acknowledge(pool, (ticket, grant), until)?;
         }
@@ -119,7 +119,7 @@ pub(super) fn obtain(
     request: &LeaseRequest,
     ticket: &mut Ticket,
     notify: impl FnMut(RequestEvent),
-    ) -> Result<Grant, Failure> {
+) -> Result<Grant, Failure> {
     let local_host = LocalHost::read();
     if request.nonblock {
         pool.reap_local_host(&local_host, LEASE)?;
@@ -133,7 +133,9 @@ pub(super) fn obtain(
     match wait_for_grant(pool, (ticket, request.nonblock), (&local_host, until), notify)? {
         TicketStatus::Held(grant) => {
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
-                print_message(format_args!("GPU {gpu} is used by processes {pids:?}, which have no lease; no other GPU was idle"));
+                print_message(format_args!(
+                    "GPU {gpu} is used by processes {pids:?}, which have no lease; no other GPU was idle"
+                ));
             }
             Ok(grant)
         }
@@ -143,15 +145,17 @@ pub(super) fn obtain(
         }
         TicketStatus::Busy => {
             let closed = format::grants_paused(&pool.audit()?);
-            Err(Failure::busy(
-                closed.unwrap_or_else(|| "not enough idle GPUs, or other requests are ahead in the queue".to_owned()),
-            ))
+            Err(Failure::busy(closed.unwrap_or_else(|| {
+                "not enough idle GPUs, or other requests are ahead in the queue".to_owned()
+            })))
         }
         TicketStatus::Impossible { managed } => {
             Err(Failure::usage(format!("{} requested, but only {managed} can match", gpus(ticket.want))))
         }
         TicketStatus::Uninitialised => Err(Failure::no_pool()),
-        TicketStatus::Conflict(_) => Err(Failure::not_ours("another lease was granted the same GPU meanwhile")),
+        TicketStatus::Conflict(_) => {
+            Err(Failure::not_ours("another lease was granted the same GPU meanwhile"))
+        }
         TicketStatus::Ended(how) => {
             Err(Failure::not_ours(format!("the request has ended while waiting: {how}")))
         }

@@ -11,7 +11,7 @@ use bailiff_snapshot::stat;
 pub(super) fn runner() -> Option<u32> {
     let mut runner = parent(std::process::id())?;
     while let Some(parent) = parent(runner).filter(|parent| is_subshell(*parent, runner)) {
-    runner = parent;
+        runner = parent;
     }
     Some(runner)
 }
@@ -30,9 +30,9 @@ fn parent(pid: u32) -> Option<u32> {
 /// Whether `pid` was forked from `parent` without a later `exec`: both have the same arguments and the same stack start,
 /// which the kernel randomizes at each `exec`.
 fn is_subshell(parent: u32, pid: u32) -> bool {
-let args = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|args| !args.is_empty());
-let same = |one: Option<Vec<u8>>, other| one.is_some() && one == other;
-same(args(pid), args(parent)) && stack(pid).is_some() && stack(pid) == stack(parent)
+    let args = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|args| !args.is_empty());
+    let same = |one: Option<Vec<u8>>, other| one.is_some() && one == other;
+    same(args(pid), args(parent)) && stack(pid).is_some() && stack(pid) == stack(parent)
 }
 
 /// Returns `startstack`, field 28 of `/proc/PID/stat`; the kernel reports 0 without the permission to read it.

@@ -50,9 +50,7 @@ impl MpsGpu {
 pub(super) fn all(common: &Common) -> Result<Vec<MpsGpu>, Failure> {
     let report = driver::query(&common.machine, common.deadline).map_err(Failure::unavailable)?;
     if !report.opened() {
-        return Err(Failure::unavailable(
-            "the driver cannot list its GPUs; see bailiff doctor",
-        ));
+        return Err(Failure::unavailable("the driver cannot list its GPUs; see bailiff doctor"));
     }
     let gpus = report.sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none());
     Ok(gpus.filter_map(MpsGpu::of).collect())
@@ -63,9 +61,13 @@ pub(super) fn select(all: Vec<MpsGpu>, names: &[String]) -> Result<Vec<MpsGpu>, 
     let matches = |gpu: &MpsGpu, name: &String| gpu.index == *name || gpu.uuid == *name;
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|gpu| matches(gpu, name))) {
         let known: Vec<&str> = all.iter().map(|gpu| gpu.index.as_str()).collect();
-        return Err(Failure::usage(format!("there is no GPU {unknown}; the driver has {}", known.join(", "))));
+        return Err(Failure::usage(format!(
+            "there is no GPU {unknown}; the driver has {}",
+            known.join(", ")
+        )));
     }
-    let selected = all.into_iter().filter(|gpu| names.is_empty() || names.iter().any(|name| matches(gpu, name)));
+    let selected =
+        all.into_iter().filter(|gpu| names.is_empty() || names.iter().any(|name| matches(gpu, name)));
     let selected: Vec<MpsGpu> = selected.collect();
     if selected.is_empty() { Err(Failure::unavailable("the driver has no GPUs")) } else { Ok(selected) }
 }
@@ -173,6 +175,9 @@ mod tests {
             assert_eq!(found, expected, "{names:?}");
         }
         assert!(select(Vec::new(), &[]).is_err());
-        assert_eq!(smi_args(&gpu("1"), ComputeMode::ExclusiveProcess), ["-i", "1", "-c", "EXCLUSIVE_PROCESS"]);
+        assert_eq!(
+            smi_args(&gpu("1"), ComputeMode::ExclusiveProcess),
+            ["-i", "1", "-c", "EXCLUSIVE_PROCESS"]
+        );
     }
 }

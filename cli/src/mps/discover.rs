@@ -22,8 +22,8 @@ const MAX_PARALLEL: usize = 16;
 
 /// Collects the report.
 pub(super) fn collect(common: &Common) -> MpsReport {
-let node = MpsProcesses::read(&common.machine.procfs);
-let sample = driver::query(&common.machine, common.deadline).ok().map(|report| report.sample);
+    let node = MpsProcesses::read(&common.machine.procfs);
+    let sample = driver::query(&common.machine, common.deadline).ok().map(|report| report.sample);
     let gpus = sample.as_ref().map(gpus).unwrap_or_default();
     let mut report = MpsReport {
         driver: sample.and_then(|sample| sample.driver.version),
@@ -38,7 +38,7 @@ let sample = driver::query(&common.machine, common.deadline).ok().map(|report| r
 }
 
 fn gpus(sample: &Sample) -> Vec<ReportedGpu> {
-let gpus = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none());
+    let gpus = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none());
     let gpu = |gpu: &bailiff_snapshot::GpuSample| ReportedGpu {
         index: gpu.about.index.clone(),
         uuid: gpu.about.id.as_ref().map(|id| id.0.clone()),
@@ -82,14 +82,18 @@ fn pipe_dirs(node: &MpsProcesses, common: &Common) -> BTreeSet<PathBuf> {
 }
 
 /// Queries the daemons in parallel.
-fn daemons(common: &Common, node: &MpsProcesses, (directories, gpus): (BTreeSet<PathBuf>, usize)) -> Vec<Daemon> {
+fn daemons(
+    common: &Common,
+    node: &MpsProcesses,
+    (directories, gpus): (BTreeSet<PathBuf>, usize),
+) -> Vec<Daemon> {
     let directories: Vec<PathBuf> = directories.into_iter().collect();
     let reports = directories.chunks(MAX_PARALLEL).flat_map(|directories| {
         std::thread::scope(|scope| {
             let query = |directory| scope.spawn(move || daemon(common, node, (directory, gpus)));
             let threads: Vec<_> = directories.iter().map(query).collect();
             let reports =
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             reports.collect::<Vec<Daemon>>()
         })
     });
@@ -108,7 +112,9 @@ fn daemons_without_pipe_dir(node: &MpsProcesses, common: &Common) -> Vec<Daemon>
 
 /// Returns the servers whose pipe directory has no running daemon.
 fn orphans(node: &MpsProcesses, configured: Option<&Path>) -> Vec<Orphan> {
-    let is_orphan = |pipes: &Path| node.daemon(pipes).is_none() && configured.is_none_or(|configured| configured == pipes);
+    let is_orphan = |pipes: &Path| {
+        node.daemon(pipes).is_none() && configured.is_none_or(|configured| configured == pipes)
+    };
     let orphans = node.servers.iter().filter_map(|server| {
         let pipes = &server.details.as_ref()?.pipes;
         is_orphan(pipes).then(|| Orphan {
@@ -144,8 +150,8 @@ fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place:
 
 /// Queries one daemon. After the first timeout no more queries are sent, because each would take as long.
 struct DaemonClient {
-control: Control,
-timed_out: Option<Duration>,
+    control: Control,
+    timed_out: Option<Duration>,
 }
 
 impl DaemonClient {
@@ -213,8 +219,9 @@ fn servers_of(
     let processes = daemon.query(Question::Processes).ok().and_then(|answer| words::processes(&answer).ok());
     let server = |pid: &u32| {
         let found = node.servers.iter().find(|server| server.pid == *pid);
-        let status =
-            daemon.query(Question::Status(*pid)).map_or(words::Status::Unknown, |answer| words::status(&answer));
+        let status = daemon
+            .query(Question::Status(*pid))
+            .map_or(words::Status::Unknown, |answer| words::status(&answer));
         let clients = processes.as_ref().map(|all| {
             // The list has a row per client and GPU.
             let rows = all.iter().filter(|client| client.server == *pid);
@@ -233,9 +240,9 @@ fn servers_of(
 }
 
 fn client(procfs: &Path, row: &words::Client) -> Client {
-// A pid of another PID namespace belongs to a different process here.
-let same_namespace = row.namespace.is_none() || row.namespace == node::namespace(procfs);
-let (uid, comm) =
-    if same_namespace && row.pid != 0 { node::uid_and_comm(procfs, row.pid) } else { (None, None) };
-Client { pid: row.pid, user: uid.map(node::user), command: row.command.clone().or(comm) }
+    // A pid of another PID namespace belongs to a different process here.
+    let same_namespace = row.namespace.is_none() || row.namespace == node::namespace(procfs);
+    let (uid, comm) =
+        if same_namespace && row.pid != 0 { node::uid_and_comm(procfs, row.pid) } else { (None, None) };
+    Client { pid: row.pid, user: uid.map(node::user), command: row.command.clone().or(comm) }
 }

@@ -35,22 +35,24 @@ pub(super) fn serve(plan: &Plan<'_>, lock_file: Option<File>) -> Result<ExitCode
     match outcome? {
         DaemonExit::Success => Ok(ExitCode::SUCCESS),
         DaemonExit::Failure(why) => Err(Failure::unavailable(format!("the daemon has exited: {why}"))),
-        DaemonExit::StillRunning => Err(Failure::unavailable("the daemon does not quit and is still running")),
+        DaemonExit::StillRunning => {
+            Err(Failure::unavailable("the daemon does not quit and is still running"))
+        }
     }
 }
 
 /// How the daemon ended.
 enum DaemonExit {
-Success,
-Failure(String),
-StillRunning,
+    Success,
+    Failure(String),
+    StillRunning,
 }
 
 fn run(
     plan: &Plan<'_>,
     (signals, events): (&Signals, &Receiver<Event>),
     lock_file: Option<File>,
-    ) -> Result<DaemonExit, Failure> {
+) -> Result<DaemonExit, Failure> {
     show(&plan.command_line())?;
     let mut child = spawn(plan, signals)?;
     if let Err(failure) = plan.wait_for_answer() {
@@ -69,8 +71,8 @@ fn run(
             return Ok(if success { DaemonExit::Success } else { DaemonExit::Failure(status.to_string()) });
         }
         match events.recv() {
-        Ok(Event::Signal(signal)) if !signal.is_for_command() => {
-        quit_requested = true;
+            Ok(Event::Signal(signal)) if !signal.is_for_command() => {
+                quit_requested = true;
                 if let Err(error) = plan.control.query(Question::Quit(None))
                     && child.try_wait()?.is_none()
                 {

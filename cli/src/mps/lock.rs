@@ -21,7 +21,9 @@ pub(super) fn acquire() -> Option<File> {
     }
     let lock = open_and_lock();
     if let Err(error) = &lock {
-        print_message(format_args!("cannot lock {LOCK}: {error}; do not run another start or stop meanwhile"));
+        print_message(format_args!(
+            "cannot lock {LOCK}: {error}; do not run another start or stop meanwhile"
+        ));
     }
     lock.ok()
 }

@@ -154,8 +154,9 @@ impl MpsReport {
         if !self.daemons.is_empty() && self.driver.as_deref().and_then(major).is_some_and(|major| major < 550)
         {
             let release = self.driver.as_deref().unwrap_or_default();
-            warnings
-                .push(format!("driver {release}: any user may change the daemon's settings (fixed in driver 550)"));
+            warnings.push(format!(
+                "driver {release}: any user may change the daemon's settings (fixed in driver 550)"
+            ));
         }
         self.warnings = warnings;
     }
@@ -206,8 +207,12 @@ mod tests {
         ];
         for (mode, state, driver, expected) in cases {
             let daemons = state.into_iter().map(daemon).collect();
-            let mut report =
-                MpsReport { driver: Some(driver.into()), daemons, gpus: vec![gpu(mode)], ..MpsReport::default() };
+            let mut report = MpsReport {
+                driver: Some(driver.into()),
+                daemons,
+                gpus: vec![gpu(mode)],
+                ..MpsReport::default()
+            };
             report.add_warnings();
             let text = report.warnings.join("\n");
             assert_eq!((text.contains(expected), text.is_empty()), (true, expected.is_empty()), "{text}");

@@ -9,8 +9,8 @@ use bailiff_mps::place::{PIPES, VISIBLE};
 use bailiff_mps::{Control, ControlError, Form};
 use bailiff_snapshot::ComputeMode;
 
-use super::flags::Start;
 use super::compute_mode::{self, ChangedModes, MpsGpu};
+use super::flags::Start;
 use super::node::{MpsProcesses, Pipes};
 use super::{foreground, lock, show};
 use crate::command::signals;
@@ -48,7 +48,7 @@ pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
     let changed = ChangedModes::set_exclusive(&flags.nvidia_smi, &plan.gpus)?;
     let check_signal = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));
     if let Err(failure) = check_signal().and_then(|()| plan.start()) {
-    plan.restore_modes(changed);
+        plan.restore_modes(changed);
         return Err(failure);
     }
     show("the daemon answers; do not set CUDA_VISIBLE_DEVICES for its clients\n")?;
@@ -65,7 +65,9 @@ fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     }
     let all = compute_mode::all(&flags.common)?;
     let control = flags.common.control(&pipes);
-    check_unused(&control, &pipes, || MpsProcesses::read(&flags.common.machine.procfs).servers(&pipes, &all))?;
+    check_unused(&control, &pipes, || {
+        MpsProcesses::read(&flags.common.machine.procfs).servers(&pipes, &all)
+    })?;
     let gpus = compute_mode::select(all, &flags.gpu)?;
     gpus.iter().try_for_each(check_usable)?;
     // CUDA and nvidia-smi may use different indexes; UUIDs are unambiguous.
@@ -108,7 +110,10 @@ fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>)
 /// Fails if the daemon cannot use a GPU.
 fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
     if gpu.mode == Some(ComputeMode::Prohibited) {
-        return Err(Failure::unavailable(format!("GPU {} allows no processes (compute mode PROHIBITED)", gpu.index)));
+        return Err(Failure::unavailable(format!(
+            "GPU {} allows no processes (compute mode PROHIBITED)",
+            gpu.index
+        )));
     }
     let holders: Vec<String> = gpu.holders.iter().flatten().map(u32::to_string).collect();
     if holders.is_empty() {
@@ -163,7 +168,9 @@ impl Plan<'_> {
                 Ok(_) => return Ok(()),
                 Err(error @ ControlError::NoDaemon) => last = Some(error),
                 Err(error) => {
-                    return Err(Failure::unavailable(format!("the daemon was started, but does not answer: {error}")));
+                    return Err(Failure::unavailable(format!(
+                        "the daemon was started, but does not answer: {error}"
+                    )));
                 }
             }
             std::thread::park_timeout(INTERVAL);
@@ -194,7 +201,9 @@ impl Plan<'_> {
             Err(failure) => return Some(failure.to_string()),
         };
         let node = MpsProcesses::read(&self.flags.common.machine.procfs);
-        if let Some(daemon) = node.trusted_daemons().find(|daemon| daemon.details.pipes() == Some(&*self.pipes)) {
+        if let Some(daemon) =
+            node.trusted_daemons().find(|daemon| daemon.details.pipes() == Some(&*self.pipes))
+        {
             return Some(format!("daemon {} of {pipes} still runs", daemon.pid));
         }
         let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");

@@ -14,8 +14,8 @@ use bailiff_snapshot::ComputeMode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::flags::{Common, Stop};
 use super::compute_mode::{self, MpsGpu};
+use super::flags::{Common, Stop};
 use super::node::{MpsProcess, MpsProcesses};
 use super::{lock, show};
 use crate::exit::Failure;
@@ -34,8 +34,8 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     let _lock = lock::acquire();
     let node = MpsProcesses::read(&flags.common.machine.procfs);
     let servers = query(&control, Question::Servers, &pipes)?;
-    let servers =
-        words::servers(&servers).map_err(|error| Failure::unavailable(format!("cannot list the daemon's servers: {error}")))?;
+    let servers = words::servers(&servers)
+        .map_err(|error| Failure::unavailable(format!("cannot list the daemon's servers: {error}")))?;
     if !flags.force {
         check_no_clients(&control, &servers)?;
     }
@@ -136,16 +136,22 @@ fn wait_for_exit(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> 
 }
 
 fn still_running(what: &str, client_error: Option<&ControlError>) -> Failure {
-let client_error = client_error.map(|error| format!(" (client: {error})")).unwrap_or_default();
+    let client_error = client_error.map(|error| format!(" (client: {error})")).unwrap_or_default();
     Failure::busy(format!(
         "{what} after the daemon was asked to quit{client_error}; compute modes are unchanged"
     ))
 }
 
 /// Resets the compute modes of the daemon's GPUs, as far as they are known and no other daemon uses them.
-fn reset_modes(flags: &Stop, node: &MpsProcesses, daemon: Option<&MpsProcess<Daemon>>) -> Result<(), Failure> {
+fn reset_modes(
+    flags: &Stop,
+    node: &MpsProcesses,
+    daemon: Option<&MpsProcess<Daemon>>,
+) -> Result<(), Failure> {
     let Some(daemon) = daemon else {
-        print_message("the daemon's GPUs are unknown, so compute modes are unchanged; to reset: nvidia-smi -i GPU -c DEFAULT");
+        print_message(
+            "the daemon's GPUs are unknown, so compute modes are unchanged; to reset: nvidia-smi -i GPU -c DEFAULT",
+        );
         return Ok(());
     };
     let others = node.trusted_daemons().filter(|other| other.pid != daemon.pid);

@@ -23,7 +23,7 @@ pub(super) fn render(report: &MpsReport) -> String {
     for orphan in &report.orphans {
         let pipes = orphan.pipe_dir.as_deref().unwrap_or("-");
         lines.push(format!("server {} of {} without a daemon ({})", orphan.pid, orphan.user, line(pipes)));
-        }
+    }
     lines.push(String::new());
     for gpu in &report.gpus {
         let mode = gpu.compute_mode.map_or_else(|| "-".to_owned(), str::to_uppercase);
@@ -54,7 +54,7 @@ fn daemon_lines(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String
     let mut add = |name: &str, text: &str| {
         let parts = wrapped(&line(text), width.saturating_sub(INDENT));
         for (number, part) in parts.iter().enumerate() {
-        let name = if number == 0 { name } else { "" };
+            let name = if number == 0 { name } else { "" };
             lines.push(format!("  {name:<13}{part}"));
         }
     };
@@ -79,8 +79,11 @@ fn daemon_lines(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String
 /// Describes the limits of clients of new servers.
 fn limits(daemon: &Daemon) -> String {
     let percent = |percentage: f64| format!("{percentage}% of the multiprocessors");
-    let mut parts =
-        vec![daemon.default_thread_percentage.map_or_else(|| "an unknown share of the multiprocessors".to_owned(), percent)];
+    let mut parts = vec![
+        daemon
+            .default_thread_percentage
+            .map_or_else(|| "an unknown share of the multiprocessors".to_owned(), percent),
+    ];
     let limits = daemon.default_memory_limits.iter();
     parts.extend(limits.map(|(gpu, bytes)| format!("{} of its GPU {gpu} each", Bytes((*bytes).into()))));
     parts.join(", ")

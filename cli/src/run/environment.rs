@@ -19,7 +19,7 @@ impl Environment {
 
     /// Removes all variables with this name prefix, unless they are set here.
     pub(crate) fn remove_prefix(&mut self, prefix: &'static str) {
-    self.removed.push(prefix);
+        self.removed.push(prefix);
     }
 
     /// Returns a variable that was set here.

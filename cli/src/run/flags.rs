@@ -117,9 +117,7 @@ fn adapt_lease_flag(arg: Arg) -> Arg {
             let help = "Number of GPUs to lease; without -n and --gpu the command gets no lease";
             arg.help(help).long_help(format!("{help}.\n\nThe request is granted in full or not at all"))
         }
-        "wait" => {
-            arg.requires("waits").help("Maximum time to wait for GPUs and --min-free, such as 30m")
-        }
+        "wait" => arg.requires("waits").help("Maximum time to wait for GPUs and --min-free, such as 30m"),
         "nonblock" => arg.requires("waits"),
         "nvml_library" => arg.help("NVML library; default: libnvidia-ml.so.1 from the library search path"),
         id if LEASE_FLAGS.contains(&id) => arg.requires("lease").help_heading(LEASES),

@@ -39,14 +39,15 @@ pub(crate) fn refuse_impossible(
     while gpu_sampler.is_starting() {
         check_signals(events)?;
         gpu_sampler.sample()?;
-        }
-    let gpus = gpu_sampler.newest().into_iter().flat_map(|now| &now.gpus).filter(|gpu| visible.sees(&gpu.about));
+    }
+    let gpus =
+        gpu_sampler.newest().into_iter().flat_map(|now| &now.gpus).filter(|gpu| visible.sees(&gpu.about));
     let sizes = gpus.map(|gpu| Some((gpu.memory?.total, gpu.about.index.as_str())));
     let Some(sizes) = sizes.collect::<Option<Vec<_>>>() else { return Ok(()) };
     match sizes.into_iter().max_by_key(|(total, _)| *total) {
         Some((total, index)) if total < *max => {
-        let (max, total) = (Bytes((*max).into()), Bytes(total.into()));
-        Err(Failure::usage(format!("{flag}: {max} is more than GPU {index} has ({total})")))
+            let (max, total) = (Bytes((*max).into()), Bytes(total.into()));
+            Err(Failure::usage(format!("{flag}: {max} is more than GPU {index} has ({total})")))
         }
         _ => Ok(()),
     }
@@ -98,10 +99,9 @@ impl FreeMemory {
         let lacks = |gpu: &Gpu| gpu.memory.is_none_or(|memory| memory.free < self.bytes);
         let gpu = gpus.find(|gpu| lacks(gpu))?;
         let name = gpu.about.id.as_ref().map_or(gpu.about.index.as_str(), |id| id.0.as_str());
-        let free = gpu.memory.map_or_else(
-            || "an unknown amount".to_owned(),
-            |memory| Bytes(memory.free.into()).to_string(),
-        );
+        let free = gpu
+            .memory
+            .map_or_else(|| "an unknown amount".to_owned(), |memory| Bytes(memory.free.into()).to_string());
         Some(format!("--min-free: {free} free on {name}, {required} required"))
     }
 }

@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::environment::Environment;
-use super::running::{Termination, RunningCommand, CommandExit, TerminationReason};
 use super::free_memory::{self, FreeMemory};
-use super::usage::GpuUsage;
 use super::monitor::{GpuSampler, MonitorOptions};
+use super::running::{CommandExit, RunningCommand, Termination, TerminationReason};
+use super::usage::GpuUsage;
 use crate::command::Event;
 use crate::command::signals::Signals;
 use crate::command::start::start;
@@ -51,8 +51,9 @@ impl Prepared {
         // Started before signals are blocked, because helper processes inherit the mask.
         let gpu_sampler = options.map(GpuSampler::start).transpose();
         // Without a flag that needs the driver, sampling is only for the summary and may fail.
-        let gpu_sampler = gpu_sampler
-            .or_else(|why| if options.is_some_and(|options| options.needs_driver) { Err(why) } else { Ok(None) })?;
+        let gpu_sampler = gpu_sampler.or_else(|why| {
+            if options.is_some_and(|options| options.needs_driver) { Err(why) } else { Ok(None) }
+        })?;
         Ok(Self { process_tree, gpu_sampler, signals: Signals::block()? })
     }
 }
@@ -98,7 +99,8 @@ impl<'a> Job<'a> {
             let visible = if self.lease.is_some() { Visible::All } else { self.visible() };
             free_memory::refuse_impossible(&self.amounts, (gpu_sampler, &visible), &events)?;
         }
-        let mut lease = self.lease.map(|flags| CommandLease::wait(flags, (sender.clone(), &events))).transpose()?;
+        let mut lease =
+            self.lease.map(|flags| CommandLease::wait(flags, (sender.clone(), &events))).transpose()?;
         let outcome = self.execute(start, (sender, &events), lease.as_mut());
         // Remaining processes keep the lease; it is released when they have exited (see `Pool::reap_local_host`).
         let left = outcome.as_ref().is_ok_and(|outcome| matches!(outcome.exit, CommandExit::Detached(_)));
@@ -129,7 +131,10 @@ impl<'a> Job<'a> {
         if let Some(lease) = &mut lease {
             lease.pass_on()?;
         }
-        let monitor = gpu_sampler.filter(GpuSampler::monitors_command).map(|gpu_sampler| gpu_sampler.monitor(visible, sender)).transpose()?;
+        let monitor = gpu_sampler
+            .filter(GpuSampler::monitors_command)
+            .map(|gpu_sampler| gpu_sampler.monitor(visible, sender))
+            .transpose()?;
         let environment = self.environment.apply(std::env::vars_os());
         let gpus = lease.as_ref().map(|lease| lease.gpus());
         let command = expand_index(self.command, gpus);
@@ -141,7 +146,13 @@ impl<'a> Job<'a> {
         let began = Instant::now();
         let mut running = RunningCommand::new((child, process_tree), self.time_limit, lease, monitor);
         let exit = running.run_to_exit(events)?;
-        Ok(Outcome { exit, termination: running.termination(), took: began.elapsed(), gpus, used: running.used() })
+        Ok(Outcome {
+            exit,
+            termination: running.termination(),
+            took: began.elapsed(),
+            gpus,
+            used: running.used(),
+        })
     }
 
     /// The GPUs that the command can see.
@@ -179,12 +190,21 @@ pub(super) fn check_signals(events: &Receiver<Event>) -> Result<(), Failure> {
 impl Outcome {
     /// Returns the command's exit code as a shell reports it, or why the command was stopped.
     pub(crate) fn code(self) -> Result<ExitCode, Failure> {
-        let why = self.termination.filter(|termination| !termination.of_leftovers).map(|termination| termination.why);
+        let why = self
+            .termination
+            .filter(|termination| !termination.of_leftovers)
+            .map(|termination| termination.why);
         match (self.exit, why) {
             (CommandExit::Detached(number), _) => Err(Failure::signalled(number)),
-            (_, Some(TerminationReason::TimeUp)) => Err(Failure::late("the command was stopped: its time limit was reached")),
-            (_, Some(TerminationReason::Idle)) => Err(Failure::late("the command was stopped: its GPUs were idle")),
-            (_, Some(TerminationReason::Lost)) => Err(Failure::lost("the command was stopped: its lease was lost")),
+            (_, Some(TerminationReason::TimeUp)) => {
+                Err(Failure::late("the command was stopped: its time limit was reached"))
+            }
+            (_, Some(TerminationReason::Idle)) => {
+                Err(Failure::late("the command was stopped: its GPUs were idle"))
+            }
+            (_, Some(TerminationReason::Lost)) => {
+                Err(Failure::lost("the command was stopped: its lease was lost"))
+            }
             (CommandExit::Ended(status), None) => Ok(shell_code(status).into()),
         }
     }
@@ -205,6 +225,9 @@ mod tests {
         let command = ["krylov", "0:{index}", "{index}{index}{inde", "a{{index}}{index}"].map(OsString::from);
         assert_eq!(expand_index(&command, None), command);
         assert_eq!(expand_index(&command, Some(1)), ["krylov", "0:0", "00{inde", "a{index}0"]);
-        assert_eq!(expand_index(&command, Some(3)), ["krylov", "0:0,1,2", "0,1,20,1,2{inde", "a{index}0,1,2"]);
+        assert_eq!(
+            expand_index(&command, Some(3)),
+            ["krylov", "0:0,1,2", "0,1,20,1,2{inde", "a{index}0,1,2"]
+        );
     }
 }

@@ -4,13 +4,13 @@
 
 mod environment;
 pub(crate) mod flags;
-pub(crate) mod job;
-mod running;
-pub(crate) mod quota;
 mod free_memory;
+pub(crate) mod job;
+mod monitor;
+pub(crate) mod quota;
+mod running;
 mod summary;
 mod usage;
-mod monitor;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -18,11 +18,11 @@ use std::time::Instant;
 use crate::exit::Failure;
 use crate::output::print_message;
 use flags::Run;
-use job::{Job, Prepared};
-use running::CommandExit;
-use quota::Quota;
 use free_memory::FreeMemory;
+use job::{Job, Prepared};
 use monitor::MonitorOptions;
+use quota::Quota;
+use running::CommandExit;
 
 /// Runs the command.
 pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {

@@ -10,8 +10,8 @@ use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
 use super::usage::GpuUsage;
 use crate::command::{Event, pace};
 use crate::exit::Failure;
-use crate::idle_timeout::visible::Visible;
 use crate::idle_timeout::detector::{Count, DetectorInput, IdleDetector, IdleRule};
+use crate::idle_timeout::visible::Visible;
 use crate::output::print_message;
 use crate::process_tree::ProcessTree;
 
@@ -70,8 +70,18 @@ impl GpuSampler {
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = IdleRule { threshold: THRESHOLD, samples: samples, max_gap: MAX_GAP, count: Count::Used };
         let detector = options.idle.map(|_| IdleDetector::new(rule));
-        let (needs_driver, monitors_command, library) = (options.needs_driver, options.monitors_command, options.library.clone());
-        Ok(Self { supervisor, seq: 1, interval, before: None, detector, needs_driver, monitors_command, library })
+        let (needs_driver, monitors_command, library) =
+            (options.needs_driver, options.monitors_command, options.library.clone());
+        Ok(Self {
+            supervisor,
+            seq: 1,
+            interval,
+            before: None,
+            detector,
+            needs_driver,
+            monitors_command,
+            library,
+        })
     }
 
     /// Fails if the driver is required but not installed.
@@ -88,7 +98,7 @@ impl GpuSampler {
     /// Takes a sample.
     pub(crate) fn sample(&mut self) -> Result<&Snapshot, Failure> {
         let gone = || Failure::unavailable("the helper process that queries the driver has exited");
-        let sample = self.supervisor.input(self.seq).ok_or_else(gone)?;
+        let sample = self.supervisor.look(self.seq).ok_or_else(gone)?;
         self.seq += 1;
         let now = Snapshot::between(self.before.as_ref(), sample);
         Ok(self.before.insert(now))
@@ -114,8 +124,15 @@ impl GpuSampler {
         let Self { supervisor, seq, interval, before, detector, .. } = self;
         let fault = before.as_ref().and_then(fault);
         let pace = Some(pace::start(supervisor, (seq, interval), events)?);
-        let mut monitor =
-            UsageMonitor { pace, interval, visible, before, detector, fault: None, used: GpuUsage::default() };
+        let mut monitor = UsageMonitor {
+            pace,
+            interval,
+            visible,
+            before,
+            detector,
+            fault: None,
+            used: GpuUsage::default(),
+        };
         monitor.set_fault(fault);
         Ok(monitor)
     }

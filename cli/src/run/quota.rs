@@ -82,7 +82,7 @@ impl Quota {
 
     /// Keeps the file for the remaining processes; the next `bailiff run` removes it after they have exited.
     pub(crate) fn keep_file(mut self) {
-    self.keep = true;
+        self.keep = true;
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct LibraryError {
 
 impl From<LibraryError> for Failure {
     fn from(error: LibraryError) -> Self {
-    Self::unavailable(error.why)
+        Self::unavailable(error.why)
     }
 }
 
@@ -113,14 +113,15 @@ pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError
     let own_directory = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
     let beside = |directory: &str| own_directory.as_ref().map(|own| own.join(directory).join(LIBRARY));
     let candidates: Vec<PathBuf> = match configured {
-    Some(configured) => vec![configured.to_owned()],
-    None => [beside("../lib/bailiff"), beside("../lib"), beside("")]
+        Some(configured) => vec![configured.to_owned()],
+        None => [beside("../lib/bailiff"), beside("../lib"), beside("")]
             .into_iter()
             .flatten()
             .chain(["/usr/lib/bailiff", "/usr/lib"].map(|directory| Path::new(directory).join(LIBRARY)))
             .collect(),
     };
-    let Some(found) = candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()))
+    let Some(found) =
+        candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()))
     else {
         let paths: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
         let why = format!(
@@ -131,7 +132,10 @@ pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError
     };
     // These characters separate entries of LD_PRELOAD.
     if found.as_os_str().as_bytes().iter().any(|byte| b": \t\n".contains(byte)) {
-        let why = format!("LD_PRELOAD does not support the path {}: it contains whitespace or a colon", found.display());
+        let why = format!(
+            "LD_PRELOAD does not support the path {}: it contains whitespace or a colon",
+            found.display()
+        );
         return Err(LibraryError { found: true, why });
     }
     Ok(found)
@@ -149,9 +153,9 @@ fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
     };
     let mut errors = Vec::new();
     for candidate in candidates {
-    match create_directory(&candidate, &default) {
-    Ok(directory) => return Ok(directory),
-    Err(error) => errors.push(format!("{}: {}", candidate.display(), plain(&error))),
+        match create_directory(&candidate, &default) {
+            Ok(directory) => return Ok(directory),
+            Err(error) => errors.push(format!("{}: {}", candidate.display(), plain(&error))),
         }
     }
     Err(Failure::unavailable(format!(
@@ -163,7 +167,7 @@ fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
 fn create_directory(path: &Path, default: &Path) -> io::Result<PathBuf> {
     // The parent of the default directory is shared by all users and created by root.
     if let Some(parent) = path.parent().filter(|_| path != default) {
-    DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -175,7 +179,7 @@ fn create_directory(path: &Path, default: &Path) -> io::Result<PathBuf> {
     }
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
     path.canonicalize()
-    }
+}
 
 /// The name of a quota file: it identifies the process that created it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,12 +231,12 @@ mod tests {
 
     #[test]
     fn quota_file_name_identifies_its_creator() {
-    let own = FileName::own();
+        let own = FileName::own();
         assert_eq!(FileName::parse(&own.text()), Some(own.clone()));
         assert!(!own.is_stale(&own));
         for (other, stale) in [
-        (FileName { start: own.start + 1, ..own.clone() }, true),
-        (FileName { pid: 4_194_305, ..own.clone() }, true),
+            (FileName { start: own.start + 1, ..own.clone() }, true),
+            (FileName { pid: 4_194_305, ..own.clone() }, true),
             (FileName { namespace: "1".to_owned(), pid: 4_194_305, ..own.clone() }, false),
         ] {
             assert_eq!(other.is_stale(&own), stale, "{other:?}");

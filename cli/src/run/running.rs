@@ -11,8 +11,8 @@ use bailiff_snapshot::Sample;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
-use super::usage::GpuUsage;
 use super::monitor::UsageMonitor;
+use super::usage::GpuUsage;
 use crate::command::Event;
 use crate::command::signals::ReceivedSignal;
 use crate::exit::Failure;
@@ -110,8 +110,10 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
     /// Handles events until all processes of the command have exited.
     pub(crate) fn run_to_exit(&mut self, events: &Receiver<Event>) -> Result<CommandExit, Failure> {
         loop {
-            let due =
-                [self.stop.map(|stop| stop.kill), self.time_up, self.renewal, self.retry].into_iter().flatten().min();
+            let due = [self.stop.map(|stop| stop.kill), self.time_up, self.renewal, self.retry]
+                .into_iter()
+                .flatten()
+                .min();
             let event = match due {
                 Some(due) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
                 None => events.recv().map_err(RecvTimeoutError::from),
@@ -128,7 +130,9 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
                 Ok(Event::Sampled(sample)) => self.check_usage(sample),
                 Ok(Event::Waited) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::unavailable("internal error: the event threads have ended before the command"));
+                    return Err(Failure::unavailable(
+                        "internal error: the event threads have ended before the command",
+                    ));
                 }
             }
             self.run_due_timers(Instant::now());
@@ -141,7 +145,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
             self.kill(now);
         }
         if is_due(self.time_up) {
-        self.time_up = self.on_time_up(now);
+            self.time_up = self.on_time_up(now);
         }
         if is_due(self.renewal) {
             self.renew(now);
@@ -178,7 +182,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
 
     /// Forwards a signal, unless the terminal has also sent it to the command.
     fn forward(&self, received: ReceivedSignal) {
-    if received.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp()) {
+        if received.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp()) {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(received.number) {
@@ -196,7 +200,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
         self.stop((TerminationReason::TimeUp, Signal::TERM), self.time_limit.grace, now);
         // Printed after the signal, because a blocked standard error must not delay it.
         let target =
-        if self.status.is_some() { "the processes that the command left" } else { "the command" };
+            if self.status.is_some() { "the processes that the command left" } else { "the command" };
         print_message(format_args!("time limit reached: stopping {target}"));
         None
     }

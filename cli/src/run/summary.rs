@@ -7,7 +7,7 @@ use bailiff_exposition::human::{Bytes, Span};
 use bailiff_ledger::{Gpu, Ledger, UNLIMITED, written};
 
 use super::job::Outcome;
-use super::running::{Termination, CommandExit};
+use super::running::{CommandExit, Termination};
 
 /// Returns the lines of the summary.
 pub(crate) fn lines(outcome: &Outcome, quota: Option<&Ledger>) -> Vec<String> {
@@ -25,7 +25,7 @@ pub(crate) fn lines(outcome: &Outcome, quota: Option<&Ledger>) -> Vec<String> {
 fn result(outcome: &Outcome) -> String {
     let took = Span(outcome.took);
     let (status, rest) = match (outcome.exit, outcome.termination) {
-        (CommandExit::Left(_), _) => {
+        (CommandExit::Detached(_), _) => {
             return format!("processes started by the command are still running after {took}");
         }
         (CommandExit::Ended(_), Some(Termination { of_leftovers: false, .. })) => {
@@ -74,8 +74,8 @@ fn size(bytes: u64) -> Bytes {
 }
 
 fn labelled(label: &str, values: impl Iterator<Item = String>) -> Option<String> {
-let values: Vec<String> = values.collect();
-(!values.is_empty()).then(|| format!("{label}: {}", values.join("; ")))
+    let values: Vec<String> = values.collect();
+    (!values.is_empty()).then(|| format!("{label}: {}", values.join("; ")))
 }
 
 #[cfg(test)]
@@ -86,7 +86,8 @@ mod tests {
     use super::*;
 
     fn outcome(status: i32, of_leftovers: Option<bool>) -> Outcome {
-        let termination = of_leftovers.map(|of_leftovers| Termination { why: TerminationReason::TimeUp, of_leftovers });
+        let termination =
+            of_leftovers.map(|of_leftovers| Termination { why: TerminationReason::TimeUp, of_leftovers });
         let exit = CommandExit::Ended(ExitStatus::from_raw(status));
         Outcome { exit, termination, took: Duration::from_secs(90), gpus: None, used: None }
     }

@@ -104,7 +104,7 @@ fn found(key: ProcessKey) -> (u32, ProcessLookup) {
         ancestors: None,
         claim: Claim::Unread,
     };
-    (key.pid, ProcessLookup::ProcessLookup(Box::new(facts)))
+    (key.pid, ProcessLookup::Found(Box::new(facts)))
 }
 
 fn sample(pace: u64, namespace: PidNamespace, gpus: &[TestGpu]) -> Sample {
@@ -139,7 +139,7 @@ enum Part {
 
 /// A detector and its input.
 struct Run {
-detector: IdleDetector,
+    detector: IdleDetector,
     before: Snapshot,
     pace: u64,
     namespace: PidNamespace,
@@ -152,7 +152,12 @@ impl Run {
     fn of(gpus: &[TestGpu]) -> Self {
         let namespace = PidNamespace::Host;
         Self {
-            detector: IdleDetector::new(IdleRule { threshold: 20, samples: 3, max_gap: 1, count: Count::Used }),
+            detector: IdleDetector::new(IdleRule {
+                threshold: 20,
+                samples: 3,
+                max_gap: 1,
+                count: Count::Used,
+            }),
             before: Snapshot::between(None, sample(10, namespace, gpus)),
             pace: 10,
             namespace,
@@ -162,7 +167,7 @@ impl Run {
     }
 
     fn observe(&mut self, gpus: &[TestGpu]) -> Observation {
-    self.observe_part(gpus, 0, Part::Last)
+        self.observe_part(gpus, 0, Part::Last)
     }
 
     fn observe_part(&mut self, gpus: &[TestGpu], missed: u32, part: Part) -> Observation {
@@ -170,11 +175,12 @@ impl Run {
         let now = Snapshot::between(Some(&self.before), sample(self.pace, self.namespace, gpus));
         let (tree, visible) = (&self.tree, &self.visible);
         let ends_sample = part == Part::Last;
-        let input = DetectorInput { before: Some(&self.before), now: &now, tree, visible, missed, ends_sample };
+        let input =
+            DetectorInput { before: Some(&self.before), now: &now, tree, visible, missed, ends_sample };
         let result = self.detector.observe(&input);
         self.before = now;
         result
-        }
+    }
 
     /// Returns whether the command is idle after each of these samples of one GPU.
     fn each(&mut self, states: &[&TestGpu]) -> Vec<bool> {
@@ -186,8 +192,11 @@ impl Run {
 type Summary<'a> = (Basis, Vec<(&'a str, Option<u32>)>);
 
 fn summary(result: &Observation) -> Option<Summary<'_>> {
-let counted = result.counted.as_ref()?;
-    Some((counted.basis, counted.gpus.iter().map(|usage| (usage.gpu.as_str(), usage.decisive_percent(20))).collect()))
+    let counted = result.counted.as_ref()?;
+    Some((
+        counted.basis,
+        counted.gpus.iter().map(|usage| (usage.gpu.as_str(), usage.decisive_percent(20))).collect(),
+    ))
 }
 
 #[test]
@@ -215,7 +224,11 @@ fn unknown_samples_are_not_idle() {
         assert_eq!(run.each(&[&idle, &idle]), [false, false], "a long gap resets the count");
     }
     let mut run = Run::of(&[]);
-    assert_eq!((0..9).map(|_| run.observe(&[])).filter(|result| result.idle).count(), 0, "without GPUs the command is not idle");
+    assert_eq!(
+        (0..9).map(|_| run.observe(&[])).filter(|result| result.idle).count(),
+        0,
+        "without GPUs the command is not idle"
+    );
     assert_eq!(summary(&run.observe(&[])), None);
 }
 
@@ -267,7 +280,11 @@ fn shared_gpu_counts_own_use_only() {
     let reused = ProcessKey { start_ticks: 10, ..OURS };
     let mut run = Run::of(&shared(0, 90));
     run.tree = HashMap::from([(reused.pid, reused)]);
-    assert_eq!(summary(&run.observe(&shared(0, 90))).unwrap().0, Basis::Visible, "a reused pid does not match");
+    assert_eq!(
+        summary(&run.observe(&shared(0, 90))).unwrap().0,
+        Basis::Visible,
+        "a reused pid does not match"
+    );
 }
 
 #[test]
@@ -307,7 +324,7 @@ fn first_context_resets_the_count() {
 fn hung_gpu_prevents_idleness_and_lost_gpu_does_not() {
     let ours = held(&[(OURS, 0)]);
     for (fault, expected) in [(Fault::Lost, true), (Fault::Timeout, false)] {
-        let gpus = [ours.clone(), fell(fault)];
+        let gpus = [ours.clone(), faulty(fault)];
         let mut run = Run::of(&gpus);
         let idle = (0..5).any(|_| run.observe(&gpus).idle);
         assert_eq!(idle, expected, "{fault:?}");
