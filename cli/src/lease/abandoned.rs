@@ -40,7 +40,8 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Aba
 }
 
 /// Splits the abandoned GPUs into those that may be freed and messages about the others. A GPU is kept if a process uses
-/// it or may use it, if its record may belong to another host or container, or if an agent will free it.
+/// it or may use it, if its record may belong to another host or container, or if an agent will free it. The messages are
+/// part of GPU.py's output.
 pub(crate) fn freeable<'a>(
     all: Vec<Abandoned<'a>>,
     pool: &Pool,
@@ -53,11 +54,11 @@ pub(crate) fn freeable<'a>(
     for abandoned in all {
         let why = match (users.of(abandoned.gpu), abandoned.lease) {
             (Ok(pids), _) if !pids.is_empty() => {
-                format!("the process that took it has exited, but {pids:?} compute on it")
+                format!("the process that took it has ended, but {pids:?} compute on it")
             }
             (Err(why), _) => why,
             (Ok(_), None) if !is_local_record => {
-                "its process does not exist here, but may exist on another host or in a container".to_owned()
+                "its process has ended here, but it may be one of another host or container".to_owned()
             }
             (Ok(_), _) if agent => "the enforcer of this node frees it (bailiff-enforcer status)".to_owned(),
             (Ok(_), _) => {

@@ -31,7 +31,7 @@ impl Users {
         match stream::newest(stream, timeout) {
             Ok(snapshot) => Self::Known(Box::new(snapshot)),
             Err(error) => {
-                Self::Unknown(format!("its processes are unknown: the exporter does not answer ({error})"))
+                Self::Unknown(format!("the exporter does not say which processes are on it ({error})"))
             }
         }
     }
@@ -39,18 +39,17 @@ impl Users {
     /// Returns the processes on a GPU; empty if no exporter runs.
     ///
     /// # Errors
-    /// Why the processes are unknown.
+    /// Why the processes are unknown. The messages are part of GPU.py's output.
     pub(crate) fn of(&self, gpu: &Gpu) -> Result<Vec<u32>, String> {
         let snapshot = match self {
             Self::None => return Ok(Vec::new()),
             Self::Unknown(why) => return Err(why.clone()),
             Self::Known(snapshot) => snapshot,
         };
-        let found =
-            find(snapshot, gpu).ok_or("its processes are unknown: the exporter does not report the GPU")?;
+        let found = find(snapshot, gpu).ok_or("the exporter does not see the GPU")?;
         let pids: Vec<u32> = computing(found).collect();
         if pids.is_empty() && found.listed.is_none_or(|listed| listed > found.holders.len() as u64) {
-            return Err("its processes are unknown: the driver does not report them".to_owned());
+            return Err("the driver does not say which processes are on it".to_owned());
         }
         Ok(pids)
     }
