@@ -20,7 +20,7 @@ The deb and rpm packages install these scripts.
 
 Exit codes: 0 done, 1 the script cannot be written, 64 invalid flags.";
 
-/// Print the completion script of a shell
+/// The flags of `completions`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Completions {
@@ -71,8 +71,8 @@ fn visible(command: &Command) -> Command {
     }
 }
 
-/// Removes the help of values that contain shell metacharacters: `clap_complete` writes it between double quotes without
-/// escaping.
+/// Removes the help of values that contain shell metacharacters: `clap_complete` writes it between double quotes
+/// without escaping.
 fn without_unsafe_help(flag: Arg) -> Arg {
     let special = |help: &StyledStr| help.to_string().contains(['"', '$', '`', '\\', '\'']);
     let mut values = flag.get_possible_values();

@@ -39,8 +39,14 @@ pub(crate) enum Command {
     /// Run a command with a GPU memory limit, leased GPUs or a time limit
     Run(Box<run::flags::Run>),
     /// Show each GPU with its memory, utilization and processes
+    ///
+    /// The report has one line per GPU and one per process that holds GPU memory; --full prints the long report. An
+    /// unknown value is shown as ? (as - in the long report), never as 0. The data comes from bailiff-exporter if it
+    /// runs, because it records idle times; otherwise the driver and /proc are sampled twice, one second apart.
     Info(info::flags::Info),
     /// Check this machine for problems and print how to fix them
+    ///
+    /// The checks change nothing. Components that are not installed, or that this user may not see, are skipped.
     Doctor(doctor::flags::Doctor),
     /// Reserve GPUs exclusively (FIFO queue)
     #[command(subcommand, after_help = examples::LEASE)]
@@ -177,7 +183,7 @@ pub(crate) struct TimeLimit {
     pub(crate) grace: Duration,
 }
 
-/// Run a command on leased GPUs and release them when it exits
+/// The flags of `lease run`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::RUN)]
 pub(crate) struct Run {
@@ -218,7 +224,7 @@ pub(crate) enum OnLost {
     Kill,
 }
 
-/// Lease GPUs for a running process or for a fixed time
+/// The flags of `lease acquire`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::ACQUIRE)]
 pub(crate) struct Acquire {
@@ -250,7 +256,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Lease the GPUs that a process already uses
+/// The flags of `lease adopt`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::ADOPT)]
 pub(crate) struct Adopt {
@@ -264,7 +270,7 @@ pub(crate) struct Adopt {
     pub(crate) pool: Pool,
 }
 
-/// Release a lease
+/// The flags of `lease release`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::RELEASE)]
 pub(crate) struct Release {
@@ -281,7 +287,7 @@ pub(crate) struct Release {
     pub(crate) pool: Pool,
 }
 
-/// Extend a lease that has an expiry time
+/// The flags of `lease extend`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::EXTEND)]
 pub(crate) struct Extend {
@@ -295,7 +301,7 @@ pub(crate) struct Extend {
     pub(crate) pool: Pool,
 }
 
-/// The flags of `list`, `status` and `queue`.
+/// The flags of `lease list`, `lease status` and `lease queue`.
 #[derive(Debug, Args)]
 pub(crate) struct List {
     /// Print JSON.
@@ -305,7 +311,7 @@ pub(crate) struct List {
     pub(crate) pool: Pool,
 }
 
-/// Print the lease event log
+/// The flags of `lease log`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::LOG)]
 pub(crate) struct Log {
@@ -322,7 +328,7 @@ pub(crate) struct Log {
     pub(crate) pool: Pool,
 }
 
-/// Create the pool of GPUs to lease
+/// The flags of `lease init`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::INIT)]
 pub(crate) struct Init {
@@ -339,7 +345,7 @@ pub(crate) struct Init {
     pub(crate) pool: Pool,
 }
 
-/// Release leases of this machine whose processes have exited
+/// The flags of `lease reap`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::REAP)]
 pub(crate) struct Reap {
@@ -355,7 +361,7 @@ pub(crate) struct Reap {
     pub(crate) exporter: Exporter,
 }
 
-/// Hold the locks of a lease that `acquire` took
+/// The flags of `lease hold`.
 #[derive(Debug, Args)]
 pub(crate) struct Hold {
     /// Lease ID; `release` finds this process by it.

@@ -47,8 +47,8 @@ impl ProcessTree {
         if wait(WaitOptions::NOHANG).is_ok() {
             self.excluded = processes_below(&[], None)?.into_iter().map(|(_, stat)| stat.key).collect();
         }
-        // As a subreaper this process adopts orphans, so none escapes. With inherited children, their orphans could not be
-        // distinguished from those of the command.
+        // As a subreaper this process adopts orphans, so none escapes. With inherited children, their orphans could not
+        // be distinguished from those of the command.
         if !self.inherited_children {
             set_child_subreaper(Some(getpid()))?;
         }
@@ -68,8 +68,8 @@ impl ProcessTree {
         self.inherited_children || !self.excluded.is_empty()
     }
 
-    /// Returns every descendant with its depth; a child has depth 0. If this process is the subreaper, the list is complete
-    /// and orphans appear as children.
+    /// Returns every descendant with its depth; a child has depth 0. If this process is the subreaper, the list is
+    /// complete and orphans appear as children.
     ///
     /// # Errors
     /// If `/proc` cannot be read; there may be descendants then.
@@ -150,8 +150,8 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
                     || has(file.as_os_str().as_bytes())
                     || (!intact && has(library.as_bytes()))
             }
-            // It has exited or is a kernel thread, which cannot use the file; or it is unreadable, or its thread-group leader
-            // has exited while other threads run.
+            // It has exited or is a kernel thread, which cannot use the file; or it is unreadable, or its thread-group
+            // leader has exited while other threads run.
             _ => !stat.kernel_thread && may_live(stat.key) && may_be_ours(stat.key.pid),
         }
     })

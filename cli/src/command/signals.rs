@@ -35,8 +35,8 @@ impl ReceivedSignal {
     }
 }
 
-/// Signals that are blocked for [`Self::listen`] before any thread starts. Their disposition is unchanged, so the command
-/// inherits ignored signals (nohup), and an ignored signal is not forwarded.
+/// Signals that are blocked for [`Self::listen`] before any thread starts. Their disposition is unchanged, so the
+/// command inherits ignored signals (nohup), and an ignored signal is not forwarded.
 pub(crate) struct Signals {
     blocked: SigSet,
     mask: SigSet,
@@ -97,8 +97,8 @@ extern "C" fn record(number: libc::c_int) {
     DEFERRED.store(number, Ordering::Relaxed);
 }
 
-/// Records terminating signals from now on instead of exiting. Unlike a blocked signal, a handler is reset by `exec`, so
-/// programs started later receive signals as usual.
+/// Records terminating signals from now on instead of exiting. Unlike a blocked signal, a handler is reset by `exec`,
+/// so programs started later receive signals as usual.
 #[expect(unsafe_code, reason = "handlers may be unsound")]
 pub(crate) fn defer() -> io::Result<()> {
     for deferred in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -115,8 +115,8 @@ pub(crate) fn deferred() -> Option<i32> {
     Some(DEFERRED.load(Ordering::Relaxed)).filter(|number| *number != 0)
 }
 
-/// Resets SIGCHLD to its default. If a parent had set it to be ignored, the exit of a child and its status would be lost.
-/// As in `timeout(1)`, the command does not inherit the ignored signal.
+/// Resets SIGCHLD to its default. If a parent had set it to be ignored, the exit of a child and its status would be
+/// lost. As in `timeout(1)`, the command does not inherit the ignored signal.
 #[expect(unsafe_code, reason = "handlers may be unsound")]
 fn reset_sigchld() -> io::Result<()> {
     // SAFETY: no handler is set.
@@ -138,8 +138,8 @@ pub(crate) fn is_ignored(signal: Signal) -> bool {
     Status::new(&status).mask("SigIgn:").unwrap_or_default() & (1 << (signal as i32 - 1)) != 0
 }
 
-/// Ends this process by a signal, so that a shell sees the same status as from the command. Returns if that is impossible,
-/// as for the init process of a container.
+/// Ends this process by a signal, so that a shell sees the same status as from the command. Returns if that is
+/// impossible, as for the init process of a container.
 pub(crate) fn terminate_by(number: i32) {
     let Ok(signal) = Signal::try_from(number) else { return };
     // Only the command itself should leave a core dump.

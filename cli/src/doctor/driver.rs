@@ -1,4 +1,5 @@
-//! The driver, its version, and its GPUs. A helper process queries it, so that a hung driver does not hang this program.
+//! The driver, its version, and its GPUs. A helper process queries it, so that a hung driver does not hang this
+//! program.
 
 use std::time::Duration;
 
@@ -119,8 +120,8 @@ fn release(report: &DriverReport, module: Option<&str>) -> Check {
     }
 }
 
-/// Returns the release in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Mon …`, or in the text of the open
-/// kernel module.
+/// Returns the release in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Mon …`, or in the text of the
+/// open kernel module.
 fn module_release(text: &str) -> Option<&str> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_release =

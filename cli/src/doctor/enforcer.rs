@@ -143,9 +143,9 @@ mod tests {
         let cases: [(&str, Value, State, &str); 5] = [
             (
                 "stream",
-                json!({"connected": false, "trouble": "nobody listens"}),
+                json!({"connected": false, "trouble": "connection refused"}),
                 State::Fail,
-                "nobody listens",
+                "connection refused",
             ),
             (
                 "policy",

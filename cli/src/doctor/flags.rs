@@ -7,9 +7,7 @@ use clap::Args;
 
 use crate::flags::{Exporter, Machine, Pool};
 
-/// Check this machine for problems and print how to fix them
-///
-/// The checks change nothing. Components that are not installed, or that this user may not see, are skipped.
+/// The flags of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {

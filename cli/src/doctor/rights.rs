@@ -78,7 +78,7 @@ fn missing(status: &[u8]) -> Option<Vec<&'static str>> {
 
 fn of_rights(missing: Option<&[&str]>) -> Check {
     const NAME: &str = "rights";
-    let hint = "use sudo, or grant the capabilities; an exporter that has them (AmbientCapabilities=) shares the data with its group";
+    let hint = "use sudo, grant the capabilities, or use an exporter that has them (AmbientCapabilities=)";
     match missing {
         None => Check::skip(NAME, "cannot read the capabilities in self/status of /proc", None),
         Some([]) => {

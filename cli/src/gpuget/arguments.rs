@@ -1,5 +1,5 @@
-//! Parses a command line as argparse of Python 3.11 does: abbreviated flags, values after `=`, and the order and texts of
-//! errors.
+//! Parses a command line as argparse of Python 3.11 does: abbreviated flags, values after `=`, and the order and texts
+//! of errors.
 
 use std::collections::BTreeMap;
 

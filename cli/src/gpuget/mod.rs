@@ -120,8 +120,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let address = PoolAddress::resolve(arguments, &environment);
     let mut pool = open(&address)?;
     if !arguments.has("--get") {
-        // Leases of exited processes are released first; `--get` does that while it waits. A failure is ignored, so that
-        // users with read-only access can query the pool.
+        // Leases of exited processes are released first; `--get` does that while it waits. A failure is ignored, so
+        // that users with read-only access can query the pool.
         let _ = pool.reap_local_host(&LocalHost::read(), LEASE);
     }
     // Python treats these values as false, so the flag counts as absent.

@@ -9,7 +9,8 @@ use crate::command::signals::is_ignored;
 pub(super) struct BlockedSignals(SigSet);
 
 impl BlockedSignals {
-    /// Blocks the signals; call it before any thread is started. Ignored signals stay ignored (`nohup`, `&` in scripts).
+    /// Blocks the signals; call it before any thread is started. Ignored signals stay ignored (`nohup`, `&` in
+    /// scripts).
     pub(super) fn block() -> std::io::Result<Self> {
         let set = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
         let set: SigSet = set.into_iter().filter(|signal| !is_ignored(*signal)).collect();

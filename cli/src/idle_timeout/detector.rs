@@ -188,7 +188,8 @@ impl DetectorInput<'_> {
         Counted { basis, gpus: gpus.map(|gpu| self.device_use(gpu)).collect() }
     }
 
-    /// Returns the utilization by the command's processes. If one of them is unknown, the upper bound is that of the device.
+    /// Returns the utilization by the command's processes. If one of them is unknown, the upper bound is that of the
+    /// device.
     fn command_use(&self, gpu: &Gpu, ours: &[&Holder]) -> GpuUse {
         let min = ours.iter().filter_map(|holder| holder.utilization.percent()).sum();
         let unknown = ours.iter().find_map(|holder| match holder.utilization {

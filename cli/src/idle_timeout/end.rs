@@ -65,8 +65,8 @@ impl Session<'_> {
         log("signaling ended".to_owned());
     }
 
-    /// Returns the layers of the process tree: the command, its children, their children, and so on. Orphaned processes are in
-    /// the layer of the command's children.
+    /// Returns the layers of the process tree: the command, its children, their children, and so on. Orphaned processes
+    /// are in the layer of the command's children.
     fn layers(&self) -> Vec<Vec<ProcessKey>> {
         let child = self.child.as_raw_nonzero().get();
         let descendants = self.process_tree.descendants().unwrap_or_default();

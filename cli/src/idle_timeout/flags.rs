@@ -34,7 +34,7 @@ Exit codes:
   Under the name gpu_idle_timeout or gpu_idle_timeout.py the exit codes are those of that script: 1
   also if the command or the NVML library is missing, or a value is out of range.";
 
-/// Run a command and stop it when its GPUs stay idle
+/// The flags of `idle-timeout`.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
     /// GPU utilization in percent below which the command counts as idle.

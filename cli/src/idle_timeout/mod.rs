@@ -1,5 +1,5 @@
-//! `bailiff idle-timeout`, also started under the name `gpu_idle_timeout`: stops a command whose GPUs stay idle, with the
-//! flags, log and exit codes of `gpu_idle_timeout.py`.
+//! `bailiff idle-timeout`, also started under the name `gpu_idle_timeout`: stops a command whose GPUs stay idle, with
+//! the flags, log and exit codes of `gpu_idle_timeout.py`.
 
 pub(crate) mod detector;
 mod end;

@@ -1,5 +1,5 @@
-//! The GPUs that a command sees: `CUDA_VISIBLE_DEVICES` as described in the CUDA programming guide. Ambiguous values hide
-//! no GPU.
+//! The GPUs that a command sees: `CUDA_VISIBLE_DEVICES` as described in the CUDA programming guide. Ambiguous values
+//! hide no GPU.
 
 use bailiff_snapshot::About;
 

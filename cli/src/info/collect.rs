@@ -173,8 +173,8 @@ impl LocalSampler {
         })
     }
 
-    /// Returns the next snapshot. Utilization needs two samples, so the first snapshot takes two, or three if a process may be
-    /// stuck.
+    /// Returns the next snapshot. Utilization needs two samples, so the first snapshot takes two, or three if a process
+    /// may be stuck.
     fn next(&mut self) -> Result<Collected, Failure> {
         let first = self.last.is_none();
         if first {

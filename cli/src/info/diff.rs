@@ -198,8 +198,8 @@ impl Change {
     }
 }
 
-/// Returns whether the memory of exited holders was released: the driver no longer lists them, and unattributed memory has
-/// not increased by what they held.
+/// Returns whether the memory of exited holders was released: the driver no longer lists them, and unattributed memory
+/// has not increased by what they held.
 fn memory_release(changes: &[Change], unaccounted: Option<i64>) -> Option<MemoryRelease> {
     let of_kind = |how: ChangeKind| changes.iter().filter(move |change| change.how == how);
     if of_kind(ChangeKind::Died).next().is_some() {
@@ -314,29 +314,11 @@ mod tests {
         let cases: [Case<'_>; 11] = [
             ("nothing", &[ALICE, BOB], Some(0), &[], None),
             ("one ended", &[BOB], Some(0), &[(10, "ended")], back(8 * GIB)),
-            (
-                "one ended and its memory was not released",
-                &[BOB],
-                Some(8 << 30),
-                &[(10, "ended")],
-                stayed(8 * GIB),
-            ),
-            (
-                "a small increase is tolerated",
-                &[BOB],
-                Some(1 << 28),
-                &[(10, "ended")],
-                back(8 * GIB - (1 << 28)),
-            ),
-            ("a part was not released", &[BOB], Some(3 << 30), &[(10, "ended")], stayed(3 * GIB)),
-            ("unattributed memory is unknown", &[BOB], None, &[(10, "ended")], unknown(UNKNOWN_MEMORY)),
-            (
-                "an exited process is still listed",
-                &[(10, None, Some(8)), BOB],
-                Some(0),
-                &[(10, "died")],
-                stayed(8 * GIB),
-            ),
+            ("memory not released", &[BOB], Some(8 << 30), &[(10, "ended")], stayed(8 * GIB)),
+            ("small increase", &[BOB], Some(1 << 28), &[(10, "ended")], back(8 * GIB - (1 << 28))),
+            ("part not released", &[BOB], Some(3 << 30), &[(10, "ended")], stayed(3 * GIB)),
+            ("unknown increase", &[BOB], None, &[(10, "ended")], unknown(UNKNOWN_MEMORY)),
+            ("exited and listed", &[(10, None, Some(8)), BOB], Some(0), &[(10, "died")], stayed(8 * GIB)),
             (
                 "its pid was reused",
                 &[(10, Some(9), Some(8)), BOB],
@@ -345,14 +327,14 @@ mod tests {
                 unknown(OTHERS),
             ),
             (
-                "another process grew much",
+                "another grew much",
                 &[(20, Some(5), Some(40))],
                 Some(0),
                 &[(20, "changed"), (10, "ended")],
                 unknown(OTHERS),
             ),
             (
-                "another process grew a little",
+                "another grew a little",
                 &[(20, Some(5), Some(31))],
                 Some(0),
                 &[(20, "changed"), (10, "ended")],

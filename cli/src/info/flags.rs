@@ -10,11 +10,7 @@ use crate::flags::{Exporter, Machine, Pool};
 /// The maximum length of a tag.
 const MAX_TAG_LENGTH: usize = 64;
 
-/// Show each GPU with its memory, utilization and processes
-///
-/// The report has one line per GPU and one per process that holds GPU memory; --full prints the long report. An unknown
-/// value is shown as ? (as - in the long report), never as 0. The data comes from bailiff-exporter if it runs, because it
-/// records idle times; otherwise the driver and /proc are sampled twice, one second apart.
+/// The flags of `info`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "independent flags")]
@@ -78,7 +74,9 @@ pub(crate) struct SourceFlags {
     pub(crate) pool: Pool,
 }
 
-/// The command line under the name `cuda_info.sh`.
+/// Show each GPU with its memory, utilization and processes
+///
+/// The data comes from bailiff-exporter if it runs; otherwise the driver and /proc are sampled twice, one second apart.
 #[derive(Debug, Parser)]
 #[command(name = "cuda_info.sh", version)]
 pub(crate) struct ScriptArgs {

@@ -90,7 +90,8 @@ pub(crate) struct GpuReport {
     pub(crate) device_processes: Option<Vec<DeviceProcess>>,
 }
 
-/// The breakdown of memory: `total = free + reserved + computing + graphics + dead_pids + other_namespaces + unaccounted`.
+/// The breakdown of memory: `total = free + reserved + computing + graphics + dead_pids + other_namespaces +
+/// unaccounted`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
@@ -225,7 +226,8 @@ impl InfoReport {
         self.gpus.retain(|gpu| names.is_empty() || names.iter().any(|name| gpu.has_name(name)));
     }
 
-    /// Adds the processes with an open device file, from a scan of this age; the device minors are those of the snapshot.
+    /// Adds the processes with an open device file, from a scan of this age; the device minors are those of the
+    /// snapshot.
     pub(crate) fn add_device_processes(
         &mut self,
         device_processes: &DeviceProcesses,

@@ -43,7 +43,10 @@ pub(crate) fn read(tag: &str) -> Result<InfoReport, Failure> {
         _ => Failure::from(error),
     })?;
     parse(&text).ok_or_else(|| {
-        Failure::usage(format!("--since: the saved report {tag:?} has an unsupported version; save a new one: bailiff info --tag {tag}"))
+        Failure::usage(format!(
+            "--since: the saved report {tag:?} has an unsupported version; replace it: \
+             bailiff info --tag {tag}"
+        ))
     })
 }
 

@@ -105,11 +105,11 @@ fn memory_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     lines.push(pair("memory graphics", &known(memory.graphics)));
     if memory.dead_pids.is_some_and(|bytes| bytes > 0) {
         let dead = format!("{}, held by processes that do not exist", known(memory.dead_pids));
-        lines.push(pair("memory of dead PIDs", &style.colors.bad(&dead)));
+        lines.push(pair("memory dead PIDs", &style.colors.bad(&dead)));
     }
     if memory.other_namespaces.is_some_and(|bytes| bytes > 0) {
         let hidden = format!("{}, held by processes of other PID namespaces", known(memory.other_namespaces));
-        lines.push(pair("memory of other ns", &hidden));
+        lines.push(pair("memory other PID ns", &hidden));
     }
     lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
     if let Some(bytes @ 1..) = memory.unreleased {

@@ -39,9 +39,9 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Aba
     audit.gpus.iter().filter_map(as_abandoned).collect()
 }
 
-/// Splits the abandoned GPUs into those that may be freed and messages about the others. A GPU is kept if a process uses
-/// it or may use it, if its record may belong to another host or container, or if an agent will free it. The messages are
-/// part of GPU.py's output.
+/// Splits the abandoned GPUs into those that may be freed and messages about the others. A GPU is kept if a process
+/// uses it or may use it, if its record may belong to another host or container, or if an agent will free it. The
+/// messages are part of GPU.py's output.
 pub(crate) fn freeable<'a>(
     all: Vec<Abandoned<'a>>,
     pool: &Pool,

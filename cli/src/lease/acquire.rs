@@ -70,7 +70,8 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the holder fields of a process, by default the calling shell. Until the transfer, this process is the holder.
+/// Returns the holder fields of a process, by default the calling shell. Until the transfer, this process is the
+/// holder.
 fn process(pid: Option<u32>) -> Result<HolderFields, Failure> {
     let pid = pid
         .or_else(shell::runner)

@@ -9,8 +9,8 @@ Examples:
   bailiff lease release                      release that GPU earlier
 
 Exit codes: 0 done, 3 the lease belongs to another holder or is not held any more, 4 unknown lease,
-64 invalid arguments, 69 no pool, or Redis does not answer, 74 the lease was lost and the command was
-stopped, 75 not enough idle GPUs, 124 timeout; `run` exits with the code of its command.";
+64 invalid arguments, 69 no pool, or Redis does not answer, 74 the lease was lost and the command
+was stopped, 75 not enough idle GPUs, 124 timeout; `run` exits with the code of its command.";
 
 pub(crate) const RUN: &str = "\
 Examples:
@@ -61,9 +61,9 @@ Examples:
   bailiff lease release --gpu 3              the lease of GPU 3
   bailiff lease release --mine               all your acquire and adopt leases; print how many
 
-Exit codes: 0 the GPUs are free now, or were before, 3 the lease belongs to another holder, ends with
-its command, or no lease holds that GPU, 4 unknown lease, 64 invalid flags, or no such GPU, 69 no
-pool, or Redis does not answer.";
+Exit codes: 0 the GPUs are free now, or were before, 3 the lease belongs to another holder, ends
+with its command, or no lease holds that GPU, 4 unknown lease, 64 invalid flags, or no such GPU,
+69 no pool, or Redis does not answer.";
 
 pub(crate) const EXTEND: &str = "\
 Examples:
@@ -114,8 +114,8 @@ Examples:
   sudo bailiff lease init --gpus 0-3 --force
                                              recreate the pool, if no lease is held
 
-Exit codes: 0 done, 64 invalid flags, the pool already exists, or no such GPU, 69 the driver lists no
-GPUs (use --gpus), Redis does not answer, or the directory cannot be used, 75 a lease is
+Exit codes: 0 done, 64 invalid flags, the pool already exists, or no such GPU, 69 the driver lists
+no GPUs (use --gpus), Redis does not answer, or the directory cannot be used, 75 a lease is
 held (--force).";
 
 pub(crate) const REAP: &str = "\

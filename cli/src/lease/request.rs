@@ -112,8 +112,8 @@ fn wait_for_grant(
     }
 }
 
-/// Requests GPUs and waits up to the requested time; the ticket has the granted lease id then. With `--nonblock`, leases
-/// of exited processes are released first.
+/// Requests GPUs and waits up to the requested time; the ticket has the granted lease id then. With `--nonblock`,
+/// leases of exited processes are released first.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
     request: &LeaseRequest,

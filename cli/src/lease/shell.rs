@@ -6,8 +6,8 @@ use std::fs;
 
 use bailiff_snapshot::stat;
 
-/// Returns the process that runs this one. Shells fork subshells for `$(…)` and pipes, which exit with their command; for
-/// these, the shell that forked them is returned.
+/// Returns the process that runs this one. Shells fork subshells for `$(…)` and pipes, which exit with their command;
+/// for these, the shell that forked them is returned.
 pub(super) fn runner() -> Option<u32> {
     let mut runner = parent(std::process::id())?;
     while let Some(parent) = parent(runner).filter(|parent| is_subshell(*parent, runner)) {
@@ -27,8 +27,8 @@ fn parent(pid: u32) -> Option<u32> {
     Some(stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.ppid).filter(|parent| *parent > 1)
 }
 
-/// Whether `pid` was forked from `parent` without a later `exec`: both have the same arguments and the same stack start,
-/// which the kernel randomizes at each `exec`.
+/// Whether `pid` was forked from `parent` without a later `exec`: both have the same arguments and the same stack
+/// start, which the kernel randomizes at each `exec`.
 fn is_subshell(parent: u32, pid: u32) -> bool {
     let args = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|args| !args.is_empty());
     let same = |one: Option<Vec<u8>>, other| one.is_some() && one == other;

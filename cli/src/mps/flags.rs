@@ -11,10 +11,19 @@ use crate::flags::{Machine, span};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mps {
     /// Show MPS daemons, servers, clients and problems
+    ///
+    /// Daemons and servers are found in /proc. Each daemon is queried with NVIDIA's client and a timeout of two
+    /// seconds; a daemon that hangs blocks every CUDA program that starts under it. The command changes nothing.
     Status(Status),
     /// Start an MPS control daemon and reserve GPUs for it
+    ///
+    /// The GPUs are set to compute mode EXCLUSIVE_PROCESS, so that only the MPS server can use them. Each executed
+    /// command is printed. If the daemon does not answer, the compute modes are restored.
     Start(Start),
     /// Stop an MPS control daemon and reset the mode of its GPUs
+    ///
+    /// The daemon is asked to quit, and never sent a signal. The command fails while programs use the daemon. After
+    /// daemon and servers have exited, the GPUs are set to compute mode DEFAULT.
     Stop(Stop),
 }
 
@@ -27,7 +36,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "DIR")]
     pub(crate) pipe_dir: Option<PathBuf>,
     /// From `CUDA_MPS_PIPE_DIRECTORY`; --pipe-dir takes precedence.
-    #[arg(long, env = "CUDA_MPS_PIPE_DIRECTORY", hide = true)]
+    #[arg(long = "usual-pipe-dir", env = "CUDA_MPS_PIPE_DIRECTORY", hide = true)]
     pub(crate) default_pipe_dir: Option<PathBuf>,
     /// NVIDIA's nvidia-cuda-mps-control program.
     #[arg(long, value_name = "PATH", default_value = bailiff_mps::control::PROGRAM)]
@@ -39,10 +48,7 @@ pub(crate) struct Common {
     pub(crate) machine: Machine,
 }
 
-/// Show MPS daemons, servers, clients and problems
-///
-/// Daemons and servers are found in /proc. Each daemon is queried with NVIDIA's client and a timeout of two seconds; a
-/// daemon that hangs blocks every CUDA program that starts under it. The command changes nothing.
+/// The flags of `mps status`.
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Status {
@@ -53,10 +59,7 @@ pub(crate) struct Status {
     pub(crate) common: Common,
 }
 
-/// Start an MPS control daemon and reserve GPUs for it
-///
-/// The GPUs are set to compute mode EXCLUSIVE_PROCESS, so that only the MPS server can use them. Each executed command
-/// is printed. If the daemon does not answer, the compute modes are restored.
+/// The flags of `mps start`.
 #[derive(Debug, Args)]
 #[command(after_help = START)]
 pub(crate) struct Start {
@@ -81,10 +84,7 @@ pub(crate) struct Start {
     pub(crate) common: Common,
 }
 
-/// Stop an MPS control daemon and reset the mode of its GPUs
-///
-/// The daemon is asked to quit, and never sent a signal. The command fails while programs use the daemon. After daemon
-/// and servers have exited, the GPUs are set to compute mode DEFAULT.
+/// The flags of `mps stop`.
 #[derive(Debug, Args)]
 #[command(after_help = STOP)]
 pub(crate) struct Stop {

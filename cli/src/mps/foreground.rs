@@ -1,5 +1,5 @@
-//! A daemon in the foreground, for services and containers: waits for its exit, asks it to quit at a termination signal,
-//! and restores the compute modes.
+//! A daemon in the foreground, for services and containers: waits for its exit, asks it to quit at a termination
+//! signal, and restores the compute modes.
 
 #![expect(clippy::disallowed_methods, reason = "starts the daemon")]
 

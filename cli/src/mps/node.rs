@@ -51,8 +51,8 @@ impl MpsProcesses {
         named().find(|daemon| is_trusted(daemon.uid)).or_else(|| named().next())
     }
 
-    /// Returns the daemon that listens in this pipe directory, if its environment is readable and trusted. Other processes
-    /// may name the same directory.
+    /// Returns the daemon that listens in this pipe directory, if its environment is readable and trusted. Other
+    /// processes may name the same directory.
     pub(super) fn listening(&self, pipes: &Path) -> Option<&MpsProcess<Daemon>> {
         let listener = Listener::of(pipes).ok()?;
         self.trusted_daemons().find(|daemon| {
@@ -66,8 +66,8 @@ impl MpsProcesses {
         self.daemons.iter().filter(|daemon| is_trusted(daemon.uid))
     }
 
-    /// Returns the servers of this pipe directory: trusted ones, and others that the driver lists or may list. A server runs
-    /// as its clients' user, and any user can start a process of that name.
+    /// Returns the servers of this pipe directory: trusted ones, and others that the driver lists or may list. A server
+    /// runs as its clients' user, and any user can start a process of that name.
     pub(super) fn servers(&self, pipes: &Path, gpus: &[MpsGpu]) -> Vec<u32> {
         let listed = |pid: u32| {
             gpus.iter().any(|gpu| gpu.holders.as_ref().is_none_or(|holders| holders.contains(&pid)))
@@ -132,8 +132,8 @@ pub(super) fn has_socket(pipes: &Path) -> bool {
     fs::symlink_metadata(pipes.join("control")).is_ok()
 }
 
-/// Returns whether a daemon's log can be read: `readable`, `unreadable`, `missing`, or `no_file` for a FIFO or the like,
-/// which is not opened.
+/// Returns whether a daemon's log can be read: `readable`, `unreadable`, `missing`, or `no_file` for a FIFO or the
+/// like, which is not opened.
 pub(super) fn logs(directory: &Path) -> &'static str {
     let log: PathBuf = directory.join("control.log");
     match fs::symlink_metadata(&log) {

@@ -1,4 +1,5 @@
-//! `bailiff mps stop`: asks the daemon to quit, waits until it and its servers have exited, then resets the compute modes.
+//! `bailiff mps stop`: asks the daemon to quit, waits until it and its servers have exited, then resets the compute
+//! modes.
 
 #![expect(clippy::disallowed_methods, reason = "waits for processes with a deadline")]
 
@@ -90,8 +91,8 @@ fn check_no_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fa
     Ok(())
 }
 
-/// Asks the daemon to quit. An error of its client is returned, not treated as a failure: NVIDIA's client exits with 1 in
-/// about half of all cases after a server failed to start, although the daemon quits.
+/// Asks the daemon to quit. An error of its client is returned, not treated as a failure: NVIDIA's client exits with 1
+/// in about half of all cases after a server failed to start, although the daemon quits.
 fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Option<ControlError>, Failure> {
     let question = Question::Quit(timeout);
     show(&format!(

@@ -45,7 +45,7 @@ const MIN_IDLE: Duration = Duration::from_millis(100);
 /// Flags that are valid only with a lease.
 const LEASE_FLAGS: [&str; 7] = ["priority", "note", "redis", "directory", "on_lost", "renew", "index"];
 
-/// Run a command with a GPU memory limit, leased GPUs or a time limit
+/// The flags of `run`.
 #[derive(Debug, Args)]
 #[group(skip)]
 #[command(after_help = EXAMPLES, mut_args(adapt_lease_flag), group(lease()), group(waits()))]
@@ -68,9 +68,9 @@ pub(crate) struct Run {
     pub(crate) quota_dir: Option<PathBuf>,
     /// Stop the command when its GPUs were idle for this time.
     ///
-    /// Idle means a utilization below 1 % in every sample of the period. There is a sample every 5 s, and at least three
-    /// in the period. Samples without data do not count as idle. The command receives SIGQUIT; processes that remain
-    /// after --grace are killed.
+    /// Idle means a utilization below 1 % in every sample of the period. There is a sample every 5 s, and at least
+    /// three in the period. Samples without data do not count as idle. The command receives SIGQUIT; processes that
+    /// remain after --grace are killed.
     #[arg(long, value_name = "TIME", value_parser = idle)]
     pub(crate) idle_timeout: Option<Duration>,
     /// Start only when each visible GPU has this much free memory.

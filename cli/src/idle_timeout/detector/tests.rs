@@ -224,11 +224,7 @@ fn unknown_samples_are_not_idle() {
         assert_eq!(run.each(&[&idle, &idle]), [false, false], "a long gap resets the count");
     }
     let mut run = Run::of(&[]);
-    assert_eq!(
-        (0..9).map(|_| run.observe(&[])).filter(|result| result.idle).count(),
-        0,
-        "without GPUs the command is not idle"
-    );
+    assert_eq!((0..9).map(|_| run.observe(&[])).filter(|result| result.idle).count(), 0, "no GPUs");
     assert_eq!(summary(&run.observe(&[])), None);
 }
 
@@ -280,11 +276,7 @@ fn shared_gpu_counts_own_use_only() {
     let reused = ProcessKey { start_ticks: 10, ..OURS };
     let mut run = Run::of(&shared(0, 90));
     run.tree = HashMap::from([(reused.pid, reused)]);
-    assert_eq!(
-        summary(&run.observe(&shared(0, 90))).unwrap().0,
-        Basis::Visible,
-        "a reused pid does not match"
-    );
+    assert_eq!(summary(&run.observe(&shared(0, 90))).unwrap().0, Basis::Visible, "pid reused");
 }
 
 #[test]
