@@ -79,15 +79,15 @@ impl Table {
     }
 
     fn widths(&self, max: usize) -> Vec<usize> {
-        let widest = |place: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(place));
+        let widest = |index: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(index));
             cells.map(|cell| cell.text.chars().count()).max().unwrap_or_default()
         };
         let mut widths: Vec<usize> = self
             .columns
             .iter()
             .enumerate()
-            .map(|(place, (title, _))| widest(place).max(title.chars().count()))
+            .map(|(index, (title, _))| widest(index).max(title.chars().count()))
             .collect();
         // The widest shrinkable column loses one character at a time.
         while widths.iter().sum::<usize>() + widths.len().saturating_sub(1) > max {

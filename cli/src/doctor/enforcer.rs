@@ -81,12 +81,12 @@ fn of_status(status: &Value) -> Vec<Check> {
         ));
     }
     // These holds end by themselves a few intervals after a start or a reload.
-    let is_transient = |held: &&Value| held["hold"] == "started" || held["hold"] == "reloaded";
-    for held in list("holds").iter().filter(|held| !is_transient(held)) {
-        let detail = held["detail"].as_str().filter(|detail| !detail.is_empty());
+    let is_transient = |hold: &&Value| hold["hold"] == "started" || hold["hold"] == "reloaded";
+    for hold in list("holds").iter().filter(|hold| !is_transient(hold)) {
+        let detail = hold["detail"].as_str().filter(|detail| !detail.is_empty());
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
         let text =
-            format!("destructive actions are on hold ({}{detail})", text(&held["hold"]).replace('_', " "));
+            format!("destructive actions are on hold ({}{detail})", text(&hold["hold"]).replace('_', " "));
         checks.push(Check::warn(
             NAME,
             text,

@@ -102,10 +102,10 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
     if audit.gpus.is_empty() {
         return vec![missing_pool()];
     }
-    let held = audit.gpus.iter().filter(|gpu| gpu.owner.is_some()).count();
+    let leased = audit.gpus.iter().filter(|gpu| gpu.owner.is_some()).count();
     let waiting = audit.queue.len();
     let mut checks =
-        vec![Check::ok(POOL, format!("{}, {held} leased; {waiting} waiting", gpus(audit.gpus.len())))];
+        vec![Check::ok(POOL, format!("{}, {leased} leased; {waiting} waiting", gpus(audit.gpus.len())))];
     for gpu in audit.gpus.iter().filter(|gpu| gpu.quarantine.is_some()) {
         let why = gpu.quarantine.as_deref().unwrap_or_default();
         let hint = "bailiff info shows its processes; it is leased again after they have exited";
@@ -117,10 +117,10 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
 
 /// Warns about GPUs of the pool that this machine does not have although it has other GPUs of the pool.
 fn unknown_gpus(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
-    let ours = sample?.gpus.iter().filter_map(|gpu| gpu.about.id.as_ref());
-    let ours: BTreeSet<&str> = ours.map(|id| id.0.as_str()).collect();
+    let local_uuids = sample?.gpus.iter().filter_map(|gpu| gpu.about.id.as_ref());
+    let local_uuids: BTreeSet<&str> = local_uuids.map(|id| id.0.as_str()).collect();
     let known = audit.gpus.iter().filter_map(|gpu| Some((gpu.id.as_str(), gpu.uuid.as_deref()?)));
-    let (local_host, missing): (Vec<_>, Vec<_>) = known.partition(|(_, uuid)| ours.contains(uuid));
+    let (local_host, missing): (Vec<_>, Vec<_>) = known.partition(|(_, uuid)| local_uuids.contains(uuid));
     if local_host.is_empty() || missing.is_empty() {
         return None;
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use bailiff_lease::{LeaseError, Pool};
 
 use super::arguments::Arguments;
-use crate::lease::PATIENCE;
+use crate::lease::REDIS_TIMEOUT;
 
 /// The Redis URL and key prefix of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl PoolAddress {
 
     /// Opens the pool.
     pub(super) fn open(&self) -> Result<Pool, LeaseError> {
-        Pool::open(&self.address, &self.prefix, PATIENCE)
+        Pool::open(&self.address, &self.prefix, REDIS_TIMEOUT)
     }
 }
 

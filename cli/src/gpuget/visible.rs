@@ -13,19 +13,19 @@ pub(super) fn visible(
         return Err("CUDA_VISIBLE_DEVICES names a MIG instance, and those are not counted here".to_owned());
     }
     let by_name = variable.starts_with("GPU-");
-    let mut seen: Vec<usize> = Vec::new();
+    let mut visible_indexes: Vec<usize> = Vec::new();
     for entry in variable.split(',') {
         let entry = entry.trim();
         let index = if by_name { find_uuid(uuids, entry)? } else { leading_number(entry) };
         // CUDA ignores everything after the first invalid entry.
         let Some(index) = index.filter(|index| *index < uuids.len()) else { break };
         // With a duplicate entry, CUDA sees no GPU.
-        if seen.contains(&index) {
+        if visible_indexes.contains(&index) {
             return Ok(Vec::new());
         }
-        seen.push(index);
+        visible_indexes.push(index);
     }
-    Ok(seen.into_iter().map(|index| uuids[index].clone()).collect())
+    Ok(visible_indexes.into_iter().map(|index| uuids[index].clone()).collect())
 }
 
 /// Parses the leading number of a text, as `strtoul` does.

@@ -164,9 +164,9 @@ impl DetectorInput<'_> {
     fn used(&self) -> (Vec<GpuUse>, Vec<GpuUse>) {
         let (mut used, mut unclear) = (Vec::new(), Vec::new());
         for gpu in self.now.gpus.iter().filter(|gpu| is_present(gpu)) {
-            let ours: Vec<&Holder> = gpu.holders.iter().filter(|holder| self.is_ours(holder)).collect();
-            if !ours.is_empty() {
-                used.push(self.command_use(gpu, &ours));
+            let own: Vec<&Holder> = gpu.holders.iter().filter(|holder| self.is_ours(holder)).collect();
+            if !own.is_empty() {
+                used.push(self.command_use(gpu, &own));
             } else if !gpu.tells() && self.visible.sees(&gpu.about) {
                 unclear.push(self.device_use(gpu));
             }
@@ -190,9 +190,9 @@ impl DetectorInput<'_> {
 
     /// Returns the utilization by the command's processes. If one of them is unknown, the upper bound is that of the
     /// device.
-    fn command_use(&self, gpu: &Gpu, ours: &[&Holder]) -> GpuUse {
-        let min = ours.iter().filter_map(|holder| holder.utilization.percent()).sum();
-        let unknown = ours.iter().find_map(|holder| match holder.utilization {
+    fn command_use(&self, gpu: &Gpu, own: &[&Holder]) -> GpuUse {
+        let min = own.iter().filter_map(|holder| holder.utilization.percent()).sum();
+        let unknown = own.iter().find_map(|holder| match holder.utilization {
             Utilization::Unknown(why) => Some(why.name()),
             Utilization::Observed(_) => None,
         });
@@ -213,7 +213,7 @@ impl GpuUse {
     /// Merges with an earlier sample of the same interval; the maximum counts.
     fn join(&mut self, earlier: &Self) {
         self.min = self.min.max(earlier.min);
-        self.max = self.max.zip(earlier.max).map(|(one, other)| one.max(other));
+        self.max = self.max.zip(earlier.max).map(|(this, other)| this.max(other));
         if earlier.max.is_none() {
             self.why = earlier.why;
         }

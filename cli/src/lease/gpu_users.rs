@@ -64,9 +64,9 @@ pub(crate) fn used<'a>(stream: &Path, gpus: impl Iterator<Item = &'a Gpu>) -> BT
 }
 
 fn find<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<&'a wire::Gpu> {
-    snapshot.gpus.iter().find(|seen| match (&gpu.uuid, &seen.uuid) {
-        (Some(ours), Some(theirs)) => ours == theirs,
-        _ => seen.index == gpu.id,
+    snapshot.gpus.iter().find(|reported| match (&gpu.uuid, &reported.uuid) {
+        (Some(pool_uuid), Some(uuid)) => pool_uuid == uuid,
+        _ => reported.index == gpu.id,
     })
 }
 

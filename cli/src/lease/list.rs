@@ -34,16 +34,16 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
         let is_gone = abandoned.iter().any(|abandoned| abandoned.gpu.id == gpu.id);
         line(gpu, &audit) + if is_gone { " (process gone)" } else { "" }
     }));
-    for (place, ticket) in waiting(&audit).enumerate() {
+    for (position, ticket) in waiting(&audit).enumerate() {
         let get = |field| escaped(ticket.get(field).unwrap_or("-"));
         let (user, pid, since) = (get("user"), get("pid"), since(ticket, "asked", &audit));
         let cmd = with_note(&get("cmd"), &get("note"));
-        let (want, place) = (format!("x{}", get("want")), format!("waits #{}", place + 1));
-        lines.push(format!("{want:<5} {place:<11} {user:<12} {pid:>8} {since:>9}  {cmd}"));
+        let (want, position) = (format!("x{}", get("want")), format!("waits #{}", position + 1));
+        lines.push(format!("{want:<5} {position:<11} {user:<12} {pid:>8} {since:>9}  {cmd}"));
     }
     print_stdout(&(lines.join("\n") + "\n"))?;
-    if let Some(closed) = format::grants_paused(&audit) {
-        print_message(closed);
+    if let Some(paused) = format::grants_paused(&audit) {
+        print_message(paused);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -58,13 +58,13 @@ pub(super) fn audit(flags: &flags::List) -> Result<Audit, Failure> {
 }
 
 fn line(gpu: &Gpu, audit: &Audit) -> String {
-    let held = holder(audit, gpu);
-    let get = |field| escaped(held.and_then(|lease| lease.get(field)).unwrap_or("-"));
-    let pid = match (held, &gpu.record) {
+    let lease_of_gpu = holder(audit, gpu);
+    let get = |field| escaped(lease_of_gpu.and_then(|lease| lease.get(field)).unwrap_or("-"));
+    let pid = match (lease_of_gpu, &gpu.record) {
         (None, Some(record)) => escaped(&record.pid),
         _ => get("pid"),
     };
-    let since = held.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
+    let since = lease_of_gpu.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
     let (id, state, user, cmd) =
         (escaped(&gpu.id), state(gpu), get("user"), with_note(&get("cmd"), &get("note")));
     format!("{id:<5} {state:<11} {user:<12} {pid:>8} {since:>9}  {cmd}")
@@ -92,12 +92,12 @@ pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
         "{:<5} {:>4} {:>5} {:<12} {:>8} {:>9}  COMMAND",
         "PLACE", "GPUS", "PRIO", "USER", "PID", "WAITS"
     )];
-    for (place, ticket) in waiting(&audit).enumerate() {
+    for (position, ticket) in waiting(&audit).enumerate() {
         let get = |field| escaped(ticket.get(field).unwrap_or("-"));
         let (want, prio, user, pid) = (get("want"), get("prio"), get("user"), get("pid"));
         let cmd = with_note(&get("cmd"), &get("note"));
         let since = since(ticket, "asked", &audit);
-        lines.push(format!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", place + 1));
+        lines.push(format!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", position + 1));
     }
     print_stdout(&(lines.join("\n") + "\n"))?;
     Ok(ExitCode::SUCCESS)
@@ -126,9 +126,9 @@ pub(super) fn state(gpu: &Gpu) -> &'static str {
 }
 
 fn gpu_as_json(gpu: &Gpu, audit: &Audit, local_host: &LocalHost) -> Value {
-    let held = holder(audit, gpu).map(|lease| as_json(lease, audit, local_host));
+    let lease_of_gpu = holder(audit, gpu).map(|lease| as_json(lease, audit, local_host));
     let legacy = gpu.record.as_ref().filter(|record| record.lease.is_none());
     let legacy = legacy
         .map(|record| json!({"legacy": true, "pid": record.pid.parse::<u64>().ok(), "time": record.time}));
-    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": held.or(legacy)})
+    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": lease_of_gpu.or(legacy)})
 }

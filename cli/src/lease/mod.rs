@@ -27,7 +27,7 @@ use crate::exit::Failure;
 use crate::flags::{self, Backend};
 
 /// The timeout of a Redis reply.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The lifetime of a ticket without a renewal.
 pub(crate) const TICKET: Duration = Duration::from_secs(30);
 /// The lifetime of a lease without a renewal.
@@ -36,7 +36,7 @@ pub(crate) const LEASE: Duration = Duration::from_mins(1);
 /// Opens the pool, in Redis or on this machine.
 pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
     Ok(match flags.backend() {
-        Backend::Redis(address) => Box::new(Pool::open(address, &flags.prefix, PATIENCE)?),
+        Backend::Redis(address) => Box::new(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
         Backend::LocalHost(directory) => Box::new(Local::at(directory)),
     })
 }
@@ -44,7 +44,7 @@ pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
 /// Opens the pool in Redis, for commands that the local pool does not support; `limitation` says what it lacks.
 pub(crate) fn redis(flags: &flags::Pool, limitation: &str) -> Result<Pool, Failure> {
     match flags.backend() {
-        Backend::Redis(address) => Ok(Pool::open(address, &flags.prefix, PATIENCE)?),
+        Backend::Redis(address) => Ok(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
         Backend::LocalHost(_) => Err(Failure::usage(format!(
             "this machine's own pool {limitation}; use a pool in Redis (--redis)"
         ))),

@@ -34,8 +34,8 @@ fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
     let audit = pool.audit()?;
     let names: Vec<_> = audit.gpus.iter().map(|gpu| (gpu.id.clone(), gpu.uuid.clone())).collect();
     let requested = ids(&names, gpu)?;
-    let held = audit.gpus.iter().find(|gpu| requested.first() == Some(&gpu.id));
-    let owner = held.and_then(|gpu| gpu.owner.clone());
+    let target = audit.gpus.iter().find(|gpu| requested.first() == Some(&gpu.id));
+    let owner = target.and_then(|gpu| gpu.owner.clone());
     owner.ok_or_else(|| Failure::not_ours(format!("no lease holds GPU {gpu}")))
 }
 
@@ -44,8 +44,8 @@ fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
 fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let (local_host, uid) = (LocalHost::read(), nix::unistd::getuid().to_string());
     let mine = |lease: &&Lease| {
-        let ours = local_host.is_place_of(lease) && lease.get("uid") == Some(&uid);
-        ours && matches!(lease.get("mode"), Some("acquire" | "timed"))
+        let is_own = local_host.is_place_of(lease) && lease.get("uid") == Some(&uid);
+        is_own && matches!(lease.get("mode"), Some("acquire" | "timed"))
     };
     let audit = pool.audit()?;
     let (mut released, mut refused) = (0_u32, None);

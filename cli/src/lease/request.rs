@@ -144,8 +144,8 @@ pub(super) fn obtain(
             Err(Failure::late(format!("no GPU became available within {wait}")))
         }
         TicketStatus::Busy => {
-            let closed = format::grants_paused(&pool.audit()?);
-            Err(Failure::busy(closed.unwrap_or_else(|| {
+            let paused = format::grants_paused(&pool.audit()?);
+            Err(Failure::busy(paused.unwrap_or_else(|| {
                 "not enough idle GPUs, or other requests are ahead in the queue".to_owned()
             })))
         }

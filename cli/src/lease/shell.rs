@@ -31,7 +31,7 @@ fn parent(pid: u32) -> Option<u32> {
 /// start, which the kernel randomizes at each `exec`.
 fn is_subshell(parent: u32, pid: u32) -> bool {
     let args = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|args| !args.is_empty());
-    let same = |one: Option<Vec<u8>>, other| one.is_some() && one == other;
+    let same = |first: Option<Vec<u8>>, other| first.is_some() && first == other;
     same(args(pid), args(parent)) && stack(pid).is_some() && stack(pid) == stack(parent)
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
     let (audit, local_host) = (audit(flags)?, LocalHost::read());
     let uid = nix::unistd::getuid().to_string();
     let is_mine = |lease: &&Lease| local_host.is_place_of(lease) && lease.get("uid") == Some(&uid);
-    let held: Vec<&Lease> =
+    let own_leases: Vec<&Lease> =
         audit.leases.iter().filter(|lease| lease.state == "held").filter(is_mine).collect();
     let tickets: Vec<(usize, &Lease)> =
         waiting(&audit).enumerate().filter(|(_, ticket)| is_mine(ticket)).collect();
@@ -28,7 +28,7 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
         *states.entry(state(gpu)).or_default() += 1;
     }
     if flags.json {
-        let leases: Vec<_> = held.iter().map(|lease| as_json(lease, &audit, &local_host)).collect();
+        let leases: Vec<_> = own_leases.iter().map(|lease| as_json(lease, &audit, &local_host)).collect();
         let tickets: Vec<_> =
             tickets.iter().map(|(_, ticket)| as_json(ticket, &audit, &local_host)).collect();
         let waiting = audit.queue.len();
@@ -39,7 +39,7 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
     let counts: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let total = gpus(audit.gpus.len());
     let mut lines = vec![format!("{total}: {}; {} waiting", counts.join(", "), audit.queue.len())];
-    lines.extend(held.iter().map(|lease| lease_line(lease, &audit)));
+    lines.extend(own_leases.iter().map(|lease| lease_line(lease, &audit)));
     lines.extend(tickets.iter().map(|ticket| ticket_line(*ticket, &audit)));
     if lines.len() == 1 {
         lines.push("you have no leases or waiting requests".to_owned());
@@ -60,8 +60,8 @@ fn lease_line(lease: &Lease, audit: &Audit) -> String {
     format!("you hold {name} {ids} since {since}: {}", command(lease))
 }
 
-fn ticket_line((place, ticket): (usize, &Lease), audit: &Audit) -> String {
+fn ticket_line((position, ticket): (usize, &Lease), audit: &Audit) -> String {
     let want = ticket.get("want").map_or_else(|| "GPUs".to_owned(), |want| gpus(escaped(want)));
     let since = since(ticket, "asked", audit);
-    format!("you wait for {want} since {since}: place {}: {}", place + 1, command(ticket))
+    format!("you wait for {want} since {since}: place {}: {}", position + 1, command(ticket))
 }

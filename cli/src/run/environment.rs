@@ -30,13 +30,13 @@ impl Environment {
     /// Applies the differences to the environment of this process.
     pub(crate) fn apply(
         &self,
-        ours: impl Iterator<Item = (OsString, OsString)>,
+        inherited: impl Iterator<Item = (OsString, OsString)>,
     ) -> impl Iterator<Item = (OsString, OsString)> {
         let kept = |name: &OsString| {
             let name = name.to_string_lossy();
             !self.removed.iter().any(|prefix| name.starts_with(prefix))
         };
-        let mut all: BTreeMap<OsString, OsString> = ours.filter(|(name, _)| kept(name)).collect();
+        let mut all: BTreeMap<OsString, OsString> = inherited.filter(|(name, _)| kept(name)).collect();
         all.extend(self.set.clone());
         all.into_iter()
     }

@@ -194,7 +194,10 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
     /// Stops the command, or returns the new deadline if the lease was extended.
     fn on_time_up(&mut self, now: Instant) -> Option<Instant> {
         if let Some(left) = self.lease.as_mut().and_then(|lease| lease.extension()) {
-            print_message(format_args!("the lease was extended by {}", humantime::format_duration(left)));
+            print_message(format_args!(
+                "the lease was extended; time left: {}",
+                humantime::format_duration(left)
+            ));
             return now.checked_add(left);
         }
         self.stop((TerminationReason::TimeUp, Signal::TERM), self.time_limit.grace, now);

@@ -20,14 +20,14 @@ impl GpuUsage {
     pub(crate) fn add(&mut self, input: &DetectorInput<'_>) {
         for gpu in &input.now.gpus {
             let name = gpu.about.id.as_ref().map_or_else(|| gpu.about.index.clone(), |id| id.0.clone());
-            let ours: Vec<&Holder> = gpu.holders.iter().filter(|holder| input.is_ours(holder)).collect();
-            for holder in ours.iter().filter(|holder| holder.utilization.percent().is_some()) {
+            let own: Vec<&Holder> = gpu.holders.iter().filter(|holder| input.is_ours(holder)).collect();
+            for holder in own.iter().filter(|holder| holder.utilization.percent().is_some()) {
                 let key = (name.clone(), holder.process);
                 self.busy.get_or_insert_default().insert(key, holder.busy_seconds);
             }
             // If the memory of one process is unknown, so is the sum.
-            let memory: Option<u64> = ours.iter().map(|holder| holder.memory).sum();
-            if let Some(memory) = memory.filter(|_| !ours.is_empty()) {
+            let memory: Option<u64> = own.iter().map(|holder| holder.memory).sum();
+            if let Some(memory) = memory.filter(|_| !own.is_empty()) {
                 let peak = self.peak.entry(name).or_default();
                 *peak = memory.max(*peak);
             }
