@@ -75,7 +75,7 @@ pub(crate) struct Run {
     pub(crate) idle_timeout: Option<Duration>,
     /// Start only when each visible GPU has this much free memory.
     ///
-    /// --wait limits the wait, and --nonblock disables it. Leased GPUs are held meanwhile.
+    /// The wait is limited by --wait and disabled by --nonblock. Leased GPUs are held meanwhile.
     #[arg(long, value_name = "SIZE", value_parser = bailiff_size::size)]
     pub(crate) min_free: Option<u64>,
     /// Do not print a summary at the end.
