@@ -1,86 +1,87 @@
-//! Why a command ends, and its exit code.
+//! Failures of a command and their exit codes.
 
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::say::say;
+use crate::output::print_message;
 use bailiff_lease::LeaseError;
 
-/// What went wrong, with the code of `sysexits.h` or of `timeout(1)` that scripts know it by.
+/// A failed command: an exit code of `sysexits.h` or `timeout(1)`, and a message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
-    why: String,
+    message: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.why)
+        formatter.write_str(&self.message)
     }
 }
 
 impl Failure {
     /// Invalid flags (`EX_USAGE`).
-    pub(crate) fn usage(why: impl Into<String>) -> Self {
-        Self { code: 64, why: why.into() }
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { code: 64, message: message.into() }
     }
 
-    /// The time was up (`timeout(1)`).
-    pub(crate) fn late(why: impl Into<String>) -> Self {
-        Self { code: 124, why: why.into() }
+    /// A time limit was reached (`timeout(1)`).
+    pub(crate) fn late(message: impl Into<String>) -> Self {
+        Self { code: 124, message: message.into() }
     }
 
     /// Try again later (`EX_TEMPFAIL`).
-    pub(crate) fn busy(why: impl Into<String>) -> Self {
-        Self { code: 75, why: why.into() }
+    pub(crate) fn busy(message: impl Into<String>) -> Self {
+        Self { code: 75, message: message.into() }
     }
 
-    /// It is not there, or cannot be had (`EX_UNAVAILABLE`).
-    pub(crate) fn unavailable(why: impl Into<String>) -> Self {
-        Self { code: 69, why: why.into() }
+    /// Something required is missing or cannot be used (`EX_UNAVAILABLE`).
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self { code: 69, message: message.into() }
     }
 
-    /// Nobody has begun the pool.
+    /// The lease pool does not exist.
     pub(crate) fn no_pool() -> Self {
         Self::unavailable(
-            "this pool has no GPUs: is the prefix right, and has anybody run `bailiff lease init`?",
+            "the lease pool has no GPUs (check --prefix, or create the pool: bailiff lease init)",
         )
     }
 
-    /// The lease is not, or no longer, what it was taken for.
-    pub(crate) fn not_ours(why: impl Into<String>) -> Self {
-        Self { code: 3, why: why.into() }
+    /// The lease belongs to another holder, or has ended.
+    pub(crate) fn not_ours(message: impl Into<String>) -> Self {
+        Self { code: 3, message: message.into() }
     }
 
-    /// Nothing is known of it.
-    pub(crate) fn unknown(why: impl Into<String>) -> Self {
-        Self { code: 4, why: why.into() }
+    /// The lease ID is unknown.
+    pub(crate) fn unknown(message: impl Into<String>) -> Self {
+        Self { code: 4, message: message.into() }
     }
 
-    /// The lease was lost (`EX_IOERR`), and the command with it.
-    pub(crate) fn lost(why: impl Into<String>) -> Self {
-        Self { code: 74, why: why.into() }
+    /// The lease was lost, and the command was ended (`EX_IOERR`).
+    pub(crate) fn lost(message: impl Into<String>) -> Self {
+        Self { code: 74, message: message.into() }
     }
 
-    /// Ended by a signal.
+    /// Ended by a signal, without a message.
     pub(crate) fn signalled(number: i32) -> Self {
-        Self { code: u8::try_from(128 + number).unwrap_or(255), why: String::new() }
+        Self { code: u8::try_from(128 + number).unwrap_or(255), message: String::new() }
     }
 
-    /// The program cannot be started: not found, or not executable (as shells have it).
+    /// The program cannot be started: 127 if not found, 126 if not executable, as in shells.
     pub(crate) fn start(program: &str, error: &std::io::Error) -> Self {
         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-        Self { code, why: format!("cannot run {program}: {}", bailiff_lifecycle::exit::plain(error)) }
+        Self { code, message: format!("cannot run {program}: {}", bailiff_lifecycle::exit::plain(error)) }
     }
 
-    /// The same in words that move no terminal.
-    pub(crate) fn harmless(self) -> Self {
-        Self { why: bailiff_exposition::terminal::line(&self.why), ..self }
+    /// Removes control characters from the message.
+    pub(crate) fn sanitized(self) -> Self {
+        Self { message: bailiff_exposition::terminal::line(&self.message), ..self }
     }
 
-    pub(crate) fn tell(self) -> ExitCode {
-        if !self.why.is_empty() {
-            say(&self);
+    /// Prints the message and returns the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        if !self.message.is_empty() {
+            print_message(&self);
         }
         self.code.into()
     }
@@ -98,6 +99,6 @@ impl From<LeaseError> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self { code: 1, why: bailiff_lifecycle::exit::plain(&error) }
+        Self { code: 1, message: bailiff_lifecycle::exit::plain(&error) }
     }
 }

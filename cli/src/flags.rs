@@ -1,4 +1,4 @@
-//! The command line, as it is written.
+//! The command-line flags of `bailiff` and its subcommands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,121 +6,137 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use crate::lease::backend::{Backend, Pool};
 use crate::lease::examples;
-pub(crate) use crate::lease::place::{Place, Pool};
 use crate::{completions, doctor, gpuget, idle_timeout, info, mps, run};
 
-/// Nothing of ours lasts longer, and a clock can still tell its end.
-const LONGEST: Duration = Duration::from_hours(100 * 366 * 24);
+/// The upper limit of every duration, so that adding one to the current time cannot overflow.
+const MAX_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
 
 const EXAMPLES: &str = "\
 Examples:
-  bailiff doctor                             what works on this machine, and what does not
-  bailiff info                               who holds memory of GPUs, and who uses them
-  bailiff run --vram 8GiB -- python train.py
-                                             with 8 GiB of each GPU at most
-  sudo bailiff lease init                    from now on GPUs are handed out
-  bailiff lease run -- python train.py       waits for a GPU that nobody else has
+  bailiff doctor                             check the driver, the exporter and the lease pool
+    bailiff info                               show each GPU and the processes that use it
+    bailiff run --vram 8GiB -- python train.py
+                                               limit a command to 8 GiB on each GPU
+    sudo bailiff lease init                    create the pool of GPUs to lease
+    bailiff lease run -- python train.py       wait for a free GPU, then run
 
-Exit codes: 0 done, 1 failed, 64 invalid flags; `--help` of a command tells its own.";
+Exit codes: 0 done, 1 failed, 64 invalid flags; see also `--help` of each command.";
 
-/// What a user of GPUs needs: GPUs under a lease, and who holds which memory.
+/// Limit, lease and inspect the GPUs of a shared machine
 #[derive(Debug, Parser)]
 #[command(name = "bailiff", version, after_help = EXAMPLES)]
 pub(crate) struct Flags {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What can be done.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs a command with a limit of GPU memory, on GPUs of its own, for a time; each where it is asked for
+    /// Run a command with a GPU memory limit, leased GPUs or a time limit
     Run(Box<run::flags::Run>),
-    /// Shows each GPU: its memory, who holds it, and whether they use it
+    /// Show each GPU with its memory, utilization and processes
+    ///
+    /// The report has one line per GPU and one per process that holds GPU memory; --full prints the long report. An
+    /// unknown value is shown as ? (as - in the long report), never as 0. The data comes from bailiff-exporter if it
+    /// runs, because it records idle times; otherwise the driver and /proc are sampled twice, one second apart.
     Info(info::flags::Info),
-    /// Tells what works on this machine and what does not, and the way out
+    /// Check this machine for problems and print how to fix them
+    ///
+    /// The checks change nothing. Components that are not installed, or that this user may not see, are skipped.
     Doctor(doctor::flags::Doctor),
-    /// GPUs are handed out: to one at a time, in the order in which they were asked for
+    /// Reserve GPUs exclusively (FIFO queue)
     #[command(subcommand, after_help = examples::LEASE)]
     Lease(Box<Lease>),
-    /// NVIDIA's MPS: shows daemons, servers and clients; starts and stops a daemon
+    /// Start, stop and inspect NVIDIA MPS daemons
     #[command(subcommand, after_help = mps::flags::EXAMPLES)]
     Mps(mps::flags::Mps),
-    /// Prints what a shell needs in order to complete the words of this command
+    /// Print the completion script of a shell
     Completions(completions::Completions),
-    /// Does what GPUGET's GPU.py does, with its flags; so does bailiff where it is called GPU.py
+    /// Manage a GPU pool with the flags of GPUGET's GPU.py
+    ///
+    /// bailiff also behaves like this if it is called by the name GPU.py.
     #[command(disable_help_flag = true, after_help = gpuget::EXAMPLES)]
-    Gpuget(Words),
-    /// Ends a command that leaves its GPUs idle, as `gpu_idle_timeout.py` does; also where bailiff is called so
+    Gpuget(GpugetArgs),
+    /// Run a command and stop it when its GPUs stay idle
+    ///
+    /// The flags are those of `gpu_idle_timeout.py`. bailiff also behaves like this if it is called by that name.
     #[command(override_help = idle_timeout::HELP, after_help = idle_timeout::EXAMPLES)]
     IdleTimeout(Box<idle_timeout::Flags>),
 }
 
-/// Words that are understood elsewhere.
+/// The unparsed arguments of `gpuget`.
 #[derive(Debug, Args)]
-pub(crate) struct Words {
-    /// GPU.py's flags; --help tells them.
+pub(crate) struct GpugetArgs {
+    /// Flags of GPU.py (see `bailiff gpuget --help`).
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
-    pub(crate) words: Vec<OsString>,
+    pub(crate) args: Vec<OsString>,
 }
 
-/// What can be done with leases.
+/// The commands of `lease`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lease {
-    /// Runs a command on GPUs that nobody else has, and frees them when all that it started has ended
+    /// Run a command on leased GPUs and release them when it exits
     Run(Run),
-    /// Takes GPUs for a process, or for a time; they are freed when it ends
+    /// Lease GPUs for a running process or for a fixed time
     Acquire(Acquire),
-    /// Takes a GPU for a process that runs on it already
+    /// Lease the GPUs that a process already uses
     Adopt(Adopt),
-    /// Gives GPUs back
+    /// Release a lease
     Release(Release),
-    /// Lets a lease that has an end of its own last longer
+    /// Extend a lease that has an expiry time
     Extend(Extend),
-    /// Lists the GPUs, who has them and who waits
+    /// List the GPUs of the pool, their leases and the queue
     #[command(after_help = examples::LIST)]
     List(List),
-    /// Shows the pool in one line, and what you hold and wait for
+    /// Show a one-line pool summary and your own leases
     #[command(after_help = examples::STATUS)]
     Status(List),
-    /// Lists who waits, in the order in which they will be served
+    /// List the waiting requests in queue order
     #[command(after_help = examples::QUEUE)]
     Queue(List),
-    /// Tells what happened: who was given what, and what became of it
+    /// Print the lease event log
     Log(Log),
-    /// Begins a pool: says which GPUs are handed out
+    /// Create the pool of GPUs to lease
     Init(Init),
-    /// Frees what the dead of this machine held
+    /// Release leases of this machine whose processes have exited
     Reap(Reap),
-    /// Keeps a lease that `acquire` took
+    /// Hold the locks of a lease that `acquire` took
     #[command(hide = true)]
     Hold(Hold),
 }
 
-/// What is asked for.
+/// The GPUs that a lease request asks for, and how long it waits.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LeaseRequest {
-    /// How many GPUs; all or none. One, unless --gpu names some.
+    /// Number of GPUs to lease.
+    ///
+    /// The request is granted in full or not at all. Default: 1, or all GPUs of --gpu.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: Option<u32>,
-    /// These, by number or UUID, such as 0,1; all of them, or with -n so many of them.
+    /// Lease only these GPUs, by index or UUID, such as 0,1.
+    ///
+    /// All of them are leased, unless -n asks for fewer.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<String>,
-    /// Waits no longer than this, such as 30m.
+    /// Maximum time to wait for GPUs, such as 30m.
     #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "nonblock")]
     pub(crate) wait: Option<Duration>,
-    /// Does not wait.
+    /// Fail immediately instead of waiting.
     #[arg(long)]
     pub(crate) nonblock: bool,
-    /// Before those of a lower one, -100 to 100; above 0 is for root.
+    /// Queue priority, -100 to 100; values above 0 require root.
+    ///
+    /// Requests with a higher priority are served first.
     #[arg(long, value_name = "P", default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
     pub(crate) priority: i32,
-    /// A word for others, who see it in `list`.
+    /// Note that `bailiff lease list` shows to other users.
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
-    /// The job that it is for.
+    /// Job ID to record in the lease.
     #[arg(long, value_name = "ID", env = "SLURM_JOB_ID", hide_env = true)]
     pub(crate) job: Option<String>,
     #[command(flatten)]
@@ -129,10 +145,10 @@ pub(crate) struct LeaseRequest {
     pub(crate) pool: Pool,
 }
 
-/// Where bailiff-exporter is.
+/// The address of bailiff-exporter.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Exporter {
-    /// The exporter's stream, which tells who uses a GPU.
+    /// Socket of the exporter's snapshot stream.
     #[arg(
         long,
         env = "BAILIFF_STREAM",
@@ -143,192 +159,200 @@ pub(crate) struct Exporter {
     pub(crate) stream: PathBuf,
 }
 
-/// What a look at this machine itself needs.
+/// The sources that describe the local machine.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Machine {
-    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
+    /// NVML library; default: libnvidia-ml.so.1 from the library search path.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(crate) nvml_library: Option<PathBuf>,
-    /// Where the host's /proc is mounted.
+    /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub(crate) procfs: PathBuf,
 }
 
-/// How long a command may last.
+/// The time limit of a command.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Terms {
-    /// The command is told to end after this time, such as 4h, and killed after a grace.
+pub(crate) struct TimeLimit {
+    /// Stop the command after this time, such as 4h.
+    ///
+    /// The command receives SIGTERM; processes that remain after --grace are killed.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) max_time: Option<Duration>,
-    /// Between the request to end and the kill of all that is left.
+    /// Time between the first signal and SIGKILL.
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "10s")]
     pub(crate) grace: Duration,
 }
 
-/// Runs a command.
+/// The flags of `lease run`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::RUN)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) request: LeaseRequest,
     #[command(flatten)]
-    pub(crate) terms: Terms,
-    /// What becomes of the command where somebody else got its GPUs.
+    pub(crate) time_limit: TimeLimit,
+    /// What to do with the command if its lease is lost.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = OnLost::Warn)]
     pub(crate) on_lost: OnLost,
-    /// The lease is renewed so often; after a minute without, others may take the holder for lost.
+    /// Interval at which the lease is renewed.
+    ///
+    /// A lease that was not renewed for one minute may be given to another request.
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "20s")]
     pub(crate) renew: Duration,
-    /// Names GPUs by number, for programs that understand no UUIDs.
+    /// Set the GPU variables to indexes instead of UUIDs.
     #[arg(long)]
     pub(crate) index: bool,
-    /// The driver's library, which is asked whether numbers still mean the same.
+    /// NVML library, used to check that GPU indexes have not changed.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(crate) nvml_library: Option<PathBuf>,
-    /// The command and its arguments, after `--`. Where it has GPUs of its own, `{index}` becomes the numbers that it knows
-    /// them by, `0` or `0,1`, and `{{index}}` stays `{index}`; its environment has them too (`CUDA_VISIBLE_DEVICES`).
+    /// Command to run and its arguments, after `--`.
+    ///
+    /// With leased GPUs, `{index}` in an argument is replaced by the indexes under which the command sees them (`0` or
+    /// `0,1`), and `{{index}}` by a literal `{index}`. `CUDA_VISIBLE_DEVICES` is set as well.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// What becomes of a command whose lease was lost.
+/// The reaction to a lost lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// It goes on, and it is said.
+    /// Print a warning and let the command run.
     Warn,
-    /// It is told to end, and killed after a grace.
+    /// Send SIGTERM, then SIGKILL after --grace.
     Term,
-    /// It is killed.
+    /// Send SIGKILL.
     Kill,
 }
 
-/// Takes GPUs.
+/// The flags of `lease acquire`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::ACQUIRE)]
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) request: LeaseRequest,
-    /// For this process, whose end frees them. Without this, for the shell or script that runs this command.
+    /// Process that holds the lease; its exit releases the GPUs.
+    ///
+    /// Default: the shell or script that runs this command.
     #[arg(long = "for", value_name = "PID", conflicts_with = "duration")]
     pub(crate) holder: Option<u32>,
-    /// For so long, such as 2h, whoever lives or dies.
+    /// Lease for a fixed time, such as 2h, independent of any process.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
-    /// What is printed.
+    /// Output format.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Env)]
     pub(crate) format: Format,
 }
 
-/// How a grant is printed.
+/// The output formats of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Lines for a shell: eval "$(bailiff lease acquire)".
+    /// Shell exports, for eval "$(bailiff lease acquire)".
     Env,
-    /// The numbers of the GPUs, 0,3.
+    /// GPU indexes, such as 0,3.
     Ids,
-    /// Their UUIDs.
+    /// GPU UUIDs.
     Uuid,
-    /// An object, as list --json has it.
+    /// A JSON object with the fields of `list --json`.
     Json,
 }
 
-/// Takes a GPU for whom has it.
+/// The flags of `lease adopt`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::ADOPT)]
 pub(crate) struct Adopt {
-    /// The GPUs that it runs on, by number or UUID, such as 3 or 0,1.
+    /// GPUs that the process uses, by index or UUID, such as 3 or 0,1.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: String,
-    /// The process; its end frees them.
+    /// Process that holds the lease; its exit releases the GPUs.
     #[arg(long, value_name = "PID")]
     pub(crate) pid: u32,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
 
-/// Gives GPUs back.
+/// The flags of `lease release`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::RELEASE)]
 pub(crate) struct Release {
-    /// The lease, as acquire printed it.
+    /// Lease ID, as printed by `acquire`.
     #[arg(value_name = "LEASE", env = "BAILIFF_LEASE_ID", required_unless_present_any = ["gpu", "mine"])]
     pub(crate) lease: Option<String>,
-    /// The lease of this GPU, by number or UUID.
+    /// Release the lease of this GPU, by index or UUID.
     #[arg(long, value_name = "GPU", conflicts_with = "mine")]
     pub(crate) gpu: Option<String>,
-    /// All that you have taken with `acquire` and `adopt` on this machine.
+    /// Release all your `acquire` and `adopt` leases of this machine.
     #[arg(long)]
     pub(crate) mine: bool,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
 
-/// Gives more time.
+/// The flags of `lease extend`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::EXTEND)]
 pub(crate) struct Extend {
-    /// The lease, as acquire printed it.
+    /// Lease ID, as printed by `acquire`.
     #[arg(value_name = "LEASE")]
     pub(crate) lease: String,
-    /// It ends so long from now, such as 2h.
+    /// New remaining time, counted from now, such as 2h.
     #[arg(value_name = "TIME", value_parser = span)]
     pub(crate) span: Duration,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
 
-/// Lists.
+/// The flags of `lease list`, `lease status` and `lease queue`.
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// Prints JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
 
-/// Tells what happened.
+/// The flags of `lease log`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::LOG)]
 pub(crate) struct Log {
-    /// Goes on with what happens from now on.
+    /// Keep printing new events.
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// So many events, the newest.
+    /// Number of past events to print.
     #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 100)]
     pub(crate) lines: u64,
-    /// Prints JSON, one object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
 
-/// Begins a pool.
+/// The flags of `lease init`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::INIT)]
 pub(crate) struct Init {
-    /// The GPUs by their numbers, such as 0,1,4-7; without it all that the driver has.
+    /// Indexes of the GPUs in the pool, such as 0,1,4-7; default: all.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpus: Option<String>,
-    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
+    /// NVML library; default: libnvidia-ml.so.1 from the library search path.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(crate) nvml_library: Option<PathBuf>,
-    /// Begins it again though it was begun before; not while somebody holds a lease.
+    /// Recreate an existing pool, unless a lease is held.
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) pool: Pool,
 }
 
-/// Frees what the dead held.
+/// The flags of `lease reap`.
 #[derive(Debug, Args)]
 #[command(after_help = examples::REAP)]
 pub(crate) struct Reap {
-    /// Print what would be freed, and free nothing.
+    /// Print what would be released, without releasing it.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Also free GPUs taken with GPU.py whose process has ended and on which no process is.
+    /// Also free unused GPUs taken with GPU.py whose process has exited.
     #[arg(long)]
     pub(crate) legacy: bool,
     #[command(flatten)]
@@ -337,33 +361,37 @@ pub(crate) struct Reap {
     pub(crate) exporter: Exporter,
 }
 
-/// Keeps a lease for somebody.
+/// The flags of `lease hold`.
 #[derive(Debug, Args)]
 pub(crate) struct Hold {
-    /// The lease, by which whoever releases it knows this process.
+    /// Lease ID; `release` finds this process by it.
     pub(crate) lease: String,
-    /// As long as this process lives.
+    /// Hold until this process exits.
     #[arg(long = "for", value_name = "PID", requires = "start")]
     pub(crate) holder: Option<u32>,
-    /// When it began, in clock ticks.
+    /// Start time of that process, in clock ticks since boot.
     #[arg(long, value_name = "TICKS")]
     pub(crate) start: Option<u64>,
-    /// So long.
+    /// Hold for this time.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
-    /// The descriptors of its locks; all others are closed.
+    /// Lock file descriptors to keep open; all others are closed.
     #[arg(long, value_name = "FDS", value_delimiter = ',')]
     pub(crate) keep: Vec<i32>,
 }
 
-/// A time that can be added to any moment.
+/// Parses a duration of at most [`MAX_DURATION`].
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if span <= LONGEST { Ok(span) } else { Err("it is at most 100 years".to_owned()) }
+    if span <= MAX_DURATION { Ok(span) } else { Err("the maximum is 100 years".to_owned()) }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = span(text)?;
     let allowed = Duration::from_millis(10)..=Duration::from_secs(30);
-    if allowed.contains(&interval) { Ok(interval) } else { Err("it is from 10ms to 30s".to_owned()) }
+    if allowed.contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("the value must be from 10ms to 30s".to_owned())
+    }
 }

@@ -1,4 +1,4 @@
-//! The user's command: its commands and exit codes.
+//! The `bailiff` command-line program.
 
 mod command;
 mod completions;
@@ -10,12 +10,12 @@ mod idle_timeout;
 mod info;
 mod lease;
 mod mps;
+mod output;
+mod process_tree;
 mod run;
-mod say;
 mod screen;
 mod stream;
 mod table;
-mod tree;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -26,30 +26,30 @@ use clap::CommandFactory;
 
 use flags::{Command, Flags, Lease};
 
-/// The flags of all its commands.
+/// Returns the clap definition of all commands.
 #[must_use]
 pub fn flags() -> clap::Command {
     Flags::command()
 }
 
-/// Does what the command line says.
+/// Runs the command given by the program's name and arguments.
 #[must_use]
 pub fn main() -> ExitCode {
-    let mut words = std::env::args_os();
-    match words.next() {
-        Some(name) if gpuget::is_called(&name) => return gpuget::main(words),
+    let mut args = std::env::args_os();
+    match args.next() {
+        Some(name) if gpuget::is_called(&name) => return gpuget::main(args),
         Some(name) if idle_timeout::is_called(&name) => {
-            return idle_timeout::main(idle_timeout::Name::Script, words);
+            return idle_timeout::main(idle_timeout::Name::Script, args);
         }
         Some(name) if info::is_called(&name) => return info::main(),
         _ => {}
     }
-    match words.next().as_deref().and_then(OsStr::to_str) {
+    match args.next().as_deref().and_then(OsStr::to_str) {
         Some(launcher::LAUNCHER_ROLE) => return launcher::serve(),
         Some(launcher::WORKER_ROLE) => return worker::serve(),
         Some(cuda::ROLE) => return cuda::serve(),
-        // It reads its flags as argparse does.
-        Some("idle-timeout") => return idle_timeout::main(idle_timeout::Name::Command, words),
+        // Its flags are parsed as by Python's argparse, not by clap.
+        Some("idle-timeout") => return idle_timeout::main(idle_timeout::Name::Command, args),
         _ => {}
     }
     let flags = match parse::<Flags>(std::env::args_os()) {
@@ -57,14 +57,14 @@ pub fn main() -> ExitCode {
         Err(stop) => return report_outcome("bailiff", Err(stop)).into(),
     };
     let command = match flags.command {
-        Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::tell),
-        Command::Gpuget(flags) => return gpuget::main(flags.words),
-        Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::tell),
-        Command::Mps(command) => return mps::mps(&command).unwrap_or_else(exit::Failure::tell),
+        Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::report),
+        Command::Gpuget(flags) => return gpuget::main(flags.args),
+        Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::report),
+        Command::Mps(command) => return mps::mps(&command).unwrap_or_else(exit::Failure::report),
         Command::Lease(command) => *command,
-        Command::Run(flags) => return run::run(&flags).unwrap_or_else(exit::Failure::tell),
+        Command::Run(flags) => return run::run(&flags).unwrap_or_else(exit::Failure::report),
         Command::Completions(flags) => {
-            return completions::completions(&flags).unwrap_or_else(exit::Failure::tell);
+            return completions::completions(&flags).unwrap_or_else(exit::Failure::report);
         }
         Command::IdleTimeout(flags) => return idle_timeout::run(idle_timeout::Name::Command, *flags),
     };
@@ -82,5 +82,5 @@ pub fn main() -> ExitCode {
         Lease::Reap(flags) => lease::release::reap(&flags),
         Lease::Hold(flags) => lease::hold::hold(&flags),
     };
-    outcome.unwrap_or_else(exit::Failure::tell)
+    outcome.unwrap_or_else(exit::Failure::report)
 }

@@ -1,4 +1,4 @@
-//! The program; all of it is in `lib.rs`, where the writer of its man pages finds the flags.
+//! The `bailiff` binary. The code is in `lib.rs`, so that the man page generator can use the flags.
 
 use std::process::ExitCode;
 

@@ -1,25 +1,25 @@
-//! How much room standard output has.
+//! The size of the terminal.
 
-#![expect(clippy::disallowed_methods, reason = "COLUMNS says what the user wants")]
+#![expect(clippy::disallowed_methods, reason = "reads COLUMNS")]
 
 use std::{env, io};
 
 use rustix::termios::tcgetwinsize;
 
-/// What everything fits into, unless the terminal is wider.
-const NARROW: usize = 80;
-/// Wider than this nobody reads.
-const WIDE: usize = 400;
+/// The width used if the terminal is narrower or unknown.
+const MIN_WIDTH: usize = 80;
+/// The maximum width.
+const MAX_WIDTH: usize = 400;
 
-/// Columns of standard output.
+/// Returns the columns of standard output.
 pub(crate) fn width() -> usize {
     let terminal =
         tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
-    let told = || env::var("COLUMNS").ok()?.parse().ok();
-    terminal.or_else(told).unwrap_or(NARROW).clamp(NARROW, WIDE)
+    let from_environment = || env::var("COLUMNS").ok()?.parse().ok();
+    terminal.or_else(from_environment).unwrap_or(MIN_WIDTH).clamp(MIN_WIDTH, MAX_WIDTH)
 }
 
-/// Rows of standard output, where it is a terminal.
+/// Returns the rows of standard output if it is a terminal.
 pub(crate) fn rows() -> Option<usize> {
     tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0)
 }

@@ -1,4 +1,4 @@
-//! The exporter's stream, read with a deadline.
+//! Reading the exporter's snapshot stream with a deadline.
 
 #![expect(clippy::disallowed_methods, reason = "a deadline needs a clock")]
 
@@ -11,37 +11,37 @@ use bailiff_lifecycle::exit::plain;
 use bailiff_lifecycle::socket::connect;
 use bailiff_snapshot::wire::{self, Snapshot, WireError};
 
-/// A snapshot is never longer; 16,384 processes take a tenth of it.
-const LONGEST_LINE: usize = 64 << 20;
-/// So much is read at once.
+/// The maximum length of a snapshot line; 16,384 processes need a tenth of it.
+const MAX_LINE: usize = 64 << 20;
+/// Bytes per read.
 const CHUNK: usize = 64 << 10;
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamError {
-    /// Nobody listens there.
-    #[error("nobody listens")]
-    Nobody,
-    /// It is not ours to read.
-    #[error("it may be read by its owner and group alone")]
+    /// No process listens on the socket.
+    #[error("no process listens on the socket")]
+    NotListening,
+    /// This user may not read the socket.
+    #[error("permission denied: only the socket's owner and group may read it")]
     Denied,
-    /// Nothing came in time.
-    #[error("it told nothing in time")]
-    Late,
-    /// It ended, or something else failed.
+    /// No snapshot arrived before the deadline.
+    #[error("no snapshot before the deadline")]
+    Timeout,
+    /// The stream ended, or another I/O error.
     #[error("{}", plain(.0))]
     Failed(io::Error),
-    /// What came is no snapshot.
+    /// The line is not a valid snapshot.
     #[error(transparent)]
-    Strange(#[from] WireError),
+    Invalid(#[from] WireError),
 }
 
 impl From<io::Error> for StreamError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Self::Nobody,
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Self::NotListening,
             io::ErrorKind::PermissionDenied => Self::Denied,
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Late,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Timeout,
             _ => Self::Failed(error),
         }
     }
@@ -51,37 +51,37 @@ impl From<io::Error> for StreamError {
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: UnixStream,
-    /// What came after the last line.
+    /// Bytes received after the last line.
     rest: Vec<u8>,
 }
 
 impl Stream {
-    /// Connects, within so much time.
-    pub(crate) fn open(path: &Path, patience: Duration) -> Result<Self, StreamError> {
-        Ok(Self { socket: connect(path, patience)?, rest: Vec::new() })
+    /// Connects within the timeout.
+    pub(crate) fn open(path: &Path, timeout: Duration) -> Result<Self, StreamError> {
+        Ok(Self { socket: connect(path, timeout)?, rest: Vec::new() })
     }
 
-    /// The next snapshot; the first is the newest there is, which the exporter sends at once.
-    pub(crate) fn next(&mut self, patience: Duration) -> Result<Snapshot, StreamError> {
-        let until = Instant::now() + patience;
-        let mut looked = 0;
+    /// Returns the next snapshot. The first is the newest one, which the exporter sends immediately.
+    pub(crate) fn next(&mut self, timeout: Duration) -> Result<Snapshot, StreamError> {
+        let deadline = Instant::now() + timeout;
+        let mut scanned = 0;
         loop {
-            if let Some(end) = self.rest.iter().skip(looked).position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.rest.drain(..=looked + end).collect();
+            if let Some(end) = self.rest.iter().skip(scanned).position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=scanned + end).collect();
                 return Ok(wire::parse(&line)?);
             }
-            looked = self.rest.len();
-            if looked > LONGEST_LINE {
+            scanned = self.rest.len();
+            if scanned > MAX_LINE {
                 return Err(StreamError::Failed(io::ErrorKind::InvalidData.into()));
             }
-            self.read(until)?;
+            self.read(deadline)?;
         }
     }
 
-    fn read(&mut self, until: Instant) -> Result<(), StreamError> {
-        let left = until.saturating_duration_since(Instant::now());
+    fn read(&mut self, deadline: Instant) -> Result<(), StreamError> {
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(StreamError::Late);
+            return Err(StreamError::Timeout);
         }
         self.socket.set_read_timeout(Some(left))?;
         let mut part = vec![0; CHUNK];
@@ -97,9 +97,9 @@ impl Stream {
     }
 }
 
-/// The newest snapshot.
-pub(crate) fn newest(path: &Path, patience: Duration) -> Result<Snapshot, StreamError> {
-    Stream::open(path, patience)?.next(patience)
+/// Returns the newest snapshot.
+pub(crate) fn newest(path: &Path, timeout: Duration) -> Result<Snapshot, StreamError> {
+    Stream::open(path, timeout)?.next(timeout)
 }
 
 #[cfg(test)]
@@ -112,41 +112,44 @@ mod tests {
     const LINE: &str = r#"{"version":1,"seq":7,"wall_ms":0,"boot_ms":0,"interval_ms":1,"pid_namespace":"host","sources":{},"gpus":[],"processes":[]}"#;
     const LONG: Duration = Duration::from_mins(1);
 
-    /// What a stream tells of which a reader gets this; it stays open.
-    fn told(bytes: &[u8], patience: Duration) -> (Result<Snapshot, StreamError>, Stream, UnixStream) {
+    /// Reads from a stream that contains these bytes and stays open.
+    fn read_bytes(bytes: &[u8], timeout: Duration) -> (Result<Snapshot, StreamError>, Stream, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(bytes).unwrap();
         let mut stream = Stream { socket: ours, rest: Vec::new() };
-        (stream.next(patience), stream, theirs)
+        (stream.next(timeout), stream, theirs)
     }
 
     #[test]
-    fn lines_come_one_by_one() {
+    fn stream_with_two_lines_yields_each() {
         let next = LINE.replace("\"seq\":7", "\"seq\":8");
-        let (first, mut stream, mut theirs) = told(format!("{LINE}\n{next}\n{{\"ver").as_bytes(), LONG);
+        let (first, mut stream, mut theirs) = read_bytes(format!("{LINE}\n{next}\n{{\"ver").as_bytes(), LONG);
         assert_eq!(first.unwrap().seq, 7);
         assert_eq!(stream.next(LONG).unwrap().seq, 8);
         theirs.write_all(b"sion\":2}\n").unwrap();
-        assert!(matches!(stream.next(LONG), Err(StreamError::Strange(WireError::Version { found: 2 }))));
+        assert!(matches!(stream.next(LONG), Err(StreamError::Invalid(WireError::Version { found: 2 }))));
         drop(theirs);
-        assert!(matches!(stream.next(LONG), Err(StreamError::Failed(_))), "it has ended");
+        assert!(matches!(stream.next(LONG), Err(StreamError::Failed(_))), "the stream has ended");
     }
 
     #[test]
-    fn silence_has_an_end() {
-        let (told, _stream, _theirs) = told(&LINE.as_bytes()[..40], Duration::from_millis(20));
-        assert!(matches!(told, Err(StreamError::Late)));
+    fn partial_line_times_out() {
+        let (snapshot, _stream, _theirs) = read_bytes(&LINE.as_bytes()[..40], Duration::from_millis(20));
+        assert!(matches!(snapshot, Err(StreamError::Timeout)));
     }
 
     #[test]
-    fn nobody_is_told_from_a_deaf_one() {
+    fn missing_listener_differs_from_silent_listener() {
         let directory = std::env::temp_dir().join(format!("bailiff-stream-{}", std::process::id()));
         let _ = std::fs::remove_file(&directory);
-        assert!(matches!(newest(&directory, LONG), Err(StreamError::Nobody)));
-        let deaf = UnixListener::bind(&directory).unwrap();
-        assert!(matches!(newest(&directory, Duration::from_millis(20)), Err(StreamError::Late)));
-        drop(deaf);
-        assert!(matches!(newest(&directory, LONG), Err(StreamError::Nobody)), "its file was left behind");
+        assert!(matches!(newest(&directory, LONG), Err(StreamError::NotListening)));
+        let silent = UnixListener::bind(&directory).unwrap();
+        assert!(matches!(newest(&directory, Duration::from_millis(20)), Err(StreamError::Timeout)));
+        drop(silent);
+        assert!(
+            matches!(newest(&directory, LONG), Err(StreamError::NotListening)),
+            "the stale socket file remains"
+        );
         std::fs::remove_file(&directory).unwrap();
     }
 }

@@ -1,42 +1,42 @@
-//! Tables of text that fit a width: columns are as wide as what is in them, and those that may give way do so.
+//! Text tables that fit a width: columns are as wide as their content, and shrinkable columns are cut.
 
 use bailiff_exposition::terminal::{Colors, cut, line};
 
-/// Columns that give way keep so many characters.
-const LEAST: usize = 6;
+/// The minimum width of a shrinkable column.
+const MIN_WIDTH: usize = 6;
 
-/// How a column stands.
+/// A column's alignment, and whether it may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Column {
-    /// To the right, whole: numbers.
+    /// Right-aligned, never cut: numbers.
     Right,
-    /// To the left, whole: words of ours.
+    /// Left-aligned, never cut: fixed texts.
     Left,
-    /// To the left, and it gives way: others' names.
-    Gives,
+    /// Left-aligned, cut if the table is too wide: names of users and programs.
+    Shrink,
 }
 
-/// A cell: its text, and whether something is wrong with it.
+/// A cell: its text and its tone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
     text: String,
     tone: Tone,
 }
 
-/// What a cell is to look like.
+/// The colour of a cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// As it is.
+    /// No colour.
     #[default]
     Plain,
-    /// It deserves a look.
-    ReplyError,
-    /// It is wrong.
+    /// A warning.
+    Warn,
+    /// An error.
     Bad,
 }
 
 impl Cell {
-    /// One that is to be seen.
+    /// A cell with control characters removed from its text.
     pub(crate) fn of(text: impl AsRef<str>, tone: Tone) -> Self {
         Self { text: line(text.as_ref()), tone }
     }
@@ -48,7 +48,7 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// A table in the making.
+/// A table under construction.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Column)>,
@@ -56,44 +56,45 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// One without rows.
+    /// An empty table.
     pub(crate) fn new(columns: &[(&'static str, Column)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row, a cell a column.
+    /// Adds a row with one cell per column.
     pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
 
-    /// Its lines, the titles first; none where it has no row.
+    /// Returns the header and the rows; nothing if there are no rows.
     pub(crate) fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
         if self.rows.is_empty() {
             return Vec::new();
         }
         let widths = self.widths(width);
         let titles: Vec<Cell> = self.columns.iter().map(|(title, _)| Cell::from(title)).collect();
-        let head = self.laid_out(&titles, &widths, Colors::Plain);
-        let rows = self.rows.iter().map(|row| self.laid_out(row, &widths, colors));
+        let head = self.render_row(&titles, &widths, Colors::Plain);
+        let rows = self.rows.iter().map(|row| self.render_row(row, &widths, colors));
         std::iter::once(colors.title(&head)).chain(rows).collect()
     }
 
-    fn widths(&self, most: usize) -> Vec<usize> {
-        let widest = |place: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(place));
+    fn widths(&self, max: usize) -> Vec<usize> {
+        let widest = |index: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(index));
             cells.map(|cell| cell.text.chars().count()).max().unwrap_or_default()
         };
         let mut widths: Vec<usize> = self
             .columns
             .iter()
             .enumerate()
-            .map(|(place, (title, _))| widest(place).max(title.chars().count()))
+            .map(|(index, (title, _))| widest(index).max(title.chars().count()))
             .collect();
-        // The widest that gives way does so first, a character at a time.
-        while widths.iter().sum::<usize>() + widths.len().saturating_sub(1) > most {
-            let giving =
-                widths.iter_mut().zip(&self.columns).filter(|(_, (_, column))| *column == Column::Gives);
-            let Some(width) = giving.map(|(width, _)| width).filter(|width| **width > LEAST).max() else {
+        // The widest shrinkable column loses one character at a time.
+        while widths.iter().sum::<usize>() + widths.len().saturating_sub(1) > max {
+            let shrinkable =
+                widths.iter_mut().zip(&self.columns).filter(|(_, (_, column))| *column == Column::Shrink);
+            let Some(width) = shrinkable.map(|(width, _)| width).filter(|width| **width > MIN_WIDTH).max()
+            else {
                 break;
             };
             *width -= 1;
@@ -101,19 +102,19 @@ impl Table {
         widths
     }
 
-    fn laid_out(&self, cells: &[Cell], widths: &[usize], colors: Colors) -> String {
+    fn render_row(&self, cells: &[Cell], widths: &[usize], colors: Colors) -> String {
         let mut text = String::new();
         for ((cell, width), (_, column)) in cells.iter().zip(widths).zip(&self.columns) {
             let shown = cut(&cell.text, *width);
             let room = " ".repeat(width.saturating_sub(shown.chars().count()));
-            let dressed = match cell.tone {
+            let styled = match cell.tone {
                 Tone::Plain => shown,
-                Tone::ReplyError => colors.odd(&shown),
+                Tone::Warn => colors.odd(&shown),
                 Tone::Bad => colors.bad(&shown),
             };
             let (before, after) =
                 if *column == Column::Right { (room, String::new()) } else { (String::new(), room) };
-            text.extend([before, dressed, after, " ".to_owned()]);
+            text.extend([before, styled, after, " ".to_owned()]);
         }
         text.trim_end().to_owned()
     }
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     const COLUMNS: [(&str, Column); 3] =
-        [("PID", Column::Right), ("USER", Column::Gives), ("NAME", Column::Gives)];
+        [("PID", Column::Right), ("USER", Column::Shrink), ("NAME", Column::Shrink)];
 
     fn table(rows: &[[&str; 3]]) -> Table {
         let mut table = Table::new(&COLUMNS);
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_they_need_to_be() {
+    fn columns_fit_their_content() {
         let table = table(&[["4100", "alice", "python3"], ["7", "bob", "x\ny"]]);
         assert_eq!(
             table.lines(80, Colors::Plain),
@@ -144,22 +145,22 @@ mod tests {
     }
 
     #[test]
-    fn names_give_way_and_numbers_do_not() {
+    fn narrow_table_cuts_names_not_numbers() {
         let table = table(&[["4100", "a-very-long-name", "python3"]]);
         assert_eq!(table.lines(20, Colors::Plain), [" PID USER    NAME", "4100 a-very… python3"]);
         let widths: Vec<usize> =
             table.lines(5, Colors::Plain).iter().map(|line| line.chars().count()).collect();
-        assert_eq!(widths, [16, 18], "but not to nothing");
+        assert_eq!(widths, [16, 18], "a minimum width remains");
     }
 
     #[test]
-    fn colours_take_no_room() {
+    fn colours_do_not_count_as_width() {
         let mut table = Table::new(&COLUMNS);
         table.row(vec!["1".into(), Cell::of("bob", Tone::Bad), "x".into()]);
         assert_eq!(
             table.lines(80, Colors::Colour),
             ["\u{1b}[1mPID USER NAME\u{1b}[0m", "  1 \u{1b}[31mbob\u{1b}[0m  x"]
         );
-        assert!(Table::new(&COLUMNS).lines(80, Colors::Plain).is_empty(), "no titles of nothing");
+        assert!(Table::new(&COLUMNS).lines(80, Colors::Plain).is_empty(), "no header without rows");
     }
 }

@@ -1,7 +1,7 @@
-//! The programs whose man pages are written, and how.
-#![expect(clippy::disallowed_methods, reason = "writes the pages")]
+//! Generates the man pages of all programs.
+#![expect(clippy::disallowed_methods, reason = "writes files")]
 
-mod ending;
+mod after_help;
 
 use std::path::Path;
 use std::{fs, io};
@@ -10,7 +10,7 @@ use clap::builder::Resettable;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-/// The programs, with all their flags.
+/// Returns the clap definitions of all programs.
 #[must_use]
 pub fn programs() -> [Command; 3] {
     [
@@ -20,10 +20,10 @@ pub fn programs() -> [Command; 3] {
     ]
 }
 
-/// Writes a page for each program, and for each of their commands, into a directory.
+/// Writes a page for each program and each of its commands into a directory.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If a page cannot be written.
 pub fn write(directory: &Path) -> io::Result<()> {
     programs().into_iter().try_for_each(|program| {
         let mut program = program.disable_help_subcommand(true);
@@ -33,17 +33,17 @@ pub fn write(directory: &Path) -> io::Result<()> {
 }
 
 fn pages(command: &Command, directory: &Path) -> io::Result<()> {
-    let mut shown = command.get_subcommands().filter(|below| !below.is_hide_set());
-    shown.try_for_each(|below| pages(below, directory))?;
+    let mut visible = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+    visible.try_for_each(|subcommand| pages(subcommand, directory))?;
     let source = concat!("GPU Bailiff ", env!("CARGO_PKG_VERSION"));
-    let said_last =
+    let after_help =
         command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
-    // What is said last has columns, which a paragraph of roff would fill.
+    // The text after the flags has columns, which a roff paragraph would join.
     let flags = command.clone().after_help(Resettable::Reset).after_long_help(Resettable::Reset);
     let man = Man::new(flags).source(source);
     let mut page = Vec::new();
     man.render(&mut page)?;
     let page = String::from_utf8(page).map_err(io::Error::other)?;
-    let page = page + &ending::sections(&said_last.unwrap_or_default());
-    fs::write(directory.join(man.get_filename()), ending::in_ascii(&page))
+    let page = page + &after_help::sections(&after_help.unwrap_or_default());
+    fs::write(directory.join(man.get_filename()), after_help::to_ascii(&page))
 }

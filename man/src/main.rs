@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("man-pages: it needs a directory");
+        eprintln!("usage: man-pages DIRECTORY");
         return ExitCode::from(64);
     };
     match std::fs::create_dir_all(&directory).and_then(|()| man_pages::write(&directory)) {

@@ -1,4 +1,4 @@
-//! Every command has a page, and every page names every flag that the command has.
+//! Man pages: every command has a page that names all its flags; the first line of each help fits a terminal.
 #![expect(
     clippy::disallowed_methods,
     clippy::panic,
@@ -12,13 +12,16 @@ use std::path::Path;
 
 use clap::Command;
 
-/// A page as it is read: hyphens and words without the marks of roff.
+/// The longest allowed first line of an about text.
+const MAX_ABOUT: usize = 70;
+
+/// Reads a page without its roff markup.
 fn read(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     ["\\fB", "\\fI", "\\fR"].iter().fold(text.replace("\\-", "-"), |text, mark| text.replace(mark, ""))
 }
 
-/// The names by which somebody may look for its flags.
+/// The names of a command's visible flags.
 fn names(command: &Command) -> Vec<String> {
     let shown = command.get_arguments().filter(|flag| !flag.is_hide_set());
     shown
@@ -31,40 +34,81 @@ fn names(command: &Command) -> Vec<String> {
         .collect()
 }
 
-/// What its paragraphs are about.
-fn heads(page: &str) -> BTreeSet<&str> {
+/// The flags that have a paragraph on the page.
+fn flags_of_page(page: &str) -> BTreeSet<&str> {
     let heads = page.split("\n.TP\n").skip(1).filter_map(|paragraph| paragraph.lines().next());
-    let words = heads.flat_map(|head| head.split(|at: char| at.is_whitespace() || "[]<>,".contains(at)));
-    words.map(|word| word.trim_matches('.')).collect()
+    let names = heads.flat_map(|head| head.split(|at: char| at.is_whitespace() || "[]<>,".contains(at)));
+    names.map(|name| name.trim_matches('.')).collect()
 }
 
 fn check(directory: &Path, command: &Command, pages: &mut BTreeSet<String>) {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let page = read(&directory.join(format!("{name}.1")));
     for flag in names(command) {
-        assert!(heads(&page).contains(&*flag), "{name}.1 does not name {flag}:\n{page}");
+        assert!(flags_of_page(&page).contains(&*flag), "{name}.1 does not name {flag}:\n{page}");
     }
-    assert!(page.is_ascii(), "{name}.1 is in an encoding");
+    assert!(page.is_ascii(), "{name}.1 is not ASCII");
     let last = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     assert!(last.contains("Examples:\n") && page.contains(".SH \"EXAMPLES\"\n.nf\n"), "{name}: no examples");
     assert!(last.contains("Exit codes:") && page.contains(".SH \"EXIT STATUS\"\n"), "{name}: no exit codes");
     let long = last.lines().find(|line| line.chars().count() > 100);
     assert_eq!(long, None, "{name}");
     pages.insert(format!("{name}.1"));
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        assert!(page.contains(&format!("{name}-{}(1)", below.get_name())), "{name}.1: {}", below.get_name());
-        check(directory, below, pages);
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        assert!(
+            page.contains(&format!("{name}-{}(1)", subcommand.get_name())),
+            "{name}.1: {}",
+            subcommand.get_name()
+        );
+        check(directory, subcommand, pages);
+    }
+}
+
+/// The programs as the page generator builds them.
+fn built_programs() -> Vec<Command> {
+    let build = |program: Command| {
+        let mut program = program.disable_help_subcommand(true);
+        program.build();
+        program
+    };
+    man_pages::programs().into_iter().map(build).collect()
+}
+
+/// Collects `command: problem` for every missing or overlong first line of an about text, hidden commands included.
+fn long_abouts(command: &Command, found: &mut Vec<String>) {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    let texts = [command.get_about(), command.get_long_about()];
+    if texts[0].is_none() {
+        found.push(format!("{name}: no about text"));
+    }
+    for text in texts.into_iter().flatten() {
+        let text = text.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        let length = first.chars().count();
+        if length > MAX_ABOUT {
+            found.push(format!("{name}: {length} characters: {first}"));
+        }
+    }
+    for subcommand in command.get_subcommands() {
+        long_abouts(subcommand, found);
     }
 }
 
 #[test]
-fn every_command_has_a_page_that_names_every_flag() {
+fn about_first_lines_have_at_most_70_characters() {
+    let mut found = Vec::new();
+    for program in built_programs() {
+        long_abouts(&program, &mut found);
+    }
+    assert!(found.is_empty(), "first lines of about texts:\n{}", found.join("\n"));
+}
+
+#[test]
+fn command_pages_name_every_flag() {
     let directory = tempfile::tempdir().unwrap();
     man_pages::write(directory.path()).unwrap();
     let mut pages = BTreeSet::new();
-    for program in man_pages::programs() {
-        let mut program = program.disable_help_subcommand(true);
-        program.build();
+    for program in built_programs() {
         check(directory.path(), &program, &mut pages);
     }
     let written = fs::read_dir(directory.path()).unwrap();

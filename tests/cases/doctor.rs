@@ -151,7 +151,7 @@ fn a_node_on_which_all_is_well() {
         ("rights", "open files"),
         ("exporter", "an interval of 200ms"),
         ("enforcer", "0.1.0, 1 rules, of which 0 may act"),
-        ("rules", "makes sense"),
+        ("rules", "is valid"),
         ("redis", "answers"),
         ("leases", "2 GPUs, 0 leased; 0 wait"),
         ("versions", "bailiff, bailiff-exporter, bailiff-enforcer 0.1.0"),
@@ -182,7 +182,7 @@ fn a_driver_that_is_not_well() {
         ("init: hang\n", "driver", "timeout"),
         ("init: driver_not_loaded\n", "driver", "driver not loaded"),
         ("init: lib_rm_version_mismatch\n", "driver", "version mismatch"),
-        ("gpus: []\n", "gpus", "the driver has none"),
+        ("gpus: []\n", "gpus", "the driver reports no GPUs"),
         ("gpus: [{}, {faults: {lost: true}}]\n", "gpus", "GPU 1: lost"),
         ("driver: 575.1\nnvml: 12.575.1\ngpus: [{}]\n", "kernel module", "580.95.05, and NVML is of 575.1"),
     ];
@@ -220,9 +220,9 @@ fn a_proc_that_shows_less() {
 #[test]
 fn an_exporter_that_does_not_tell() {
     let node = Node::new("idle");
-    node.told(&[]).says("exporter", "skip", "nobody listens");
+    node.told(&[]).says("exporter", "skip", "no process listens");
     let listener = UnixListener::bind(node.home.stream()).unwrap();
-    node.told(&["--deadline", "200ms"]).says("exporter", "fail", "it told nothing in time");
+    node.told(&["--deadline", "200ms"]).says("exporter", "fail", "no snapshot before the deadline");
     let line = |version: u32| {
         json!({
             "version": version, "seq": 7, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1000, "pid_namespace": "host",
@@ -249,8 +249,8 @@ fn an_exporter_that_does_not_tell() {
         })
     };
     let told = answer(1);
-    told.says("exporter", "fail", "it tells nothing new: look 7");
-    told.says("exporter", "fail", "it does not see nvml: timeout");
+    told.says("exporter", "fail", "the newest snapshot is stale: sample 7");
+    told.says("exporter", "fail", "the exporter cannot read nvml: timeout");
     answer(2).says("exporter", "fail", "a snapshot of version 2, and this program reads version 1");
 }
 
@@ -267,7 +267,7 @@ fn a_redis_that_loses_leases() {
     let told = node.told(&["--redis", &address(&redis, "secret")]);
     told.says("redis", "warn", "evicts keys");
     told.says("redis", "warn", "loses the last leases");
-    told.says("leases", "skip", "there is no pool");
+    told.says("leases", "skip", "there is no lease pool");
     node.told(&["--redis", &address(&redis, "wrong")]).says("redis", "fail", "refuses");
     node.told(&["--redis", &redis.address()]).says("redis", "fail", "refuses");
     drop(redis);
@@ -275,8 +275,8 @@ fn a_redis_that_loses_leases() {
     node.told(&["--redis", "nonsense"]).says("redis", "fail", "is no address");
     // Without a Redis this machine keeps its pool.
     let told = node.told(&[]);
-    told.says("redis", "skip", "this machine keeps its pool itself");
-    told.says("leases", "skip", "there is no pool");
+    told.says("redis", "skip", "this machine keeps its own pool");
+    told.says("leases", "skip", "there is no lease pool");
     let directory = node.home.path().join("pool").display().to_string();
     let mut init = Command::new(programs::bailiff());
     init.args(["lease", "init", "--gpus", "0,1", "--pool-dir", &directory]).env_remove("LEASE_REDIS_URL");
@@ -293,7 +293,7 @@ fn mps_that_does_not_go_together() {
         let mut command = node.doctor(&programs::bailiff(), &["--json"]);
         Told::of(&command.env("PATH", mps.bin()).output().unwrap())
     };
-    told().says("mps", "warn", "GPU 0 takes one process at a time");
+    told().says("mps", "warn", "GPU 0 allows one process at a time");
     let part = |pid: u32, program: &str| {
         node.procfs.add(&Process { comm: "nvidia-cuda-mps".into(), ..Process::new(pid) });
         node.procfs.write(&format!("{pid}/cmdline"), &format!("{program}\0-d\0"));
@@ -301,7 +301,7 @@ fn mps_that_does_not_go_together() {
     part(4100, "nvidia-cuda-mps-server");
     told().says("mps", "warn", "server 4100 runs without its daemon");
     part(900, "/usr/bin/nvidia-cuda-mps-control");
-    told().says("mps", "skip", "its environment is not for this user to read");
+    told().says("mps", "skip", "cannot read its environment");
     let pipes = mps.pipes("a").display().to_string();
     node.procfs.write("900/environ", &format!("CUDA_MPS_PIPE_DIRECTORY={pipes}\0"));
     told().says("mps", "skip", &format!("daemon 900 ({pipes}): no control daemon answers there"));
@@ -332,7 +332,7 @@ fn programs_of_two_releases() {
     let told = Told::of(&node.doctor(&ours, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
     told.says("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
     told.says("quota library", "fail", "cannot be loaded");
-    told.says("rules", "skip", "no bailiff-enforcer is installed");
+    told.says("rules", "skip", "bailiff-enforcer, which checks them, is not installed");
     fs::remove_file(directory.join("libbailiff_quota.so")).unwrap();
     let mut without = node.doctor(&ours, &["--json"]);
     Told::of(&without.output().unwrap()).says(
@@ -341,7 +341,7 @@ fn programs_of_two_releases() {
         "bin/libbailiff_quota.so, nor /usr/lib",
     );
     let told = Told::of(&without.env("BAILIFF_QUOTA_LIBRARY", "/nowhere.so").output().unwrap());
-    told.says("quota library", "fail", "not /nowhere.so");
+    told.says("quota library", "fail", "searched /nowhere.so");
 }
 
 #[test]

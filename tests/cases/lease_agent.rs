@@ -452,7 +452,7 @@ fn reaped() {
     // Of a record it is not known in which PID namespace its pid is one.
     let elsewhere = "bailiff: GPU 1: its process has ended here, but it may be one of another host or container; not freed\n";
     let [lines, kept] = reap(&["--legacy", "--dry-run"]);
-    assert!(lines.ends_with("GPU 0 its process has ended\n") && lines.lines().count() == 1, "{lines}");
+    assert!(lines.ends_with("GPU 0 its process has exited\n") && lines.lines().count() == 1, "{lines}");
     assert_eq!(kept, elsewhere);
     let silent = stage.node.home.path().join("silent.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();

@@ -318,7 +318,7 @@ fn whoever_slept_through_his_grant_asks_again() {
     end(next, Signal::TERM);
     let output = waiter.wait_with_output().unwrap();
     assert_eq!(said(&output), "had\n");
-    assert!(err(&output).contains("asks again"), "{output:?}");
+    assert!(err(&output).contains("requesting again"), "{output:?}");
     assert_eq!(states(&redis), ["idle"]);
 }
 

@@ -76,7 +76,7 @@ fn a_lease_for_a_time_ends_with_it() {
     let name = lease["lease"].as_str().unwrap();
     assert_eq!(said(&run(&redis, &["reap"])).trim(), "0");
     let extended = said(&run(&redis, &["extend", name, "2h"]));
-    assert!(extended.starts_with("it ends at 2"), "{extended}");
+    assert!(extended.starts_with("the lease ends at 2"), "{extended}");
     let expires = |told: &Value| told["gpus"][0]["lease"]["expires"].as_str().unwrap().to_owned();
     assert!(expires(&told(&redis, &["list", "--json"])).as_str() > lease["expires"].as_str().unwrap());
     said(&run(&redis, &["extend", name, "1ms"]));
@@ -95,7 +95,7 @@ fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
     let redis = pool("0");
     let output = run(&redis, &["run", "--max-time", "50ms", "--", "sleep", "infinity"]);
     assert_eq!(code(&output), 124);
-    assert!(err(&output).contains("time was up"), "{output:?}");
+    assert!(err(&output).contains("time limit was reached"), "{output:?}");
     assert_eq!(states(&redis), ["idle"]);
     let mut runner = bailiff(&redis, &["run", "--max-time", "1s", "--", "sleep", "infinity"])
         .stderr(Stdio::piped())
@@ -105,7 +105,7 @@ fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
     let name = told(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
     said(&run(&redis, &["extend", &name, "1h"]));
     let lines = line_pair(&mut runner);
-    assert!(lines[1].contains("given more time"), "{lines:?}");
+    assert!(lines[1].contains("the lease was extended"), "{lines:?}");
     end(runner, Signal::TERM);
 }
 
@@ -397,5 +397,8 @@ fn lease_status_shows_the_pool_and_what_the_user_has() {
     assert_eq!(json["tickets"][0]["want"], 3);
     end(holder, Signal::TERM);
     assert!(waiter.wait_with_output().unwrap().status.success());
-    assert_eq!(said(&run(&redis, &["status"])), "3 GPUs: 3 idle; 0 waiting\nyou hold and wait for nothing\n");
+    assert_eq!(
+        said(&run(&redis, &["status"])),
+        "3 GPUs: 3 idle; 0 waiting\nyou have no leases or waiting requests\n"
+    );
 }

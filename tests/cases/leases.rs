@@ -66,7 +66,7 @@ fn gpus_are_named_by_what_does_not_change() {
     let shifted = Scenario::new("gpus: [{}]");
     let output = index(&shifted);
     assert_eq!(code(&output), 69, "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("drop --index"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("run without --index"), "{output:?}");
     let nothing = Redis::start();
     let output = run(&nothing, &["init", "--nvml-library", "/nowhere.so"]);
     assert_eq!(code(&output), 69);

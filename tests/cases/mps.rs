@@ -103,7 +103,7 @@ fn a_daemon_is_started_shown_and_stopped() {
     machine.modes(["default", "exclusive_process"]);
     let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
     assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("a daemon answers") && said.contains("already"), "{said}");
+    assert!(said.contains("a daemon already runs") && said.contains("already"), "{said}");
     let (code, said) = machine.says("a", &["stop"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("+ echo quit | "), "{said}");
@@ -165,11 +165,11 @@ fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
     let (code, report) = machine.status("a");
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!((code, &report["daemons"][0]["state"]), (Some(1), &"hung".into()), "{report}");
-    assert!(report["warnings"].to_string().contains("hangs, too"), "{report}");
+    assert!(report["warnings"].to_string().contains("hang as well"), "{report}");
     for words in [["start"], ["stop"]] {
         let (code, said) = machine.says("a", &words);
         assert_eq!(code, Some(69), "{said}");
-        assert!(said.contains("hangs") && said.contains("left to you"), "{said}");
+        assert!(said.contains("hangs") && said.contains("stop it manually"), "{said}");
     }
     assert!(machine.mps.asked().is_empty());
     machine.mps.signal("a", Signal::CONT);
@@ -188,7 +188,7 @@ fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
         let (_, report) = machine.status("a");
         (report["daemons"][0]["state"] == "stale").then_some(report)
     });
-    assert!(report["warnings"].to_string().contains("left behind"), "{report}");
+    assert!(report["warnings"].to_string().contains("is stale"), "{report}");
     assert!(report["warnings"].to_string().contains("no daemon runs"), "{report}");
     let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(0), "{said}");
@@ -205,7 +205,7 @@ fn nothing_is_started_over_a_server_that_is_left() {
     until("its end", || (machine.says("a", &["stop"]).0 == Some(69)).then_some(()));
     let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains(&format!("server {orphan} is left")), "{said}");
+    assert!(said.contains(&format!("server {orphan} of an exited daemon")), "{said}");
     assert_eq!(machine.status("a").1["orphans"][0]["pid"], orphan);
     assert_eq!(machine.mps.servers("a"), [orphan], "it lives");
 }
@@ -218,7 +218,7 @@ fn stop_is_refused_while_programs_compute_under_it() {
     let client = machine.mps.client("a");
     let (code, said) = machine.says("a", &["stop"]);
     assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains(&format!("process {} computes", client.pid())), "{said}");
+    assert!(said.contains(&format!("process {} uses", client.pid())), "{said}");
     assert_eq!(machine.mps.servers("a"), [machine.mps.server("a")]);
     let (code, said) = machine.says("a", &["stop", "--force", "--timeout", "1s"]);
     assert_eq!(code, Some(0), "{said}");
@@ -237,7 +237,7 @@ fn compute_modes_stay_while_the_driver_lists_clients() {
     ]);
     let (code, said) = machine.says("a", &["stop"]);
     assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains("still has clients of MPS (4100)"), "{said}");
+    assert!(said.contains("still has MPS clients (4100)"), "{said}");
     assert!(machine.mps.asked().is_empty());
 }
 
@@ -270,7 +270,7 @@ fn start_refuses_what_makes_no_sense() {
     let machine = Machine::new("550");
     let cases: [(&[&str], i32, &str); 3] = [
         (&["start", "--gpu", "7"], 64, "there is no GPU 7"),
-        (&["start", "--log-dir", "logs"], 64, "begins with a slash"),
+        (&["start", "--log-dir", "logs"], 64, "must be absolute"),
         (&["start", "--mps-control", "/nonexistent/control"], 69, "cannot be run"),
     ];
     for (words, expected, why) in cases {
@@ -280,7 +280,7 @@ fn start_refuses_what_makes_no_sense() {
     }
     machine.gpus(["processes: [{pid: 4100}]", "compute_mode: prohibited"]);
     let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
-    assert_eq!((code, said.contains("process 4100 computes on GPU 0")), (Some(75), true), "{said}");
+    assert_eq!((code, said.contains("process 4100 uses GPU 0")), (Some(75), true), "{said}");
     let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
     assert_eq!((code, said.contains("PROHIBITED")), (Some(69), true), "{said}");
     assert!(machine.mps.asked().is_empty());
@@ -347,7 +347,7 @@ fn stop_of_a_daemon_that_does_not_quit_reports_its_client() {
     ));
     let (code, said) = machine.says("a", &["stop", "--mps-control", asker.to_str().unwrap()]);
     assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains("lives on") && said.contains("no room"), "{said}");
+    assert!(said.contains("still runs") && said.contains("no room"), "{said}");
     assert!(machine.mps.asked().is_empty(), "{said}");
 }
 
@@ -445,7 +445,7 @@ fn another_users_server_counts_where_the_driver_lists_it() {
     ]);
     let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains(&format!("server {} is left", server.0.id())), "{said}");
+    assert!(said.contains(&format!("server {} of an exited daemon", server.0.id())), "{said}");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn the_gpus_of_another_users_daemon_are_not_told_by_him() {
     machine.modes(["exclusive_process", "exclusive_process"]);
     let (code, said) = machine.says("a", &["stop"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("which GPUs it had is not known"), "{said}");
+    assert!(said.contains("the daemon's GPUs are unknown"), "{said}");
     assert!(machine.mps.asked().is_empty());
 }
 

@@ -140,7 +140,7 @@ fn a_command_is_run_as_it_would_be_without_us() {
     let output = run(&machine, &["--quiet", "--", "sh", "-c", told, "--vram"]);
     assert_eq!(said(&output), "none none none --vram\n");
     assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
-    assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command ended with 7 after"));
+    assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command exited with 7 after"));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn what_is_missing_is_told_before_anything_is_started() {
     fs::copy(cuda::library(), &blank).unwrap();
     for (words, expected, told) in [
         (&["--vram", "1GiB", "--quota-library", "/nowhere/a.so"][..], 69, "/nowhere/a.so"),
-        (&["--vram", "1GiB", "--quota-library", blank.to_str().unwrap()], 69, "blank"),
+        (&["--vram", "1GiB", "--quota-library", blank.to_str().unwrap()], 69, "whitespace"),
         (&["--vram", "1GiB", "--quota-dir", &file], 69, "BAILIFF_QUOTA_DIR"),
         (&["--vram", "1GiB", "--quota-dir", "/proc/nowhere"], 69, "/proc/nowhere"),
         (&["--idle-timeout", "1h", "--nvml-library", "/nowhere/nvml.so"], 69, "/nowhere/nvml.so"),
@@ -549,7 +549,8 @@ fn who_has_ended_by_itself_was_not_ended() {
     assert!(start(left).is_none());
     let told = running.told();
     assert!(
-        told.contains("the command ended with 3") && told.contains("what it had left was ended"),
+        told.contains("the command exited with 3")
+            && told.contains("the processes that it left were stopped"),
         "{told}"
     );
 }
@@ -592,7 +593,7 @@ fn all_end_when_the_gpus_are_idle_and_not_before() {
     running.ends_with(124);
     assert!(pids.iter().all(|pid| start(*pid).is_none()));
     let told = running.told();
-    assert!(told.contains("it left its GPUs idle"), "{told}");
+    assert!(told.contains("its GPUs were idle"), "{told}");
     assert!(told.contains("GPU-seconds busy"), "{told}");
     assert!(told.contains(&format!("peak memory: 3.0 GiB on {}", GPUS[0])), "{told}");
 }

@@ -159,8 +159,8 @@ fn what_a_command_has_is_shown_and_goes_when_it_idles() {
 fn summary_is(running: &mut Running) {
     let expected = [
         ("bailiff: GPUs 0,1 leased", ""),
-        ("bailiff: the GPUs are idle: the command is told to end", ""),
-        ("bailiff: the command was ended after ", "s"),
+        ("bailiff: the GPUs are idle: stopping the command", ""),
+        ("bailiff: the command was stopped after ", "s"),
         ("bailiff: 2 GPUs held, ", " GPU-seconds busy"),
         (&format!("bailiff: peak memory: 3.4 GiB on {}", GPUS[0]), ""),
         (
@@ -170,7 +170,7 @@ fn summary_is(running: &mut Running) {
             ),
             "",
         ),
-        ("bailiff: the command was ended: it left its GPUs idle", ""),
+        ("bailiff: the command was stopped: its GPUs were idle", ""),
     ];
     let mut told = String::new();
     running.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
@@ -414,7 +414,7 @@ fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
         done.push(if met { format!("{act:?}") } else { "nobody there".to_owned() });
     }
     let status = round.ended();
-    let left = round.said().contains("are left after");
+    let left = round.said().contains("are still running after");
     done.push(match status.signal() {
         Some(9) => "the launcher was killed".to_owned(),
         _ if left => "some were left".to_owned(),

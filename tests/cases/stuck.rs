@@ -167,9 +167,12 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
     }
     assert_eq!(rows(&html, "of nobody who is listed").len(), 1, "{html}");
     assert_eq!(rows(&html, &heir.to_string()).len(), 1, "{html}");
-    assert!(text.contains("2.0GiB, of nobody; below is who has the device open"), "{text}");
-    let (_, device_processes) = text.split_once("has the device open:").unwrap();
-    assert!(device_processes.contains(&format!("{heir} root python3 nothing that is listed")), "{text}");
+    assert!(
+        text.contains("2.0GiB, held by no listed process; see the processes with the device open"),
+        "{text}"
+    );
+    let (_, device_processes) = text.split_once("processes with the device open:").unwrap();
+    assert!(device_processes.contains(&format!("{heir} root python3 not listed")), "{text}");
 }
 
 #[test]
@@ -250,7 +253,7 @@ rules:
     });
     assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreleased")]), Some(0.0));
     let compared = info(&node, &["--since", "before"]);
-    assert!(compared.contains("ended") && compared.contains("1.0GiB came back"), "{compared}");
+    assert!(compared.contains("ended") && compared.contains("1.0GiB released"), "{compared}");
     assert!(other.lives());
 }
 
@@ -284,7 +287,9 @@ fn what_the_driver_keeps_is_told_until_it_is_back() {
     let row = rows(&status_page(&node), "of those who ended: it did not come back");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
     assert!(info(&node, &[]).contains("GPU 0 2.0GiB not released after its holders exited"));
-    assert!(info(&node, &["--full"]).contains("memory unreleased 2.0GiB, of those who ended"));
+    assert!(
+        info(&node, &["--full"]).contains("memory unreleased 2.0GiB, not released after its holders exited")
+    );
     // Another comes and takes some: nothing is told for a tick, and then the same.
     let third = Tenant::stubborn(&node.home);
     node.hold(&third, 0, "used: 3GiB");

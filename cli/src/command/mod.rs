@@ -1,4 +1,4 @@
-//! A command that is run: how it starts, and what can happen meanwhile.
+//! Running a command: its start, and the events until it exits.
 
 pub(crate) mod pace;
 pub(crate) mod signals;
@@ -6,16 +6,16 @@ pub(crate) mod start;
 
 use bailiff_snapshot::Sample;
 
-use signals::Told;
+use signals::ReceivedSignal;
 
-/// What can happen.
+/// An event while a command runs.
 pub(crate) enum Event {
-    /// There is a sample; none when there will be no more.
-    Looked(Option<Box<Sample>>),
-    /// We were sent a signal.
-    Told(Told),
-    /// A child has ended.
+    /// A new GPU sample; `None` if sampling has ended.
+    Sampled(Option<Box<Sample>>),
+    /// This process received a signal.
+    Signal(ReceivedSignal),
+    /// A child process has exited.
     ChildEnded,
-    /// What a thread of ours waited for is there, or will not be.
+    /// A waiting thread of this process has finished.
     Waited,
 }

@@ -1,6 +1,6 @@
-//! The interval: one thread that looks on a steady schedule.
+//! The sampling thread, which samples at a fixed interval.
 
-#![expect(clippy::disallowed_methods, reason = "keeps to the clock")]
+#![expect(clippy::disallowed_methods, reason = "reads the clock")]
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,45 +11,46 @@ use bailiff_sampler::Supervisor;
 
 use super::Event;
 
-/// While it lives, the interval goes on.
-pub(crate) struct Pace(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
+/// Keeps the sampling thread running; dropping it stops the thread.
+pub(crate) struct Pace(#[expect(dead_code, reason = "dropping it stops the thread")] Sender<()>);
 
-/// Tells of a look after each of these spans, from now on; of none that would have been late by a whole span. The first
-/// has this number.
+/// Starts the thread, which sends a sample after each interval. Samples that would be late by a whole interval are
+/// skipped. `seq` is the number of the first sample.
 pub(crate) fn start(
     supervisor: Supervisor,
-    (seq, every): (u64, Duration),
-    tell: Sender<Event>,
+    (seq, interval): (u64, Duration),
+    events: Sender<Event>,
 ) -> io::Result<Pace> {
     let (alive, stop) = channel();
     thread::Builder::new()
         .name("interval".into())
-        .spawn(move || run(supervisor, (seq, every), &tell, &stop))?;
+        .spawn(move || run(supervisor, (seq, interval), &events, &stop))?;
     Ok(Pace(alive))
 }
 
 fn run(
     mut supervisor: Supervisor,
-    (first, every): (u64, Duration),
-    tell: &Sender<Event>,
+    (first, interval): (u64, Duration),
+    events: &Sender<Event>,
     stop: &Receiver<()>,
 ) {
     let start = Instant::now();
     for seq in first.. {
-        let wait = until_next(start.elapsed(), every);
+        let wait = until_next(start.elapsed(), interval);
         if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             return;
         }
         let sample = supervisor.sample(seq).map(Box::new);
         let last = sample.is_none();
-        if tell.send(Event::Looked(sample)).is_err() || last {
+        if events.send(Event::Sampled(sample)).is_err() || last {
             return;
         }
     }
 }
 
-/// The schedule is fixed at the start: a late interval does not move those after it, and is not made up for.
-fn until_next(elapsed: Duration, every: Duration) -> Duration {
-    let late = elapsed.as_nanos().checked_rem(every.as_nanos()).unwrap_or_default();
-    every.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))
+/// Returns the time until the next tick. Ticks are fixed at the start: a late sample does not shift the following ones
+/// and is not repeated.
+fn until_next(elapsed: Duration, interval: Duration) -> Duration {
+    let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
+    interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))
 }

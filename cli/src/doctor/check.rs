@@ -1,19 +1,19 @@
-//! What a check found, and how it is shown.
+//! The result of a check and its text form.
 
 use bailiff_exposition::terminal::{Colors, line, wrapped};
 use serde::Serialize;
 
-/// How it is.
+/// The state of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// It works.
+    /// No problem.
     Ok,
-    /// It works, and somebody should look at it.
+    /// It works, but needs attention.
     Warn,
     /// It does not work.
     Fail,
-    /// It is not there, or not for us to see.
+    /// It is not installed, or this user may not see it.
     Skip,
 }
 
@@ -28,42 +28,42 @@ impl State {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
-    /// What was looked at.
+    /// The name of the check.
     #[serde(rename = "check")]
     pub(crate) name: &'static str,
     pub(crate) state: State,
-    /// What was seen.
+    /// The finding.
     pub(crate) text: String,
-    /// The way out.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
 
 impl Check {
-    /// It works.
+    /// A check without a problem.
     pub(crate) fn ok(name: &'static str, text: impl Into<String>) -> Self {
         Self { name, state: State::Ok, text: text.into(), hint: None }
     }
 
-    /// Somebody should look at it.
+    /// A check that needs attention.
     pub(crate) fn warn(name: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { name, state: State::Warn, text: text.into(), hint: Some(hint.into()) }
     }
 
-    /// It does not work.
+    /// A failed check.
     pub(crate) fn fail(name: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { name, state: State::Fail, text: text.into(), hint: Some(hint.into()) }
     }
 
-    /// It is not there.
+    /// A check that does not apply or is not possible.
     pub(crate) fn skip(name: &'static str, text: impl Into<String>, hint: Option<&str>) -> Self {
         Self { name, state: State::Skip, text: text.into(), hint: hint.map(str::to_owned) }
     }
 
-    /// Its lines: what was seen, and below it the way out.
+    /// Returns the lines of the check: the finding, then the hint.
     pub(crate) fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
         let name = format!("{:<4}", self.state.name());
         let state = match self.state {
@@ -72,20 +72,24 @@ impl Check {
             State::Fail => colors.bad(&name),
             State::Skip => name,
         };
-        let room = width.saturating_sub(INDENT).max(INDENT);
-        let mut before = format!("{state}  {:<14}", self.name);
+        let text_width = width.saturating_sub(INDENT).max(INDENT);
+        let mut prefix = format!("{state}  {:<14}", self.name);
         let mut lines = Vec::new();
-        let hint =
-            self.hint.as_deref().map(line).into_iter().flat_map(|hint| wrapped(&format!("-> {hint}"), room));
-        for part in wrapped(&line(&self.text), room).into_iter().chain(hint) {
-            lines.push(format!("{before}{part}"));
-            before = " ".repeat(INDENT);
+        let hint = self
+            .hint
+            .as_deref()
+            .map(line)
+            .into_iter()
+            .flat_map(|hint| wrapped(&format!("-> {hint}"), text_width));
+        for part in wrapped(&line(&self.text), text_width).into_iter().chain(hint) {
+            lines.push(format!("{prefix}{part}"));
+            prefix = " ".repeat(INDENT);
         }
         lines
     }
 }
 
-/// Where what was seen begins.
+/// The column at which the finding begins.
 const INDENT: usize = 20;
 
 #[cfg(test)]
@@ -93,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_fits_the_width() {
+    fn check_lines_fit_the_width() {
         let check =
             Check::fail("gpus", "GPU 1 has fallen\noff the bus", "dmesg | grep -i xid, and then reset it");
         let lines = check.lines(50, Colors::Plain);

@@ -1,4 +1,4 @@
-//! Programs that are asked, with a deadline: one that hangs is killed and not waited for.
+//! Running programs with a deadline; a program that hangs is killed.
 
 #![expect(clippy::disallowed_methods, reason = "starts programs and finds them")]
 
@@ -10,34 +10,34 @@ use std::time::Duration;
 use bailiff_child::{ChildError, Talk};
 use bailiff_lifecycle::exit::plain;
 
-/// A program of ours: beside this one, else where the shell would find it.
-pub(super) fn ours(name: &str) -> Option<PathBuf> {
+/// Finds another program of this package: next to this one, else in `PATH`.
+pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
-    beside
+    let own_directory = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+    own_directory
         .into_iter()
         .chain(env::split_paths(&path))
         .map(|directory| directory.join(name))
         .find(|file| file.is_file())
 }
 
-/// What a program says; why not, where it does not say it in time.
-pub(crate) fn said(program: &Path, words: &[&str], patience: Duration) -> Result<Output, String> {
+/// Runs a program with arguments and returns its output, or why there is none.
+pub(crate) fn output(program: &Path, args: &[&str], deadline: Duration) -> Result<Output, String> {
     let mut command = Command::new(program);
-    command.args(words);
-    run(command, patience)
+    command.args(args);
+    run(command, deadline)
 }
 
-/// This very program, also after an upgrade has replaced its file.
+/// This program, even if an upgrade has replaced its file.
 pub(super) fn itself() -> Command {
     Command::new("/proc/self/exe")
 }
 
-/// Runs it to its end, or to its deadline.
-pub(super) fn run(command: Command, patience: Duration) -> Result<Output, String> {
-    bailiff_child::run(command, &Talk::within(patience)).map_err(|failed| match failed {
+/// Runs a command until it exits or the deadline passes.
+pub(super) fn run(command: Command, deadline: Duration) -> Result<Output, String> {
+    bailiff_child::run(command, &Talk::within(deadline)).map_err(|error| match error {
         ChildError::Start(error) | ChildError::Wait(error) => plain(&error),
-        ChildError::Late(patience) => format!("it did not answer within {patience:?}"),
+        ChildError::Late(deadline) => format!("it did not answer within {deadline:?}"),
     })
 }
 
@@ -46,12 +46,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_hangs_is_not_waited_for() {
-        let sleep = said(Path::new("sleep"), &["infinity"], Duration::from_millis(20));
+    fn hung_program_is_killed_at_the_deadline() {
+        let sleep = output(Path::new("sleep"), &["infinity"], Duration::from_millis(20));
         assert_eq!(sleep.unwrap_err(), "it did not answer within 20ms");
-        let echo = said(Path::new("echo"), &["a"], Duration::from_mins(1)).unwrap();
+        let echo = output(Path::new("echo"), &["a"], Duration::from_mins(1)).unwrap();
         assert_eq!((echo.stdout.as_slice(), echo.status.code()), (&b"a\n"[..], Some(0)));
-        let missing = said(Path::new("/nonexistent/program"), &[], Duration::from_mins(1));
+        let missing = output(Path::new("/nonexistent/program"), &[], Duration::from_mins(1));
         assert_eq!(missing.unwrap_err(), "no such file or directory");
     }
 }

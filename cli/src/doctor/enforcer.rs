@@ -1,4 +1,4 @@
-//! The enforcer: whether it answers, what it withholds, and whether its rules make sense.
+//! The enforcer: whether it answers, which actions it holds back, and whether its rules are valid.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -12,21 +12,21 @@ use super::flags::Doctor;
 
 const NAME: &str = "enforcer";
 const RULES: &str = "rules";
-/// Of a file's faults so many lines are told.
-const MOST_LINES: usize = 3;
+/// The maximum number of shown lines of a rules file's errors.
+const MAX_LINES: usize = 3;
 
-/// What its control socket answers.
+/// Checks the status that the control socket reports.
 pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
     let path = flags.control.display();
     if let Err(error) = UnixStream::connect(&flags.control) {
         return vec![match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                let hint = "bailiff-enforcer run, if anything should be ended by rules";
-                Check::skip(NAME, format!("nobody listens on {path}"), Some(hint))
+                let hint = "to enforce rules, start it: systemctl start bailiff-enforcer";
+                Check::skip(NAME, format!("not running: no process listens on {path}"), Some(hint))
             }
             ErrorKind::PermissionDenied => {
-                let hint = format!("sudo; or be in the socket's group: ls -l {path}");
-                Check::skip(NAME, format!("{path} is not for us to ask"), Some(&hint))
+                let hint = format!("use sudo, or join the socket's group: ls -l {path}");
+                Check::skip(NAME, format!("this user may not use {path}"), Some(&hint))
             }
             _ => Check::fail(NAME, format!("{path}: {error}"), "journalctl -u bailiff-enforcer"),
         }];
@@ -34,20 +34,24 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
     match query_within(&flags.control, &json!({"command": "status"}), flags.deadline) {
         Ok(answer) if answer["ok"] == true => of_status(&answer["status"]),
         Ok(answer) => {
-            let why = answer["error"].as_str().unwrap_or("and not told why").to_owned();
+            let why = answer["error"].as_str().unwrap_or("unknown error").to_owned();
             vec![Check::fail(
                 NAME,
-                format!("it refuses to answer: {why}"),
-                "sudo; or be in the socket's group",
+                format!("the enforcer refused the request: {why}"),
+                "use sudo, or join the socket's group",
             )]
         }
         Err(error) => {
-            vec![Check::fail(NAME, format!("{error:#}"), "journalctl -u bailiff-enforcer; restart it")]
+            vec![Check::fail(
+                NAME,
+                format!("{error:#}"),
+                "check journalctl -u bailiff-enforcer, and restart it",
+            )]
         }
     }
 }
 
-/// `status` is what `bailiff-enforcer status --json` prints.
+/// `status` is the output of `bailiff-enforcer status --json`.
 fn of_status(status: &Value) -> Vec<Check> {
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     let empty = Vec::new();
@@ -56,60 +60,64 @@ fn of_status(status: &Value) -> Vec<Check> {
     if status["stream"]["connected"] == true {
         let enforcing = list("rules").iter().filter(|rule| rule["mode"] == "enforce").count();
         let (version, rules) = (text(&status["version"]), list("rules").len());
-        checks.push(Check::ok(NAME, format!("{version}, {rules} rules, of which {enforcing} may act")));
+        checks.push(Check::ok(NAME, format!("{version}, {rules} rules, {enforcing} of them enforcing")));
     } else {
         let why = text(&status["stream"]["trouble"]);
         let hint =
-            "bailiff-exporter --stream=PATH, and bailiff-enforcer run --stream=PATH --stream.user=WHOSE";
-        checks.push(Check::fail(NAME, format!("it reads no stream, and so judges nothing: {why}"), hint));
+            "start bailiff-exporter --stream=PATH, and bailiff-enforcer run --stream=PATH --stream.user=USER";
+        checks.push(Check::fail(NAME, format!("no exporter stream, so no rule is evaluated: {why}"), hint));
     }
     if status["policy"]["last"] == "refused" {
         let fault = status["policy"]["faults"].get(0).map(&text).unwrap_or_default();
         let hint = format!("bailiff-enforcer check {}", text(&status["policy"]["path"]));
-        checks.push(Check::fail(NAME, format!("its rules file was not loaded: {fault}"), hint));
+        checks.push(Check::fail(NAME, format!("the rules file was not loaded: {fault}"), hint));
     }
     if status["cap"]["mode"] == "dry-run" {
         let why = text(&status["cap"]["why"]);
         checks.push(Check::warn(
             NAME,
-            format!("it only watches, whatever its rules say: {why}"),
+            format!("dry run, even for enforcing rules: {why}"),
             "bailiff-enforcer status",
         ));
     }
-    // What passes by itself, a few intervals after a start or a reload, is nothing to look at.
-    let passes = |held: &&Value| held["hold"] == "started" || held["hold"] == "reloaded";
-    for held in list("holds").iter().filter(|held| !passes(held)) {
-        let detail = held["detail"].as_str().filter(|detail| !detail.is_empty());
+    // These holds end by themselves a few intervals after a start or a reload.
+    let is_transient = |hold: &&Value| hold["hold"] == "started" || hold["hold"] == "reloaded";
+    for hold in list("holds").iter().filter(|hold| !is_transient(hold)) {
+        let detail = hold["detail"].as_str().filter(|detail| !detail.is_empty());
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
-        let what =
-            format!("it does nothing that harms now ({}{detail})", text(&held["hold"]).replace('_', " "));
-        checks.push(Check::warn(NAME, what, "bailiff-enforcer status; bailiff-enforcer resume ends a pause"));
+        let text =
+            format!("destructive actions are on hold ({}{detail})", text(&hold["hold"]).replace('_', " "));
+        checks.push(Check::warn(
+            NAME,
+            text,
+            "bailiff-enforcer status; to end a pause: bailiff-enforcer resume",
+        ));
     }
     for open in list("breakers") {
-        let what = format!("the breaker {} is open: {}", text(&open["breaker"]), text(&open["detail"]));
-        checks.push(Check::warn(NAME, what, "look into it, then bailiff-enforcer resume"));
+        let text = format!("the breaker {} is open: {}", text(&open["breaker"]), text(&open["detail"]));
+        checks.push(Check::warn(NAME, text, "find the cause, then run bailiff-enforcer resume"));
     }
     checks
 }
 
-/// Whether its file of rules makes sense, by the program that would read it.
+/// Checks the rules file with `bailiff-enforcer check`.
 pub(super) fn rules(flags: &Doctor) -> Check {
     let path = flags.rules.display();
     if !flags.rules.exists() {
-        return Check::skip(RULES, format!("there is no {path}"), None);
+        return Check::skip(RULES, format!("{path} does not exist"), None);
     }
-    let Some(program) = child::ours("bailiff-enforcer") else {
-        return Check::skip(RULES, "no bailiff-enforcer is installed that could check them", None);
+    let Some(program) = child::find_program("bailiff-enforcer") else {
+        return Check::skip(RULES, "bailiff-enforcer, which checks them, is not installed", None);
     };
     let name = flags.rules.display().to_string();
-    match child::said(&program, &["check", &name], flags.deadline) {
-        Ok(output) if output.status.success() => Check::ok(RULES, format!("{path} makes sense")),
+    match child::output(&program, &["check", &name], flags.deadline) {
+        Ok(output) if output.status.success() => Check::ok(RULES, format!("{path} is valid")),
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let lines: Vec<&str> =
-                said.lines().filter(|line| !line.trim().is_empty()).take(MOST_LINES).collect();
-            let said = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-            Check::fail(RULES, format!("{path}: {said}"), format!("bailiff-enforcer check {path}"))
+                text.lines().filter(|line| !line.trim().is_empty()).take(MAX_LINES).collect();
+            let text = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+            Check::fail(RULES, format!("{path}: {text}"), format!("bailiff-enforcer check {path}"))
         }
         Err(why) => {
             Check::fail(RULES, format!("bailiff-enforcer check: {why}"), "reinstall bailiff-enforcer")
@@ -123,21 +131,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_withholds_is_told() {
-        let sound = json!({
+    fn status_with_holds_and_breakers_is_reported() {
+        let healthy = json!({
             "version": "0.1.0", "stream": {"connected": true}, "policy": {"last": "applied", "path": "r.yaml"},
             "cap": {"mode": "none"}, "rules": [{"mode": "enforce"}, {"mode": "dry-run"}], "holds": [], "breakers": [],
         });
-        assert_eq!(of_status(&sound), [Check::ok(NAME, "0.1.0, 2 rules, of which 1 may act")]);
-        let mut fresh = sound.clone();
+        assert_eq!(of_status(&healthy), [Check::ok(NAME, "0.1.0, 2 rules, 1 of them enforcing")]);
+        let mut fresh = healthy.clone();
         fresh["holds"] = json!([{"hold": "started", "detail": ""}]);
-        assert_eq!(of_status(&fresh), of_status(&sound));
+        assert_eq!(of_status(&fresh), of_status(&healthy));
         let cases: [(&str, Value, State, &str); 5] = [
             (
                 "stream",
-                json!({"connected": false, "trouble": "nobody listens"}),
+                json!({"connected": false, "trouble": "connection refused"}),
                 State::Fail,
-                "nobody listens",
+                "connection refused",
             ),
             (
                 "policy",
@@ -154,11 +162,11 @@ mod tests {
                 "mass is open: 5 of 6",
             ),
         ];
-        for (part, value, state, words) in cases {
-            let mut status = sound.clone();
+        for (part, value, state, expected) in cases {
+            let mut status = healthy.clone();
             status[part] = value;
             let found = of_status(&status).into_iter().find(|check| check.state != State::Ok).expect(part);
-            assert!(found.state == state && found.text.contains(words), "{part}: {found:?}");
+            assert!(found.state == state && found.text.contains(expected), "{part}: {found:?}");
         }
     }
 }

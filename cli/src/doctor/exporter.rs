@@ -1,4 +1,4 @@
-//! The exporter: whether it tells, whether that is new, and what it misses itself.
+//! The exporter: whether it sends snapshots, how old they are, and which sources it lacks.
 
 use std::time::Duration;
 
@@ -9,36 +9,36 @@ use super::flags::Doctor;
 use crate::info::{age, is_stale};
 use crate::stream::{self, StreamError};
 
-/// It sends its newest snapshot at once.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The deadline of the first snapshot, which the exporter sends immediately.
+const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(3);
 const NAME: &str = "exporter";
 
-/// What comes over its stream.
+/// Checks the newest snapshot of the exporter's stream.
 pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
     let path = flags.exporter.stream.display();
-    match stream::newest(&flags.exporter.stream, PATIENCE.min(flags.deadline)) {
+    match stream::newest(&flags.exporter.stream, SNAPSHOT_DEADLINE.min(flags.deadline)) {
         Ok(snapshot) => of_snapshot(&snapshot, age(&snapshot)),
-        Err(StreamError::Nobody) => {
+        Err(StreamError::NotListening) => {
             let hint =
-                format!("bailiff-exporter --stream={path}; bailiff info then knows who is idle since when");
-            vec![Check::skip(NAME, format!("nobody listens on {path}"), Some(&hint))]
+                format!("start bailiff-exporter --stream={path}; bailiff info then also shows idle times");
+            vec![Check::skip(NAME, format!("not running: no process listens on {path}"), Some(&hint))]
         }
         Err(StreamError::Denied) => {
-            let hint = format!("ls -l {path}: be its owner, or in its group");
-            vec![Check::skip(NAME, format!("{path} is not for us to read"), Some(&hint))]
+            let hint = format!("join the group of the socket: ls -l {path}");
+            vec![Check::skip(NAME, format!("this user may not read {path}"), Some(&hint))]
         }
-        Err(silence @ StreamError::Strange(_)) => {
+        Err(error @ StreamError::Invalid(_)) => {
             vec![Check::fail(
                 NAME,
-                format!("{path}: {silence}"),
-                "install programs of one release, and restart it",
+                format!("{path}: {error}"),
+                "install all programs from the same release, and restart the exporter",
             )]
         }
-        Err(silence @ (StreamError::Late | StreamError::Failed(_))) => {
+        Err(error @ (StreamError::Timeout | StreamError::Failed(_))) => {
             vec![Check::fail(
                 NAME,
-                format!("{path}: {silence}"),
-                "journalctl -u bailiff-exporter; restart it",
+                format!("{path}: {error}"),
+                "check journalctl -u bailiff-exporter, and restart it",
             )]
         }
     }
@@ -46,31 +46,38 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
 
 fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
     let interval = Duration::from_millis(snapshot.interval_ms);
-    let told = format!("look {}, {:.1} s ago, an interval of {interval:?}", snapshot.seq, age.as_secs_f64());
+    let newest = format!("sample {}, {:.1} s ago, interval {interval:?}", snapshot.seq, age.as_secs_f64());
     let mut checks = Vec::new();
     if is_stale(age, interval) {
-        let hint = "it hangs: journalctl -u bailiff-exporter; restart it";
-        checks.push(Check::fail(NAME, format!("it tells nothing new: {told}"), hint));
+        let hint = "the exporter hangs: check journalctl -u bailiff-exporter, and restart it";
+        checks.push(Check::fail(NAME, format!("the newest snapshot is stale: {newest}"), hint));
     } else {
-        checks.push(Check::ok(NAME, told));
+        checks.push(Check::ok(NAME, newest));
     }
     for (source, state) in snapshot.sources.iter().filter(|(_, state)| !state.up) {
         let fault = state.fault.as_deref().unwrap_or("unknown").replace('_', " ");
-        let hint = "the checks of this source, here, tell the way out; else journalctl -u bailiff-exporter";
-        checks.push(Check::fail(NAME, format!("it does not see {source}: {fault}"), hint));
+        let hint = "see the other checks of this source, or journalctl -u bailiff-exporter";
+        checks.push(Check::fail(NAME, format!("the exporter cannot read {source}: {fault}"), hint));
     }
     if snapshot.pid_namespace != "host" {
         let hint = "hostPID: true in Kubernetes, --pid=host with docker, or --trust-pid-namespace";
-        checks.push(Check::fail(NAME, "it is not in the host's PID namespace, and names nobody", hint));
+        checks.push(Check::fail(
+            NAME,
+            "the exporter is not in the host's PID namespace, so it cannot identify processes",
+            hint,
+        ));
     }
     let unread = |process: &&bailiff_snapshot::wire::Process| {
         process.facts.as_ref().is_some_and(|facts| facts.io_bytes.is_none())
     };
     let unread = snapshot.processes.iter().filter(unread).count();
     if unread > 0 {
-        let hint =
-            "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH in its unit; rules with io_rate need it";
-        checks.push(Check::warn(NAME, format!("it may not look into {unread} holders"), hint));
+        let hint = "set AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH in its unit; rules with io_rate need it";
+        checks.push(Check::warn(
+            NAME,
+            format!("the exporter may not read the I/O counters of {unread} holders"),
+            hint,
+        ));
     }
     checks
 }
@@ -81,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_misses_is_told() {
+    fn exporter_that_lacks_data_is_reported() {
         let snapshot = |change: &dyn Fn(&mut serde_json::Value)| {
             let mut line = serde_json::json!({
                 "version": 1, "seq": 7, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1000, "pid_namespace": "host",
@@ -93,9 +100,9 @@ mod tests {
         let states = |snapshot: &Snapshot, age: u64| -> Vec<State> {
             of_snapshot(snapshot, Duration::from_secs(age)).iter().map(|check| check.state).collect()
         };
-        let whole = snapshot(&|_| {});
-        assert_eq!(states(&whole, 2), [State::Ok]);
-        assert_eq!(states(&whole, 9), [State::Fail], "three intervals, and five seconds");
+        let complete = snapshot(&|_| {});
+        assert_eq!(states(&complete, 2), [State::Ok]);
+        assert_eq!(states(&complete, 9), [State::Fail], "stale after three intervals plus five seconds");
         let down =
             snapshot(&|line| line["sources"]["nvml"] = serde_json::json!({"up": false, "fault": "timeout"}));
         assert_eq!(states(&down, 0), [State::Ok, State::Fail]);
@@ -104,10 +111,10 @@ mod tests {
             [State::Ok, State::Fail]
         );
         let facts = serde_json::json!({"comm": "x", "ppid": 1, "cpu_seconds": 0.0, "place": bailiff_snapshot::Place::default()});
-        let poor = snapshot(&|line| {
+        let unreadable = snapshot(&|line| {
             line["processes"] =
                 serde_json::json!([{"pid": 1, "start_ticks": 1, "state": "sleeping", "facts": facts}]);
         });
-        assert_eq!(states(&poor, 0), [State::Ok, State::Warn]);
+        assert_eq!(states(&unreadable, 0), [State::Ok, State::Warn]);
     }
 }

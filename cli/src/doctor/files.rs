@@ -1,21 +1,21 @@
-//! Small files of `/proc` and of the system, read whole or not at all.
+//! Reading small files of `/proc` and of the system; an unreadable file is `None`.
 
 #![expect(clippy::disallowed_methods, reason = "reads files")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file's text.
+/// Returns a file's text.
 pub(super) fn text(path: &Path) -> Option<String> {
     bytes(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A file's bytes.
+/// Returns a file's bytes.
 pub(super) fn bytes(path: &Path) -> Option<Vec<u8>> {
     fs::read(path).ok()
 }
 
-/// Where a link points.
+/// Returns the target of a symbolic link.
 pub(super) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }

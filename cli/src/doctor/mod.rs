@@ -1,4 +1,4 @@
-//! `bailiff doctor`: what works on this machine and what does not, and the way out.
+//! `bailiff doctor`: checks this machine for problems and prints how to fix them.
 
 mod check;
 pub(crate) mod child;
@@ -19,12 +19,12 @@ use bailiff_exposition::terminal::Colors;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::say::print;
+use crate::output::print_stdout;
 use crate::screen;
 use check::{Check, State};
 use flags::Doctor;
 
-/// Looks at everything and tells.
+/// Runs all checks and prints their results.
 pub(crate) fn doctor(flags: &Doctor) -> Result<ExitCode, Failure> {
     let checks = checks(flags);
     let failed = checks.iter().filter(|check| check.state == State::Fail).count();
@@ -33,14 +33,14 @@ pub(crate) fn doctor(flags: &Doctor) -> Result<ExitCode, Failure> {
     } else {
         text(&checks, failed)
     };
-    print(&text)?;
+    print_stdout(&text)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn checks(flags: &Doctor) -> Vec<Check> {
-    let told = driver::look(&flags.machine, flags.deadline);
-    let sample = told.as_ref().ok().map(|told| &told.sample);
-    let mut checks = driver::checks(flags, told.as_ref());
+    let report = driver::query(&flags.machine, flags.deadline);
+    let sample = report.as_ref().ok().map(|report| &report.sample);
+    let mut checks = driver::checks(flags, report.as_ref());
     checks.extend(rights::checks(&flags.machine.procfs));
     checks.extend(mps::checks(&flags.machine, sample));
     checks.push(order::check(flags, sample));
@@ -56,13 +56,13 @@ fn checks(flags: &Doctor) -> Vec<Check> {
 fn text(checks: &[Check], failed: usize) -> String {
     let (colors, width) = (Colors::of_stdout(), screen::width());
     let mut lines: Vec<String> = checks.iter().flat_map(|check| check.lines(width, colors)).collect();
-    let odd = checks.iter().filter(|check| check.state == State::Warn).count();
+    let warnings = checks.iter().filter(|check| check.state == State::Warn).count();
     lines.push(String::new());
-    lines.push(match (failed, odd) {
-        (0, 0) => "nothing is wrong with what is there".to_owned(),
-        (0, odd) => format!("nothing failed; {odd} to look at"),
+    lines.push(match (failed, warnings) {
+        (0, 0) => "no problems found".to_owned(),
+        (0, warnings) => format!("no check failed; warnings: {warnings}"),
         (failed, 0) => format!("{failed} failed"),
-        (failed, odd) => format!("{failed} failed; {odd} to look at"),
+        (failed, warnings) => format!("{failed} failed; warnings: {warnings}"),
     });
     lines.join("\n") + "\n"
 }

@@ -1,4 +1,5 @@
-//! MPS: daemons that do not answer; servers without a daemon; modes that do not go together; clients that were told of GPUs by number.
+//! MPS: daemons that do not answer, servers without a daemon, conflicting compute modes, and clients that name GPUs by
+//! index.
 
 use std::path::Path;
 
@@ -7,31 +8,30 @@ use bailiff_snapshot::{ComputeMode, Sample};
 use super::check::Check;
 use super::files;
 use crate::flags::Machine;
-use crate::mps::look;
+use crate::mps::discover;
 use crate::mps::report::{Daemon, State};
 
 const NAME: &str = "mps";
 const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Whether MPS runs as its GPUs want it.
+/// Checks the MPS daemons, servers and clients.
 pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
-    let (daemons, servers) = look::running(machine);
+    let (daemons, servers) = discover::running(machine);
     let mut checks = Vec::new();
     let exclusive = exclusive(sample);
     if !exclusive.is_empty() && daemons.is_empty() {
         checks.push(Check::warn(
             NAME,
             format!(
-                "GPU {} takes one process at a time (EXCLUSIVE_PROCESS), and no MPS daemon runs",
+                "GPU {} allows one process at a time (EXCLUSIVE_PROCESS), and no MPS daemon runs",
                 exclusive.join(", ")
             ),
-            "nvidia-cuda-mps-control -d starts one; nvidia-smi -i GPU -c DEFAULT lets others in without it",
+            "start a daemon: nvidia-cuda-mps-control -d; or allow several processes: nvidia-smi -i GPU -c DEFAULT",
         ));
     }
     if !servers.is_empty() && daemons.is_empty() {
-        let text =
-            format!("server {} runs without its daemon: who starts now runs beside MPS", list(&servers));
-        checks.push(Check::warn(NAME, text, "nvidia-cuda-mps-control -d, once the clients have ended"));
+        let text = format!("server {} runs without its daemon: new processes do not use MPS", list(&servers));
+        checks.push(Check::warn(NAME, text, "run nvidia-cuda-mps-control -d after the clients have exited"));
     }
     let clients = clients(sample);
     let answering = daemons.iter().filter(|daemon| daemon.state == State::Answers);
@@ -55,29 +55,29 @@ fn list(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What is said of a daemon that does not answer.
+/// Checks one daemon; `None` if it answers.
 fn of_daemon(daemon: &Daemon) -> Option<Check> {
     match daemon.state {
         State::Answers => None,
         State::Hung => {
-            let hint = daemon
-                .pid
-                .map(|pid| format!("ps -o stat= -p {pid} shows T if it was stopped; then: kill -CONT {pid}"));
+            let hint = daemon.pid.map(|pid| {
+                format!("if ps -o stat= -p {pid} shows T, the daemon was stopped: kill -CONT {pid}")
+            });
             Some(Check::fail(
                 NAME,
                 daemon.warning()?,
                 hint.unwrap_or_else(|| "bailiff mps status".to_owned()),
             ))
         }
-        // Its process lives, so its files may only be out of reach, as those of a container are.
+        // Its process runs, so its files may only be unreachable, as those of a container are.
         State::Stale | State::Unknown => {
             let why = daemon.why.as_deref().unwrap_or("its state is unknown");
-            Some(Check::skip(NAME, format!("{}: {why}", daemon.called()), Some("sudo bailiff mps status")))
+            Some(Check::skip(NAME, format!("{}: {why}", daemon.label()), Some("sudo bailiff mps status")))
         }
     }
 }
 
-/// GPUs that take one process alone.
+/// GPUs in compute mode EXCLUSIVE_PROCESS.
 fn exclusive(sample: Option<&Sample>) -> Vec<String> {
     let gpus = sample.into_iter().flat_map(|sample| &sample.gpus);
     let exclusive = gpus.filter(|gpu| gpu.telemetry.compute_mode == Some(ComputeMode::ExclusiveProcess));
@@ -93,21 +93,21 @@ fn clients(sample: Option<&Sample>) -> Vec<u32> {
     pids
 }
 
-/// What a process was told of its GPUs; none where its environment is not ours to read, or says nothing.
+/// Returns `CUDA_VISIBLE_DEVICES` of a process; `None` if it is not set or the environment cannot be read.
 fn visible(procfs: &Path, pid: u32) -> Option<String> {
     let environ = files::bytes(&procfs.join(pid.to_string()).join("environ"))?;
     let mut pairs = environ.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     pairs.find_map(|pair| Some(pair.strip_prefix(VARIABLE)?.strip_prefix('=')?.to_owned()))
 }
 
-/// The daemon renumbers its GPUs for its clients; UUIDs mean the same everywhere.
+/// Checks that a client does not name GPUs by index: the daemon renumbers its GPUs for its clients.
 fn of_client(pid: u32, visible: &str) -> Option<Check> {
-    let is_number = |word: &str| word.trim().parse::<i64>().is_ok();
+    let is_number = |name: &str| name.trim().parse::<i64>().is_ok();
     visible.split(',').any(is_number).then(|| {
         Check::warn(
             NAME,
             format!("client {pid} was started with {VARIABLE}={visible}, and the daemon renumbers its GPUs"),
-            "set it for the daemon and not for its clients, or name GPUs by UUID, as bailiff lease does",
+            "set the variable for the daemon instead of its clients, or name GPUs by UUID, as bailiff lease does",
         )
     })
 }
@@ -117,11 +117,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_told_of_gpus_by_uuid_or_not_at_all() {
-        for (visible, odd) in
+    fn client_that_names_gpus_by_index_is_reported() {
+        for (visible, reported) in
             [("0", true), ("1,GPU-5", true), ("GPU-5,GPU-6", false), ("MIG-1", false), ("", false)]
         {
-            assert_eq!(of_client(7, visible).is_some(), odd, "{visible}");
+            assert_eq!(of_client(7, visible).is_some(), reported, "{visible}");
         }
     }
 }

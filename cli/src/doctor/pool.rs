@@ -1,4 +1,4 @@
-//! The pool of leases, and Redis where that keeps it.
+//! The lease pool, and Redis if the pool is kept there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,127 +9,126 @@ use bailiff_snapshot::Sample;
 
 use super::check::Check;
 use super::flags::Doctor;
-use crate::flags::Place;
+use crate::flags::Backend;
 use crate::lease::gpus;
 
-/// Redis answers in a millisecond, or not.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The deadline of a Redis reply, which normally takes a millisecond.
+const REDIS_DEADLINE: Duration = Duration::from_secs(3);
 const REDIS: &str = "redis";
 const POOL: &str = "leases";
 
-/// Whether leases can be had, and whether they would be kept.
+/// Checks that leases can be granted, and that Redis would keep them.
 pub(super) fn checks(flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
-    match flags.pool.place() {
-        Place::Redis(address) => in_redis(address, flags, sample),
-        Place::LocalHost(directory) => {
-            let hint = "GPU.py's clients, and pools of several machines, need one: LEASE_REDIS_URL=redis://USER:PASSWORD@HOST";
+    match flags.pool.backend() {
+        Backend::Redis(address) => in_redis(address, flags, sample),
+        Backend::LocalHost(directory) => {
+            let hint = "GPU.py clients and pools of several machines need Redis: LEASE_REDIS_URL=redis://USER:PASSWORD@HOST";
             let mut checks = vec![Check::skip(
                 REDIS,
-                "LEASE_REDIS_URL names none: this machine keeps its pool itself",
+                "LEASE_REDIS_URL is not set: this machine keeps its own pool",
                 Some(hint),
             )];
-            checks.extend(asked(Local::at(directory).audit(), sample));
+            checks.extend(check_audit(Local::at(directory).audit(), sample));
             checks
         }
     }
 }
 
 fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
-    let mut pool = match Pool::open(address, &flags.pool.prefix, PATIENCE.min(flags.deadline)) {
+    let mut pool = match Pool::open(address, &flags.pool.prefix, REDIS_DEADLINE.min(flags.deadline)) {
         Ok(pool) => pool,
         Err(error) => return vec![refused(REDIS, &error)],
     };
-    let told = pool.audit();
-    if let Err(error @ LeaseError::Denied(_)) = &told {
+    let audit = pool.audit();
+    if let Err(error @ LeaseError::Denied(_)) = &audit {
         return vec![refused(REDIS, error)];
     }
     let health = match pool.health() {
         Ok(health) => health,
         Err(error) => return vec![refused(REDIS, &error)],
     };
-    let version =
-        health.version.clone().unwrap_or_else(|| "of a release that it does not tell us".to_owned());
+    let version = health.version.clone().unwrap_or_else(|| "unknown version".to_owned());
     let mut checks = vec![Check::ok(REDIS, format!("{version} answers"))];
     for warning in health.warnings() {
         let (text, hint) = warning.split_once(": ").unwrap_or((&warning, "see its configuration"));
         checks.push(Check::warn(REDIS, text, hint));
     }
-    checks.extend(open_to_all(address));
-    checks.extend(asked(told, sample));
+    checks.extend(unprotected(address));
+    checks.extend(check_audit(audit, sample));
     checks
 }
 
-/// What the pool told, whoever keeps it.
-fn asked(audit: Result<Audit, LeaseError>, sample: Option<&Sample>) -> Vec<Check> {
+/// Checks the pool's audit, from Redis or from the local directory.
+fn check_audit(audit: Result<Audit, LeaseError>, sample: Option<&Sample>) -> Vec<Check> {
     match audit {
         Ok(audit) => of_pool(&audit, sample),
-        Err(LeaseError::Absent(_)) => vec![none()],
+        Err(LeaseError::Absent(_)) => vec![missing_pool()],
         Err(error) => vec![refused(POOL, &error)],
     }
 }
 
-fn none() -> Check {
-    let hint =
-        "bailiff lease init begins one; or is --prefix (LEASE_PREFIX) or --pool-dir (LEASE_DIR) another?";
-    Check::skip(POOL, "there is no pool of GPUs", Some(hint))
+fn missing_pool() -> Check {
+    let hint = "create one: bailiff lease init; or check --prefix (LEASE_PREFIX) and --pool-dir (LEASE_DIR)";
+    Check::skip(POOL, "there is no lease pool", Some(hint))
 }
 
-/// What a trouble says ends with the way out, after its last semicolon.
+/// Converts an error; the part after its last semicolon is the hint.
 fn refused(name: &'static str, error: &LeaseError) -> Check {
-    let words = error.to_string();
+    let message = error.to_string();
     let (text, hint) = match error {
         LeaseError::Unreachable { .. } => {
-            (words.as_str(), "is it running, and is LEASE_REDIS_URL its address?")
+            (message.as_str(), "check that Redis is running and that LEASE_REDIS_URL is its address")
         }
-        _ => words.rsplit_once("; ").unwrap_or((&words, "bailiff lease list tells whether it is still so")),
+        _ => message.rsplit_once("; ").unwrap_or((&message, "try again: bailiff lease list")),
     };
     Check::fail(name, text, hint)
 }
 
-/// Without a password whoever reaches it may free what others hold; a Unix socket has an owner and a group.
-fn open_to_all(address: &str) -> Option<Check> {
+/// Warns about a Redis without a password: any client may release the leases of others. A Unix socket is protected by
+/// its owner and group.
+fn unprotected(address: &str) -> Option<Check> {
     let (scheme, rest) = address.split_once("://")?;
     let closed = rest.contains('@') || scheme.contains("unix");
     (!closed).then(|| {
         Check::warn(
             REDIS,
-            "it wants no password: whoever reaches it may take and free the GPUs of others",
-            "requirepass, or an ACL user, and LEASE_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/DB",
+            "Redis needs no password: any client may take and release the GPUs of others",
+            "set requirepass or an ACL user, and LEASE_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/DB",
         )
     })
 }
 
 fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
     if audit.gpus.is_empty() {
-        return vec![none()];
+        return vec![missing_pool()];
     }
-    let held = audit.gpus.iter().filter(|gpu| gpu.owner.is_some()).count();
+    let leased = audit.gpus.iter().filter(|gpu| gpu.owner.is_some()).count();
     let waiting = audit.queue.len();
     let mut checks =
-        vec![Check::ok(POOL, format!("{}, {held} leased; {waiting} wait", gpus(audit.gpus.len())))];
+        vec![Check::ok(POOL, format!("{}, {leased} leased; {waiting} waiting", gpus(audit.gpus.len())))];
     for gpu in audit.gpus.iter().filter(|gpu| gpu.quarantine.is_some()) {
         let why = gpu.quarantine.as_deref().unwrap_or_default();
-        let hint = "bailiff info shows who is on it; once it is free of them it is given out again";
+        let hint = "bailiff info shows its processes; it is leased again after they have exited";
         checks.push(Check::warn(POOL, format!("GPU {} is quarantined: {why}", gpu.id), hint));
     }
-    checks.extend(strangers(audit, sample));
+    checks.extend(unknown_gpus(audit, sample));
     checks
 }
 
-/// GPUs of the pool that this machine does not have, where it has others of them.
-fn strangers(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
-    let ours = sample?.gpus.iter().filter_map(|gpu| gpu.about.id.as_ref());
-    let ours: BTreeSet<&str> = ours.map(|id| id.0.as_str()).collect();
+/// Warns about GPUs of the pool that this machine does not have although it has other GPUs of the pool.
+fn unknown_gpus(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
+    let local_uuids = sample?.gpus.iter().filter_map(|gpu| gpu.about.id.as_ref());
+    let local_uuids: BTreeSet<&str> = local_uuids.map(|id| id.0.as_str()).collect();
     let known = audit.gpus.iter().filter_map(|gpu| Some((gpu.id.as_str(), gpu.uuid.as_deref()?)));
-    let (local_host, missing): (Vec<_>, Vec<_>) = known.partition(|(_, uuid)| ours.contains(uuid));
+    let (local_host, missing): (Vec<_>, Vec<_>) = known.partition(|(_, uuid)| local_uuids.contains(uuid));
     if local_host.is_empty() || missing.is_empty() {
         return None;
     }
     let names: Vec<&str> = missing.iter().map(|(id, _)| *id).collect();
     Some(Check::warn(
         POOL,
-        format!("the pool hands out what this machine does not have: GPU {}", names.join(", ")),
-        "was a GPU replaced, or has it fallen off the bus? bailiff lease init --force begins the pool again",
+        format!("the pool contains GPUs that this machine does not have: GPU {}", names.join(", ")),
+        "if a GPU was replaced or has fallen off the bus, recreate the pool: bailiff lease init --force",
     ))
 }
 
@@ -139,23 +138,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_anybody_may_use_is_told() {
+    fn redis_without_password_is_reported() {
         let open = ["redis://127.0.0.1:6379/0", "rediss://host"];
         let closed =
             ["redis://:secret@host", "redis://bob:secret@host/1", "redis+unix:///run/redis.sock", "nonsense"];
-        assert!(open.iter().all(|address| open_to_all(address).is_some()));
-        assert!(closed.iter().all(|address| open_to_all(address).is_none()));
+        assert!(open.iter().all(|address| unprotected(address).is_some()));
+        assert!(closed.iter().all(|address| unprotected(address).is_none()));
     }
 
     #[test]
-    fn a_error_is_told_with_its_way_out() {
+    fn lease_error_is_split_into_text_and_hint() {
         let denied = refused(REDIS, &LeaseError::Denied("NOAUTH".into()));
         assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
         assert_eq!(
             denied.hint.as_deref(),
             Some("give a user and a password in the address, or that user the rights of docs/leases.md")
         );
-        let absent = asked(Err(LeaseError::Absent("/run/bailiff/lease".into())), None);
+        let absent = check_audit(Err(LeaseError::Absent("/run/bailiff/lease".into())), None);
         assert_eq!(absent[0].state, State::Skip);
     }
 }

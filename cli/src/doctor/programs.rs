@@ -1,4 +1,4 @@
-//! Our own programs and library: whether they are there, and of one release.
+//! The programs and the quota library of this package: whether they are installed, and from the same release.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use super::child;
 use super::flags::Doctor;
 use crate::run::quota::{LIBRARY, library};
 
-/// Whether those that are installed are of one release.
+/// Checks that the installed programs are from the same release.
 pub(super) fn versions(flags: &Doctor) -> Check {
     const NAME: &str = "versions";
-    let ours = env!("CARGO_PKG_VERSION");
+    let own_version = env!("CARGO_PKG_VERSION");
     let mut same = vec!["bailiff"];
     let mut others = Vec::new();
     for name in ["bailiff-exporter", "bailiff-enforcer"] {
-        let Some(program) = child::ours(name) else { continue };
-        match child::said(&program, &["--version"], flags.deadline) {
+        let Some(program) = child::find_program(name) else { continue };
+        match child::output(&program, &["--version"], flags.deadline) {
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-                if said == format!("{name} {ours}") {
+                let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+                if version == format!("{name} {own_version}") {
                     same.push(name);
                 } else {
-                    others.push(format!("{said} ({})", program.display()));
+                    others.push(format!("{version} ({})", program.display()));
                 }
             }
             Err(why) => others.push(format!("{}: {why}", program.display())),
@@ -29,20 +29,28 @@ pub(super) fn versions(flags: &Doctor) -> Check {
     }
     let same = same.join(", ");
     if others.is_empty() {
-        return Check::ok(NAME, format!("{same} {ours}"));
+        return Check::ok(NAME, format!("{same} {own_version}"));
     }
-    Check::warn(NAME, format!("{same} {ours}, and {}", others.join(", ")), "install programs of one release")
+    Check::warn(
+        NAME,
+        format!("{same} {own_version}, and {}", others.join(", ")),
+        "install all programs from the same release",
+    )
 }
 
-/// Whether the library that limits memory is found, where `bailiff run` looks for it, and can be loaded.
+/// Checks that the quota library is found, as by `bailiff run`, and can be loaded.
 pub(super) fn quota(flags: &Doctor) -> Check {
     const NAME: &str = "quota library";
     let library = match library(flags.quota_library.as_deref()) {
         Ok(library) => library,
-        Err(no) if no.found || flags.quota_library.is_some() => {
-            return Check::fail(NAME, no.why, "name one that is installed, in a directory without blanks");
+        Err(error) if error.found || flags.quota_library.is_some() => {
+            return Check::fail(
+                NAME,
+                error.why,
+                "set --quota-library to an installed library, in a path without whitespace",
+            );
         }
-        Err(no) => return Check::skip(NAME, no.why, Some("bailiff run --vram needs it")),
+        Err(error) => return Check::skip(NAME, error.why, Some("bailiff run --vram needs it")),
     };
     let shown = library.display();
     match loads(&library, flags) {
@@ -50,20 +58,21 @@ pub(super) fn quota(flags: &Doctor) -> Check {
         Err(why) => Check::fail(
             NAME,
             format!("{shown} cannot be loaded: {why}"),
-            "is it of this machine's kind, and whole?",
+            "check that it is built for this architecture and complete; reinstall the package",
         ),
     }
 }
 
-/// The loader only complains of what it cannot preload, and goes on.
+/// Starts this program with the library preloaded. The loader only prints an error for a library that it cannot
+/// preload.
 fn loads(library: &Path, flags: &Doctor) -> Result<(), String> {
     let mut command = child::itself();
     command.arg("--version").env("LD_PRELOAD", library);
     let output = child::run(command, flags.deadline)?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    match said.lines().find(|line| line.contains(LIBRARY)) {
+    let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match errors.lines().find(|line| line.contains(LIBRARY)) {
         Some(line) => Err(line.to_owned()),
         None if output.status.success() => Ok(()),
-        None => Err("a program that has it loaded fails".to_owned()),
+        None => Err("a program with the library preloaded fails".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! What `/proc` shows us: its PID namespace, `hidepid`, and the capabilities that open the files of others.
+//! Access to `/proc`: its PID namespace, `hidepid`, and the capabilities needed to read other users' files.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::files;
 /// Bits of `CapEff` (`include/uapi/linux/capability.h`).
 const CAPABILITIES: [(&str, u32); 2] = [("CAP_DAC_READ_SEARCH", 2), ("CAP_SYS_PTRACE", 19)];
 
-/// What is seen of processes.
+/// Checks the access to other processes.
 pub(super) fn checks(procfs: &Path) -> Vec<Check> {
     let link = files::link(&procfs.join("self/ns/pid"));
     let namespace = link.map_or(PidNamespace::Unknown, |link| PidNamespace::of_link(&link.to_string_lossy()));
@@ -26,16 +26,16 @@ fn of_namespace(namespace: PidNamespace) -> Check {
         PidNamespace::Host => Check::ok(NAME, "the host's"),
         PidNamespace::Other => Check::warn(
             NAME,
-            "not the host's: the driver's pids name other processes here, so nobody can be named",
-            "hostPID: true in Kubernetes, --pid=host with docker; or ask an exporter that runs on the host",
+            "not the host's: the driver's PIDs do not match processes here, so processes cannot be identified",
+            "set hostPID: true in Kubernetes or --pid=host in docker, or use an exporter that runs on the host",
         ),
         PidNamespace::Unknown => {
-            Check::fail(NAME, "self/ns/pid of /proc cannot be read", "mount -t proc proc /proc")
+            Check::fail(NAME, "cannot read self/ns/pid in /proc", "mount -t proc proc /proc")
         }
     }
 }
 
-/// `first` tells whether the first process is seen, which only `hidepid` and another mount hide.
+/// `first` is whether process 1 is visible; only `hidepid` or another mount hides it.
 fn of_mount(procfs: &Path, mounts: &str, first: bool) -> Check {
     const NAME: &str = "/proc";
     let hides = hidepid(procfs, mounts);
@@ -43,33 +43,33 @@ fn of_mount(procfs: &Path, mounts: &str, first: bool) -> Check {
         (true, None) => Check::ok(NAME, "shows the processes of all users"),
         (true, Some(hides)) => Check::ok(
             NAME,
-            format!("shows us the processes of all users, and not everybody (hidepid={hides})"),
+            format!("shows the processes of all users to this user, but not to every user (hidepid={hides})"),
         ),
         (false, hides) => {
             let hides = hides.map(|hides| format!(" (hidepid={hides})")).unwrap_or_default();
             Check::warn(
                 NAME,
-                format!("hides the processes of others{hides}: holders are known by pid alone"),
-                "ask the exporter, or sudo; admins: mount -o remount,hidepid=0 /proc, or gid= of a group",
+                format!("hides the processes of other users{hides}: only the PIDs of holders are known"),
+                "use the exporter, or sudo; as admin: mount -o remount,hidepid=0 /proc, or gid= for a group",
             )
         }
     }
 }
 
-/// The mount's option, where it hides something.
+/// Returns the `hidepid` option of the mount, unless it hides nothing.
 fn hidepid<'a>(procfs: &Path, mounts: &'a str) -> Option<&'a str> {
-    let of_it = |line: &'a str| {
-        let mut words = line.split(' ').skip(1);
-        let (place, kind, options) = (words.next()?, words.next()?, words.next()?);
-        (kind == "proc" && Path::new(place) == procfs).then_some(options)
+    let mount_options = |line: &'a str| {
+        let mut fields = line.split(' ').skip(1);
+        let (mount_point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "proc" && Path::new(mount_point) == procfs).then_some(options)
     };
-    // The last mount on a place is the one that is seen.
-    let options = mounts.lines().filter_map(of_it).next_back()?;
+    // The last mount on a mount point is the visible one.
+    let options = mounts.lines().filter_map(mount_options).next_back()?;
     let hides = options.split(',').find_map(|option| option.strip_prefix("hidepid="))?;
     (!matches!(hides, "0" | "off")).then_some(hides)
 }
 
-/// The capabilities that we lack; none where that cannot be told.
+/// Returns the missing capabilities; `None` if they are unknown.
 fn missing(status: &[u8]) -> Option<Vec<&'static str>> {
     let effective = Status::new(status).mask("CapEff:")?;
     let lacks = |bit: u32| effective & (1 << bit) == 0;
@@ -78,14 +78,15 @@ fn missing(status: &[u8]) -> Option<Vec<&'static str>> {
 
 fn of_rights(missing: Option<&[&str]>) -> Check {
     const NAME: &str = "rights";
-    let hint = "sudo, or the capabilities; an exporter that has them (AmbientCapabilities=) tells everybody in its group";
+    let hint = "use sudo, grant the capabilities, or use an exporter that has them (AmbientCapabilities=)";
     match missing {
-        None => Check::skip(NAME, "self/status of /proc does not tell our capabilities", None),
-        Some([]) => Check::ok(NAME, "open files, bytes read and written, and environments of all processes"),
+        None => Check::skip(NAME, "cannot read the capabilities in self/status of /proc", None),
+        Some([]) => {
+            Check::ok(NAME, "open files, I/O counters and environments of all processes are readable")
+        }
         Some(missing) => {
-            let what =
-                "open files, bytes read and written, and environments of others' processes are unknown to us";
-            Check::skip(NAME, format!("{what}, without {}", missing.join(" and ")), Some(hint))
+            let text = "open files, I/O counters and environments of other users' processes are unreadable";
+            Check::skip(NAME, format!("{text} without {}", missing.join(" and ")), Some(hint))
         }
     }
 }
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_mount_tells_what_is_hidden() {
+    fn hidepid_is_read_from_the_last_mount() {
         let proc = Path::new("/proc");
         let cases = [
             ("proc /proc proc rw,nosuid 0 0\n", None),
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_bits() {
+    fn missing_capabilities_are_parsed_from_bits() {
         let of = |bits: &str| missing(format!("Name:\tx\nCapEff:\t{bits}\n").as_bytes());
         assert_eq!(of("000001ffffffffff"), Some(vec![]));
         assert_eq!(of("0000000000080004"), Some(vec![]));

@@ -1,21 +1,21 @@
-//! A command line, understood as Python's argparse understands it: prefixes of names, values after `=`, the order of
-//! errors, and their words. Its version is that of Python 3.11.
+//! Parses a command line as argparse of Python 3.11 does: abbreviated flags, values after `=`, and the order and texts
+//! of errors.
 
 use std::collections::BTreeMap;
 
 use super::flags::{FLAGS, Flag, Takes};
 use super::python::{int, repr};
 
-/// What a command line asks for.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// An action.
+pub(super) enum Parsed {
+    /// Flags of an action.
     Action(Arguments),
-    /// The help.
+    /// A request for help.
     Help,
 }
 
-/// Flags that were given, by their whole name, with their values.
+/// The given flags by their full name, with their values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Arguments(BTreeMap<&'static str, String>);
 
@@ -24,78 +24,78 @@ impl Arguments {
         self.0.contains_key(name)
     }
 
-    /// Nothing where it was not given.
+    /// Returns the value of a flag, if it was given.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 }
 
-/// What a word is taken for.
-enum Word<'a> {
-    /// A value, or nobody's.
+/// A classified command-line argument.
+enum Token<'a> {
+    /// A value of a flag, or a stray value.
     Value(&'a str),
-    /// `--`, after which all are values.
+    /// `--`; all following arguments are values.
     Dashes,
-    /// A flag as it was written, and what followed `=`.
+    /// A flag, its spelling, and the value after `=`.
     Flag(&'static Flag, &'a str, Option<&'a str>),
-    /// It looks like a flag.
+    /// An unknown flag.
     Unknown(&'a str),
 }
 
-/// Understands a command line.
+/// Parses a command line.
 ///
 /// # Errors
-/// With argparse's words.
-pub(super) fn parse(words: &[String]) -> Result<Asked, String> {
-    // As GPUGET's own README has it.
-    let words: Vec<&str> =
-        words.iter().map(|word| if word == "---redis-purge" { "--redis-purge" } else { word }).collect();
-    let words = classify(&words)?;
+/// With the error message of argparse.
+pub(super) fn parse(args: &[String]) -> Result<Parsed, String> {
+    // GPUGET's README contains this misspelling.
+    let args: Vec<&str> =
+        args.iter().map(|arg| if arg == "---redis-purge" { "--redis-purge" } else { arg }).collect();
+    let tokens = classify(&args)?;
     let mut given = Arguments::default();
     let mut extra = Vec::new();
-    let mut left = words.iter().peekable();
-    while let Some(word) = left.next() {
-        let (flag, written, value) = match word {
-            Word::Value(word) | Word::Unknown(word) => {
-                extra.push(*word);
+    let mut left = tokens.iter().peekable();
+    while let Some(token) = left.next() {
+        let (flag, spelling, value) = match token {
+            Token::Value(text) | Token::Unknown(text) => {
+                extra.push(*text);
                 continue;
             }
-            Word::Dashes => {
+            Token::Dashes => {
                 extra.push("--");
                 continue;
             }
-            Word::Flag(flag, written, value) => (*flag, *written, *value),
+            Token::Flag(flag, spelling, value) => (*flag, *spelling, *value),
         };
-        let next = || match left.next_if(|next| matches!(next, Word::Value(_))) {
-            Some(Word::Value(value)) => Some(*value),
+        let next = || match left.next_if(|next| matches!(next, Token::Value(_))) {
+            Some(Token::Value(value)) => Some(*value),
             _ => None,
         };
-        let value = value_of(flag, written, value, next).and_then(|value| match other_of(flag, &given) {
+        let value = value_of(flag, spelling, value, next).and_then(|value| match conflicting(flag, &given) {
             Some(other) => Err(format!("not allowed with argument {other}")),
             None => Ok(value),
         });
         let value = value.map_err(|why| format!("argument {}: {why}", flag.title()))?;
         if flag.name == "--help" {
-            return Ok(Asked::Help);
+            return Ok(Parsed::Help);
         }
         given.0.insert(flag.name, value);
     }
     if extra.is_empty() {
-        Ok(Asked::Action(given))
+        Ok(Parsed::Action(given))
     } else {
         Err(format!("unrecognized arguments: {}", extra.join(" ")))
     }
 }
 
-/// The value of a flag: what follows `=`, or the next word.
+/// Returns the value of a flag: the text after `=`, or the next argument.
 fn value_of<'a>(
     flag: &Flag,
-    written: &str,
+    spelling: &str,
     value: Option<&'a str>,
     next: impl FnOnce() -> Option<&'a str>,
 ) -> Result<String, String> {
     if flag.takes == Takes::Nothing {
-        return value.map_or(Ok(()), |value| joined(written, value)).map(|()| String::new());
+        return value.map_or(Ok(()), |value| check_joined_flags(spelling, value)).map(|()| String::new());
     }
     let value = value.or_else(next).ok_or("expected one argument")?;
     match flag.takes {
@@ -104,81 +104,81 @@ fn value_of<'a>(
     }
 }
 
-fn classify<'a>(words: &[&'a str]) -> Result<Vec<Word<'a>>, String> {
+fn classify<'a>(args: &[&'a str]) -> Result<Vec<Token<'a>>, String> {
     let mut values_only = false;
     let mut classified = Vec::new();
-    for word in words {
-        classified.push(match *word {
-            word if values_only => Word::Value(word),
+    for arg in args {
+        classified.push(match *arg {
+            arg if values_only => Token::Value(arg),
             "--" => {
                 values_only = true;
-                Word::Dashes
+                Token::Dashes
             }
-            word => one(word)?,
+            arg => classify_one(arg)?,
         });
     }
     Ok(classified)
 }
 
-fn one(word: &str) -> Result<Word<'_>, String> {
-    if !word.starts_with('-') || word == "-" {
-        return Ok(Word::Value(word));
+fn classify_one(arg: &str) -> Result<Token<'_>, String> {
+    if !arg.starts_with('-') || arg == "-" {
+        return Ok(Token::Value(arg));
     }
-    if let Some(flag) = named(word) {
-        return Ok(Word::Flag(flag, word, None));
+    if let Some(flag) = find_flag(arg) {
+        return Ok(Token::Flag(flag, arg, None));
     }
-    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
-    if let (Some(flag), Some(_)) = (named(name), value) {
-        return Ok(Word::Flag(flag, name, value));
+    let (name, value) = arg.split_once('=').map_or((arg, None), |(name, value)| (name, Some(value)));
+    if let (Some(flag), Some(_)) = (find_flag(name), value) {
+        return Ok(Token::Flag(flag, name, value));
     }
-    match meant(word, name, value).as_slice() {
+    match candidates(arg, name, value).as_slice() {
         [(flag, value)] => {
-            return Ok(Word::Flag(flag, if word.starts_with("--") { flag.name } else { "-h" }, *value));
+            return Ok(Token::Flag(flag, if arg.starts_with("--") { flag.name } else { "-h" }, *value));
         }
         [] => {}
         several => {
             let names: Vec<&str> = several.iter().map(|(flag, _)| flag.name).collect();
-            return Err(format!("ambiguous option: {word} could match {}", names.join(", ")));
+            return Err(format!("ambiguous option: {arg} could match {}", names.join(", ")));
         }
     }
-    Ok(if is_number(word) || word.contains(' ') { Word::Value(word) } else { Word::Unknown(word) })
+    Ok(if is_number(arg) || arg.contains(' ') { Token::Value(arg) } else { Token::Unknown(arg) })
 }
 
-fn named(word: &str) -> Option<&'static Flag> {
-    FLAGS.iter().find(|flag| flag.name == word || word == "-h" && flag.name == "--help")
+fn find_flag(name: &str) -> Option<&'static Flag> {
+    FLAGS.iter().find(|flag| flag.name == name || name == "-h" && flag.name == "--help")
 }
 
-/// The flags of which this may be a beginning.
-fn meant<'a>(word: &'a str, name: &str, value: Option<&'a str>) -> Vec<(&'static Flag, Option<&'a str>)> {
-    if word.starts_with("--") {
+/// Returns the flags that this may abbreviate.
+fn candidates<'a>(arg: &'a str, name: &str, value: Option<&'a str>) -> Vec<(&'static Flag, Option<&'a str>)> {
+    if arg.starts_with("--") {
         return FLAGS.iter().filter(|flag| flag.name.starts_with(name)).map(|flag| (flag, value)).collect();
     }
-    // `-hx`: a flag of one letter, with something behind it.
-    let behind = word.strip_prefix("-h");
-    behind.and_then(|behind| Some((named("-h")?, Some(behind)))).into_iter().collect()
+    // `-hx`: a one-letter flag with joined text.
+    let joined = arg.strip_prefix("-h");
+    joined.and_then(|joined| Some((find_flag("-h")?, Some(joined)))).into_iter().collect()
 }
 
-/// What stands behind a flag that takes no value: more flags of one letter, of which there is but one.
-fn joined(written: &str, value: &str) -> Result<(), String> {
+/// Checks the text joined to a flag without a value: it may only be more one-letter flags, and `-h` is the only one.
+fn check_joined_flags(spelling: &str, value: &str) -> Result<(), String> {
     let rest = value.trim_start_matches('h');
-    if written == "-h" && rest.is_empty() && !value.is_empty() {
+    if spelling == "-h" && rest.is_empty() && !value.is_empty() {
         return Ok(());
     }
-    Err(format!("ignored explicit argument {}", repr(if written == "-h" { rest } else { value })))
+    Err(format!("ignored explicit argument {}", repr(if spelling == "-h" { rest } else { value })))
 }
 
-/// `-5` or `-.5`: there is no flag of that kind, so it is a value.
-fn is_number(word: &str) -> bool {
+/// Whether an argument is a negative number (`-5`, `-.5`), which is a value because no flag looks like one.
+fn is_number(arg: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let Some(number) = word.strip_prefix('-') else { return false };
+    let Some(number) = arg.strip_prefix('-') else { return false };
     match number.split_once('.') {
         Some((whole, part)) => digits(whole) && digits(part) && !part.is_empty(),
         None => digits(number) && !number.is_empty(),
     }
 }
 
-fn other_of(flag: &Flag, given: &Arguments) -> Option<&'static str> {
-    let others = FLAGS.iter().filter(|other| flag.alone && other.alone && other.name != flag.name);
+fn conflicting(flag: &Flag, given: &Arguments) -> Option<&'static str> {
+    let others = FLAGS.iter().filter(|other| flag.exclusive && other.exclusive && other.name != flag.name);
     others.map(|other| other.name).find(|other| given.has(other))
 }
 
@@ -189,24 +189,24 @@ mod tests {
     use super::super::usage;
     use super::*;
 
-    /// Made by `generate.py` beside it, with Python's own argparse.
+    /// Generated with Python's argparse by `generate.py` in the same directory.
     const GOLDEN: &str = include_str!("../../../tests/golden/gpuget/argparse.json");
 
     #[test]
-    fn as_argparse_understands_it() {
+    fn arguments_are_parsed_as_by_argparse() {
         let golden: Value = serde_json::from_str(GOLDEN).unwrap();
         assert!(golden["python"].as_str().unwrap().starts_with("3.11."));
         let cases = golden["cases"].as_array().unwrap();
         assert!(cases.len() > 400);
         for case in cases {
-            let words: Vec<String> = serde_json::from_value(case["words"].clone()).unwrap();
-            match parse(&words) {
-                Ok(Asked::Action(Arguments(given))) => {
+            let args: Vec<String> = serde_json::from_value(case["words"].clone()).unwrap();
+            match parse(&args) {
+                Ok(Parsed::Action(Arguments(given))) => {
                     let given: BTreeMap<String, String> =
                         given.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
                     assert_eq!(serde_json::to_value(given).unwrap(), case["given"], "{case}");
                 }
-                Ok(Asked::Help) => {
+                Ok(Parsed::Help) => {
                     assert!(case["code"] == 0 && case["given"].is_null(), "{case}");
                 }
                 Err(why) => {
@@ -217,16 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn usage_and_help_as_argparse_lays_them_out() {
+    fn usage_and_help_match_argparse() {
         let golden: Value = serde_json::from_str(GOLDEN).unwrap();
         assert_eq!(usage::usage("GPU.py"), golden["usage"].as_str().unwrap());
         assert_eq!(usage::help("GPU.py"), golden["help"].as_str().unwrap());
     }
 
     #[test]
-    fn a_slip_of_the_originals_readme_is_understood() {
-        let Ok(Asked::Action(arguments)) = parse(&["---redis-purge".to_owned()]) else {
-            panic!("it is not taken")
+    fn misspelled_flag_of_original_readme_is_accepted() {
+        let Ok(Parsed::Action(arguments)) = parse(&["---redis-purge".to_owned()]) else {
+            panic!("the flag is refused")
         };
         assert!(arguments.has("--redis-purge"));
     }

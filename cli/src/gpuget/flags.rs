@@ -1,6 +1,6 @@
-//! The flags of GPU.py, in its order.
+//! The flags of GPU.py in the original order. Their texts are part of the drop-in's output (`tests/golden/gpuget`).
 
-/// What a flag is followed by.
+/// The value that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Takes {
     Nothing,
@@ -8,31 +8,31 @@ pub(super) enum Takes {
     Int,
 }
 
-/// One flag.
+/// A flag.
 #[derive(Debug)]
 pub(super) struct Flag {
     pub(super) name: &'static str,
     pub(super) takes: Takes,
-    /// Of these only one may be given.
-    pub(super) alone: bool,
+    /// At most one of the exclusive flags may be given.
+    pub(super) exclusive: bool,
     pub(super) help: &'static str,
 }
 
 impl Flag {
     const fn new(name: &'static str, takes: Takes, help: &'static str) -> Self {
-        Self { name, takes, alone: false, help }
+        Self { name, takes, exclusive: false, help }
     }
 
-    const fn alone(self) -> Self {
-        Self { alone: true, ..self }
+    const fn exclusive(self) -> Self {
+        Self { exclusive: true, ..self }
     }
 
-    /// What argparse calls its value.
+    /// Returns the name of its value in argparse's help.
     pub(super) fn value(&self) -> String {
         self.name.trim_start_matches('-').replace('-', "_").to_uppercase()
     }
 
-    /// As argparse names it in errors.
+    /// Returns its name in argparse's errors.
     pub(super) fn title(&self) -> &'static str {
         if self.name == "--help" { "-h/--help" } else { self.name }
     }
@@ -48,9 +48,9 @@ pub(super) const FLAGS: [Flag; 20] = [
     Flag::new("--redis-port", Int, "its port (6379)"),
     Flag::new("--redis-db", Int, "its database (0)"),
     Flag::new("--redis-prefix", Text, "what all keys begin with (GPU)"),
-    Flag::new("--redis-manage-all", Nothing, "hand out all GPUs").alone(),
-    Flag::new("--redis-manage", Text, "hand out these, such as 0,1").alone(),
-    Flag::new("--redis-manage-count", Int, "hand out the last so many").alone(),
+    Flag::new("--redis-manage-all", Nothing, "hand out all GPUs").exclusive(),
+    Flag::new("--redis-manage", Text, "hand out these, such as 0,1").exclusive(),
+    Flag::new("--redis-manage-count", Int, "hand out the last so many").exclusive(),
     Flag::new("--force", Nothing, "begin anew what was begun before"),
     Flag::new("--get", Nothing, "wait for a GPU and print its number"),
     Flag::new("--release", Int, "give the GPU of this number back"),

@@ -1,4 +1,4 @@
-//! `--get`: waits in one line with GPU.py's clients, for a GPU that outlives this program.
+//! `--get`: waits in the same queue as GPU.py clients, for a lease that outlives this program.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,96 +6,105 @@ use std::time::Duration;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 
-use super::place::Place;
-use super::signals::Held;
-use super::{Failure, say};
+use super::environment::PoolAddress;
+use super::signals::BlockedSignals;
+use super::{Failure, print_line};
 use crate::lease::{LEASE, TICKET, offset};
 
-/// Between two attempts to reach a Redis that has gone.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The pause between two attempts to reach Redis.
+const RETRY: Duration = Duration::from_millis(200);
 
-/// The lease that is to be withdrawn should we be told to end; none once it was told to the caller. Whoever has the
-/// lock decides which.
-type Wish = Arc<Mutex<Option<String>>>;
+/// The lease to withdraw if a signal arrives; `None` after it was printed. The lock decides which happens first.
+type PendingLease = Arc<Mutex<Option<String>>>;
 
-pub(super) fn get(place: &Place, mut pool: Pool) -> Result<(), Failure> {
-    let signals = Held::back()?;
+/// Waits for a GPU and prints its index.
+pub(super) fn get(address: &PoolAddress, mut pool: Pool) -> Result<(), Failure> {
+    let signals = BlockedSignals::block()?;
     let (parent, local_host) = (super::parent(), LocalHost::read());
-    let wish = Wish::default();
-    withdraw_at_a_signal(place, signals, Arc::clone(&wish))?;
+    let pending = PendingLease::default();
+    withdraw_on_signal(address, signals, Arc::clone(&pending))?;
     if pool.view()?.managed.is_empty() {
         super::warn(&format!(
             "no GPU is handed out under the prefix {}; waits until some are (is it the right one?)",
-            place.prefix
+            address.prefix
         ));
     }
-    let mut wanted = ticket(&local_host, parent)?;
+    let mut request = ticket(&local_host, parent)?;
     loop {
-        *lock(&wish) = Some(wanted.lease.clone());
-        match pool.wait(&wanted, (&local_host, None), |_| {})? {
-            TicketStatus::Held(grant) if told(&mut pool, (&wanted, &grant), &wish)? => return Ok(()),
-            // It does not hold as it was told: it is asked how it stands.
+        *lock(&pending) = Some(request.lease.clone());
+        match pool.wait(&request, (&local_host, None), |_| {})? {
+            TicketStatus::Held(grant) if deliver(&mut pool, (&request, &grant), &pending)? => return Ok(()),
+            // The grant is no longer valid: wait again to get its current state.
             TicketStatus::Held(_) => {}
-            // It was released, or taken for dead, before we knew of it: somebody else has the GPU.
+            // The lease was released or reaped before it was delivered, and another holder may have the GPU.
             TicketStatus::Ended(_) | TicketStatus::Conflict(_) => {
-                std::thread::park_timeout(PAUSE);
-                wanted = ticket(&local_host, parent)?;
+                std::thread::park_timeout(RETRY);
+                request = ticket(&local_host, parent)?;
             }
             other => return Err(Failure::Other(format!("Redis answered what is not understood: {other:?}"))),
         }
     }
 }
 
-fn lock(wish: &Wish) -> MutexGuard<'_, Option<String>> {
-    wish.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(pending: &PendingLease) -> MutexGuard<'_, Option<String>> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn withdraw_at_a_signal(place: &Place, signals: Held, wish: Wish) -> Result<(), Failure> {
-    let place = place.clone();
+fn withdraw_on_signal(
+    address: &PoolAddress,
+    signals: BlockedSignals,
+    pending: PendingLease,
+) -> Result<(), Failure> {
+    let address = address.clone();
     let thread = std::thread::Builder::new().name("signals".to_owned());
     thread.spawn(move || {
-        let mut decided = None;
-        signals.die(|| {
-            let wished = lock(&wish);
-            if let (Some(lease), Ok(mut pool)) = (&*wished, place.open()) {
-                // Where Redis does not answer, whoever next looks finds us dead.
+        let mut guard = None;
+        signals.wait_and_die(|| {
+            let lease_to_withdraw = lock(&pending);
+            if let (Some(lease), Ok(mut pool)) = (&*lease_to_withdraw, address.open()) {
+                // If Redis does not answer, another client reaps the lease after this process has exited.
                 let _ = pool.release(lease, None, (offset(), std::process::id()));
             }
-            decided = Some(wished);
+            // Held until the process dies, so that the main thread cannot deliver the lease.
+            guard = Some(lease_to_withdraw);
         });
     })?;
     Ok(())
 }
 
-/// Says that we know of the grant, and prints it; not where it has ended meanwhile.
-fn told(pool: &mut Pool, (ticket, grant): (&Ticket, &Grant), wish: &Wish) -> Result<bool, Failure> {
+/// Acknowledges a grant and prints it; returns false if the lease has ended meanwhile.
+fn deliver(
+    pool: &mut Pool,
+    (ticket, grant): (&Ticket, &Grant),
+    pending: &PendingLease,
+) -> Result<bool, Failure> {
     loop {
-        let mut wished = lock(wish);
+        let mut pending_lease = lock(pending);
         match pool.touch(&ticket.lease, LEASE, Some(grant.token)) {
             Ok(TicketStatus::Held(_)) => {
                 let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-                if let Err(failure) = say(&ids.join(",")) {
+                if let Err(failure) = print_line(&ids.join(",")) {
                     pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
                     return Err(match failure {
-                        Failure::Unread => {
+                        Failure::ClosedPipe => {
                             Failure::Other("nobody reads the number; the GPU was given back".to_owned())
                         }
                         failure => failure,
                     });
                 }
-                *wished = None;
+                *pending_lease = None;
                 return Ok(true);
             }
             Ok(_) => return Ok(false),
             Err(error) if error.passes() => {}
             Err(error) => return Err(error.into()),
         }
-        drop(wished);
-        std::thread::park_timeout(PAUSE);
+        drop(pending_lease);
+        std::thread::park_timeout(RETRY);
     }
 }
 
-/// A ticket for whoever runs us.
+/// Creates a ticket for the calling process.
 fn ticket(local_host: &LocalHost, parent: u32) -> Result<Ticket, Failure> {
     let mut random = [0_u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())

@@ -1,13 +1,13 @@
-//! `bailiff gpuget`, and the program where it is called `GPU.py`: GPUGET's flags, texts and exit codes, over leases that
-//! are neither lost nor doubled.
+//! `bailiff gpuget`, also started under the name `GPU.py`: the flags, texts and exit codes of GPUGET's GPU.py on top of
+//! bailiff's leases.
 
 mod arguments;
+mod environment;
 mod flags;
 mod get;
-mod look;
-mod place;
 mod pool;
 mod python;
+mod query;
 mod signals;
 mod usage;
 mod visible;
@@ -21,25 +21,25 @@ use bailiff_lease::{LeaseError, Pool};
 
 use crate::lease::LEASE;
 use crate::lease::abandoned::{abandoned, freeable};
-use arguments::{Arguments, Asked, parse};
-use place::{Environment, Place};
+use arguments::{Arguments, Parsed, parse};
+use environment::{Environment, PoolAddress};
 pub(crate) use usage::EXAMPLES;
 
-/// What it is called in its own words, unless it is called by another name.
+/// The program name in usage and messages.
 const NAME: &str = "GPU.py";
 
-/// Why a command ends otherwise than done.
+/// Why an action failed.
 #[derive(Debug)]
 enum Failure {
     /// Invalid flags.
     Usage(String),
-    /// There is no Redis to be used.
+    /// Redis cannot be used.
     NoRedis(LeaseError),
-    /// Told as the original tells it.
+    /// A refusal with the text of the original, on standard output.
     Refused(String),
-    /// Nobody reads what we print.
-    Unread,
-    /// The original would print a traceback.
+    /// The reader of standard output has closed the pipe.
+    ClosedPipe,
+    /// An error for which the original would print a traceback.
     Other(String),
 }
 
@@ -52,40 +52,40 @@ impl From<LeaseError> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Self::Unread,
+            std::io::ErrorKind::BrokenPipe => Self::ClosedPipe,
             _ => Self::Other(bailiff_lifecycle::exit::plain(&error)),
         }
     }
 }
 
-/// Whether a program that is called by this name is GPU.py.
+/// Whether the program was started under the name GPU.py.
 pub(crate) fn is_called(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().ends_with(NAME.as_bytes())
 }
 
-/// Does what the flags say.
-pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let outcome = match parse(&words) {
-        Ok(Asked::Help) => say(&format!("{}\n{EXAMPLES}", usage::help(NAME))),
-        Ok(Asked::Action(arguments)) => act(&arguments),
+/// Runs the action of the command line.
+pub(crate) fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<String> = args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let outcome = match parse(&args) {
+        Ok(Parsed::Help) => print_line(&format!("{}\n{EXAMPLES}", usage::help(NAME))),
+        Ok(Parsed::Action(arguments)) => run(&arguments),
         Err(why) => Err(Failure::Usage(why)),
     };
     match outcome {
-        // A reader that has gone (`--log | head`) is no reason to fail.
-        Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
+        // A closed pipe (`--log | head`) is not an error.
+        Ok(()) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
         Err(Failure::Usage(why)) => {
             let _ = writeln!(std::io::stderr(), "{}{NAME}: error: {why}", usage::usage(NAME));
             ExitCode::from(2)
         }
         Err(Failure::NoRedis(error)) => {
             warn(&error.to_string());
-            // The code tells it too.
-            let _ = say("Can not connect to Redis server, try to start server first.");
+            // A write error is ignored, because the exit code reports the failure as well.
+            let _ = print_line("Can not connect to Redis server, try to start server first.");
             ExitCode::from(255)
         }
         Err(Failure::Refused(text)) => {
-            let _ = say(&text);
+            let _ = print_line(&text);
             ExitCode::from(255)
         }
         Err(Failure::Other(why)) => {
@@ -95,7 +95,7 @@ pub(crate) fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// What is done where several are asked for: the first of these, as in the original.
+/// The order of actions: if several are given, the first one runs, as in the original.
 const ORDER: [&str; 13] = [
     "--managed-gpu-count",
     "--redis-manage-all",
@@ -112,19 +112,19 @@ const ORDER: [&str; 13] = [
     "--active",
 ];
 
-fn act(arguments: &Arguments) -> Result<(), Failure> {
+fn run(arguments: &Arguments) -> Result<(), Failure> {
     let environment = Environment::read();
     if arguments.has("--gpu-count") {
-        return say(&pool::gpus(&environment).map_err(Failure::Other)?.len().to_string());
+        return print_line(&pool::gpus(&environment).map_err(Failure::Other)?.len().to_string());
     }
-    let place = Place::of(arguments, &environment);
-    let mut pool = open(&place)?;
+    let address = PoolAddress::resolve(arguments, &environment);
+    let mut pool = open(&address)?;
     if !arguments.has("--get") {
-        // What the dead of this host held is free; whoever waits sees to it as he waits. Whoever may only read may look
-        // nevertheless.
+        // Leases of exited processes are released first; `--get` does that while it waits. A failure is ignored, so
+        // that users with read-only access can query the pool.
         let _ = pool.reap_local_host(&LocalHost::read(), LEASE);
     }
-    // As if it were absent: what Python takes for false.
+    // Python treats these values as false, so the flag counts as absent.
     let empty = |name: &str| match name {
         "--redis-manage" => arguments.value(name) == Some(""),
         "--redis-manage-count" => arguments.value(name) == Some("0"),
@@ -134,16 +134,16 @@ fn act(arguments: &Arguments) -> Result<(), Failure> {
         Some("--redis-manage-all" | "--redis-manage" | "--redis-manage-count") => {
             pool::manage(&mut pool, arguments, &environment)
         }
-        Some("--get") => get::get(&place, pool),
+        Some("--get") => get::get(&address, pool),
         Some("--release") => pool::release(&mut pool, arguments.value("--release").unwrap_or_default()),
         Some("--redis-delete") => pool::delete(&mut pool, &environment),
         Some("--redis-purge") => purge(&mut pool, &environment),
-        Some(name) => look::look(&mut pool, name, &environment),
+        Some(name) => query::query(&mut pool, name, &environment),
         None => Ok(()),
     }
 }
 
-/// Frees what those held who have ended.
+/// Releases leases and records of exited processes.
 fn purge(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
     let (audit, local_host) = (pool.audit()?, LocalHost::read());
     let (free, kept) =
@@ -151,15 +151,15 @@ fn purge(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
     for why in &kept {
         warn(why);
     }
-    for one in free {
-        one.free(pool)?;
+    for abandoned in free {
+        abandoned.free(pool)?;
     }
     Ok(())
 }
 
-/// Connects.
-fn open(place: &Place) -> Result<Pool, Failure> {
-    let pool = place.open().and_then(|mut pool| pool.ping().map(|()| pool));
+/// Connects to Redis.
+fn open(address: &PoolAddress) -> Result<Pool, Failure> {
+    let pool = address.open().and_then(|mut pool| pool.ping().map(|()| pool));
     pool.map_err(|error| match error {
         LeaseError::Address(_)
         | LeaseError::Unreachable { .. }
@@ -170,19 +170,19 @@ fn open(place: &Place) -> Result<Pool, Failure> {
     })
 }
 
-/// For whom a GPU is taken: the shell or program that runs us; 0 where that is outside of this PID namespace.
+/// Returns the calling process, which becomes the holder; 0 if it is outside of this PID namespace.
 fn parent() -> u32 {
     let parent = rustix::process::getppid();
     parent.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()).unwrap_or_default()
 }
 
-/// On standard output. A reader that has gone is told to the caller.
-fn say(text: &str) -> Result<(), Failure> {
+/// Prints a line on standard output; a closed pipe is [`Failure::ClosedPipe`].
+fn print_line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     Ok(writeln!(out, "{text}").and_then(|()| out.flush())?)
 }
 
-/// On standard error.
+/// Prints a line on standard error.
 fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "{NAME}: {text}");
 }

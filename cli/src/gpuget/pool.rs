@@ -1,23 +1,23 @@
-//! The actions that change a pool: which GPUs it has, and who gives one back.
+//! The actions that change a pool: creating it, releasing a GPU, and deleting it.
 
 use bailiff_lease::compat::{Force, NumberedRelease};
 use bailiff_lease::{Init, Pool};
 
 use super::arguments::Arguments;
-use super::place::Environment;
+use super::environment::Environment;
 use super::python::int;
 use super::visible::visible;
-use super::{Failure, say};
+use super::{Failure, print_line};
 use crate::lease::offset;
 
-/// The UUIDs of the GPUs that CUDA would count.
+/// Returns the UUIDs of the GPUs that CUDA sees.
 pub(super) fn gpus(environment: &Environment) -> Result<Vec<Option<String>>, String> {
     let uuids = bailiff_sampler::uuids(Some(&environment.library))
         .map_err(|why| format!("the driver does not tell its GPUs ({why})"))?;
     visible(&uuids, environment.visible.as_deref())
 }
 
-/// Begins a pool.
+/// Creates a pool.
 pub(super) fn manage(
     pool: &mut Pool,
     arguments: &Arguments,
@@ -25,24 +25,24 @@ pub(super) fn manage(
 ) -> Result<(), Failure> {
     let gpus = match gpus(environment) {
         Ok(gpus) => gpus,
-        // A machine whose driver is not there now has as many as it had.
+        // Without a driver, the recorded number of GPUs is used.
         Err(why) => match pool.view()?.count {
             Some(count) => vec![None; count as usize],
             None => return Err(Failure::Other(why)),
         },
     };
-    let numbers = chosen(arguments, gpus.len())?;
-    let known = |number: u32| (number, gpus.get(number as usize).cloned().flatten());
-    let chosen: Vec<(u32, Option<String>)> = numbers.into_iter().map(known).collect();
-    match pool.begin((&chosen, gpus.len()), offset(), force(arguments, environment))? {
-        Init::Done(count) => say(&count.to_string()),
-        Init::Already(_) => say("Objects already initialized, add force to proceed."),
+    let numbers = select(arguments, gpus.len())?;
+    let with_uuid = |number: u32| (number, gpus.get(number as usize).cloned().flatten());
+    let selected: Vec<(u32, Option<String>)> = numbers.into_iter().map(with_uuid).collect();
+    match pool.begin((&selected, gpus.len()), offset(), force(arguments, environment))? {
+        Init::Done(count) => print_line(&count.to_string()),
+        Init::Already(_) => print_line("Objects already initialized, add force to proceed."),
         Init::Held(count) => Err(held(count)),
     }
 }
 
 fn force(arguments: &Arguments, environment: &Environment) -> Force {
-    match (arguments.has("--force"), environment.under) {
+    match (arguments.has("--force"), environment.force_held) {
         (false, _) => Force::No,
         (true, false) => Force::Over,
         (true, true) => Force::Under,
@@ -61,8 +61,8 @@ fn held(count: u64) -> Failure {
     Failure::Other(format!("{leased} with whoever comes next; release {them} first, or set GPU_PY_FORCE=1"))
 }
 
-/// The numbers of the GPUs that are to be managed, in the order of their push.
-fn chosen(arguments: &Arguments, count: usize) -> Result<Vec<u32>, Failure> {
+/// Returns the indexes of the GPUs to manage, in the order in which they are pushed.
+fn select(arguments: &Arguments, count: usize) -> Result<Vec<u32>, Failure> {
     let all = 0..u32::try_from(count).unwrap_or(u32::MAX);
     if arguments.has("--redis-manage-all") {
         return Ok(all.collect());
@@ -74,25 +74,25 @@ fn chosen(arguments: &Arguments, count: usize) -> Result<Vec<u32>, Failure> {
         let listed: Vec<String> = list.split(',').map(number).collect::<Result<_, _>>()?;
         return Ok(all.filter(|number| listed.contains(&number.to_string())).collect());
     }
-    let wished = arguments.value("--redis-manage-count").unwrap_or_default();
-    let last = wished.parse::<i128>().ok();
+    let requested = arguments.value("--redis-manage-count").unwrap_or_default();
+    let last = requested.parse::<i128>().ok();
     match last.map(usize::try_from) {
         Some(Ok(last)) if last < count => Ok(all.rev().take(last).collect()),
-        _ if wished.starts_with('-') => {
-            Err(Failure::Other(format!("--redis-manage-count: there are no {wished} GPUs")))
+        _ if requested.starts_with('-') => {
+            Err(Failure::Other(format!("--redis-manage-count: there are no {requested} GPUs")))
         }
         _ => Err(Failure::Refused(format!(
-            "Can not manage more GPUs than available but you requested {wished} out of {count} possible!"
+            "Can not manage more GPUs than available but you requested {requested} out of {count} possible!"
         ))),
     }
 }
 
-/// Gives a GPU back.
+/// Releases a GPU.
 pub(super) fn release(pool: &mut Pool, id: &str) -> Result<(), Failure> {
     match pool.release_by_number(id, (offset(), super::parent()))? {
-        NumberedRelease::Released => say(&format!("GPU {id} released.")),
-        NumberedRelease::Idle => say(&format!("GPU {id} is already idle.")),
-        NumberedRelease::Unmanaged => say(&format!("GPU {id} is not managed.")),
+        NumberedRelease::Released => print_line(&format!("GPU {id} released.")),
+        NumberedRelease::Idle => print_line(&format!("GPU {id} is already idle.")),
+        NumberedRelease::Unmanaged => print_line(&format!("GPU {id} is not managed.")),
         NumberedRelease::Held(lease) => Err(Failure::Other(format!(
             "GPU {id} is held by the lease {lease}, which ends with its command or by bailiff lease release; it was not freed"
         ))),
@@ -102,21 +102,21 @@ pub(super) fn release(pool: &mut Pool, id: &str) -> Result<(), Failure> {
     }
 }
 
-/// Forgets the pool.
+/// Deletes the pool.
 pub(super) fn delete(pool: &mut Pool, environment: &Environment) -> Result<(), Failure> {
-    let force = if environment.under { Force::Under } else { Force::No };
+    let force = if environment.force_held { Force::Under } else { Force::No };
     pool.forget(force)?.map_err(held)?;
-    say("All Redis objects related to GPU management were deleted.")
+    print_line("All Redis objects related to GPU management were deleted.")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::{Asked, parse};
+    use super::super::arguments::{Parsed, parse};
     use super::*;
 
     #[test]
-    fn which_gpus_are_handed_out() {
-        for (words, expected) in [
+    fn managed_gpus_are_selected_by_flags() {
+        for (args, expected) in [
             ("--redis-manage-all", Ok(vec![0, 1, 2, 3])),
             ("--redis-manage 3,1,9,1,-2", Ok(vec![1, 3])),
             ("--redis-manage 9", Ok(vec![])),
@@ -127,14 +127,14 @@ mod tests {
             ("--redis-manage-count 99999999999999999999", Err("99999999999999999999 out of 4")),
             ("--redis-manage-count -1", Err("there are no -1 GPUs")),
         ] {
-            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-            let Ok(Asked::Action(arguments)) = parse(&words) else { panic!("{words:?}") };
-            match (chosen(&arguments, 4), expected) {
-                (Ok(numbers), Ok(expected)) => assert_eq!(numbers, expected, "{words:?}"),
+            let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+            let Ok(Parsed::Action(arguments)) = parse(&args) else { panic!("{args:?}") };
+            match (select(&arguments, 4), expected) {
+                (Ok(numbers), Ok(expected)) => assert_eq!(numbers, expected, "{args:?}"),
                 (Err(Failure::Other(why) | Failure::Refused(why)), Err(expected)) => {
-                    assert!(why.contains(expected), "{words:?}: {why}");
+                    assert!(why.contains(expected), "{args:?}: {why}");
                 }
-                (outcome, expected) => panic!("{words:?}: {outcome:?}, not {expected:?}"),
+                (outcome, expected) => panic!("{args:?}: {outcome:?}, not {expected:?}"),
             }
         }
     }

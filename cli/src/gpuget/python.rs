@@ -1,15 +1,15 @@
-//! What Python takes for a number, and how it shows a text.
+//! Python's `int()` and `repr()`.
 
 use std::fmt::Write as _;
 
-/// What `int()` makes of a text, of whatever size, as `str()` shows it; nothing where it is none.
+/// Parses an integer of any size as `int()` does and formats it as `str()` does; `None` if it is invalid.
 pub(super) fn int(text: &str) -> Option<String> {
     let text = text.trim();
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    // An underscore may stand between two digits.
+    // Python allows an underscore between two digits.
     if !digits.split('_').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())) {
         return None;
     }
@@ -19,24 +19,24 @@ pub(super) fn int(text: &str) -> Option<String> {
     Some(format!("{sign}{}", if digits.is_empty() { "0" } else { digits }))
 }
 
-/// What `repr()` makes of a text.
+/// Formats a text as `repr()` does.
 pub(super) fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut shown = String::from(quote);
+    let mut quoted = String::from(quote);
     for letter in text.chars() {
-        // To a string no write fails.
+        // Writing to a string cannot fail.
         let _ = match letter {
-            '\\' => write!(shown, "\\\\"),
-            '\n' => write!(shown, "\\n"),
-            '\r' => write!(shown, "\\r"),
-            '\t' => write!(shown, "\\t"),
-            letter if letter == quote => write!(shown, "\\{letter}"),
-            letter if letter.is_ascii_control() => write!(shown, "\\x{:02x}", u32::from(letter)),
-            letter => write!(shown, "{letter}"),
+            '\\' => write!(quoted, "\\\\"),
+            '\n' => write!(quoted, "\\n"),
+            '\r' => write!(quoted, "\\r"),
+            '\t' => write!(quoted, "\\t"),
+            letter if letter == quote => write!(quoted, "\\{letter}"),
+            letter if letter.is_ascii_control() => write!(quoted, "\\x{:02x}", u32::from(letter)),
+            letter => write!(quoted, "{letter}"),
         };
     }
-    shown.push(quote);
-    shown
+    quoted.push(quote);
+    quoted
 }
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_as_python_reads_them() {
+    fn integers_are_parsed_as_by_python() {
         for (text, number) in [
             ("3", Some("3")),
             (" 3\n", Some("3")),
@@ -67,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn texts_as_python_shows_them() {
-        for (text, shown) in [
+    fn texts_are_quoted_as_by_python() {
+        for (text, quoted) in [
             ("abc", "'abc'"),
             ("it's", "\"it's\""),
             ("it's \"so\"", "'it\\'s \"so\"'"),
             ("a\\b\n\u{1}", "'a\\\\b\\n\\x01'"),
         ] {
-            assert_eq!(repr(text), shown);
+            assert_eq!(repr(text), quoted);
         }
     }
 }

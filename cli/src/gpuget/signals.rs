@@ -1,27 +1,28 @@
-//! Signals that end a wait: held back until what was asked for has been withdrawn, and then died of, as a shell expects.
+//! Signals during a wait: blocked until the request is withdrawn, then raised again, so that a shell sees the signal.
 
 use nix::sys::signal::{SigSet, Signal, raise};
 
 use crate::command::signals::is_ignored;
 
-/// Signals that are held back, in this thread and in those that it starts.
+/// The blocked signals, in this thread and in threads that it starts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Held(SigSet);
+pub(super) struct BlockedSignals(SigSet);
 
-impl Held {
-    /// Holds them back; call it before any thread is started. What was ignored stays ignored (`nohup`, `&` in scripts).
-    pub(super) fn back() -> std::io::Result<Self> {
+impl BlockedSignals {
+    /// Blocks the signals; call it before any thread is started. Ignored signals stay ignored (`nohup`, `&` in
+    /// scripts).
+    pub(super) fn block() -> std::io::Result<Self> {
         let set = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
         let set: SigSet = set.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         set.thread_block()?;
         Ok(Self(set))
     }
 
-    /// Waits for one, does what has to be done, and dies of it. Nobody else goes on meanwhile whom `last` holds up.
-    pub(super) fn die(&self, last: impl FnOnce()) {
+    /// Waits for a signal, runs `last`, and ends the process by the signal. Locks taken by `last` are held until then.
+    pub(super) fn wait_and_die(&self, last: impl FnOnce()) {
         let Ok(signal) = self.0.wait() else { return };
         last();
-        // Neither fails for signals that there are.
+        // These cannot fail for valid signals.
         let _ = self.0.thread_unblock();
         let _ = raise(signal);
     }

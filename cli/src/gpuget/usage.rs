@@ -1,24 +1,24 @@
-//! What GPU.py says of itself, laid out as argparse lays it out.
+//! The usage and help of GPU.py in argparse's layout.
 
 use super::flags::{FLAGS, Flag, Takes};
 
-/// What argparse has no word for, and stands behind its help.
+/// The examples and exit codes after argparse's help.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  bailiff gpuget --redis-manage-all   hands out all GPUs of this machine
-  gpu=$(bailiff gpuget --get)         waits for one
-  bailiff gpuget --active             who has which
-  bailiff gpuget --release $gpu       gives it back
+  bailiff gpuget --redis-manage-all   create a pool of all GPUs of this machine
+    gpu=$(bailiff gpuget --get)         wait for a GPU
+    bailiff gpuget --active             list the GPUs in use and their processes
+    bailiff gpuget --release $gpu       release the GPU
 
-Exit codes: 0 done, 1 failed, 2 invalid flags, 255 no Redis, or
---redis-manage-count is not below the number of GPUs.";
+Exit codes: 0 done, 1 failed, 2 invalid flags, 255 no Redis, or a
+--redis-manage-count that is not below the number of GPUs.";
 
-/// Columns that argparse uses of a terminal of 80.
+/// The width that argparse uses on a terminal of 80 columns.
 const WIDTH: usize = 78;
-/// Where help begins.
+/// The column at which help texts begin.
 const COLUMN: usize = 24;
 
-/// The usage, with its line ends.
+/// Returns the usage.
 pub(super) fn usage(program: &str) -> String {
     let prefix = format!("usage: {program} ");
     let mut lines = vec![String::new()];
@@ -35,7 +35,7 @@ pub(super) fn usage(program: &str) -> String {
     format!("{prefix}{}\n", lines.join(&format!("\n{}", " ".repeat(prefix.len()))))
 }
 
-/// The help, with its line ends.
+/// Returns the help.
 pub(super) fn help(program: &str) -> String {
     let options: Vec<String> = FLAGS.iter().map(option).collect();
     format!(
@@ -46,7 +46,8 @@ pub(super) fn help(program: &str) -> String {
 }
 
 fn option(flag: &Flag) -> String {
-    let name = if flag.name == "--help" { "  -h, --help".to_owned() } else { format!("  {}", written(flag)) };
+    let name =
+        if flag.name == "--help" { "  -h, --help".to_owned() } else { format!("  {}", with_value(flag)) };
     if name.len() + 2 <= COLUMN {
         format!("{name:COLUMN$}{}\n", flag.help)
     } else {
@@ -54,21 +55,23 @@ fn option(flag: &Flag) -> String {
     }
 }
 
-fn written(flag: &Flag) -> String {
+fn with_value(flag: &Flag) -> String {
     match flag.takes {
         Takes::Nothing => flag.name.to_owned(),
         Takes::Text | Takes::Int => format!("{} {}", flag.name, flag.value()),
     }
 }
 
-/// What is not broken over two lines.
+/// Returns the parts of the usage that are not wrapped.
 fn parts() -> Vec<String> {
-    let alone: Vec<String> = FLAGS.iter().filter(|flag| flag.alone).map(written).collect();
+    let exclusive: Vec<String> = FLAGS.iter().filter(|flag| flag.exclusive).map(with_value).collect();
     let mut parts = vec!["[-h]".to_owned()];
     for flag in FLAGS.iter().skip(1) {
-        match flag.alone {
-            false => parts.push(format!("[{}]", written(flag))),
-            true if alone.first() == Some(&written(flag)) => parts.push(format!("[{}]", alone.join(" | "))),
+        match flag.exclusive {
+            false => parts.push(format!("[{}]", with_value(flag))),
+            true if exclusive.first() == Some(&with_value(flag)) => {
+                parts.push(format!("[{}]", exclusive.join(" | ")))
+            }
             true => {}
         }
     }

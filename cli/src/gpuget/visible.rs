@@ -1,9 +1,9 @@
-//! Which GPUs `CUDA_VISIBLE_DEVICES` leaves, in its order, as the driver reads it.
+//! Applies `CUDA_VISIBLE_DEVICES` as the driver does.
 
-/// The UUIDs of what is visible, by the number that CUDA gives it.
+/// Returns the UUIDs of the visible GPUs in CUDA's order.
 ///
 /// # Errors
-/// Where that cannot be told.
+/// If the variable names MIG instances, or GPUs whose UUID is unknown.
 pub(super) fn visible(
     uuids: &[Option<String>],
     variable: Option<&str>,
@@ -13,30 +13,30 @@ pub(super) fn visible(
         return Err("CUDA_VISIBLE_DEVICES names a MIG instance, and those are not counted here".to_owned());
     }
     let by_name = variable.starts_with("GPU-");
-    let mut seen: Vec<usize> = Vec::new();
+    let mut visible_indexes: Vec<usize> = Vec::new();
     for entry in variable.split(',') {
         let entry = entry.trim();
-        let index = if by_name { named(uuids, entry)? } else { numbered(entry) };
-        // Nothing behind the first invalid entry is visible.
+        let index = if by_name { find_uuid(uuids, entry)? } else { leading_number(entry) };
+        // CUDA ignores everything after the first invalid entry.
         let Some(index) = index.filter(|index| *index < uuids.len()) else { break };
-        // One that stands there twice hides all.
-        if seen.contains(&index) {
+        // With a duplicate entry, CUDA sees no GPU.
+        if visible_indexes.contains(&index) {
             return Ok(Vec::new());
         }
-        seen.push(index);
+        visible_indexes.push(index);
     }
-    Ok(seen.into_iter().map(|index| uuids[index].clone()).collect())
+    Ok(visible_indexes.into_iter().map(|index| uuids[index].clone()).collect())
 }
 
-/// The number with which a text begins, as `strtoul` has it.
-fn numbered(entry: &str) -> Option<usize> {
+/// Parses the leading number of a text, as `strtoul` does.
+fn leading_number(entry: &str) -> Option<usize> {
     let digits = entry.strip_prefix('+').unwrap_or(entry);
     let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
 }
 
-/// A UUID, or the beginning of one that fits no other.
-fn named(uuids: &[Option<String>], entry: &str) -> Result<Option<usize>, String> {
+/// Finds a GPU by its UUID or an unambiguous prefix of it.
+fn find_uuid(uuids: &[Option<String>], entry: &str) -> Result<Option<usize>, String> {
     if !entry.starts_with("GPU-") {
         return Ok(None);
     }
@@ -45,9 +45,9 @@ fn named(uuids: &[Option<String>], entry: &str) -> Result<Option<usize>, String>
             "CUDA_VISIBLE_DEVICES names GPUs by UUID, and the driver does not tell all of those".to_owned()
         );
     }
-    let mut fitting =
+    let mut matching =
         (0..uuids.len()).filter(|index| uuids[*index].as_ref().is_some_and(|uuid| uuid.starts_with(entry)));
-    Ok(fitting.next().filter(|_| fitting.next().is_none()))
+    Ok(matching.next().filter(|_| matching.next().is_none()))
 }
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_the_driver_reads_it() {
+    fn visible_devices_are_parsed_as_by_the_driver() {
         let names = ["GPU-aa", "GPU-ab", "GPU-b"];
         let uuids: Vec<Option<String>> = names.iter().map(|name| Some((*name).to_owned())).collect();
         for (variable, expected) in [

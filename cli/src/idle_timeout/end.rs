@@ -1,6 +1,6 @@
-//! The end of a command that was found idle: a signal, a grace, and the kill.
+//! Ends an idle command: a signal, a grace period, and SIGKILL.
 
-#![expect(clippy::disallowed_methods, reason = "a grace has a length")]
+#![expect(clippy::disallowed_methods, reason = "a grace period needs a clock")]
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -14,18 +14,18 @@ use super::flags::Kill;
 use super::log::Level;
 use super::session::Session;
 use crate::command::Event;
-use crate::tree;
+use crate::process_tree;
 
-/// Between two kills of a tree that goes on growing.
-const AGAIN: Duration = Duration::from_millis(50);
-/// How long we wait for those that were killed: some do not take the signal (state D).
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The interval between two SIGKILLs of a process tree that keeps growing.
+const RETRY: Duration = Duration::from_millis(50);
+/// The maximum wait for killed processes: a process in state D does not handle the signal.
+const KILL_WAIT: Duration = Duration::from_secs(10);
 
 impl Session<'_> {
-    /// Ends the command.
+    /// Signals the command, waits for the grace period, and kills it.
     pub(super) fn end(&mut self, events: &Receiver<Event>) {
         if let Some(signal) = self.settings.signal {
-            self.warn(signal);
+            self.send_signal(signal);
             self.await_end(events, self.settings.grace);
         }
         if self.status.is_none() {
@@ -34,44 +34,45 @@ impl Session<'_> {
         self.kill(events);
     }
 
-    fn warn(&mut self, signal: Signal) {
+    fn send_signal(&mut self, signal: Signal) {
         if self.settings.signal_children {
-            self.warn_children(signal);
+            self.signal_children(signal);
         }
         let (number, child) = (signal.as_raw(), self.child.as_raw_nonzero());
         self.log.line(Level::Info, format!("Sending signal {number} to process {child}"));
-        // Until it has been waited for, its pid is nobody else's.
+        // A pid is not reused before its process was waited for.
         let _ = kill_process(self.child, signal);
     }
 
-    /// The deepest first.
-    fn warn_children(&self, signal: Signal) {
-        let say = |text: String| self.log.line(Level::Info, format!("signal children: {text}"));
+    /// Signals the descendants, the deepest layer first.
+    fn signal_children(&self, signal: Signal) {
+        let log = |text: String| self.log.line(Level::Info, format!("signal children: {text}"));
         let layers = self.layers();
-        say("logging process tree".to_owned());
+        log("logging process tree".to_owned());
         for (layer, pid) in
             layers.iter().enumerate().flat_map(|(layer, keys)| keys.iter().map(move |key| (layer, key.pid)))
         {
-            say(format!("layer {layer}: pid {pid}: '{}'", tree::command_line(pid)));
+            log(format!("layer {layer}: pid {pid}: '{}'", process_tree::command_line(pid)));
         }
-        say("signalling started".to_owned());
+        log("signalling started".to_owned());
         for (layer, keys) in layers.iter().enumerate().skip(1).rev() {
             for key in keys {
-                // Without a space, as the original has it.
-                say(format!("send signal {}to pid {} in layer {layer}", signal.as_raw(), key.pid));
-                tree::signal(*key, signal);
+                // The original also lacks the space.
+                log(format!("send signal {}to pid {} in layer {layer}", signal.as_raw(), key.pid));
+                process_tree::signal(*key, signal);
             }
         }
-        say("signaling ended".to_owned());
+        log("signaling ended".to_owned());
     }
 
-    /// The command, its children, theirs. Whom others left behind is in the layer of the command's children.
+    /// Returns the layers of the process tree: the command, its children, their children, and so on. Orphaned processes
+    /// are in the layer of the command's children.
     fn layers(&self) -> Vec<Vec<ProcessKey>> {
         let child = self.child.as_raw_nonzero().get();
-        let below = self.family.below().unwrap_or_default();
+        let descendants = self.process_tree.descendants().unwrap_or_default();
         let is_child = |stat: &Stat| i32::try_from(stat.key.pid) == Ok(child);
         let mut layers: Vec<Vec<ProcessKey>> = Vec::new();
-        for (depth, stat) in &below {
+        for (depth, stat) in &descendants {
             let layer = if *depth == 0 && !is_child(stat) { 1 } else { *depth };
             layers.resize_with(layers.len().max(layer + 1), Vec::new);
             layers[layer].push(stat.key);
@@ -79,45 +80,45 @@ impl Session<'_> {
         layers
     }
 
-    /// Waits until whoever is to be killed has ended, at most so long.
-    fn await_end(&mut self, events: &Receiver<Event>, longest: Duration) {
+    /// Waits until the processes to end have exited, up to the timeout.
+    fn await_end(&mut self, events: &Receiver<Event>, timeout: Duration) {
         let began = Instant::now();
         while !self.is_over() {
-            let left = longest.saturating_sub(began.elapsed());
+            let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return;
             }
-            // Whoever is not our child ends without a word.
-            match events.recv_timeout(left.min(AGAIN)) {
-                Ok(Event::Told(told)) => self.pass_on(told),
-                Ok(Event::ChildEnded | Event::Looked(_) | Event::Waited) | Err(_) => {}
+            // There is no event for the exit of a process that is not a child.
+            match events.recv_timeout(left.min(RETRY)) {
+                Ok(Event::Signal(signal)) => self.forward(signal),
+                Ok(Event::ChildEnded | Event::Sampled(_) | Event::Waited) | Err(_) => {}
             }
             self.reap();
         }
     }
 
     fn is_over(&self) -> bool {
-        let nobody_left = || self.left().is_ok_and(|left| left.is_empty());
-        self.status.is_some() && (self.settings.kill == Kill::Command || nobody_left())
+        let all_exited = || self.left().is_ok_and(|left| left.is_empty());
+        self.status.is_some() && (self.settings.kill == Kill::Command || all_exited())
     }
 
     fn left(&self) -> io::Result<Vec<ProcessKey>> {
-        let lives = |stat: &Stat| !matches!(stat.state, State::Zombie | State::Dead);
-        let below = self.family.below()?.into_iter();
-        Ok(below.filter(|(_, stat)| lives(stat)).map(|(_, stat)| stat.key).collect())
+        let is_running = |stat: &Stat| !matches!(stat.state, State::Zombie | State::Dead);
+        let descendants = self.process_tree.descendants()?.into_iter();
+        Ok(descendants.filter(|(_, stat)| is_running(stat)).map(|(_, stat)| stat.key).collect())
     }
 
-    /// SIGKILL, since they are likely hung, until nobody is left; whoever was born meanwhile, too.
+    /// Sends SIGKILL until no process is left, including processes started meanwhile.
     fn kill(&mut self, events: &Receiver<Event>) {
         let began = Instant::now();
-        while !self.is_over() && began.elapsed() < PATIENCE {
+        while !self.is_over() && began.elapsed() < KILL_WAIT {
             if self.status.is_none() {
                 let _ = kill_process(self.child, Signal::KILL);
             }
             if self.settings.kill == Kill::Tree {
-                self.family.signal(Signal::KILL);
+                self.process_tree.signal(Signal::KILL);
             }
-            self.await_end(events, AGAIN);
+            self.await_end(events, RETRY);
         }
         if !self.is_over() {
             let left: Vec<String> =

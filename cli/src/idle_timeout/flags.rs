@@ -1,4 +1,4 @@
-//! The command line: the original's, and what it lacks.
+//! The flags of gpu_idle_timeout.py, and additional ones.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use clap::{Args, CommandFactory, Parser, ValueEnum};
 
 use super::NAME;
 
-/// The help, in the original's words where they are about its flags.
+/// The help. The texts of the original's flags are unchanged.
 pub(crate) const HELP: &str = include_str!("help.txt");
 
-/// The end of the help, as other commands have it, for the man page.
+/// Examples and exit codes for the man page.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   gpu_idle_timeout -t 20 -s 3 -n 7 -d 1 -x python3 train.py
@@ -25,123 +25,123 @@ Examples:
 
 Exit codes:
   the command's own; 256 - N if signal N ended it
-  1    it was idle and ended
-  2    invalid flags
-  69   the driver's library cannot be found
-  126  the command cannot be executed
-  127  the command was not found
+  1    the command was idle and was stopped
+    2    invalid flags
+    69   NVML library not found
+    126  the command cannot be executed
+    127  the command was not found
 
-Called gpu_idle_timeout or gpu_idle_timeout.py it exits as that script does: 1 also if the command
-or the driver's library is missing, or a value is out of range.";
+  Under the name gpu_idle_timeout or gpu_idle_timeout.py the exit codes are those of that script: 1
+  also if the command or the NVML library is missing, or a value is out of range.";
 
-/// Launches a process and watches GPU usage.
+/// The flags of `idle-timeout`.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
-    /// Threshhold in percentage of GPU usage which triggers a failure. Must be greater than 0.
+    /// GPU utilization in percent below which the command counts as idle.
     #[arg(short, long = "threshhold-percentage", default_value_t = 1, allow_negative_numbers = true)]
     pub(super) threshhold_percentage: i64,
-    /// How frequently, in seconds, to sample the GPU usage. Must be greater than 0.
+    /// Sampling interval in seconds.
     #[arg(short, long, default_value = "5", value_parser = millis, allow_negative_numbers = true)]
     pub(super) sample_freq: u64,
-    /// Number of samples in window used to evaluate GPU usage. Must be greater than 0.
-    // The alias keeps a short form that a flag of ours would make ambiguous.
+    /// Number of consecutive idle samples after which the command is stopped.
+    // The alias keeps the abbreviation `--n`, which --nvml-library would make ambiguous.
     #[arg(short, long, alias = "n", default_value_t = 60, allow_negative_numbers = true)]
     pub(super) num_samples: i64,
-    /// Number of samples to delay before evaluating GPU usage.
+    /// Number of samples to skip at the start.
     #[arg(short, long, default_value_t = 12, allow_negative_numbers = true)]
     pub(super) delay_samples: i64,
-    /// Signal to send to the process before killing it; none kills at once.
+    /// Signal to send before SIGKILL; `none` sends SIGKILL immediately.
     #[arg(long, default_value = "SIGQUIT")]
     pub(super) signal_name: String,
-    /// Whether to signal the children of the process first.
+    /// Send the signal to the descendants of the command first.
     #[arg(long)]
     pub(super) signal_children: bool,
-    /// Enable debug logging (reports GPU readings each sample period).
+    /// Log the GPU utilization of each sample.
     #[arg(short = 'x', long)]
     pub(super) debug: bool,
-    /// Which GPUs count.
+    /// GPUs that must be idle.
     #[arg(long, value_enum, value_name = "GPUS", default_value_t = Count::Used)]
     pub(super) count: Count,
-    /// Who is killed.
+    /// Processes to kill.
     #[arg(long, value_enum, value_name = "WHOM", default_value_t = Kill::Tree)]
     pub(super) kill: Kill,
-    /// Samples in a row that may be unknown before the window restarts.
+    /// Number of consecutive unknown samples that do not restart the window.
     #[arg(long, value_name = "SAMPLES", default_value_t = 2)]
     pub(super) max_gap: u32,
-    /// Between the signal and the kill, in seconds.
+    /// Time between the signal and SIGKILL, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = millis)]
     pub(super) grace: u64,
-    /// The driver's library.
+    /// NVML library; default: libnvidia-ml.so.1 from the library search path.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(super) nvml_library: Option<PathBuf>,
-    /// How long the driver may be silent before it counts as hung, in seconds.
+    /// Timeout of driver calls, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = millis, hide = true)]
     pub(super) deadline: u64,
-    /// How far back the driver is asked for samples of processes, in seconds.
+    /// Period of process samples requested from the driver, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = millis, hide = true)]
     pub(super) lookback: u64,
-    /// Command and arguments to execute.
+    /// Command to run and its arguments.
     #[arg(trailing_var_arg = true, value_name = "exec_command_and_args")]
     pub(super) command: Vec<OsString>,
 }
 
-/// Which GPUs count.
+/// The GPUs that must be idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Count {
-    /// Those on which the command has a context; all that it can see if it has none.
+    /// GPUs on which the command has a context, or all visible GPUs if it has none.
     Used,
-    /// Every GPU of the node, whoever uses it.
+    /// All GPUs of the node, including use by other processes.
     All,
 }
 
-/// Who is killed.
+/// The processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kill {
-    /// The command and all that it started.
+    /// The command and all processes that it started.
     Tree,
-    /// The command itself.
+    /// The command only.
     Command,
 }
 
-/// The program where it is called as the original.
+/// The command line under the original's name.
 #[derive(Debug, Parser)]
 #[command(name = NAME, infer_long_args = true, args_override_self = true)]
-struct Called {
+struct ScriptArgs {
     #[command(flatten)]
     flags: Flags,
 }
 
-/// Why nothing is begun.
+/// Why no command is started.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The help was asked for.
+    /// The help was requested.
     Help,
     /// Invalid arguments.
     Usage(String),
-    /// A value that is not allowed.
+    /// A value is out of range.
     Refused(String),
-    /// The driver's library is missing.
+    /// The NVML library is missing.
     NoDriver(String),
 }
 
-/// Understands the words behind the program's name.
-pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Flags, Stop> {
-    let words: Vec<OsString> = std::iter::once(OsString::from(NAME)).chain(words).collect();
-    Called::try_parse_from(&words).map(|called| called.flags).map_err(|error| stop(&error, &words))
+/// Parses the arguments after the program's name.
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, Stop> {
+    let args: Vec<OsString> = std::iter::once(OsString::from(NAME)).chain(args).collect();
+    ScriptArgs::try_parse_from(&args).map(|args| args.flags).map_err(|error| stop(&error, &args))
 }
 
-/// The first paragraph of the help.
+/// Returns the usage, which is the first paragraph of the help.
 pub(super) fn usage() -> &'static str {
     HELP.split_inclusive("\n\n").next().map_or(HELP, |usage| usage.trim_end())
 }
 
-/// As Python's argparse tells it.
-fn stop(error: &clap::Error, words: &[OsString]) -> Stop {
-    let told = |kind| match error.get(kind) {
+/// Converts an error of clap into the message of Python's argparse.
+fn stop(error: &clap::Error, args: &[OsString]) -> Stop {
+    let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         _ => String::new(),
     };
-    let (argument, value) = (argument(&told(ContextKind::InvalidArg)), told(ContextKind::InvalidValue));
+    let (argument, value) = (argument(&context(ContextKind::InvalidArg)), context(ContextKind::InvalidValue));
     Stop::Usage(match error.kind() {
         ErrorKind::DisplayHelp => return Stop::Help,
         ErrorKind::InvalidValue if value.is_empty() => format!("argument {argument}: expected one argument"),
@@ -156,33 +156,33 @@ fn stop(error: &clap::Error, words: &[OsString]) -> Stop {
             let kind = if SECONDS.iter().any(|name| argument.ends_with(name)) { "float" } else { "int" };
             format!("argument {argument}: invalid {kind} value: '{value}'")
         }
-        ErrorKind::UnknownArgument => unknown(&told(ContextKind::InvalidArg), words),
+        ErrorKind::UnknownArgument => unknown(&context(ContextKind::InvalidArg), args),
         _ => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
     })
 }
 
-/// A flag that is none, or the beginning of several; of those that are hidden none is named.
-fn unknown(name: &str, words: &[OsString]) -> String {
-    let value =
-        |word: &&str| word.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
-    let written = words.iter().filter_map(|word| word.to_str()).find(value).unwrap_or(name);
-    let command = Called::command();
-    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
-    let longs = shown.filter_map(|argument| Some(format!("--{}", argument.get_long()?)));
-    let meant: Vec<String> = longs.filter(|long| name.len() > 2 && long.starts_with(name)).collect();
-    match meant.as_slice() {
-        [] => format!("unrecognized arguments: {written}"),
-        several => format!("ambiguous option: {written} could match {}", several.join(", ")),
+/// Returns the message for an unknown or ambiguous flag; hidden flags are not listed.
+fn unknown(name: &str, args: &[OsString]) -> String {
+    let matches =
+        |arg: &&str| arg.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    let given = args.iter().filter_map(|arg| arg.to_str()).find(matches).unwrap_or(name);
+    let command = ScriptArgs::command();
+    let visible = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let longs = visible.filter_map(|argument| Some(format!("--{}", argument.get_long()?)));
+    let candidates: Vec<String> = longs.filter(|long| name.len() > 2 && long.starts_with(name)).collect();
+    match candidates.as_slice() {
+        [] => format!("unrecognized arguments: {given}"),
+        several => format!("ambiguous option: {given} could match {}", several.join(", ")),
     }
 }
 
-/// Flags that take seconds, which may have a fraction.
+/// Flags that take a number of seconds with an optional fraction.
 const SECONDS: [&str; 4] = ["--sample-freq", "--grace", "--deadline", "--look-back"];
 
-/// `-t/--threshhold-percentage`, of clap's `--threshhold-percentage <THRESHHOLD_PERCENTAGE>`.
-fn argument(told: &str) -> String {
-    let long = told.split(' ').next().unwrap_or_default();
-    let command = Called::command();
+/// Converts clap's `--threshhold-percentage <THRESHHOLD_PERCENTAGE>` to argparse's `-t/--threshhold-percentage`.
+fn argument(name: &str) -> String {
+    let long = name.split(' ').next().unwrap_or_default();
+    let command = ScriptArgs::command();
     let named = command.get_arguments().find(|argument| argument.get_long() == long.strip_prefix("--"));
     match named.and_then(clap::Arg::get_short) {
         Some(short) => format!("-{short}/{long}"),
@@ -190,11 +190,11 @@ fn argument(told: &str) -> String {
     }
 }
 
-/// Seconds, also with a fraction, in milliseconds; 0 for what is not above it, which is told apart later.
+/// Parses seconds with an optional fraction into milliseconds. Negative values become 0, which is refused later.
 fn millis(text: &str) -> Result<u64, String> {
-    let seconds: f64 = text.trim().parse().map_err(|_| "a number of seconds is needed".to_owned())?;
+    let seconds: f64 = text.trim().parse().map_err(|_| "expected a number of seconds".to_owned())?;
     if seconds.is_nan() || seconds.is_infinite() {
-        return Err("a number of seconds is needed".to_owned());
+        return Err("expected a number of seconds".to_owned());
     }
     let span = Duration::try_from_secs_f64(seconds.max(0.0)).map_err(|error| error.to_string())?;
     u64::try_from(span.as_millis()).map_err(|error| error.to_string())
@@ -204,12 +204,12 @@ fn millis(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    fn parsed(words: &str) -> Result<Flags, Stop> {
-        parse(words.split_ascii_whitespace().map(OsString::from))
+    fn parsed(args: &str) -> Result<Flags, Stop> {
+        parse(args.split_ascii_whitespace().map(OsString::from))
     }
 
     #[test]
-    fn words_are_understood_as_argparse_does() {
+    fn arguments_are_parsed_as_by_argparse() {
         // Words, then -t, -s in milliseconds, -n, -d, and the command.
         let cases = [
             ("grep foo", (1, 5_000, 60, 12), "grep foo"),
@@ -220,19 +220,19 @@ mod tests {
             ("-t 5 -- a -- b", (5, 5_000, 60, 12), "a -- b"),
             ("-s -1 -t 0", (0, 0, 60, 12), ""),
         ];
-        for (words, (threshold, every, samples, delay), command) in cases {
-            let flags = parsed(words).unwrap();
+        for (args, (threshold, interval, samples, delay), command) in cases {
+            let flags = parsed(args).unwrap();
             let numbers =
                 (flags.threshhold_percentage, flags.sample_freq, flags.num_samples, flags.delay_samples);
-            assert_eq!(numbers, (threshold, every, samples, delay), "{words}");
-            let told: Vec<_> = flags.command.iter().map(|word| word.to_string_lossy()).collect();
-            assert_eq!(told.join(" "), command, "{words}");
+            assert_eq!(numbers, (threshold, interval, samples, delay), "{args}");
+            let parsed_command: Vec<_> = flags.command.iter().map(|arg| arg.to_string_lossy()).collect();
+            assert_eq!(parsed_command.join(" "), command, "{args}");
         }
         assert!(parsed("-x a").unwrap().debug && !parsed("a -x").unwrap().debug);
     }
 
     #[test]
-    fn nonsense_is_told_in_argparses_words() {
+    fn invalid_arguments_have_argparse_messages() {
         let cases = [
             ("-t x a", "argument -t/--threshhold-percentage: invalid int value: 'x'"),
             ("-t 1.5 a", "argument -t/--threshhold-percentage: invalid int value: '1.5'"),
@@ -251,17 +251,17 @@ mod tests {
             ("--de 3 a", "ambiguous option: --de could match --delay-samples, --debug"),
             ("--count some a", "argument --count: invalid choice: 'some' (choose from 'used', 'all')"),
         ];
-        for (words, expected) in cases {
-            assert_eq!(parsed(words).unwrap_err(), Stop::Usage(expected.to_owned()), "{words}");
+        for (args, expected) in cases {
+            assert_eq!(parsed(args).unwrap_err(), Stop::Usage(expected.to_owned()), "{args}");
         }
-        for words in ["-h", "--help", "-x --hel"] {
-            assert_eq!(parsed(words).unwrap_err(), Stop::Help, "{words}");
+        for args in ["-h", "--help", "-x --hel"] {
+            assert_eq!(parsed(args).unwrap_err(), Stop::Help, "{args}");
         }
     }
 
     #[test]
-    fn the_help_names_every_flag() {
-        for argument in Called::command().get_arguments().filter(|argument| !argument.is_hide_set()) {
+    fn help_names_every_flag() {
+        for argument in ScriptArgs::command().get_arguments().filter(|argument| !argument.is_hide_set()) {
             if let Some(long) = argument.get_long() {
                 assert!(HELP.contains(&format!("--{long}")), "{long}");
             }

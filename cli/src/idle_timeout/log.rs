@@ -1,12 +1,12 @@
-//! The log, as Python's `logging` writes it: lines of `gpu_idle_timeout` are the original's word for word, and what it had
-//! nothing to say about is told by the name of `bailiff`.
+//! The log in the format of Python's `logging`. Lines of the logger `gpu_idle_timeout` have the texts of the original;
+//! additional lines have the logger name `bailiff`.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use super::NAME;
 
-/// How much a line matters.
+/// The log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Debug,
@@ -21,12 +21,12 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// A line of the original's.
+    /// Logs a line of the original.
     pub(super) fn line(&self, level: Level, text: impl Display) {
         self.write(level, NAME, &text);
     }
 
-    /// A line of ours.
+    /// Logs a line that the original does not have.
     pub(super) fn remark(&self, level: Level, text: impl Display) {
         self.write(level, "bailiff", &text);
     }
@@ -42,12 +42,12 @@ impl Log {
             Level::Error => "ERROR",
         };
         let now = jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S,%3f").to_string();
-        // A reader that has gone is no reason to leave a command unwatched.
+        // A write error is ignored, so that it does not end the monitoring of the command.
         let _ = writeln!(std::io::stderr(), "{now}: {level}: {name}: {text}");
     }
 }
 
-/// Names as Python writes a list of them.
+/// Formats names as Python prints a list of strings.
 pub(super) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| format!("'{name}'")).collect();
     format!("[{}]", names.join(", "))

@@ -1,13 +1,13 @@
-//! `bailiff idle-timeout`, and the program where it is called `gpu_idle_timeout`: a command is ended when it leaves its
-//! GPUs idle, with the flags, log and exit codes of `gpu_idle_timeout.py`.
+//! `bailiff idle-timeout`, also started under the name `gpu_idle_timeout`: stops a command whose GPUs stay idle, with
+//! the flags, log and exit codes of `gpu_idle_timeout.py`.
 
+pub(crate) mod detector;
 mod end;
 mod flags;
 mod log;
 mod session;
 mod settings;
 pub(crate) mod visible;
-pub(crate) mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -17,52 +17,52 @@ use std::process::ExitCode;
 
 use flags::Stop;
 pub(crate) use flags::{EXAMPLES, Flags, HELP};
-use session::{Ended, Failure};
+use session::{Failure, SessionEnd};
 use settings::Settings;
 
 use crate::command::signals;
 use crate::exit;
-use crate::say::say;
+use crate::output::print_message;
 
-/// What it is called in its own words.
+/// The program name in usage and messages.
 const NAME: &str = "gpu_idle_timeout";
 
-/// Whether a program that is called by this name is the original's stand-in.
+/// Whether the program was started under the original's name.
 pub(crate) fn is_called(name: &OsStr) -> bool {
     let name = Path::new(name).file_name().and_then(OsStr::to_str).unwrap_or_default();
     name.strip_suffix(".py").unwrap_or(name) == NAME
 }
 
-/// Under which name it runs, which says whose exit codes and messages scripts expect.
+/// The name under which the program runs, which selects exit codes and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// `gpu_idle_timeout`: those of the original script.
+    /// `gpu_idle_timeout`: exit codes and messages of the original script.
     Script,
-    /// `bailiff idle-timeout`: one line for an error, and a code for each kind.
+    /// `bailiff idle-timeout`: one-line errors with an exit code per kind.
     Command,
 }
 
-/// Does what the words behind the name say.
-pub(crate) fn main(name: Name, words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    flags::parse(words).map_or_else(|stop| tell(name, stop), |flags| run(name, flags))
+/// Parses the arguments and runs the command.
+pub(crate) fn main(name: Name, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    flags::parse(args).map_or_else(|stop| report(name, stop), |flags| run(name, flags))
 }
 
-/// Does what the flags say.
+/// Runs the command.
 pub(crate) fn run(name: Name, flags: Flags) -> ExitCode {
     let settings = match Settings::try_from(flags) {
         Ok(settings) => settings,
-        Err(stop) => return tell(name, stop),
+        Err(stop) => return report(name, stop),
     };
     match session::run(&settings) {
-        Ok(Ended::Code(code)) => code.into(),
-        Ok(Ended::Signal(number)) => {
-            signals::die_of(number);
+        Ok(SessionEnd::Code(code)) => code.into(),
+        Ok(SessionEnd::Signal(number)) => {
+            signals::terminate_by(number);
             u8::try_from(128 + number).unwrap_or(1).into()
         }
-        Err(Failure::Stop(stop)) => tell(name, stop),
-        Err(Failure::Start(failure)) if name == Name::Command => failure.tell(),
+        Err(Failure::Stop(stop)) => report(name, stop),
+        Err(Failure::Start(failure)) if name == Name::Command => failure.report(),
         Err(Failure::Start(failure)) => fail(failure),
-        Err(Failure::Words(words)) => fail(words),
+        Err(Failure::Message(message)) => fail(message),
     }
 }
 
@@ -71,18 +71,18 @@ fn fail(why: impl Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Says why nothing is begun: as the original does, or in one line.
-fn tell(name: Name, stop: Stop) -> ExitCode {
-    // A reader that has gone (`--help | head`) is no reason to fail otherwise.
+/// Reports why no command is started: with the original's messages, or in one line.
+fn report(name: Name, stop: Stop) -> ExitCode {
+    // Write errors such as a closed pipe (`--help | head`) do not change the exit code.
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match (name, stop) {
         (_, Stop::Help) => {
             let _ = write!(out, "{HELP}");
             ExitCode::SUCCESS
         }
-        (Name::Command, Stop::NoDriver(why)) => exit::Failure::unavailable(why).tell(),
+        (Name::Command, Stop::NoDriver(why)) => exit::Failure::unavailable(why).report(),
         (Name::Command, Stop::Usage(why) | Stop::Refused(why)) => {
-            say(format_args!("{}; bailiff idle-timeout --help tells more", why.trim_end_matches('.')));
+            print_message(format_args!("{}; see bailiff idle-timeout --help", why.trim_end_matches('.')));
             ExitCode::from(2)
         }
         (Name::Script, Stop::Usage(why)) => {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_known_by_the_originals_name() {
+    fn original_name_is_recognized() {
         for (name, called) in [
             ("gpu_idle_timeout", true),
             ("/opt/bin/gpu_idle_timeout.py", true),

@@ -1,4 +1,4 @@
-//! One command, from its start to its end: everything that can happen, one after the other.
+//! The event loop of one command, from its start to its end.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -11,69 +11,71 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
 use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
 
+use super::detector::{Basis, Counted, DetectorInput, IdleDetector};
 use super::flags::Stop;
 use super::log::{Level, Log, list};
 use super::settings::{Settings, seconds};
-use super::watch::{Basis, Counted, Look, Watch};
-use crate::command::signals::{Signals, Told};
+use crate::command::signals::{ReceivedSignal, Signals};
 use crate::command::start::start;
 use crate::command::{Event, pace};
 use crate::exit;
-use crate::tree::Family;
+use crate::process_tree::ProcessTree;
 
-/// How it ended.
+/// How the session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum SessionEnd {
     /// With this exit code.
     Code(u8),
-    /// By a signal that we were sent, too.
+    /// By a signal that this process also received.
     Signal(i32),
 }
 
-/// Why it could not go on.
+/// Why the session failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// What was asked for cannot be had.
+    /// The request is invalid or impossible.
     Stop(Stop),
     /// The command cannot be started.
     Start(exit::Failure),
-    /// In words.
-    Words(String),
+    /// Another error.
+    Message(String),
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Words(plain(&error))
+        Self::Message(plain(&error))
     }
 }
 
-/// A command under watch.
+/// A running command and its idle detector.
 pub(super) struct Session<'a> {
     pub(super) settings: &'a Settings,
     pub(super) log: Log,
     pub(super) child: Pid,
-    pub(super) family: Family,
+    pub(super) process_tree: ProcessTree,
     pub(super) status: Option<ExitStatus>,
     before: Option<Snapshot>,
-    watch: Watch,
+    detector: IdleDetector,
     delay: u64,
-    looks: u32,
-    told: Vec<i32>,
-    said: Said,
+    /// Driver samples in the current sample of the original's interval.
+    partial_samples: u32,
+    /// The signals that this process received.
+    received: Vec<i32>,
+    last_logged: LastLogged,
 }
 
-/// What was said last, so that it is said once.
+/// The last logged states, so that each is logged once.
 #[derive(Default)]
-struct Said {
+struct LastLogged {
     counted: Option<(Basis, Vec<String>)>,
     fault: Option<Fault>,
 }
 
-/// Runs a command and watches it.
-pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
-    let mut family = Family::look();
+/// Runs a command and stops it when its GPUs stay idle.
+pub(super) fn run(settings: &Settings) -> Result<SessionEnd, Failure> {
+    let mut process_tree = ProcessTree::detect();
     let launcher = Launcher::start(&settings.sampler)?;
-    let signals = Signals::keep()?;
+    let signals = Signals::block()?;
     let mut supervisor = Supervisor::new(launcher, settings.sampler.clone());
     let first = supervisor.sample(1).map(|sample| Snapshot::between(None, sample));
     let fault = first.as_ref().and_then(fault);
@@ -82,35 +84,35 @@ pub(super) fn run(settings: &Settings) -> Result<Ended, Failure> {
         let library = library.unwrap_or_else(|| "libnvidia-ml.so.1".to_owned());
         return Err(Failure::Stop(Stop::NoDriver(format!("Unable to locate '{library}'"))));
     }
-    family.set_apart()?;
-    if let Some(number) = signals.waiting()? {
-        return Ok(Ended::Signal(number));
+    process_tree.exclude_existing()?;
+    if let Some(number) = signals.pending()? {
+        return Ok(SessionEnd::Signal(number));
     }
     let child = start(&settings.command, std::env::vars_os(), signals.mask()).map_err(|error| {
-        let program = settings.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+        let program = settings.command.first().map(|arg| arg.to_string_lossy()).unwrap_or_default();
         Failure::Start(exit::Failure::start(&program, &error))
     })?;
-    family.begin(child);
+    process_tree.set_command(child);
     let mut session = Session {
         settings,
         log: Log { debug: settings.debug },
         child,
-        family,
+        process_tree,
         status: None,
         before: first,
-        watch: Watch::new(settings.rule),
+        detector: IdleDetector::new(settings.rule),
         delay: u64::try_from(settings.delay).unwrap_or_default(),
-        looks: 0,
-        told: Vec::new(),
-        said: Said::default(),
+        partial_samples: 0,
+        received: Vec::new(),
+        last_logged: LastLogged::default(),
     };
-    session.begin();
-    let (tell, events) = channel();
-    signals.listen(tell.clone())?;
-    let pace = pace::start(supervisor, (2, settings.sampler.interval), tell)?;
-    let ended = session.live(&events);
+    session.log_start();
+    let (sender, events) = channel();
+    signals.listen(sender.clone())?;
+    let pace = pace::start(supervisor, (2, settings.sampler.interval), sender)?;
+    let end = session.run(&events);
     drop(pace);
-    Ok(ended)
+    Ok(end)
 }
 
 fn fault(snapshot: &Snapshot) -> Option<Fault> {
@@ -118,50 +120,50 @@ fn fault(snapshot: &Snapshot) -> Option<Fault> {
 }
 
 impl Session<'_> {
-    fn begin(&mut self) {
-        let Settings { rule, every, samples, delay, .. } = self.settings;
+    fn log_start(&mut self) {
+        let Settings { rule, sample_interval, samples, delay, .. } = self.settings;
         self.log.line(
             Level::Info,
             format!(
                 "Starting GPU idle watcher: threshhold_percentage={}%, sample_freq={}, num_samples={samples}, \
                  delay_samples={delay}, window_size={}",
                 rule.threshold,
-                seconds(*every, 1),
-                seconds(*every, (*samples).into())
+                seconds(*sample_interval, 1),
+                seconds(*sample_interval, (*samples).into())
             ),
         );
-        self.tell_fault(self.before.as_ref().and_then(fault));
+        self.log_fault(self.before.as_ref().and_then(fault));
     }
 
-    fn live(&mut self, events: &Receiver<Event>) -> Ended {
+    fn run(&mut self, events: &Receiver<Event>) -> SessionEnd {
         loop {
             match events.recv() {
                 Ok(Event::ChildEnded | Event::Waited) => {}
-                Ok(Event::Told(told)) => self.pass_on(told),
-                Ok(Event::Looked(Some(sample))) => {
-                    // Who has ended by itself is not ended by us.
+                Ok(Event::Signal(signal)) => self.forward(signal),
+                Ok(Event::Sampled(Some(sample))) => {
+                    // A command that has exited by itself is not stopped.
                     self.reap();
-                    if self.status.is_none() && self.see(*sample) {
+                    if self.status.is_none() && self.is_idle_after(*sample) {
                         self.end(events);
-                        return Ended::Code(1);
+                        return SessionEnd::Code(1);
                     }
                 }
-                Ok(Event::Looked(None)) => {
+                Ok(Event::Sampled(None)) => {
                     self.log
                         .remark(Level::Warning, "the watch has ended, and the command goes on without it");
                 }
 
-                // The thread of signals ends with us.
-                Err(_) => return Ended::Code(1),
+                // Unreachable while the signal thread runs.
+                Err(_) => return SessionEnd::Code(1),
             }
             self.reap();
             if let Some(status) = self.status {
-                return self.ended(status);
+                return self.result(status);
             }
         }
     }
 
-    /// Notes who has ended.
+    /// Reaps exited children and records the command's status.
     pub(super) fn reap(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == self.child {
@@ -170,132 +172,132 @@ impl Session<'_> {
         }
     }
 
-    /// As Python gives a command's code on, unless it took a signal of ours to heart.
-    fn ended(&self, status: ExitStatus) -> Ended {
+    /// Returns the exit code as Python does, or the signal if this process received the same one.
+    fn result(&self, status: ExitStatus) -> SessionEnd {
         match status.signal() {
-            Some(number) if self.told.contains(&number) => Ended::Signal(number),
-            Some(number) => Ended::Code(u8::try_from(256 - number).unwrap_or(1)),
-            None => Ended::Code(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+            Some(number) if self.received.contains(&number) => SessionEnd::Signal(number),
+            Some(number) => SessionEnd::Code(u8::try_from(256 - number).unwrap_or(1)),
+            None => SessionEnd::Code(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
         }
     }
 
-    /// Passes a signal on, unless the terminal has sent it to the command, too.
-    pub(super) fn pass_on(&mut self, told: Told) {
-        self.told.push(told.number);
-        if self.status.is_some() || (told.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp())) {
+    /// Forwards a signal, unless the terminal has also sent it to the command.
+    pub(super) fn forward(&mut self, signal: ReceivedSignal) {
+        self.received.push(signal.number);
+        if self.status.is_some() || (signal.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp())) {
             return;
         }
-        if let Some(signal) = Signal::from_named_raw(told.number) {
-            // Until it has been waited for, its pid is nobody else's.
+        if let Some(signal) = Signal::from_named_raw(signal.number) {
+            // A pid is not reused before its process was waited for.
             let _ = kill_process(self.child, signal);
         }
     }
 
-    /// Takes a look; true where the command is to be ended.
-    fn see(&mut self, sample: Sample) -> bool {
-        // A look without those is one that was missed.
-        let Ok(below) = self.family.below() else { return false };
+    /// Evaluates a sample; returns true if the command is to be stopped.
+    fn is_idle_after(&mut self, sample: Sample) -> bool {
+        // Without the process tree the sample counts as missed.
+        let Ok(descendants) = self.process_tree.descendants() else { return false };
         let now = Snapshot::between(self.before.as_ref(), sample);
-        self.tell_fault(fault(&now));
-        self.looks = (self.looks + 1) % self.settings.looks;
+        self.log_fault(fault(&now));
+        self.partial_samples = (self.partial_samples + 1) % self.settings.samples_per_interval;
         let idle = if self.delay > 1 {
-            self.wait();
+            self.count_delay();
             false
         } else {
-            self.judge(&now, below)
+            self.evaluate(&now, descendants)
         };
         self.before = Some(now);
         idle
     }
 
-    fn wait(&mut self) {
-        if self.looks == 0 {
+    fn count_delay(&mut self) {
+        if self.partial_samples == 0 {
             self.delay -= 1;
-            let left = seconds(self.settings.every, self.delay);
+            let left = seconds(self.settings.sample_interval, self.delay);
             self.log.line(Level::Info, format!("waiting for delay samples. {left} seconds left"));
         }
     }
 
-    fn judge(&mut self, now: &Snapshot, below: Vec<(usize, Stat)>) -> bool {
-        let tree = below.into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
-        let look = Look {
+    fn evaluate(&mut self, now: &Snapshot, descendants: Vec<(usize, Stat)>) -> bool {
+        let tree = descendants.into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
+        let input = DetectorInput {
             before: self.before.as_ref(),
             now,
             tree: &tree,
             visible: &self.settings.visible,
-            missed: Look::missed(self.before.as_ref(), now, self.settings.sampler.interval),
-            ends_sample: self.looks == 0,
+            missed: DetectorInput::missed(self.before.as_ref(), now, self.settings.sampler.interval),
+            ends_sample: self.partial_samples == 0,
         };
-        let seen = self.watch.see(&look);
-        if self.looks != 0 {
+        let result = self.detector.observe(&input);
+        if self.partial_samples != 0 {
             return false;
         }
-        let Some(counted) = seen.counted else {
+        let Some(counted) = result.counted else {
             self.log.remark(Level::Debug, "usage unknown: the driver does not tell who uses which GPU");
             return false;
         };
-        self.tell_counted(&counted);
+        self.log_counted(&counted);
         if counted.gpus.is_empty() {
             self.log.remark(Level::Debug, "usage unknown: no GPU counts");
         }
         let threshold = self.settings.rule.threshold;
-        for figure in &counted.gpus {
-            match figure.shown(threshold) {
+        for usage in &counted.gpus {
+            match usage.decisive_percent(threshold) {
                 Some(percent) => {
-                    self.log.line(Level::Debug, format!("{} usage {percent}%", figure.gpu));
+                    self.log.line(Level::Debug, format!("{} usage {percent}%", usage.gpu));
                 }
                 None => {
-                    self.log.remark(Level::Debug, format!("{} usage unknown: {}", figure.gpu, figure.why));
+                    self.log.remark(Level::Debug, format!("{} usage unknown: {}", usage.gpu, usage.why));
                 }
             }
         }
-        if seen.idle {
+        if result.idle {
             self.log.line(Level::Error, self.verdict(&counted));
         }
-        seen.idle
+        result.idle
     }
 
     fn verdict(&self, counted: &Counted) -> String {
-        let Settings { rule, every, samples, signal, .. } = self.settings;
+        let Settings { rule, sample_interval, samples, signal, .. } = self.settings;
         format!(
             "usage for all GPUs: {} was below threshhold {}% for last {} seconds.{}",
-            list(counted.gpus.iter().map(|figure| figure.gpu.as_str())),
+            list(counted.gpus.iter().map(|usage| usage.gpu.as_str())),
             rule.threshold,
-            seconds(*every, (*samples).into()),
+            seconds(*sample_interval, (*samples).into()),
             if signal.is_none() { " Killing process." } else { "" }
         )
     }
 
-    fn tell_counted(&mut self, counted: &Counted) {
-        let names: Vec<String> = counted.gpus.iter().map(|figure| figure.gpu.clone()).collect();
-        let told = list(names.iter().map(String::as_str));
+    fn log_counted(&mut self, counted: &Counted) {
+        let names: Vec<String> = counted.gpus.iter().map(|usage| usage.gpu.clone()).collect();
+        let listed = list(names.iter().map(String::as_str));
         let text = match counted.basis {
-            Basis::Used => format!("the command has a context on these GPUs, which count: {told}"),
+            Basis::Used => format!("the command has a context on these GPUs, which count: {listed}"),
             Basis::Visible => {
-                format!("the command has a context on no GPU, so all visible ones count: {told}")
+                format!("the command has a context on no GPU, so all visible ones count: {listed}")
             }
             Basis::Unattributed => format!(
-                "in this PID namespace nobody can tell which GPUs the command uses, so all visible ones count: {told}"
+                "in this PID namespace nobody can tell which GPUs the command uses, so all visible ones count: {listed}"
             ),
-            Basis::All => format!("all GPUs count: {told}"),
+            Basis::All => format!("all GPUs count: {listed}"),
         };
-        let told = Some((counted.basis, names));
-        if self.said.counted != told {
+        let current = Some((counted.basis, names));
+        if self.last_logged.counted != current {
             let level = if counted.gpus.is_empty() { Level::Warning } else { Level::Info };
             self.log.remark(level, text);
-            self.said.counted = told;
+            self.last_logged.counted = current;
         }
     }
 
-    fn tell_fault(&mut self, fault: Option<Fault>) {
+    fn log_fault(&mut self, fault: Option<Fault>) {
         match fault {
-            _ if fault == self.said.fault => return,
+            _ if fault == self.last_logged.fault => return,
             Some(fault) => self.log.remark(
                 Level::Warning,
                 format!("the driver does not answer ({}); nobody is ended for that", fault.name()),
             ),
             None => self.log.remark(Level::Info, "the driver answers again"),
         }
-        self.said.fault = fault;
+        self.last_logged.fault = fault;
     }
 }

@@ -1,6 +1,6 @@
-//! The settings that flags give, and which values are invalid.
+//! The validated settings of a session.
 
-#![expect(clippy::disallowed_methods, reason = "reads which GPUs the command can see")]
+#![expect(clippy::disallowed_methods, reason = "reads environment variables")]
 
 use std::ffi::OsString;
 use std::str::FromStr;
@@ -8,40 +8,40 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::detector::IdleRule;
 use super::flags::{Flags, Kill, Stop};
 use super::visible::Visible;
-use super::watch::Rule;
 
-/// The driver keeps its samples for a while only: it is asked so often at least, as the exporter does.
-const LONGEST_PACE: Duration = Duration::from_secs(5);
+/// The maximum interval of driver samples: the driver keeps its own samples only for a limited time.
+const MAX_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A command and how it is watched.
+/// A command and its idle detection.
 pub(super) struct Settings {
-    pub(super) rule: Rule,
+    pub(super) rule: IdleRule,
     pub(super) visible: Visible,
-    /// Between two samples.
-    pub(super) every: Duration,
-    /// In how many samples it has to be idle.
+    /// The interval of `--sample-freq`.
+    pub(super) sample_interval: Duration,
+    /// The number of samples in which it must be idle.
     pub(super) samples: u32,
-    /// How many looks make a sample.
-    pub(super) looks: u32,
-    /// Samples before the first that counts, itself included; below 1 is as 1.
+    /// The number of driver samples per interval.
+    pub(super) samples_per_interval: u32,
+    /// The number of the first sample that counts; values below 1 mean 1.
     pub(super) delay: i64,
-    /// None kills at once.
+    /// `None` sends SIGKILL immediately.
     pub(super) signal: Option<Signal>,
     pub(super) signal_children: bool,
     pub(super) kill: Kill,
     pub(super) grace: Duration,
     pub(super) debug: bool,
     pub(super) sampler: bailiff_sampler::Settings,
-    /// A program and its arguments.
+    /// The program and its arguments.
     pub(super) command: Vec<OsString>,
 }
 
 impl TryFrom<Flags> for Settings {
     type Error = Stop;
 
-    /// The first fault in the original's order and words.
+    /// Fails with the first error in the original's order and text.
     fn try_from(flags: Flags) -> Result<Self, Stop> {
         let refused = |why: &str| Stop::Refused(why.to_owned());
         let positive = |number: i64, why| u32::try_from(number).ok().filter(|number| *number > 0).ok_or(why);
@@ -55,23 +55,24 @@ impl TryFrom<Flags> for Settings {
             return Err(refused("SAMPLE_FREQ must be greater than 0."));
         }
         let samples = positive(flags.num_samples, "NUM_SAMPLES must be greater than 0.").map_err(refused)?;
-        let every = Duration::from_millis(flags.sample_freq);
-        let looks = u32::try_from(every.as_nanos().div_ceil(LONGEST_PACE.as_nanos())).unwrap_or(u32::MAX);
+        let sample_interval = Duration::from_millis(flags.sample_freq);
+        let samples_per_interval =
+            u32::try_from(sample_interval.as_nanos().div_ceil(MAX_INTERVAL.as_nanos())).unwrap_or(u32::MAX);
         let variable = |name| std::env::var(name).ok();
         Ok(Self {
-            rule: Rule {
+            rule: IdleRule {
                 threshold,
-                looks: samples.saturating_mul(looks),
-                max_gap: flags.max_gap.saturating_mul(looks),
+                samples: samples.saturating_mul(samples_per_interval),
+                max_gap: flags.max_gap.saturating_mul(samples_per_interval),
                 count: flags.count,
             },
             visible: Visible::parse(
                 variable("CUDA_VISIBLE_DEVICES").as_deref(),
                 variable("CUDA_DEVICE_ORDER").as_deref(),
             ),
-            every,
+            sample_interval,
             samples,
-            looks,
+            samples_per_interval,
             delay: flags.delay_samples,
             signal: signal(&flags.signal_name)?,
             signal_children: flags.signal_children,
@@ -80,7 +81,7 @@ impl TryFrom<Flags> for Settings {
             debug: flags.debug,
             sampler: bailiff_sampler::Settings {
                 nvml_library: flags.nvml_library,
-                interval: every / looks,
+                interval: sample_interval / samples_per_interval,
                 deadline: Duration::from_millis(flags.deadline),
                 lookback: Duration::from_millis(flags.lookback),
                 ..bailiff_sampler::Settings::default()
@@ -99,7 +100,7 @@ fn signal(name: &str) -> Result<Option<Signal>, Stop> {
     signal.map(Some).ok_or_else(|| Stop::Refused(format!("unknown SIGNAL '{name}'.")))
 }
 
-/// A span in seconds, as Python writes a number: `6`, `0.6`.
+/// Formats a multiple of a duration in seconds as Python prints a number: `6`, `0.6`.
 pub(super) fn seconds(span: Duration, times: u64) -> String {
     let millis = span.as_millis() * u128::from(times);
     let text = format!("{}.{:03}", millis / 1000, millis % 1000);
@@ -111,8 +112,8 @@ mod tests {
     use super::*;
     use crate::idle_timeout::flags::parse;
 
-    fn refused(words: &str) -> Option<String> {
-        let flags = parse(words.split_ascii_whitespace().map(OsString::from)).unwrap();
+    fn refused(args: &str) -> Option<String> {
+        let flags = parse(args.split_ascii_whitespace().map(OsString::from)).unwrap();
         match Settings::try_from(flags) {
             Err(Stop::Refused(why)) => Some(why),
             _ => None,
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fault_is_told() {
+    fn first_invalid_setting_is_reported() {
         let cases = [
             ("-t 0", Some("You must append the program and arguments you would like to execute.")),
             ("-t 0 -s 0 a", Some("THRESHHOLD_PERCENTAGE must be greater than 0.")),
@@ -133,13 +134,13 @@ mod tests {
             ("--signal-name SIGKILL a", None),
             ("--signal-name none -d -5 a", None),
         ];
-        for (words, expected) in cases {
-            assert_eq!(refused(words).as_deref(), expected, "{words}");
+        for (args, expected) in cases {
+            assert_eq!(refused(args).as_deref(), expected, "{args}");
         }
     }
 
     #[test]
-    fn seconds_are_written_as_python_does() {
+    fn seconds_are_formatted_as_by_python() {
         for (millis, times, expected) in [
             (6000, 1, "6"),
             (6000, 5, "30"),

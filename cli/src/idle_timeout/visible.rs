@@ -1,42 +1,42 @@
-//! Which GPUs a command can see: `CUDA_VISIBLE_DEVICES`, understood as the CUDA programming guide says. What cannot be
-//! understood for sure hides nothing.
+//! The GPUs that a command sees: `CUDA_VISIBLE_DEVICES` as described in the CUDA programming guide. Ambiguous values
+//! hide no GPU.
 
 use bailiff_snapshot::About;
 
-/// The GPUs that can be seen.
+/// The visible GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Visible {
-    /// All that the driver has.
+    /// All GPUs of the driver.
     All,
-    /// These; perhaps none.
-    Only(Vec<Name>),
+    /// These GPUs; may be empty.
+    Only(Vec<GpuName>),
 }
 
-/// What a GPU is called.
+/// A GPU's name in the variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Name {
-    /// The begin of a UUID, of a GPU or a MIG instance.
+pub(crate) enum GpuName {
+    /// A UUID prefix of a GPU or MIG instance.
     Uuid(String),
-    /// The driver's number.
-    Number(u32),
+    /// The driver's index.
+    Index(u32),
 }
 
 impl Visible {
-    /// Understands the two variables.
+    /// Parses `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`.
     pub(crate) fn parse(devices: Option<&str>, order: Option<&str>) -> Self {
         let Some(devices) = devices else { return Self::All };
         let mut names = Vec::new();
-        // What follows a word that names nothing is not seen either.
-        for word in devices.split(',').map(str::trim) {
-            if word.starts_with("GPU-") || (word.starts_with("MIG-") && !word.contains('/')) {
-                names.push(Name::Uuid(word.to_owned()));
-            } else if let Ok(number) = word.parse() {
-                // By default CUDA counts the fastest first, and only the driver knows which those are.
+        // CUDA ignores everything after the first invalid entry.
+        for entry in devices.split(',').map(str::trim) {
+            if entry.starts_with("GPU-") || (entry.starts_with("MIG-") && !entry.contains('/')) {
+                names.push(GpuName::Uuid(entry.to_owned()));
+            } else if let Ok(number) = entry.parse() {
+                // By default CUDA numbers the fastest GPUs first, an order that only the driver knows.
                 if order != Some("PCI_BUS_ID") {
                     return Self::All;
                 }
-                names.push(Name::Number(number));
-            } else if word.starts_with("MIG-") {
+                names.push(GpuName::Index(number));
+            } else if entry.starts_with("MIG-") {
                 return Self::All;
             } else {
                 break;
@@ -45,13 +45,13 @@ impl Visible {
         Self::Only(names)
     }
 
-    /// Whether this GPU or instance is among them.
+    /// Whether this GPU or MIG instance is visible.
     pub(crate) fn sees(&self, about: &About) -> bool {
         match self {
             Self::All => about.mig.is_none(),
             Self::Only(names) => names.iter().any(|name| match name {
-                Name::Uuid(begin) => about.id.as_ref().is_some_and(|id| id.0.starts_with(begin)),
-                Name::Number(number) => about.index == number.to_string(),
+                GpuName::Uuid(prefix) => about.id.as_ref().is_some_and(|id| id.0.starts_with(prefix)),
+                GpuName::Index(number) => about.index == number.to_string(),
             }),
         }
     }
@@ -63,7 +63,7 @@ mod tests {
     use bailiff_snapshot::{GpuId, MigIds};
 
     #[test]
-    fn only_what_is_sure_hides_a_gpu() {
+    fn ambiguous_visible_devices_hide_no_gpu() {
         let gpu = |index: u32, id: &str| About { id: Some(GpuId(id.into())), ..About::unnamed(index) };
         let instance = About {
             index: "1:0".into(),
@@ -88,8 +88,8 @@ mod tests {
         ];
         for (devices, order, expected) in cases {
             let visible = Visible::parse(devices, order);
-            let seen: Vec<bool> = all.iter().map(|about| visible.sees(about)).collect();
-            assert_eq!(seen, expected, "{devices:?} {order:?}");
+            let visible_gpus: Vec<bool> = all.iter().map(|about| visible.sees(about)).collect();
+            assert_eq!(visible_gpus, expected, "{devices:?} {order:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes and times as a report writes them.
+//! The formats of sizes and times in reports.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use bailiff_exposition::human::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// What stands where nothing was observed.
+/// The placeholder of an unknown value.
 pub(crate) const UNKNOWN: &str = "-";
 
-/// How bytes are written.
+/// The units of sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Units {
-    /// In powers of 1024: `79.6GiB`.
+    /// Powers of 1024: `79.6GiB`.
     #[default]
     Binary,
-    /// In powers of 1000, as `cuda_info.sh` writes them: `2.1G`, `447.8M`.
+    /// Powers of 1000, as in `cuda_info.sh`: `2.1G`, `447.8M`.
     Decimal,
 }
 
 impl Units {
-    /// Bytes with one digit after the point.
+    /// Formats bytes with one decimal digit.
     pub(crate) fn size(self, bytes: u64) -> String {
         if self == Self::Binary {
             return format!("{:#}", Bytes(bytes.into()));
@@ -35,37 +35,37 @@ impl Units {
         }
     }
 
-    /// The same of what may be below nothing.
+    /// Formats bytes that may be negative.
     pub(crate) fn signed(self, bytes: i64) -> String {
         let sign = if bytes < 0 { "-" } else { "" };
         format!("{sign}{}", self.size(bytes.unsigned_abs()))
     }
 
-    /// The same as a change: `+64.4GiB`.
+    /// Formats a change in bytes: `+64.4GiB`.
     pub(crate) fn change(self, bytes: i64) -> String {
         let sign = if bytes > 0 { "+" } else { "" };
         format!("{sign}{}", self.signed(bytes))
     }
 }
 
-/// From one to the other.
+/// Returns the difference in bytes, clamped to the range of `i64`.
 pub(crate) fn difference(was: u64, is: u64) -> i64 {
     let bytes = i128::from(is) - i128::from(was);
     i64::try_from(bytes).unwrap_or(if bytes < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// What stands for a value.
+/// Formats a value, or returns the placeholder.
 pub(crate) fn or_unknown<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), text)
 }
 
-/// As `ctime(3)` writes it, in local time.
+/// Formats a time as `ctime(3)`, in the given time zone.
 pub(crate) fn ctime(wall_ms: u64, zone: &TimeZone) -> String {
     let stamp = i64::try_from(wall_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     or_unknown(stamp, |stamp| stamp.to_zoned(zone.clone()).strftime("%a %b %e %H:%M:%S %Y").to_string())
 }
 
-/// A time in its two largest units, such as `3m20s`.
+/// Formats a duration in its two largest units, such as `3m20s`.
 pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_the_original() {
+    fn decimal_sizes_match_the_original() {
         let units = Units::Decimal;
         let cases = [
             (0, "0"),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_ctime() {
+    fn times_match_ctime() {
         let of = |ms| ctime(ms, &TimeZone::UTC);
         assert_eq!(of(1_417_440_326_000), "Mon Dec  1 13:25:26 2014");
         assert_eq!(of(1_416_833_837_999), "Mon Nov 24 12:57:17 2014");

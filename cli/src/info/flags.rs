@@ -1,4 +1,4 @@
-//! The command line of `info`, as it is written.
+//! The flags of `bailiff info`.
 
 use std::time::Duration;
 
@@ -7,62 +7,65 @@ use clap::{Args, Parser};
 use super::figures::Units;
 use crate::flags::{Exporter, Machine, Pool};
 
-/// Longer names are no names.
-const LONGEST_TAG: usize = 64;
+/// The maximum length of a tag.
+const MAX_TAG_LENGTH: usize = 64;
 
-/// Show each GPU and each process that holds its memory
-///
-/// One line for each GPU and one for each holder; --full prints the long report. A value that was not observed is shown as ?
-/// (in the long report as -) and never as 0. bailiff-exporter is asked if it runs, because it knows for how long each holder
-/// has been idle; otherwise the driver and /proc are read twice, a second apart.
+/// The flags of `info`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct Info {
-    /// Names this report, and keeps it under that name for --since.
+    /// Save the report under this name for --since.
     #[arg(long, value_name = "TAG", value_parser = tag)]
     pub(crate) tag: Option<String>,
-    /// Compares with the report that was kept under this name.
+    /// Compare with the report saved under this name.
     #[arg(long, value_name = "TAG", value_parser = tag, conflicts_with = "watch")]
     pub(crate) since: Option<String>,
-    /// These GPUs alone, by number or UUID, such as 0,1.
+    /// Show only these GPUs, by index or UUID, such as 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) gpu: Vec<String>,
-    /// Print the long report: where the memory of each GPU is, each holder, and what each user holds.
+    /// Print the long report.
+    ///
+    /// It adds the breakdown of each GPU's memory and the memory of each user.
     #[arg(long)]
     pub(crate) full: bool,
-    /// Print the long report and the processes that have the device file of each GPU open, listed by the driver or not.
+    /// Print the long report and the processes with an open device file.
+    ///
+    /// It includes processes that the driver does not list.
     #[arg(long)]
     pub(crate) who: bool,
-    /// Show at most N holders of each GPU, those with the most memory, and the sum of the rest [default: 10, or as many as
-    /// fit on the terminal].
+    /// Maximum number of processes per GPU, those with the most memory.
+    ///
+    /// The rest is shown as a sum. Default: 10, or fewer if that makes the report fit the terminal.
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
-    /// Print JSON, one object for each report.
+    /// Print one JSON object per report.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print each new sample until Ctrl-C; on a terminal it is redrawn in place.
+    /// Repeat the report until Ctrl-C; on a terminal, redraw in place.
     #[arg(long)]
     pub(crate) watch: bool,
-    /// How sizes are written.
+    /// The units of sizes.
     #[arg(skip)]
     pub(crate) units: Units,
     #[command(flatten)]
-    pub(crate) look: Look,
+    pub(crate) source: SourceFlags,
 }
 
-/// Where to look.
+/// The source of the data.
 #[derive(Debug, Args)]
-pub(crate) struct Look {
+pub(crate) struct SourceFlags {
     #[command(flatten)]
     pub(crate) exporter: Exporter,
-    /// Looks itself, though an exporter runs.
+    /// Sample the driver directly, even if the exporter runs.
     #[arg(long)]
     pub(crate) alone: bool,
-    /// The time between two looks of its own.
+    /// Interval between two direct samples.
     #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "1s")]
     pub(crate) interval: Duration,
-    /// How long the driver may take to open; seconds, without persistence mode.
+    /// Timeout of opening the driver.
+    ///
+    /// Without persistence mode, opening takes seconds.
     #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "30s")]
     pub(crate) deadline: Duration,
     #[command(flatten)]
@@ -71,33 +74,40 @@ pub(crate) struct Look {
     pub(crate) pool: Pool,
 }
 
-/// The command line under the names of the script whose report this is.
+/// Show each GPU with its memory, utilization and processes
+///
+/// The data comes from bailiff-exporter if it runs; otherwise the driver and /proc are sampled twice, one second apart.
 #[derive(Debug, Parser)]
 #[command(name = "cuda_info.sh", version)]
-pub(crate) struct Called {
+pub(crate) struct ScriptArgs {
     #[command(flatten)]
     pub(crate) info: Info,
-    /// Changes nothing, as in the script.
+    /// Accepted and ignored, as in the script.
     #[arg(short = 'v', long = "verbose", hide = true)]
     _verbose: bool,
 }
 
-/// A name that is a file's as well.
+/// Parses a tag, which is also a file name.
 fn tag(text: &str) -> Result<String, String> {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
-    if text.is_empty() || text.len() > LONGEST_TAG || text.starts_with('.') || !text.chars().all(plain) {
-        return Err("a tag is at most 64 letters, digits, dots, dashes and underscores".to_owned());
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+    if text.is_empty()
+        || text.len() > MAX_TAG_LENGTH
+        || text.starts_with('.')
+        || !text.chars().all(is_allowed)
+    {
+        return Err("a tag has at most 64 letters, digits, dots, dashes and underscores, and no leading dot"
+            .to_owned());
     }
     Ok(text.to_owned())
 }
 
 const EXAMPLES: &str = "Examples:
-  bailiff info                               who holds my memory?
-  bailiff info --full                        the long report, with what each user holds
-  bailiff info --gpu 3 --who                 and who has GPU 3 open without being listed
-  bailiff info --tag before                  keeps the report under that name
-  bailiff info --since before                what has changed: who came, ended, grew; what came back
-  bailiff info --watch                       until Ctrl-C
+  bailiff info                               show GPUs and their processes
+    bailiff info --full                        print the long report, with the memory of each user
+    bailiff info --gpu 3 --who                 include unlisted processes with GPU 3 open
+    bailiff info --tag before                  save the report under that name
+    bailiff info --since before                show the changes since that report
+    bailiff info --watch                       repeat until Ctrl-C
   bailiff info --json | jq '.gpus[].holders[]?'
 
 Exit codes: 0 done, 1 failed, 64 invalid flags, 69 no GPU can be read.";
@@ -107,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_a_file_name_and_no_path() {
+    fn tag_must_be_a_plain_file_name() {
         for good in ["before", "run-7", "a.b_c", "7"] {
             assert_eq!(tag(good).as_deref(), Ok(good));
         }

@@ -1,16 +1,16 @@
-//! `bailiff info`: each GPU, its memory, and who holds it.
+//! `bailiff info`: shows each GPU with its memory and processes.
 
+mod collect;
 mod compact;
-mod compared;
+mod diff;
+mod diff_text;
 pub(crate) mod figures;
 pub(crate) mod flags;
-mod kept;
-mod leased;
-mod look;
+mod lease_state;
 mod pool;
 mod report;
 mod rows;
-mod since;
+mod saved;
 mod text;
 
 use std::ffi::OsStr;
@@ -28,115 +28,115 @@ use rustix::process::geteuid;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::say::print;
+use crate::output::print_stdout;
 use crate::screen;
+use collect::{Collected, SnapshotSource};
+pub(crate) use collect::{age, is_stale};
 use figures::Units;
-use flags::{Called, Info};
-use look::{Seen, SnapshotSource};
-pub(crate) use look::{age, is_stale};
-use report::{DEFAULT_TAG, Report};
+use flags::{Info, ScriptArgs};
+use report::{DEFAULT_TAG, InfoReport};
 use text::Style;
 
-/// Looking through the open files of all processes takes no longer.
-const DEVICE_PROCESSES_PATIENCE: Duration = Duration::from_secs(10);
-/// Holders of a GPU that are shown one by one.
-const MOST: usize = 10;
-/// Empties a terminal, before the first report is drawn.
+/// The timeout of the open-device-file scan.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The default of `--top`.
+const MAX_HOLDERS: usize = 10;
+/// Clears the terminal.
 const CLEAR: &str = "\u{1b}[2J";
-/// To the top left.
+/// Moves the cursor to the top left.
 const HOME: &str = "\u{1b}[H";
 /// Erases the rest of a line.
 const END_OF_LINE: &str = "\u{1b}[K";
-/// Erases all that is below.
+/// Erases everything below the cursor.
 const BELOW: &str = "\u{1b}[J";
 
-/// Whether a program of this name is the script whose report this is.
+/// Whether the program was started under the name `cuda_info.sh`.
 pub(crate) fn is_called(name: &OsStr) -> bool {
     let name = Path::new(name).file_name();
-    ["cuda_info.sh", "cuda_info.py", "cuda_info"].iter().any(|ours| name == Some(OsStr::new(ours)))
+    ["cuda_info.sh", "cuda_info.py", "cuda_info"].iter().any(|known| name == Some(OsStr::new(known)))
 }
 
-/// The program under one of those names.
+/// Runs the program under the name `cuda_info.sh`.
 pub(crate) fn main() -> ExitCode {
-    match Called::try_parse() {
-        Ok(Called { info: flags, .. }) => {
+    match ScriptArgs::try_parse() {
+        Ok(ScriptArgs { info: flags, .. }) => {
             let flags = Info { full: true, units: Units::Decimal, ..flags };
-            info(&flags).unwrap_or_else(Failure::tell)
+            info(&flags).unwrap_or_else(Failure::report)
         }
         Err(error) => report_outcome("cuda_info.sh", Err(Stop::from(error))).into(),
     }
 }
 
-/// Looks and shows, once or again and again.
+/// Prints the report, once or repeatedly.
 pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
-    let mut before = flags.since.as_deref().map(kept::read).transpose()?;
+    let mut before = flags.since.as_deref().map(saved::read).transpose()?;
     if let Some(before) = &mut before {
-        before.leave(&flags.gpu);
+        before.filter(&flags.gpu);
     }
-    let mut source = SnapshotSource::open(&flags.look)?;
+    let mut source = SnapshotSource::open(&flags.source)?;
     if flags.watch && !flags.json && io::stdout().is_terminal() {
-        print(CLEAR)?;
+        print_stdout(CLEAR)?;
     }
     loop {
-        let seen = source.next()?;
-        let report = report(flags, &seen)?;
-        let read = print(&shown(flags, before.as_ref(), &report)?)?;
+        let collected = source.next()?;
+        let report = report(flags, &collected)?;
+        let pipe_is_open = print_stdout(&render(flags, before.as_ref(), &report)?)?;
         if flags.tag.is_some() {
-            kept::keep(&report)?;
+            saved::save(&report)?;
         }
-        if !read {
+        if !pipe_is_open {
             return Ok(ExitCode::SUCCESS);
         }
         if !flags.watch {
-            return match report.blind() {
+            return match report.total_failure() {
                 None => Ok(ExitCode::SUCCESS),
                 Some(fault) => Err(Failure::unavailable(format!(
-                    "no GPU can be read: {}; `bailiff doctor` tells the way out",
-                    text::fault_words(fault)
+                    "no GPU can be read: {}; see `bailiff doctor`",
+                    text::fault_text(fault)
                 ))),
             };
         }
     }
 }
 
-fn report(flags: &Info, seen: &Seen) -> Result<Report, Failure> {
-    let mut report = Report::of(seen, flags.tag.as_deref().unwrap_or(DEFAULT_TAG));
+fn report(flags: &Info, collected: &Collected) -> Result<InfoReport, Failure> {
+    let mut report = InfoReport::new(collected, flags.tag.as_deref().unwrap_or(DEFAULT_TAG));
     if flags.who {
-        match device_processes(flags, &seen.snapshot) {
-            Some((found, age)) => report.add_device_processes(&found, age, &seen.snapshot),
+        match device_processes(flags, &collected.snapshot) {
+            Some((found, age)) => report.add_device_processes(&found, age, &collected.snapshot),
             None => report.device_processes_failed = true,
         }
     }
-    report.keep(&flags.gpu).map_err(Failure::usage)?;
+    report.select(&flags.gpu).map_err(Failure::usage)?;
     Ok(report)
 }
 
-/// Who has device files open, and how long ago: as the exporter has seen it, unless we may look into more processes than it;
-/// else as we see it.
+/// Returns the processes with an open device file, and the age of that data. It comes from the exporter, unless this
+/// process runs as root and the exporter could not read all processes.
 fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DeviceProcesses, Duration)> {
-    let theirs = snapshot
+    let scanned = snapshot
         .device_processes
         .as_ref()
         .filter(|device_processes| device_processes.unreadable == 0 || !geteuid().is_root());
-    let Some(theirs) = theirs else {
-        let ours = bailiff_sampler::device_processes(&flags.look.machine.procfs, DEVICE_PROCESSES_PATIENCE)?;
-        return Some((ours, Duration::ZERO));
+    let Some(scanned) = scanned else {
+        let own_scan = bailiff_sampler::device_processes(&flags.source.machine.procfs, SCAN_TIMEOUT)?;
+        return Some((own_scan, Duration::ZERO));
     };
-    let at = Moment { boot: Duration::from_millis(theirs.boot_ms), ..Moment::default() };
+    let at = Moment { boot: Duration::from_millis(scanned.boot_ms), ..Moment::default() };
     let device_processes =
-        DeviceProcesses { at, processes: theirs.processes.clone(), unreadable: theirs.unreadable };
-    Some((device_processes, look::since_boot().saturating_sub(at.boot)))
+        DeviceProcesses { at, processes: scanned.processes.clone(), unreadable: scanned.unreadable };
+    Some((device_processes, collect::since_boot().saturating_sub(at.boot)))
 }
 
-/// The report, or how it differs from an earlier one.
-fn shown(flags: &Info, before: Option<&Report>, report: &Report) -> Result<String, Failure> {
+/// Renders the report, or its differences to an earlier one.
+fn render(flags: &Info, before: Option<&InfoReport>, report: &InfoReport) -> Result<String, Failure> {
     if flags.json {
         let json = match before {
             None => serde_json::to_string(report),
             Some(before) => serde_json::to_string(&json!({
                 "since": before,
                 "now": report,
-                "changes": since::compare(before, report),
+                "changes": diff::compare(before, report),
             })),
         };
         return Ok(json.map_err(io::Error::from)? + "\n");
@@ -144,23 +144,23 @@ fn shown(flags: &Info, before: Option<&Report>, report: &Report) -> Result<Strin
     let style = Style {
         colors: Colors::of_stdout(),
         width: screen::width(),
-        most: flags.top.unwrap_or(MOST),
+        max_holders: flags.top.unwrap_or(MAX_HOLDERS),
         zone: TimeZone::system(),
         units: flags.units,
     };
     let lines = match before {
-        // A prompt, or the end of the last line, needs a row as well.
+        // One row is left for the prompt.
         None if !flags.full && !flags.who => {
             let rows = screen::rows().filter(|_| flags.top.is_none());
-            compact::text(report, &style, rows.map(|rows| rows.saturating_sub(1)))
+            compact::render(report, &style, rows.map(|rows| rows.saturating_sub(1)))
         }
-        None => text::text(report, &style),
-        Some(before) => compared::text(before, report, &style),
+        None => text::render(report, &style),
+        Some(before) => diff_text::render(before, report, &style),
     };
     Ok(page(lines, flags))
 }
 
-/// Under --watch a terminal shows the newest alone, as much of it as there is room for.
+/// Lays out the output; with --watch on a terminal, it is cut to the screen and redrawn in place.
 fn page(mut lines: Vec<String>, flags: &Info) -> String {
     if !flags.watch {
         return lines.join("\n") + "\n";
@@ -168,11 +168,11 @@ fn page(mut lines: Vec<String>, flags: &Info) -> String {
     let Some(rows) = screen::rows().filter(|_| io::stdout().is_terminal()) else {
         return lines.join("\n") + "\n\n";
     };
-    let room = rows.saturating_sub(1);
-    if lines.len() > room {
-        let hidden = lines.len() - room.saturating_sub(1);
-        lines.truncate(room.saturating_sub(1));
-        lines.push(format!("… and {hidden} lines more; --gpu shows some GPUs alone"));
+    let max_lines = rows.saturating_sub(1);
+    if lines.len() > max_lines {
+        let hidden = lines.len() - max_lines.saturating_sub(1);
+        lines.truncate(max_lines.saturating_sub(1));
+        lines.push(format!("… and {hidden} more lines; select GPUs with --gpu"));
     }
     format!("{HOME}{}{END_OF_LINE}\n{BELOW}", lines.join(&format!("{END_OF_LINE}\n")))
 }

@@ -1,52 +1,51 @@
-//! The pool of leases beside a look of our own, or of an exporter that was not told of it.
+//! Reads the lease pool, for direct samples and for an exporter that does not read it.
 
-#![expect(clippy::disallowed_methods, reason = "a pool is asked at some time since boot")]
+#![expect(clippy::disallowed_methods, reason = "reads the time since boot")]
 
 use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lease::report::Node;
 use bailiff_lease::{LeaseError, Leases, Local, Pool};
-use bailiff_snapshot::{Leases as Told, PidNamespace};
+use bailiff_snapshot::{Leases as LeaseSample, PidNamespace};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::flags::{self, Place};
+use crate::flags::{self, Backend};
 
-/// A report does not wait longer for Redis.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of Redis.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A pool that may be asked again and again.
-pub(super) struct Asked {
+/// Reads a pool repeatedly.
+pub(super) struct PoolReader {
     pool: Option<Box<dyn Leases>>,
     node: Node,
-    /// Why it does not tell, unless there simply is none.
+    /// Why the last read failed; `None` if there is no pool.
     pub(super) error: Option<String>,
 }
 
-impl Asked {
-    /// The pool that the flags and the environment name.
+impl PoolReader {
+    /// Opens the pool selected by flags and environment.
     pub(super) fn open(flags: &flags::Pool, procfs: &Path) -> Self {
-        let opened: Result<Box<dyn Leases>, LeaseError> = match flags.place() {
-            Place::Redis(address) => {
-                Pool::open(address, &flags.prefix, PATIENCE).map(|pool| Box::new(pool) as Box<dyn Leases>)
-            }
-            Place::LocalHost(directory) => Ok(Box::new(Local::at(directory))),
+        let opened: Result<Box<dyn Leases>, LeaseError> = match flags.backend() {
+            Backend::Redis(address) => Pool::open(address, &flags.prefix, REDIS_TIMEOUT)
+                .map(|pool| Box::new(pool) as Box<dyn Leases>),
+            Backend::LocalHost(directory) => Ok(Box::new(Local::at(directory))),
         };
-        let mut asked = Self { pool: None, node: Node::read(procfs, PidNamespace::Unknown), error: None };
+        let mut reader = Self { pool: None, node: Node::read(procfs, PidNamespace::Unknown), error: None };
         match opened {
-            Ok(pool) => asked.pool = Some(pool),
-            Err(error) => asked.error = Some(error.to_string()),
+            Ok(pool) => reader.pool = Some(pool),
+            Err(error) => reader.error = Some(error.to_string()),
         }
-        asked
+        reader
     }
 
-    /// What it tells now.
-    pub(super) fn tell(&mut self) -> Option<Told> {
+    /// Reads the current leases.
+    pub(super) fn read(&mut self) -> Option<LeaseSample> {
         let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
         match self.pool.as_mut()?.audit() {
             Ok(audit) => {
                 self.error = None;
-                Some(audit.leases(&self.node, now)).filter(|told| !told.gpus.is_empty())
+                Some(audit.leases(&self.node, now)).filter(|leases| !leases.gpus.is_empty())
             }
             Err(LeaseError::Absent(_)) => None,
             Err(error) => {

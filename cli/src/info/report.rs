@@ -1,5 +1,4 @@
-//! A report: what `--json` prints, what is kept under a tag, and what the text is made from. What was not observed is
-//! left out of it.
+//! The report: the data of `--json`, of saved reports and of the text. Unknown values are omitted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,54 +8,54 @@ use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
 use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Stuck, Why, wire};
 use serde::{Deserialize, Serialize};
 
-use super::leased::{Leased, Pool};
-use super::look::{By, Seen};
+use super::collect::{Collected, SeenBy};
+use super::lease_state::{LeaseInfo, PoolView};
 
-/// The version of the form.
+/// The version of the JSON format.
 pub(crate) const VERSION: u32 = 1;
-/// The name of a report that was given none.
+/// The tag of a report without `--tag`.
 pub(crate) const DEFAULT_TAG: &str = "default";
 
-/// All of it.
+/// A report of all GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct InfoReport {
     pub(crate) version: u32,
     pub(crate) tag: String,
-    /// When it was seen, milliseconds since the Unix epoch.
+    /// The time of the sample, in milliseconds since the Unix epoch.
     pub(crate) wall_ms: u64,
-    pub(crate) seen_by: By,
-    /// How old it was when it was told.
+    pub(crate) seen_by: SeenBy,
+    /// The age of the sample when the report was made.
     pub(crate) age_ms: u64,
-    /// The time between two looks.
+    /// The sampling interval.
     pub(crate) interval_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
     pub(crate) pid_namespace: String,
     pub(crate) sources: BTreeMap<String, wire::Source>,
-    /// What is wrong with the driver, where that was told in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) words: Option<String>,
-    /// What is wrong with the pool of leases.
+    /// The driver's error message.
+    #[serde(default, rename = "words", skip_serializing_if = "Option::is_none")]
+    pub(crate) driver_message: Option<String>,
+    /// The error of the lease pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Who waits for GPUs of the pool; none where there is no pool.
+    /// The waiting lease requests; `None` without a pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<Vec<Ticket>>,
-    pub(crate) gpus: Vec<Gpu>,
-    /// Processes whose open files we may not see; none where nobody looked.
+    pub(crate) gpus: Vec<GpuReport>,
+    /// The number of processes whose open files could not be read; `None` without a scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreadable: Option<u64>,
-    /// How old that is.
+    /// The age of the scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) device_processes_age_ms: Option<u64>,
-    /// It was asked for, and could not be looked for.
+    /// The scan was requested and failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) device_processes_failed: bool,
 }
 
 /// A GPU or MIG instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Gpu {
+pub(crate) struct GpuReport {
     pub(crate) index: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uuid: Option<String>,
@@ -66,32 +65,33 @@ pub(crate) struct Gpu {
     pub(crate) name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) compute_capability: Option<(i32, i32)>,
-    /// Why nothing is known of it.
+    /// Why it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fault: Option<String>,
     pub(crate) mig: bool,
-    /// How many MIG instances it has, in which its processes are listed.
+    /// The number of its MIG instances, which list its processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) instances: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<Memory>,
-    /// Percent.
+    /// Utilization in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) utilization: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) compute_mode: Option<String>,
-    /// Where it is in the pool of leases; none where it is of none.
+    /// Its lease state; `None` if it is not in a pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) lease: Option<Leased>,
-    /// Who holds it, those who hold the most first; none where the driver gave no list.
+    pub(crate) lease: Option<LeaseInfo>,
+    /// Its holders, by descending memory; `None` if the driver did not list them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<Holder>>,
-    /// Who has its device file open; none where nobody looked.
+    /// The processes with an open device file; `None` without a scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) device_processes: Option<Vec<DeviceProcess>>,
 }
 
-/// Where the memory is: `total = free + reserved + computing + graphics + dead_pids + other_namespaces + unaccounted`.
+/// The breakdown of memory: `total = free + reserved + computing + graphics + dead_pids + other_namespaces +
+/// unaccounted`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
@@ -99,22 +99,22 @@ pub(crate) struct Memory {
     pub(crate) free: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reserved: Option<u64>,
-    /// Held by processes that compute; some of them draw as well.
+    /// Held by compute processes, including those that also do graphics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) computing: Option<u64>,
-    /// Held by processes that only draw: screens, compositors, browsers.
+    /// Held by graphics-only processes: display servers, compositors, browsers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) graphics: Option<u64>,
-    /// Held by pids that the driver lists and that do not exist.
+    /// Held by pids that the driver lists but that do not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dead_pids: Option<u64>,
-    /// Held by processes of PID namespaces that cannot be seen.
+    /// Held by processes of other PID namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) other_namespaces: Option<u64>,
-    /// Held by nobody who is known.
+    /// Not attributed to any known process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unaccounted: Option<i64>,
-    /// What those held who ended, and did not come back; none where that cannot be told.
+    /// Not released after its holders exited; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreleased: Option<u64>,
 }
@@ -123,29 +123,29 @@ pub(crate) struct Memory {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pub(crate) pid: u32,
-    /// With the pid and the boot, who it is; none where `/proc` does not show it.
+    /// The start time, which identifies the process together with pid and boot; `None` if `/proc` does not show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) start_ticks: Option<u64>,
     /// `C`, `G`, `M+C`, `C+G`.
     pub(crate) kinds: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<u64>,
-    /// Percent of the busiest engine, between the last two looks.
+    /// Utilization of the busiest engine in percent, between the last two samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) utilization: Option<u32>,
-    /// Why that is not known.
+    /// Why the utilization is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unknown: Option<Why>,
-    /// How long it was seen idle since it was seen busy; time that nobody saw adds nothing.
+    /// The observed idle time since the process was last busy, in milliseconds; unobserved time does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle_ms: Option<u64>,
     pub(crate) state: String,
-    /// Its parent.
+    /// The parent process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ppid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) orphaned: Option<bool>,
-    /// How it is stuck, by the name of the kind.
+    /// The kind of stuck process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stuck: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,64 +169,65 @@ pub(crate) struct Holder {
     pub(crate) unit: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) workload: Option<String>,
-    /// It has the GPU by a lease; none where that cannot be told.
+    /// Whether it has a lease of the GPU; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leased: Option<bool>,
 }
 
-/// What is known beside the GPUs.
-struct Node<'a> {
+/// The data of a snapshot apart from GPUs.
+struct HostView<'a> {
     processes: BTreeMap<u32, &'a wire::Process>,
-    pool: Pool<'a>,
+    pool: PoolView<'a>,
 }
 
-impl Report {
-    /// Makes one of what was seen.
-    pub(crate) fn of(seen: &Seen, tag: &str) -> Self {
-        let snapshot = &seen.snapshot;
-        let node = Node {
+impl InfoReport {
+    /// Creates a report from a snapshot.
+    pub(crate) fn new(collected: &Collected, tag: &str) -> Self {
+        let snapshot = &collected.snapshot;
+        let host = HostView {
             processes: snapshot.processes.iter().map(|process| (process.pid, process)).collect(),
-            pool: Pool::of(snapshot),
+            pool: PoolView::of(snapshot),
         };
         Self {
             version: VERSION,
             tag: tag.to_owned(),
             wall_ms: snapshot.wall_ms,
-            seen_by: seen.by,
-            age_ms: u64::try_from(seen.age.as_millis()).unwrap_or(u64::MAX),
+            seen_by: collected.by,
+            age_ms: u64::try_from(collected.age.as_millis()).unwrap_or(u64::MAX),
             interval_ms: snapshot.interval_ms,
             boot_id: snapshot.boot_id.clone(),
             pid_namespace: snapshot.pid_namespace.clone(),
             sources: snapshot.sources.clone(),
-            words: seen.words.clone(),
-            error: seen.error.clone(),
-            queue: node.pool.queue(),
-            gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, &node)).collect(),
+            driver_message: collected.driver_message.clone(),
+            error: collected.error.clone(),
+            queue: host.pool.queue(),
+            gpus: snapshot.gpus.iter().map(|gpu| GpuReport::of(gpu, &host)).collect(),
             unreadable: None,
             device_processes_age_ms: None,
             device_processes_failed: false,
         }
     }
 
-    /// Keeps these GPUs alone; tells a name that is none's. The instances of a GPU go with it.
-    pub(crate) fn keep(&mut self, names: &[String]) -> Result<(), String> {
+    /// Keeps only the named GPUs with their MIG instances; fails for an unknown name.
+    pub(crate) fn select(&mut self, names: &[String]) -> Result<(), String> {
         if names.is_empty() {
             return Ok(());
         }
-        let missing = names.iter().find(|name| !self.gpus.iter().any(|gpu| gpu.is_called(name)));
+        let missing = names.iter().find(|name| !self.gpus.iter().any(|gpu| gpu.has_name(name)));
         if let Some(name) = missing {
-            return Err(format!("--gpu: {name:?} is no GPU of this machine, by number or UUID"));
+            return Err(format!("--gpu: this machine has no GPU with index or UUID {name:?}"));
         }
-        self.leave(names);
+        self.filter(names);
         Ok(())
     }
 
-    /// Keeps those of these GPUs that it has; no name is all.
-    pub(crate) fn leave(&mut self, names: &[String]) {
-        self.gpus.retain(|gpu| names.is_empty() || names.iter().any(|name| gpu.is_called(name)));
+    /// Keeps the named GPUs that exist; all if there are no names.
+    pub(crate) fn filter(&mut self, names: &[String]) {
+        self.gpus.retain(|gpu| names.is_empty() || names.iter().any(|name| gpu.has_name(name)));
     }
 
-    /// Adds who has device files open, as it was so long ago; the minor numbers are the snapshot's.
+    /// Adds the processes with an open device file, from a scan of this age; the device minors are those of the
+    /// snapshot.
     pub(crate) fn add_device_processes(
         &mut self,
         device_processes: &DeviceProcesses,
@@ -236,7 +237,8 @@ impl Report {
         self.unreadable = Some(device_processes.unreadable);
         self.device_processes_age_ms = Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         for gpu in &mut self.gpus {
-            let minor = snapshot.gpus.iter().find(|seen| seen.index == gpu.index).and_then(|seen| seen.minor);
+            let minor =
+                snapshot.gpus.iter().find(|found| found.index == gpu.index).and_then(|found| found.minor);
             gpu.device_processes = minor.map(|minor| {
                 device_processes
                     .processes
@@ -248,28 +250,28 @@ impl Report {
         }
     }
 
-    /// A source that did not answer, and why.
+    /// Returns the sources that failed, with the reason.
     pub(crate) fn down(&self) -> impl Iterator<Item = (&str, &str)> {
         self.sources.iter().filter_map(|(name, source)| Some((name.as_str(), source.fault.as_deref()?)))
     }
 
-    /// Why no GPU could be read, where none was.
-    pub(crate) fn blind(&self) -> Option<&str> {
+    /// Returns why no GPU could be read, if none could.
+    pub(crate) fn total_failure(&self) -> Option<&str> {
         let nvml = self.sources.get("nvml")?;
         let any = self.gpus.iter().any(|gpu| gpu.fault.is_none());
         nvml.fault.as_deref().filter(|_| !any)
     }
 }
 
-impl Gpu {
-    fn of(gpu: &wire::Gpu, node: &Node<'_>) -> Self {
-        let one = |holder: &wire::Holder| {
-            let process = node.processes.get(&holder.pid).copied();
+impl GpuReport {
+    fn of(gpu: &wire::Gpu, host: &HostView<'_>) -> Self {
+        let as_holder = |holder: &wire::Holder| {
+            let process = host.processes.get(&holder.pid).copied();
             let stuck = gpu.stuck.get(&holder.pid).cloned();
-            Holder { leased: node.pool.has(process, gpu), stuck, ..Holder::of(holder, process) }
+            Holder { leased: host.pool.has_lease(process, gpu), stuck, ..Holder::of(holder, process) }
         };
         let holders = gpu.listed.map(|_| {
-            let mut holders: Vec<Holder> = gpu.holders.iter().map(one).collect();
+            let mut holders: Vec<Holder> = gpu.holders.iter().map(as_holder).collect();
             holders.sort_by_key(|holder| (std::cmp::Reverse(holder.memory), holder.pid));
             holders
         });
@@ -285,23 +287,24 @@ impl Gpu {
             memory: gpu.memory.as_ref().map(|memory| Memory::of(memory, holders.as_deref())),
             utilization: gpu.utilization,
             compute_mode: gpu.compute_mode.clone(),
-            lease: node.pool.gpu(gpu),
+            lease: host.pool.gpu(gpu),
             holders,
             device_processes: None,
         }
     }
 
-    fn is_called(&self, name: &str) -> bool {
-        let whole = self.index.split(':').next() == Some(name);
-        whole || self.index == name || [&self.uuid, &self.parent_uuid].contains(&&Some(name.to_owned()))
+    fn has_name(&self, name: &str) -> bool {
+        let is_parent = self.index.split(':').next() == Some(name);
+        is_parent || self.index == name || [&self.uuid, &self.parent_uuid].contains(&&Some(name.to_owned()))
     }
 }
 
 impl Memory {
     fn of(memory: &wire::Memory, holders: Option<&[Holder]>) -> Self {
-        let sum = |draws: bool| {
-            let alive =
-                holders?.iter().filter(|holder| holder.state != "gone" && (holder.kinds == "G") == draws);
+        let sum = |graphics_only: bool| {
+            let alive = holders?
+                .iter()
+                .filter(|holder| holder.state != "gone" && (holder.kinds == "G") == graphics_only);
             alive.map(|holder| holder.memory).sum::<Option<u64>>()
         };
         Self {
@@ -323,7 +326,7 @@ impl Holder {
     fn of(holder: &wire::Holder, process: Option<&wire::Process>) -> Self {
         let facts = process.and_then(|process| process.facts.as_ref());
         let place = facts.map(|facts| &facts.place);
-        // Without an observation there is no idle time; one that was made earlier stands.
+        // An idle time needs an observation, now or earlier.
         let observed = holder.utilization.is_some() || holder.idle_ms > 0;
         Self {
             pid: holder.pid,
@@ -351,17 +354,17 @@ impl Holder {
         }
     }
 
-    /// Its owner: the name where it is known.
+    /// Returns the user name of its owner, or the UID.
     pub(crate) fn owner(&self) -> Option<String> {
         self.user.clone().or_else(|| self.uid.map(|uid| uid.to_string()))
     }
 
-    /// How it is stuck; none where it is not, or that cannot be told.
+    /// Returns how the process is stuck; `None` if it is not, or if that is unknown.
     pub(crate) fn stuck(&self) -> Option<Stuck> {
         Stuck::of_name(self.stuck.as_deref()?)
     }
 
-    /// It was seen not to use the GPU between the last two looks.
+    /// Whether the process was observed idle between the last two samples.
     pub(crate) fn is_idle(&self) -> bool {
         self.utilization.is_some_and(|percent| percent <= IDLE_AT_MOST_PERCENT)
     }

@@ -1,57 +1,57 @@
-//! The tables of a report: who holds a GPU, who has it open, and what each user holds.
+//! The tables of the long report: holders, processes with an open device file, and memory per user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::figures::{UNKNOWN, Units, or_unknown, span};
-use super::report::{Gpu, Holder};
+use super::report::{GpuReport, Holder};
 use super::text::Style;
 use crate::table::{Cell, Column, Table, Tone};
 
 const HOLDERS: [(&str, Column); 10] = [
     ("PID", Column::Right),
-    ("USER", Column::Gives),
+    ("USER", Column::Shrink),
     ("KIND", Column::Left),
     ("MEMORY", Column::Right),
     ("USE", Column::Right),
     ("IDLE", Column::Right),
     ("STATE", Column::Left),
     ("LEASE", Column::Left),
-    ("NAME", Column::Gives),
-    ("WHERE", Column::Gives),
+    ("NAME", Column::Shrink),
+    ("WHERE", Column::Shrink),
 ];
 const DEVICE_PROCESSES: [(&str, Column); 4] =
-    [("PID", Column::Right), ("USER", Column::Gives), ("NAME", Column::Gives), ("HOLDS", Column::Left)];
+    [("PID", Column::Right), ("USER", Column::Shrink), ("NAME", Column::Shrink), ("HOLDS", Column::Left)];
 const USERS: [(&str, Column); 5] = [
-    ("USER", Column::Gives),
+    ("USER", Column::Shrink),
     ("GPUS", Column::Right),
     ("PROCESSES", Column::Right),
     ("MEMORY", Column::Right),
-    ("OF IT IDLE", Column::Right),
+    ("IDLE MEMORY", Column::Right),
 ];
 
-/// Letters of a container's id that tell it apart.
+/// The length of a short container id.
 const SHORT_ID: usize = 12;
 
-/// Who holds a GPU.
-pub(super) fn holders(gpu: &Gpu, style: &Style) -> Vec<String> {
+/// Returns the table of a GPU's holders.
+pub(super) fn holders(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let Some(holders) = &gpu.holders else {
-        let silent = gpu.fault.is_none() && gpu.instances.is_none();
-        return if silent { vec!["the driver does not tell who holds it".to_owned()] } else { Vec::new() };
+        let unlisted = gpu.fault.is_none() && gpu.instances.is_none();
+        return if unlisted { vec!["the driver does not list its processes".to_owned()] } else { Vec::new() };
     };
     let mut table = Table::new(&HOLDERS);
-    for holder in holders.iter().take(style.most) {
+    for holder in holders.iter().take(style.max_holders) {
         table.row(row(holder, style.units));
     }
     let mut lines = table.lines(style.width, style.colors);
-    let rest = holders.get(style.most..).unwrap_or_default();
+    let rest = holders.get(style.max_holders..).unwrap_or_default();
     if !rest.is_empty() {
         let sum = rest.iter().map(|holder| holder.memory).sum::<Option<u64>>();
         let sum = sum.map(|bytes| format!(" with {}", style.units.size(bytes))).unwrap_or_default();
         lines.push(format!("and {} more{sum}; --top {} shows all", rest.len(), holders.len()));
     }
     if lines.is_empty() {
-        lines.push("nobody holds it".to_owned());
+        lines.push("no process holds GPU memory".to_owned());
     }
     lines
 }
@@ -76,28 +76,28 @@ fn row(holder: &Holder, units: Units) -> Vec<Cell> {
     ]
 }
 
-/// Whether it has the GPU by a lease.
+/// Returns whether a holder has a lease of the GPU.
 pub(super) fn lease(holder: &Holder) -> Cell {
     match holder.leased {
         None => UNKNOWN.into(),
         Some(true) => "yes".into(),
-        Some(false) => Cell::of("no", Tone::ReplyError),
+        Some(false) => Cell::of("no", Tone::Warn),
     }
 }
 
-/// What it does; that it was left behind says more than that it sleeps.
+/// Returns the state of a holder; `orphaned` takes precedence over running and sleeping.
 pub(super) fn state(holder: &Holder) -> Cell {
-    let quiet = matches!(holder.state.as_str(), "running" | "sleeping" | "idle");
+    let is_normal = matches!(holder.state.as_str(), "running" | "sleeping" | "idle");
     match holder.state.as_str() {
-        _ if quiet && holder.orphaned == Some(true) => Cell::of("orphaned", Tone::ReplyError),
+        _ if is_normal && holder.orphaned == Some(true) => Cell::of("orphaned", Tone::Warn),
         "gone" | "zombie" | "zombie_leader" | "dead" => Cell::of(&holder.state, Tone::Bad),
-        "disk_sleep" | "stopped" | "traced" | "frozen" => Cell::of(&holder.state, Tone::ReplyError),
+        "disk_sleep" | "stopped" | "traced" | "frozen" => Cell::of(&holder.state, Tone::Warn),
         "unknown" => UNKNOWN.into(),
         other => other.into(),
     }
 }
 
-/// Its name, where `/proc` tells it.
+/// Returns the name of a holder, if known.
 pub(super) fn name(holder: &Holder) -> Option<String> {
     match holder.role.as_deref() {
         Some("mps_server") => Some("MPS server".to_owned()),
@@ -106,7 +106,7 @@ pub(super) fn name(holder: &Holder) -> Option<String> {
     }
 }
 
-/// The container, job or unit that people know it by.
+/// Returns the pod, job, container or unit of a holder.
 pub(super) fn place(holder: &Holder) -> Option<String> {
     if let Some(pod) = &holder.pod {
         let namespace =
@@ -122,8 +122,8 @@ pub(super) fn place(holder: &Holder) -> Option<String> {
     holder.unit.clone()
 }
 
-/// Who has a GPU's device file open.
-pub(super) fn device_processes(gpu: &Gpu, style: &Style) -> Vec<String> {
+/// Returns the table of the processes that have a GPU's device file open.
+pub(super) fn device_processes(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let Some(device_processes) = &gpu.device_processes else { return Vec::new() };
     let holders: BTreeMap<u32, &Holder> =
         gpu.holders.iter().flatten().map(|holder| (holder.pid, holder)).collect();
@@ -131,7 +131,7 @@ pub(super) fn device_processes(gpu: &Gpu, style: &Style) -> Vec<String> {
     for device_process in device_processes {
         let (held, tone) = match holders.get(&device_process.pid) {
             Some(holder) => (or_unknown(holder.memory, |bytes| style.units.size(bytes)), Tone::Plain),
-            None => ("nothing that is listed".to_owned(), Tone::ReplyError),
+            None => ("not listed".to_owned(), Tone::Warn),
         };
         let user = or_unknown(device_process.uid, user);
         table.row(vec![
@@ -142,9 +142,9 @@ pub(super) fn device_processes(gpu: &Gpu, style: &Style) -> Vec<String> {
         ]);
     }
     let lines = table.lines(style.width, style.colors);
-    let said =
-        if lines.is_empty() { "nobody is seen to have the device open" } else { "has the device open:" };
-    std::iter::once(said.to_owned()).chain(lines).collect()
+    let title =
+        if lines.is_empty() { "no process has the device open" } else { "processes with the device open:" };
+    std::iter::once(title.to_owned()).chain(lines).collect()
 }
 
 fn user(uid: u32) -> String {
@@ -152,36 +152,37 @@ fn user(uid: u32) -> String {
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// What one user holds.
+/// The usage of one user.
 #[derive(Debug, Default)]
-pub(super) struct User {
+pub(super) struct UserUsage {
     gpus: BTreeSet<String>,
     processes: BTreeSet<u32>,
-    /// None once a part is not known.
+    /// GPU memory.
     memory: Sum,
+    /// GPU memory of idle processes.
     idle: Sum,
 }
 
-/// A sum that knows whether something is missing in it.
+/// A sum that may lack unknown parts.
 #[derive(Debug, Default)]
 struct Sum {
     bytes: u64,
-    part: bool,
+    incomplete: bool,
 }
 
 impl Sum {
     fn add(&mut self, bytes: Option<u64>) {
         self.bytes = self.bytes.saturating_add(bytes.unwrap_or_default());
-        self.part |= bytes.is_none();
+        self.incomplete |= bytes.is_none();
     }
 
-    /// What is not known of a part makes it "at least".
+    /// Formats the sum; an incomplete sum is marked with `>=`.
     fn text(&self, units: Units) -> String {
-        format!("{}{}", if self.part { ">=" } else { "" }, units.size(self.bytes))
+        format!("{}{}", if self.incomplete { ">=" } else { "" }, units.size(self.bytes))
     }
 }
 
-impl User {
+impl UserUsage {
     pub(super) fn add(&mut self, gpu: &str, holder: &Holder) {
         self.gpus.insert(gpu.to_owned());
         self.processes.insert(holder.pid);
@@ -194,9 +195,9 @@ impl User {
     }
 }
 
-/// What each user holds, those who hold the most first.
-pub(super) fn users(users: BTreeMap<String, User>, style: &Style) -> Vec<String> {
-    let mut users: Vec<(String, User)> = users.into_iter().collect();
+/// Returns the table of users, by descending memory.
+pub(super) fn users(users: BTreeMap<String, UserUsage>, style: &Style) -> Vec<String> {
+    let mut users: Vec<(String, UserUsage)> = users.into_iter().collect();
     users.sort_by_key(|(_, user)| std::cmp::Reverse(user.memory.bytes));
     let mut table = Table::new(&USERS);
     for (name, user) in users {

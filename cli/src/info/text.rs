@@ -1,4 +1,4 @@
-//! A report as text: for each GPU the seven lines of the original, then where its memory is and who holds it.
+//! The long text of a report: for each GPU the seven lines of the original, then its memory breakdown and holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,47 +8,52 @@ use bailiff_snapshot::Stuck;
 use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
 use jiff::tz::TimeZone;
 
+use super::collect::SeenBy;
 use super::figures::{UNKNOWN, Units, ctime, or_unknown, span};
-use super::leased::waiting;
-use super::look::By;
-use super::report::{Gpu, Holder, Memory, Report};
+use super::lease_state::queue_text;
+use super::report::{GpuReport, Holder, InfoReport, Memory};
 use super::rows;
 
-/// How a report is shown.
+/// The layout of a report.
 #[derive(Debug, Clone)]
 pub(crate) struct Style {
     pub(crate) colors: Colors,
-    /// Columns.
+    /// The width in columns.
     pub(crate) width: usize,
-    /// Holders of a GPU that are shown one by one.
-    pub(crate) most: usize,
+    /// The maximum number of holders listed per GPU.
+    pub(crate) max_holders: usize,
     pub(crate) zone: TimeZone,
     pub(crate) units: Units,
 }
 
-/// Stuck holders of a kind that are named.
-const MOST_NAMED: usize = 3;
+/// The maximum number of stuck holders listed per kind.
+const MAX_NAMED: usize = 3;
 
-/// Where values begin.
+/// The column at which values begin.
 const INDENT: usize = 25;
 
-/// A value of the report, with its name before it.
+/// Formats a name and a value.
 pub(crate) fn pair(name: &str, value: &str) -> String {
     format!("{name:<20}     {value}")
 }
 
-/// The same of a sentence, which may need more than one line.
-pub(crate) fn told(name: &str, words: &str, style: &Style, dress: impl Fn(&str) -> String) -> Vec<String> {
-    let parts = wrapped(&line(words), style.width.saturating_sub(INDENT).max(INDENT));
+/// Formats a name and a text that may be wrapped.
+pub(crate) fn wrapped_pair(
+    name: &str,
+    text: &str,
+    style: &Style,
+    color: impl Fn(&str) -> String,
+) -> Vec<String> {
+    let parts = wrapped(&line(text), style.width.saturating_sub(INDENT).max(INDENT));
     let names = std::iter::once(name).chain(std::iter::repeat(""));
-    parts.iter().zip(names).map(|(part, name)| pair(name, &dress(part))).collect()
+    parts.iter().zip(names).map(|(part, name)| pair(name, &color(part))).collect()
 }
 
-/// All of it, line by line.
-pub(crate) fn text(report: &Report, style: &Style) -> Vec<String> {
+/// Returns the lines of the report.
+pub(crate) fn render(report: &InfoReport, style: &Style) -> Vec<String> {
     let mut lines = Vec::new();
     for gpu in &report.gpus {
-        lines.extend(block(report, gpu, style));
+        lines.extend(gpu_lines(report, gpu, style));
         lines.push(String::new());
     }
     let users = users(report, style);
@@ -60,19 +65,19 @@ pub(crate) fn text(report: &Report, style: &Style) -> Vec<String> {
     lines
 }
 
-/// One GPU.
-fn block(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
+/// Returns the lines of one GPU.
+fn gpu_lines(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String> {
     let mut lines = head(report, gpu, style);
-    lines.extend(parts(gpu, style));
-    lines.extend(about(gpu, style));
+    lines.extend(memory_lines(gpu, style));
+    lines.extend(state_lines(gpu, style));
     lines.extend(rows::holders(gpu, style));
-    lines.extend(stuck(gpu, style));
+    lines.extend(stuck_lines(gpu, style));
     lines.extend(rows::device_processes(gpu, style));
     lines
 }
 
 /// The seven lines of the original.
-pub(crate) fn head(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
+pub(crate) fn head(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String> {
     let memory =
         |part: fn(&Memory) -> u64| or_unknown(gpu.memory.as_ref(), |memory| style.units.size(part(memory)));
     let capability = or_unknown(gpu.compute_capability, |(major, minor)| format!("({major}, {minor})"));
@@ -87,109 +92,111 @@ pub(crate) fn head(report: &Report, gpu: &Gpu, style: &Style) -> Vec<String> {
     ]
 }
 
-/// Where the memory is.
-fn parts(gpu: &Gpu, style: &Style) -> Vec<String> {
+/// Returns the memory breakdown.
+fn memory_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let Some(memory) = &gpu.memory else { return Vec::new() };
     let known = |part: Option<u64>| or_unknown(part, |bytes| style.units.size(bytes));
     let mut lines = vec![pair("memory reserved", &known(memory.reserved))];
     if gpu.instances.is_some() {
-        lines.push(pair("memory held", "in its instances"));
+        lines.push(pair("memory held", "see its MIG instances"));
         return lines;
     }
     lines.push(pair("memory computing", &known(memory.computing)));
     lines.push(pair("memory graphics", &known(memory.graphics)));
     if memory.dead_pids.is_some_and(|bytes| bytes > 0) {
-        let dead = format!("{}, of processes that do not exist", known(memory.dead_pids));
-        lines.push(pair("memory of the dead", &style.colors.bad(&dead)));
+        let dead = format!("{}, held by processes that do not exist", known(memory.dead_pids));
+        lines.push(pair("memory dead PIDs", &style.colors.bad(&dead)));
     }
     if memory.other_namespaces.is_some_and(|bytes| bytes > 0) {
-        let hidden =
-            format!("{}, of processes that cannot be seen from here", known(memory.other_namespaces));
-        lines.push(pair("memory elsewhere", &hidden));
+        let hidden = format!("{}, held by processes of other PID namespaces", known(memory.other_namespaces));
+        lines.push(pair("memory other PID ns", &hidden));
     }
     lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
     if let Some(bytes @ 1..) = memory.unreleased {
-        let words =
-            format!("{}, of those who ended; what frees it: {UNRELEASED_FREED_BY}", style.units.size(bytes));
-        lines.extend(told("memory unreleased", &words, style, |part| style.colors.bad(part)));
+        let text = format!(
+            "{}, not released after its holders exited; fix: {UNRELEASED_FREED_BY}",
+            style.units.size(bytes)
+        );
+        lines.extend(wrapped_pair("memory unreleased", &text, style, |part| style.colors.bad(part)));
     }
     lines
 }
 
-/// Who can make no progress or was left behind, a line a kind, and what frees what they hold.
-fn stuck(gpu: &Gpu, style: &Style) -> Vec<String> {
+/// Returns the stuck and orphaned holders by kind, and how to free their memory.
+fn stuck_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let mut kinds: BTreeMap<Stuck, Vec<&Holder>> = BTreeMap::new();
     for holder in gpu.holders.iter().flatten() {
         if let Some(kind) = holder.stuck() {
             kinds.entry(kind).or_default().push(holder);
         }
     }
-    let one = |(kind, holders): (Stuck, Vec<&Holder>)| {
-        let who = |holder: &&Holder| match holder.ppid.filter(|_| kind == Stuck::Zombie) {
+    let kind_lines = |(kind, holders): (Stuck, Vec<&Holder>)| {
+        let label = |holder: &&Holder| match holder.ppid.filter(|_| kind == Stuck::Zombie) {
             Some(parent) => format!("{} (child of {parent})", holder.pid),
             None => holder.pid.to_string(),
         };
-        let named: Vec<String> = holders.iter().take(MOST_NAMED).map(who).collect();
-        let rest = holders.len().saturating_sub(MOST_NAMED);
+        let named: Vec<String> = holders.iter().take(MAX_NAMED).map(label).collect();
+        let rest = holders.len().saturating_sub(MAX_NAMED);
         let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-        let words =
-            format!("{}{rest}: {}. What frees it: {}", named.join(", "), kind.words(), kind.freed_by());
-        told("stuck", &words, style, |part| style.colors.odd(part))
+        let text = format!("{}{rest}: {}; fix: {}", named.join(", "), kind.words(), kind.freed_by());
+        wrapped_pair("stuck", &text, style, |part| style.colors.odd(part))
     };
-    kinds.into_iter().flat_map(one).collect()
+    kinds.into_iter().flat_map(kind_lines).collect()
 }
 
-/// What nobody is known to hold, and how to find out more.
-fn unaccounted(gpu: &Gpu, memory: &Memory, style: &Style) -> String {
-    let much = memory.unaccounted.is_some_and(|bytes| bytes >= REPORTED_UNATTRIBUTED);
+/// Formats the unattributed memory, with a hint if it is large.
+fn unaccounted(gpu: &GpuReport, memory: &Memory, style: &Style) -> String {
+    let is_large = memory.unaccounted.is_some_and(|bytes| bytes >= REPORTED_UNATTRIBUTED);
     let text = or_unknown(memory.unaccounted, |bytes| style.units.signed(bytes));
-    match (much, &gpu.device_processes) {
-        (true, None) => style.colors.odd(&format!("{text}, of nobody; --who tells who has the device open")),
-        (true, Some(_)) => style.colors.odd(&format!("{text}, of nobody; below is who has the device open")),
+    match (is_large, &gpu.device_processes) {
+        (true, None) => style.colors.odd(&format!("{text}, held by no listed process; see --who")),
+        (true, Some(_)) => style
+            .colors
+            .odd(&format!("{text}, held by no listed process; see the processes with the device open")),
         (false, _) => text,
     }
 }
 
-/// Which GPU it is, and how it is used.
-fn about(gpu: &Gpu, style: &Style) -> Vec<String> {
+/// Returns the GPU's identity, utilization and lease, or its fault.
+fn state_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
     let mut lines = vec![pair("gpu", &format!("{}{uuid}", line(&gpu.index)))];
     let plain = |part: &str| part.to_owned();
     if let Some(fault) = &gpu.fault {
-        let words = format!("{}; `bailiff doctor` tells the way out", fault_words(fault));
-        lines.extend(told("fault", &words, style, |part| style.colors.bad(part)));
+        let text = format!("{}; see `bailiff doctor`", fault_text(fault));
+        lines.extend(wrapped_pair("fault", &text, style, |part| style.colors.bad(part)));
         return lines;
     }
     lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
     let mode = gpu.compute_mode.as_ref().map(|mode| line(mode).replace('_', " "));
     lines.push(pair("compute mode", mode.as_deref().unwrap_or(UNKNOWN)));
     if let Some(lease) = &gpu.lease {
-        lines.extend(told("leased to", &lease.text(), style, plain));
+        lines.extend(wrapped_pair("lease", &lease.text(), style, plain));
     }
     lines
 }
 
-/// Why nothing is known, in words.
-pub(crate) fn fault_words(fault: &str) -> String {
+/// Describes a fault.
+pub(crate) fn fault_text(fault: &str) -> String {
     match fault {
-        "library_not_found" => "the driver's library was not found",
-        "driver_not_loaded" => "the driver's kernel module is not loaded",
-        "version_mismatch" => "the driver's library and its kernel module are of different releases",
-        "no_devices" => "the driver has no GPU",
-        "timeout" => "it does not answer",
+        "library_not_found" => "NVML library not found",
+        "driver_not_loaded" => "the NVIDIA kernel module is not loaded",
+        "version_mismatch" => "the NVML library and the kernel module have different versions",
+        "no_devices" => "the driver reports no GPUs",
+        "timeout" => "no answer from the driver",
         "starting" => "the driver is still being opened",
-        "lost" => "it has fallen off the bus",
-        "not_permitted" => "a right is missing",
-        "worker_failed" => "whoever asked it has crashed",
-        "error" => "it answers with an error",
+        "lost" => "the GPU has fallen off the bus",
+        "not_permitted" => "permission denied",
+        "worker_failed" => "the helper process that queries the driver has crashed",
+        "error" => "the driver returned an error",
         other => return line(other),
     }
     .to_owned()
 }
 
-/// What each user holds, where that is not seen at one look.
-fn users(report: &Report, style: &Style) -> Vec<String> {
-    let mut users: BTreeMap<String, rows::User> = BTreeMap::new();
+/// Returns the memory per user, unless all holders of a single GPU are listed anyway.
+fn users(report: &InfoReport, style: &Style) -> Vec<String> {
+    let mut users: BTreeMap<String, rows::UserUsage> = BTreeMap::new();
     let mut gpus = BTreeSet::new();
     for gpu in &report.gpus {
         for holder in gpu.holders.iter().flatten() {
@@ -198,54 +205,57 @@ fn users(report: &Report, style: &Style) -> Vec<String> {
             users.entry(owner).or_default().add(&gpu.index, holder);
         }
     }
-    let plain =
-        gpus.len() < 2 && report.gpus.iter().all(|gpu| gpu.holders.iter().flatten().count() <= style.most);
-    if plain { Vec::new() } else { rows::users(users, style) }
+    let all_listed = gpus.len() < 2
+        && report.gpus.iter().all(|gpu| gpu.holders.iter().flatten().count() <= style.max_holders);
+    if all_listed { Vec::new() } else { rows::users(users, style) }
 }
 
 fn owner(holder: &Holder) -> String {
     holder.owner().unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-/// Who saw it, and what was not seen.
-pub(crate) fn notes(report: &Report, style: &Style) -> Vec<String> {
+/// Returns the source of the data, and what is unavailable.
+pub(crate) fn notes(report: &InfoReport, style: &Style) -> Vec<String> {
     let age = span(Duration::from_millis(report.age_ms));
     let interval = span_exact(Duration::from_millis(report.interval_ms));
     let by = match report.seen_by {
-        By::Exporter => format!("bailiff-exporter {age} ago, which looks every {interval}"),
-        By::Itself => format!("this command, for {interval}"),
+        SeenBy::Exporter => format!("bailiff-exporter, {age} ago, sampling every {interval}"),
+        SeenBy::Itself => format!("this command, sampled over {interval}"),
     };
     let plain = |part: &str| part.to_owned();
-    let mut lines = vec![pair("seen by", &by)];
-    if let Some(waiting) = report.queue.as_deref().and_then(waiting) {
-        lines.extend(told("waiting", &waiting, style, plain));
+    let mut lines = vec![pair("source", &by)];
+    if let Some(queue) = report.queue.as_deref().and_then(queue_text) {
+        lines.extend(wrapped_pair("waiting", &queue, style, plain));
     }
     for (source, fault) in report.down() {
-        let words = report.words.as_deref().filter(|_| source == "nvml");
-        let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
-        let words = format!("{source}: {}{words}", fault_words(fault));
-        lines.extend(told("not seen", &words, style, |part| style.colors.bad(part)));
+        let message = report.driver_message.as_deref().filter(|_| source == "nvml");
+        let message = message.map(|message| format!(" ({message})")).unwrap_or_default();
+        let text = format!("{source}: {}{message}", fault_text(fault));
+        lines.extend(wrapped_pair("unavailable", &text, style, |part| style.colors.bad(part)));
     }
     if let Some(error) = &report.error {
-        lines.extend(told("not seen", &format!("leases: {error}"), style, |part| style.colors.odd(part)));
+        lines.extend(wrapped_pair("unavailable", &format!("leases: {error}"), style, |part| {
+            style.colors.odd(part)
+        }));
     }
-    if report.pid_namespace != "host" && report.blind().is_none() {
-        lines.push(pair("not seen", "processes: this is not the host's PID namespace"));
+    if report.pid_namespace != "host" && report.total_failure().is_none() {
+        lines.push(pair("unavailable", "processes: this is not the host's PID namespace"));
     }
     if report.device_processes_failed {
-        lines.push(pair("not seen", "who has the device open: it could not be looked for"));
+        lines.push(pair("unavailable", "processes with the device open: the scan failed"));
     }
     if let Some(age) = report.device_processes_age_ms {
-        lines.push(pair("files", &format!("looked through {} ago", span(Duration::from_millis(age)))));
+        lines.push(pair("open files", &format!("scanned {} ago", span(Duration::from_millis(age)))));
     }
     if let Some(unreadable) = report.unreadable.filter(|unreadable| *unreadable > 0) {
-        let words = format!("open files of {unreadable} processes: of others (root sees all), or too many");
-        lines.extend(told("not seen", &words, style, plain));
+        let text =
+            format!("open files of {unreadable} processes: permission denied (use sudo), or too many files");
+        lines.extend(wrapped_pair("unavailable", &text, style, plain));
     }
     lines
 }
 
-/// Short intervals have milliseconds.
+/// Formats a duration, with milliseconds if it has any.
 fn span_exact(time: Duration) -> String {
     if time.subsec_millis() == 0 { span(time) } else { format!("{time:?}") }
 }

@@ -1,4 +1,4 @@
-//! GPUs that were taken by GPU.py's rules and whose process has ended.
+//! GPUs taken by the GPU.py protocol whose process has exited.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use bailiff_lease::holder::{Life, LocalHost, Recorded};
 use bailiff_lease::legacy::{Found, WriterEvidence};
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
+use super::gpu_users::Users;
 use super::offset;
-use super::unclean::Users;
 
-/// The PID namespace of the machine itself.
-const INITIAL: &str = "4026531836";
-/// The exporter is asked for so long which processes are on a GPU.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The inode of the initial PID namespace.
+const INITIAL_PIDNS: &str = "4026531836";
+/// The timeout of the query to the exporter.
+const EXPORTER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A GPU whose process has ended.
+/// A GPU whose process has exited.
 pub(crate) struct Abandoned<'a> {
     pub(crate) gpu: &'a Gpu,
-    /// The drop-in's lease; none of a record of GPU.py's, which names a pid alone.
+    /// The lease of the drop-in; `None` for a record of GPU.py, which contains only a pid.
     pub(crate) lease: Option<&'a Lease>,
 }
 
-/// Those of a pool: by a lease of the drop-in, whose process and all that were given the number have ended, or by a record of
-/// GPU.py's, of whose pid there is no process.
+/// Returns the abandoned GPUs of a pool: those with a lease of the drop-in whose process and all processes that were
+/// given the GPU have exited, and those with a GPU.py record whose pid does not exist.
 pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Abandoned<'a>> {
-    let of = |gpu: &'a Gpu| {
+    let as_abandoned = |gpu: &'a Gpu| {
         if let Some(owner) = &gpu.owner {
             let lease = audit.leases.iter().find(|lease| lease.lease == *owner)?;
             let ended = lease.get("mode") == Some("compat") && local_host.chain_life(lease) == Life::Dead;
@@ -36,47 +36,48 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Aba
         let ended = gpu.idle + gpu.pot + gpu.bar == 0 && has_ended(record, local_host);
         ended.then_some(Abandoned { gpu, lease: None })
     };
-    audit.gpus.iter().filter_map(of).collect()
+    audit.gpus.iter().filter_map(as_abandoned).collect()
 }
 
-/// Which of them may be freed, and for each other why not: a process is on it by the exporter's stream, or may be; its
-/// process may be one of another host or container; an agent will free it.
+/// Splits the abandoned GPUs into those that may be freed and messages about the others. A GPU is kept if a process
+/// uses it or may use it, if its record may belong to another host or container, or if an agent will free it. The
+/// messages are part of GPU.py's output.
 pub(crate) fn freeable<'a>(
     all: Vec<Abandoned<'a>>,
     pool: &Pool,
     (audit, local_host, stream): (&Audit, &LocalHost, &Path),
 ) -> (Vec<Abandoned<'a>>, Vec<String>) {
-    let users = if all.is_empty() { Users::None } else { Users::read(stream, PATIENCE) };
-    let near = local_host.pidns == INITIAL && pool.is_local();
+    let users = if all.is_empty() { Users::None } else { Users::read(stream, EXPORTER_TIMEOUT) };
+    let is_local_record = local_host.pidns == INITIAL_PIDNS && pool.is_local();
     let agent = audit.has_agent_at(local_host);
     let (mut free, mut kept) = (Vec::new(), Vec::new());
-    for one in all {
-        let why = match (users.of(one.gpu), one.lease) {
+    for abandoned in all {
+        let why = match (users.of(abandoned.gpu), abandoned.lease) {
             (Ok(pids), _) if !pids.is_empty() => {
                 format!("the process that took it has ended, but {pids:?} compute on it")
             }
             (Err(why), _) => why,
-            (Ok(_), None) if !near => {
+            (Ok(_), None) if !is_local_record => {
                 "its process has ended here, but it may be one of another host or container".to_owned()
             }
             (Ok(_), _) if agent => "the enforcer of this node frees it (bailiff-enforcer status)".to_owned(),
             (Ok(_), _) => {
-                free.push(one);
+                free.push(abandoned);
                 continue;
             }
         };
-        kept.push(format!("GPU {}: {why}; not freed", one.gpu.id));
+        kept.push(format!("GPU {}: {why}; not freed", abandoned.gpu.id));
     }
     (free, kept)
 }
 
 impl Abandoned<'_> {
-    /// Nothing of it is left: it was of another boot.
+    /// Whether the lease is from an earlier boot.
     pub(crate) fn is_gone(&self, local_host: &LocalHost) -> bool {
         self.lease.is_some_and(|lease| local_host.recorded(lease) == Recorded::Gone)
     }
 
-    /// Frees it, if it is still as it was found.
+    /// Frees the GPU if its state is unchanged; returns whether it was freed.
     pub(crate) fn free(&self, pool: &mut Pool) -> Result<bool, LeaseError> {
         match (self.lease, &self.gpu.record) {
             (Some(lease), _) => Ok(pool.end(&lease.lease, End::dead(lease), &[])? == Ended::Done),
@@ -86,7 +87,7 @@ impl Abandoned<'_> {
     }
 }
 
-/// There is no process of the record's pid: not here, and not in a PID namespace below.
+/// Whether no process has the record's pid, in this PID namespace or in a nested one.
 fn has_ended(record: &Record, local_host: &LocalHost) -> bool {
     let is_pid = record.pid.parse::<u32>().is_ok_and(|pid| pid > 0);
     is_pid && WriterEvidence::collect(local_host, record, Found::Written).lives(local_host) == Some(false)
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn record_of_a_pid_without_a_process_has_ended() {
+    fn record_with_unused_pid_has_ended() {
         let local_host = LocalHost::read();
         for (pid, expected) in
             [("0", false), ("-5", false), ("1", false), ("x", false), ("", false), ("4194305", true)]

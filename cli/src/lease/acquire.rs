@@ -1,4 +1,4 @@
-//! `bailiff lease acquire` and `adopt`: GPUs for a process that runs already, or for a time.
+//! `bailiff lease acquire` and `adopt`: leases for a running process or for a fixed time.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,38 +8,38 @@ use std::time::Duration;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Leases, Ticket, TicketStatus};
 
-use super::hold::{Whose, leave};
+use super::format::{self, GpuNames, environment};
+use super::hold::{HolderFields, spawn_holder};
 use super::progress::Progress;
-use super::request::{News, obtain, ticket};
-use super::told::{self, Names, environment};
+use super::request::{RequestEvent, obtain, ticket};
 use super::{LEASE, offset, open, shell};
 use crate::exit::Failure;
 use crate::flags::{self, Format};
-use crate::say::print;
+use crate::output::print_stdout;
 
-/// Takes GPUs and prints them.
+/// Leases GPUs and prints the lease.
 pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
     let mut pool = open(&flags.request.pool)?;
-    let (ttl, whose) = match flags.duration {
+    let (ttl, holder) = match flags.duration {
         Some(duration) => {
             (duration, vec![("mode", "timed".to_owned()), ("pid", String::new()), ("start", String::new())])
         }
         None => (LEASE, process(flags.holder)?),
     };
     let mut ticket = ticket(&mut *pool, &flags.request, "acquire")?;
-    let mut progress = Progress::of(ticket.want);
-    let grant = obtain(&mut *pool, &flags.request, &mut ticket, |news| match news {
-        News::Behind(before) => progress.waits(before),
-        News::Named(_) => progress.clear(),
+    let mut progress = Progress::new(ticket.want);
+    let grant = obtain(&mut *pool, &flags.request, &mut ticket, |event| match event {
+        RequestEvent::Behind(before) => progress.waiting(before),
+        RequestEvent::Renamed(_) => progress.clear(),
     });
     let grant = grant.inspect_err(|_| progress.clear())?;
     let lease = (&ticket, &grant);
-    let mut keeper = hand_on(&mut *pool, lease, (ttl, flags.duration), whose)?;
-    // Whoever reads it, or its first line, knows the lease; where nobody can, it is given back. So all of it goes at once.
+    let mut lock_holder = transfer(&mut *pool, lease, (ttl, flags.duration), holder)?;
+    // Written at once, so that a reader gets all of it or nothing; if it cannot be written, the lease is released.
     let printed = text(&mut *pool, lease, flags.format)
         .and_then(|text| Ok(std::io::stdout().write_all(format!("{text}\n").as_bytes())?));
     if printed.is_err() {
-        keeper.as_mut().map(Child::kill).transpose()?;
+        lock_holder.as_mut().map(Child::kill).transpose()?;
         pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
     }
     printed.map(|()| {
@@ -48,9 +48,9 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Takes GPUs for whom has them already, if nobody leases them.
+/// Leases the GPUs that a process already uses, if they are not leased.
 pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
-    let whose = process(Some(flags.pid))?;
+    let holder = process(Some(flags.pid))?;
     let request = flags::LeaseRequest {
         gpus: None,
         gpu: Some(flags.gpu.clone()),
@@ -65,37 +65,40 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
     let mut pool = open(&request.pool)?;
     let mut ticket = ticket(&mut *pool, &request, &shell::command(flags.pid))?;
     let grant = obtain(&mut *pool, &request, &mut ticket, |_| {})?;
-    hand_on(&mut *pool, (&ticket, &grant), (LEASE, None), whose)?;
-    print(&format!("{}\n", ticket.lease))?;
+    transfer(&mut *pool, (&ticket, &grant), (LEASE, None), holder)?;
+    print_stdout(&format!("{}\n", ticket.lease))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whose it will be: until then it is ours, and ends with us.
-fn process(holder: Option<u32>) -> Result<Whose, Failure> {
-    let holder = holder.or_else(shell::runner).ok_or_else(|| Failure::usage("--for: whose is it to be?"))?;
-    let mut fields = LocalHost::read().holder(holder);
+/// Returns the holder fields of a process, by default the calling shell. Until the transfer, this process is the
+/// holder.
+fn process(pid: Option<u32>) -> Result<HolderFields, Failure> {
+    let pid = pid
+        .or_else(shell::runner)
+        .ok_or_else(|| Failure::usage("the calling shell cannot be found; name a process with --for"))?;
+    let mut fields = LocalHost::read().holder(pid);
     if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {
-        return Err(Failure::usage(format!("there is no process {holder}")));
+        return Err(Failure::usage(format!("there is no process {pid}")));
     }
     fields.push(("mode", "acquire".to_owned()));
     Ok(fields)
 }
 
-/// Hands a lease on to whom it is for; whoever is left behind to keep it ends with a failure.
-fn hand_on(
+/// Transfers a lease to its holder. If that fails, the spawned lock holder is killed.
+fn transfer(
     pool: &mut dyn Leases,
     (ticket, grant): (&Ticket, &Grant),
     (ttl, duration): (Duration, Option<Duration>),
-    mut whose: Whose,
+    mut holder: HolderFields,
 ) -> Result<Option<Child>, Failure> {
-    let mut keeper = leave(pool, &ticket.lease, (&mut whose, duration))?;
-    let handed = match pool.transfer((&ticket.lease, grant.token), ttl, &whose) {
-        Ok(TicketStatus::Held(_)) => return Ok(keeper),
-        Ok(_) => Failure::not_ours("the lease was lost as soon as it was given"),
+    let mut lock_holder = spawn_holder(pool, &ticket.lease, (&mut holder, duration))?;
+    let failure = match pool.transfer((&ticket.lease, grant.token), ttl, &holder) {
+        Ok(TicketStatus::Held(_)) => return Ok(lock_holder),
+        Ok(_) => Failure::not_ours("the lease was lost before it could be transferred to its holder"),
         Err(error) => error.into(),
     };
-    keeper.as_mut().map(Child::kill).transpose()?;
-    Err(handed)
+    lock_holder.as_mut().map(Child::kill).transpose()?;
+    Err(failure)
 }
 
 fn text(
@@ -106,18 +109,22 @@ fn text(
     let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
     Ok(match format {
         Format::Env => {
-            let pairs = environment(pool, (&ticket.lease, grant), Names::Uuids)?;
+            let pairs = environment(pool, (&ticket.lease, grant), GpuNames::Uuids)?;
             pairs.iter().map(|(name, value)| format!("export {name}={value}")).collect::<Vec<_>>().join("\n")
         }
         Format::Ids => ids.join(","),
-        Format::Uuid => told::uuids(&pool.gpus()?, &ids)
-            .ok_or_else(|| Failure::unavailable("the pool knows no UUIDs: it was begun without a driver"))?
+        Format::Uuid => format::uuids(&pool.gpus()?, &ids)
+            .ok_or_else(|| {
+                Failure::unavailable(
+                    "the pool has no UUIDs: it was created without a driver (use --format ids)",
+                )
+            })?
             .join(","),
         Format::Json => {
             let audit = pool.audit()?;
-            let lease = told::lease(&audit, &ticket.lease)
-                .ok_or_else(|| Failure::not_ours("the lease was lost as soon as it was given"))?;
-            told::as_json(lease, &audit, &LocalHost::read()).to_string()
+            let lease = format::lease(&audit, &ticket.lease)
+                .ok_or_else(|| Failure::not_ours("the lease was lost immediately after it was granted"))?;
+            format::as_json(lease, &audit, &LocalHost::read()).to_string()
         }
     })
 }

@@ -1,5 +1,5 @@
-//! `bailiff lease hold`: what `acquire` leaves behind where this machine keeps the pool. It has the locks and waits; its end
-//! frees them.
+//! `bailiff lease hold`: the background process of `acquire` for a local pool. It owns the locks of the lease until the
+//! holder exits; its own exit releases them.
 
 #![expect(
     clippy::disallowed_methods,
@@ -21,14 +21,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::exit::Failure;
 use crate::flags;
 
-/// What is known of a holder.
-pub(super) type Whose = Vec<(&'static str, String)>;
+/// The recorded fields of a holder.
+pub(super) type HolderFields = Vec<(&'static str, String)>;
 
-/// Leaves somebody behind who keeps a lease, where that is needed, and says so in what is known of the holder.
-pub(super) fn leave(
+/// Starts a process that owns the locks of a lease, if the pool needs one, and adds it to the holder's fields.
+pub(super) fn spawn_holder(
     pool: &mut dyn Leases,
     lease: &str,
-    (whose, duration): (&mut Whose, Option<Duration>),
+    (holder, duration): (&mut HolderFields, Option<Duration>),
 ) -> Result<Option<Child>, Failure> {
     let locks = pool.make_inheritable(lease)?;
     if locks.is_empty() {
@@ -39,57 +39,57 @@ pub(super) fn leave(
     command.arg0("bailiff").args(["lease", "hold", lease, "--keep", &locks.join(",")]);
     if let Some(duration) = duration {
         command.arg("--duration").arg(humantime::format_duration(duration).to_string());
-        whose.push(("expires", (jiff::Timestamp::now().as_millisecond() + millis(duration)).to_string()));
+        holder.push(("expires", (jiff::Timestamp::now().as_millisecond() + millis(duration)).to_string()));
     } else {
-        let field = |wanted| whose.iter().find(|(field, _)| *field == wanted);
-        let get = |wanted| field(wanted).map_or("", |(_, value)| value.as_str());
+        let field = |name| holder.iter().find(|(field, _)| *field == name);
+        let get = |name| field(name).map_or("", |(_, value)| value.as_str());
         command.args(["--for", get("pid"), "--start", get("start")]);
     }
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let keeper = command.spawn().map_err(|error| Failure::start("bailiff", &error))?;
-    for (field, value) in LocalHost::read().holder(keeper.id()) {
+    let process = command.spawn().map_err(|error| Failure::start("bailiff", &error))?;
+    for (field, value) in LocalHost::read().holder(process.id()) {
         match field {
-            "pid" => whose.push(("keeper", value)),
-            "start" => whose.push(("keeper_start", value)),
+            "pid" => holder.push(("keeper", value)),
+            "start" => holder.push(("keeper_start", value)),
             _ => {}
         }
     }
-    Ok(Some(keeper))
+    Ok(Some(process))
 }
 
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2)
 }
 
-/// Keeps a lease. A signal ends it, and with it the lease.
+/// Holds a lease until its end. A signal ends this process and thereby the lease.
 pub(crate) fn hold(flags: &flags::Hold) -> Result<ExitCode, Failure> {
-    // The terminal's signals are for others.
+    // A new session receives no signals of the terminal.
     let _ = rustix::process::setsid();
     close_all_but(&flags.keep)?;
     match (flags.holder, flags.start, flags.duration) {
-        (Some(pid), Some(start), _) => until_gone(pid, start)?,
-        (_, _, Some(duration)) => until_over(duration),
-        _ => return Err(Failure::usage("hold is for acquire to call")),
+        (Some(pid), Some(start), _) => wait_for_exit(pid, start)?,
+        (_, _, Some(duration)) => sleep_for(duration),
+        _ => return Err(Failure::usage("`bailiff lease hold` is internal; use `bailiff lease acquire`")),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whoever ran the command that ran us may wait for the end of a pipe, or for a lock.
+/// Closes inherited descriptors: another process may wait for the end of a pipe or for a lock.
 fn close_all_but(keep: &[i32]) -> std::io::Result<()> {
     let descriptors = fs::read_dir("/proc/self/fd")?.filter_map(Result::ok);
     let numbers = descriptors.filter_map(|descriptor| descriptor.file_name().to_str()?.parse::<i32>().ok());
     let others: Vec<i32> = numbers.filter(|number| *number > 2 && !keep.contains(number)).collect();
     for number in others {
-        // The one by which they were listed is closed already.
+        // The descriptor of the directory listing is already closed.
         let _ = nix::unistd::close(number);
     }
     Ok(())
 }
 
-/// Back when a process has ended; at once where it is another by now.
-fn until_gone(pid: u32, start: u64) -> std::io::Result<()> {
-    let wanted = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let Some(process) = wanted.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+/// Waits until a process has exited; returns immediately if its pid belongs to another process now.
+fn wait_for_exit(pid: u32, start: u64) -> std::io::Result<()> {
+    let target = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(process) = target.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return Ok(());
     };
     let found = fs::read(format!("/proc/{pid}/stat")).ok().and_then(|text| stat::parse(&text));
@@ -104,7 +104,7 @@ fn until_gone(pid: u32, start: u64) -> std::io::Result<()> {
     }
 }
 
-fn until_over(duration: Duration) {
+fn sleep_for(duration: Duration) {
     let began = Instant::now();
     while let Some(left) = duration.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
         std::thread::park_timeout(left);

@@ -1,4 +1,4 @@
-//! `bailiff lease init`: which GPUs are handed out.
+//! `bailiff lease init`: creates the pool of GPUs to lease.
 
 use std::process::ExitCode;
 
@@ -6,22 +6,22 @@ use bailiff_lease::Init;
 
 use super::{gpus, gpus_are, offset, open, redis};
 use crate::exit::Failure;
-use crate::flags::{self, Place};
-use crate::say::{print, say};
+use crate::flags::{self, Backend};
+use crate::output::{print_message, print_stdout};
 
-/// Begins a pool.
+/// Creates a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
     let known = bailiff_sampler::uuids(flags.nvml_library.as_deref());
     let chosen: Vec<(u32, Option<String>)> = match (&flags.gpus, known) {
         (None, Ok(uuids)) => (0..).zip(uuids).collect(),
         (None, Err(why)) => {
             return Err(Failure::unavailable(format!(
-                "the driver does not tell its GPUs ({why}); name them with --gpus"
+                "cannot list the GPUs of the driver: {why}; name them with --gpus"
             )));
         }
         (Some(list), known) => {
             let numbers = numbers(list)?;
-            // Without a driver, programs are told numbers.
+            // Without a driver, the pool has only indexes.
             let uuids = known.unwrap_or_default();
             let beyond = numbers.iter().find(|number| !uuids.is_empty() && **number as usize >= uuids.len());
             if let Some(number) = beyond {
@@ -34,25 +34,25 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
             numbers.into_iter().map(|number| (number, uuid(number))).collect()
         }
     };
-    if let Place::Redis(_) = flags.pool.place() {
+    if let Backend::Redis(_) = flags.pool.backend() {
         for warning in redis(&flags.pool, "has no server")?.health()?.warnings() {
-            say(warning);
+            print_message(warning);
         }
     }
     let mut pool = open(&flags.pool)?;
     match pool.init(&chosen, offset(), flags.force)? {
         Init::Done(count) => {
-            print(&format!("{} handed out\n", gpus_are(count)))?;
+            print_stdout(&format!("pool created: {}\n", gpus(count)))?;
         }
         Init::Already(count) => {
             return Err(Failure::usage(format!(
-                "it was begun before, with {}; --force begins it again",
+                "the pool already exists, with {}; use --force to recreate it",
                 gpus(count)
             )));
         }
         Init::Held(count) => {
             return Err(Failure::busy(format!(
-                "{} leased; it is not begun again under their holders",
+                "{} leased; release them before recreating the pool",
                 gpus_are(count)
             )));
         }
@@ -60,17 +60,18 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `0,1,4-7`.
+/// Parses a list such as `0,1,4-7`.
 fn numbers(list: &str) -> Result<Vec<u32>, Failure> {
-    let wrong = || Failure::usage(format!("--gpus: {list:?} is no list of numbers such as 0,1,4-7"));
-    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    let invalid =
+        || Failure::usage(format!("--gpus: invalid list {list:?}, expected indexes such as 0,1,4-7"));
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| invalid());
     let mut numbers = Vec::new();
     for part in list.split(',') {
         match part.split_once('-') {
             Some((first, last)) => {
                 let (first, last) = (number(first)?, number(last)?);
                 if last < first || last - first > 1024 {
-                    return Err(wrong());
+                    return Err(invalid());
                 }
                 numbers.extend(first..=last);
             }

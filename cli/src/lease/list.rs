@@ -7,46 +7,49 @@ use bailiff_lease::holder::LocalHost;
 use serde_json::{Value, json};
 
 use super::abandoned::abandoned;
+use super::format::{self, as_json, escaped, holder, lease, span};
 use super::open;
-use super::told::{self, as_json, holder, lease, plain, span};
 use crate::exit::Failure;
 use crate::flags;
-use crate::say::{print, say};
+use crate::output::{print_message, print_stdout};
 
-/// Lists the GPUs, who has them and who waits.
+/// Prints the GPUs, their leases and the queue.
 pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
-    let mut audit = begun(flags)?;
-    // What is no number comes last.
+    let mut audit = audit(flags)?;
+    // GPU ids that are not numbers come last.
     audit.gpus.sort_by_key(|gpu| (gpu.id.parse().unwrap_or(u32::MAX), gpu.id.clone()));
     if flags.json {
         let local_host = LocalHost::read();
         let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &local_host)).collect();
-        print(&format!("{}\n", json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)})))?;
+        print_stdout(&format!(
+            "{}\n",
+            json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)})
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
     let mut lines = vec![head];
     let abandoned = abandoned(&audit, &LocalHost::read());
     lines.extend(audit.gpus.iter().map(|gpu| {
-        let is_gone = abandoned.iter().any(|one| one.gpu.id == gpu.id);
+        let is_gone = abandoned.iter().any(|abandoned| abandoned.gpu.id == gpu.id);
         line(gpu, &audit) + if is_gone { " (process gone)" } else { "" }
     }));
-    for (place, ticket) in waiting(&audit).enumerate() {
-        let get = |field| plain(ticket.get(field).unwrap_or("-"));
+    for (position, ticket) in waiting(&audit).enumerate() {
+        let get = |field| escaped(ticket.get(field).unwrap_or("-"));
         let (user, pid, since) = (get("user"), get("pid"), since(ticket, "asked", &audit));
-        let cmd = noted(&get("cmd"), &get("note"));
-        let (want, place) = (format!("x{}", get("want")), format!("waits #{}", place + 1));
-        lines.push(format!("{want:<5} {place:<11} {user:<12} {pid:>8} {since:>9}  {cmd}"));
+        let cmd = with_note(&get("cmd"), &get("note"));
+        let (want, position) = (format!("x{}", get("want")), format!("waits #{}", position + 1));
+        lines.push(format!("{want:<5} {position:<11} {user:<12} {pid:>8} {since:>9}  {cmd}"));
     }
-    print(&(lines.join("\n") + "\n"))?;
-    if let Some(closed) = told::closed(&audit) {
-        say(closed);
+    print_stdout(&(lines.join("\n") + "\n"))?;
+    if let Some(paused) = format::grants_paused(&audit) {
+        print_message(paused);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// All that is known of a pool that somebody has begun.
-pub(super) fn begun(flags: &flags::List) -> Result<Audit, Failure> {
+/// Returns the state of an existing pool.
+pub(super) fn audit(flags: &flags::List) -> Result<Audit, Failure> {
     let audit = open(&flags.pool)?.audit()?;
     if audit.gpus.is_empty() && audit.queue.is_empty() {
         return Err(Failure::no_pool());
@@ -55,47 +58,48 @@ pub(super) fn begun(flags: &flags::List) -> Result<Audit, Failure> {
 }
 
 fn line(gpu: &Gpu, audit: &Audit) -> String {
-    let held = holder(audit, gpu);
-    let get = |field| plain(held.and_then(|lease| lease.get(field)).unwrap_or("-"));
-    let pid = match (held, &gpu.record) {
-        (None, Some(record)) => plain(&record.pid),
+    let lease_of_gpu = holder(audit, gpu);
+    let get = |field| escaped(lease_of_gpu.and_then(|lease| lease.get(field)).unwrap_or("-"));
+    let pid = match (lease_of_gpu, &gpu.record) {
+        (None, Some(record)) => escaped(&record.pid),
         _ => get("pid"),
     };
-    let since = held.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
-    let (id, state, user, cmd) = (plain(&gpu.id), state(gpu), get("user"), noted(&get("cmd"), &get("note")));
+    let since = lease_of_gpu.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
+    let (id, state, user, cmd) =
+        (escaped(&gpu.id), state(gpu), get("user"), with_note(&get("cmd"), &get("note")));
     format!("{id:<5} {state:<11} {user:<12} {pid:>8} {since:>9}  {cmd}")
 }
 
-/// A command, and what its user has to say of it.
-pub(super) fn noted(command: &str, note: &str) -> String {
+/// Appends the user's note to a command.
+pub(super) fn with_note(command: &str, note: &str) -> String {
     if note == "-" { command.to_owned() } else { format!("{command}  # {note}") }
 }
 
-/// How long ago something was.
+/// Returns the time since the timestamp in a lease's field.
 pub(super) fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
     let then = lease.get(field).and_then(|text| text.parse::<u64>().ok());
     then.map_or_else(|| "-".to_owned(), |then| span(audit.now.saturating_sub(then)))
 }
 
-/// Lists who waits.
+/// Prints the queue.
 pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
-    let audit = begun(flags)?;
+    let audit = audit(flags)?;
     if flags.json {
-        print(&format!("{}\n", json!(waiting_as_json(&audit, &LocalHost::read()))))?;
+        print_stdout(&format!("{}\n", json!(waiting_as_json(&audit, &LocalHost::read()))))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines = vec![format!(
         "{:<5} {:>4} {:>5} {:<12} {:>8} {:>9}  COMMAND",
         "PLACE", "GPUS", "PRIO", "USER", "PID", "WAITS"
     )];
-    for (place, ticket) in waiting(&audit).enumerate() {
-        let get = |field| plain(ticket.get(field).unwrap_or("-"));
+    for (position, ticket) in waiting(&audit).enumerate() {
+        let get = |field| escaped(ticket.get(field).unwrap_or("-"));
         let (want, prio, user, pid) = (get("want"), get("prio"), get("user"), get("pid"));
-        let cmd = noted(&get("cmd"), &get("note"));
+        let cmd = with_note(&get("cmd"), &get("note"));
         let since = since(ticket, "asked", &audit);
-        lines.push(format!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", place + 1));
+        lines.push(format!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", position + 1));
     }
-    print(&(lines.join("\n") + "\n"))?;
+    print_stdout(&(lines.join("\n") + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -107,7 +111,7 @@ fn waiting_as_json(audit: &Audit, local_host: &LocalHost) -> Vec<Value> {
     waiting(audit).map(|ticket| as_json(ticket, audit, local_host)).collect()
 }
 
-/// In which of its places a GPU is.
+/// Returns the lease state of a GPU.
 pub(super) fn state(gpu: &Gpu) -> &'static str {
     match gpu {
         _ if gpu.owner.is_some() => "leased",
@@ -115,16 +119,16 @@ pub(super) fn state(gpu: &Gpu) -> &'static str {
         _ if gpu.idle > 0 => "idle",
         _ if gpu.pot > 0 => "gathering",
         _ if gpu.bar > 0 => "barrier",
-        // By somebody's GPU.py, with its record or before it.
+        // Taken by GPU.py.
         _ if gpu.record.is_some() => "legacy",
         _ => "unknown",
     }
 }
 
 fn gpu_as_json(gpu: &Gpu, audit: &Audit, local_host: &LocalHost) -> Value {
-    let held = holder(audit, gpu).map(|lease| as_json(lease, audit, local_host));
+    let lease_of_gpu = holder(audit, gpu).map(|lease| as_json(lease, audit, local_host));
     let legacy = gpu.record.as_ref().filter(|record| record.lease.is_none());
     let legacy = legacy
         .map(|record| json!({"legacy": true, "pid": record.pid.parse::<u64>().ok(), "time": record.time}));
-    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": held.or(legacy)})
+    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": lease_of_gpu.or(legacy)})
 }

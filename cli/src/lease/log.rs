@@ -7,19 +7,19 @@ use std::time::Duration;
 use bailiff_lease::log::Event;
 use serde_json::{Map, Value};
 
+use super::format::{escaped, time};
 use super::redis;
-use super::told::{plain, time};
 use crate::exit::Failure;
 use crate::flags;
 
-/// Redis is asked again so often, though nothing has happened.
+/// The maximum wait for new events per Redis query.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Tells what happened.
+/// Prints the event log.
 pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
     let mut pool = redis(&flags.pool, "keeps no log")?;
     let mut events = pool.events(flags.lines.max(1))?;
-    // What is followed from is known though nothing of before is wanted.
+    // `--follow` needs the newest event even if no past events are printed.
     let mut last = events.last().map_or_else(|| "0-0".to_owned(), |event| event.id.clone());
     if flags.lines == 0 {
         events.clear();
@@ -33,7 +33,7 @@ pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
                 writeln!(out, "{}", line(event))
             };
             if written.is_err() {
-                // Nobody reads any more.
+                // The reader has closed the pipe.
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -51,8 +51,8 @@ pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
 fn line(event: &Event) -> String {
     let when = event.at().and_then(time).unwrap_or_else(|| event.id.clone());
     let about: Vec<String> =
-        event.about.iter().map(|(field, value)| format!(" {}={}", plain(field), plain(value))).collect();
-    format!("{when} {}{}", plain(&event.what), about.concat())
+        event.about.iter().map(|(field, value)| format!(" {}={}", escaped(field), escaped(value))).collect();
+    format!("{when} {}{}", escaped(&event.what), about.concat())
 }
 
 fn as_json(event: &Event) -> Value {

@@ -1,22 +1,22 @@
-//! `bailiff lease`: what its commands have in common.
+//! `bailiff lease`: code shared by its commands.
 
 pub(crate) mod abandoned;
 pub(crate) mod acquire;
+pub(crate) mod backend;
+pub(crate) mod command_lease;
 pub(crate) mod examples;
-pub(crate) mod held;
+mod format;
+pub(crate) mod gpu_users;
 pub(crate) mod hold;
 pub(crate) mod init;
 pub(crate) mod list;
 pub(crate) mod log;
-pub(crate) mod place;
 mod progress;
 pub(crate) mod release;
 mod request;
 pub(crate) mod run;
 mod shell;
 pub(crate) mod status;
-mod told;
-pub(crate) mod unclean;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -24,34 +24,34 @@ use std::time::Duration;
 use bailiff_lease::{Leases, Local, Pool};
 
 use crate::exit::Failure;
-use crate::flags::{self, Place};
+use crate::flags::{self, Backend};
 
-/// No answer of Redis takes longer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// A ticket is forgotten after so long without a word of its holder.
+/// The timeout of a Redis reply.
+pub(crate) const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
+/// The lifetime of a ticket without a renewal.
 pub(crate) const TICKET: Duration = Duration::from_secs(30);
-/// A lease.
+/// The lifetime of a lease without a renewal.
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
 
-/// A pool, whoever keeps it.
+/// Opens the pool, in Redis or on this machine.
 pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
-    Ok(match flags.place() {
-        Place::Redis(address) => Box::new(Pool::open(address, &flags.prefix, PATIENCE)?),
-        Place::LocalHost(directory) => Box::new(Local::at(directory)),
+    Ok(match flags.backend() {
+        Backend::Redis(address) => Box::new(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
+        Backend::LocalHost(directory) => Box::new(Local::at(directory)),
     })
 }
 
-/// A pool in Redis, for what this machine's own pool cannot do.
-pub(crate) fn redis(flags: &flags::Pool, what: &str) -> Result<Pool, Failure> {
-    match flags.place() {
-        Place::Redis(address) => Ok(Pool::open(address, &flags.prefix, PATIENCE)?),
-        Place::LocalHost(_) => {
-            Err(Failure::usage(format!("this machine's own pool {what}: that needs one in Redis, --redis")))
-        }
+/// Opens the pool in Redis, for commands that the local pool does not support; `limitation` says what it lacks.
+pub(crate) fn redis(flags: &flags::Pool, limitation: &str) -> Result<Pool, Failure> {
+    match flags.backend() {
+        Backend::Redis(address) => Ok(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
+        Backend::LocalHost(_) => Err(Failure::usage(format!(
+            "this machine's own pool {limitation}; use a pool in Redis (--redis)"
+        ))),
     }
 }
 
-/// The local time's distance from UTC, in seconds.
+/// Returns the UTC offset of the local time in seconds.
 pub(crate) fn offset() -> i32 {
     jiff::Zoned::now().offset().seconds()
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_gpus_agree_with_their_noun() {
+    fn gpu_counts_agree_with_their_noun() {
         assert_eq!((gpus(1).as_str(), gpus_are(1).as_str()), ("1 GPU", "1 GPU is"));
         assert_eq!((gpus(0).as_str(), gpus_are(2).as_str()), ("0 GPUs", "2 GPUs are"));
     }

@@ -1,6 +1,6 @@
-//! The lines on standard error about a wait for GPUs, and about its end.
+//! Progress messages of a wait for GPUs, on standard error.
 
-#![expect(clippy::disallowed_methods, reason = "a wait takes its time")]
+#![expect(clippy::disallowed_methods, reason = "measures the wait")]
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,37 +8,41 @@ use std::time::{Duration, Instant};
 use bailiff_exposition::human::Span;
 use bailiff_lease::Grant;
 
-use crate::say::{put, say};
+use crate::output::{print_message, write_stderr};
 
-/// Between two lines off a terminal.
-const EVERY: Duration = Duration::from_mins(1);
+/// The interval of messages if standard error is not a terminal.
+const INTERVAL: Duration = Duration::from_mins(1);
 
-/// How a wait goes: one line that is rewritten on a terminal, else a line at once and then every minute.
+/// The progress of a wait: on a terminal one line that is rewritten, else a line immediately and then every minute.
 pub(super) struct Progress {
     want: u32,
     began: Instant,
     terminal: bool,
-    /// When something was last written.
+    /// The time of the last message.
     written: Option<Instant>,
     over: bool,
 }
 
 impl Progress {
-    pub(super) fn of(want: u32) -> Self {
+    pub(super) fn new(want: u32) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { want, began: Instant::now(), terminal, written: None, over: false }
     }
 
-    /// So many tickets are before ours.
-    pub(super) fn waits(&mut self, before: u64) {
+    /// Reports the number of requests ahead in the queue.
+    pub(super) fn waiting(&mut self, before: u64) {
         if let Some(line) = self.line(before, Instant::now()) {
-            if self.terminal { put(&format!("\r\x1b[Kbailiff: {line}")) } else { say(line) }
+            if self.terminal {
+                write_stderr(&format!("\r\x1b[Kbailiff: {line}"))
+            } else {
+                print_message(line)
+            }
         }
     }
 
-    /// What is to be written now, if anything.
+    /// Returns the line to print now, if any.
     fn line(&mut self, before: u64, now: Instant) -> Option<String> {
-        if self.over || (!self.terminal && self.written.is_some_and(|written| now < written + EVERY)) {
+        if self.over || (!self.terminal && self.written.is_some_and(|written| now < written + INTERVAL)) {
             return None;
         }
         let first = self.written.replace(now).is_none();
@@ -53,32 +57,32 @@ impl Progress {
         Some(format!("waiting for {gpus}{waited}{behind}"))
     }
 
-    /// Clears the line, so that another can be written.
+    /// Clears the line, so that another message can be printed.
     pub(super) fn clear(&mut self) {
         if self.terminal && self.written.take().is_some() {
-            put("\r\x1b[K");
+            write_stderr("\r\x1b[K");
         }
     }
 
-    /// Ends the line where it stands; nothing is written after that.
+    /// Ends the current line and prints nothing from then on.
     pub(super) fn interrupt(&mut self) {
         if self.terminal && !self.over && self.written.is_some() {
-            put("\n");
+            write_stderr("\n");
         }
         self.over = true;
     }
 
-    /// The GPUs are leased.
+    /// Reports the granted GPUs.
     pub(super) fn granted(&mut self, grant: &Grant) {
         let waited = self.began.elapsed();
         self.clear();
         if !std::mem::replace(&mut self.over, true) {
-            say(leased(&grant.gpus, waited));
+            print_message(leased(&grant.gpus, waited));
         }
     }
 }
 
-/// `GPU 1 leased after 3 min 2 s`; no time where there was no wait to speak of.
+/// Returns `GPU 1 leased after 3 min 2 s`; without the time if it was below a second.
 fn leased(gpus: &[u32], waited: Duration) -> String {
     let ids: Vec<String> = gpus.iter().map(u32::to_string).collect();
     let name = if ids.len() == 1 { "GPU" } else { "GPUs" };
@@ -91,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_off_a_terminal_is_reported_at_once_and_every_minute() {
+    fn wait_without_terminal_is_reported_every_minute() {
         let began = Instant::now();
         let mut progress = Progress { want: 2, began, terminal: false, written: None, over: false };
         let mut line = |seconds, before| progress.line(before, began + Duration::from_secs(seconds));

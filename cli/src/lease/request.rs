@@ -1,6 +1,6 @@
-//! Asking for GPUs, and waiting for them.
+//! Requesting GPUs and waiting for them.
 
-#![expect(clippy::disallowed_methods, reason = "a wait has an end")]
+#![expect(clippy::disallowed_methods, reason = "a wait has a deadline")]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,29 +8,27 @@ use std::time::{Duration, Instant};
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
-use super::told::{self, ids};
-use super::unclean::used;
-use super::{LEASE, TICKET, gpus_are, offset};
+use super::format::{self, ids};
+use super::gpu_users::used;
+use super::{LEASE, TICKET, gpus, offset};
 use crate::exit::Failure;
 use crate::flags::LeaseRequest;
-use crate::say::say;
+use crate::output::print_message;
 
-/// Between two attempts to reach a Redis that has gone.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The pause between two attempts to reach Redis.
+const RETRY: Duration = Duration::from_millis(200);
 
-/// A ticket of this process, with a name that nobody has; `cmd` is what others read of it.
+/// Creates a ticket of this process with a unique id; `cmd` is shown to other users.
 pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -> Result<Ticket, Failure> {
     let among = request.gpu.as_deref().map(|list| ids(&pool.gpus()?, list)).transpose()?;
     let uid = nix::unistd::getuid();
     if request.priority > 0 && !uid.is_root() {
-        return Err(Failure::usage(
-            "--priority: above 0 is for root, so that nobody overtakes by wishing to",
-        ));
+        return Err(Failure::usage("--priority: values above 0 require root"));
     }
     let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
     let mut about = LocalHost::read().holder(std::process::id());
     about.extend([
-        // No purge of GPU.py's ends it: to signal 0 is always allowed.
+        // `purge` of GPU.py never removes it: it checks the pid by signalling it, and signalling 0 always succeeds.
         ("legacy_pid", "0".to_owned()),
         ("offset", offset().to_string()),
         ("uid", uid.to_string()),
@@ -53,107 +51,113 @@ pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -
     })
 }
 
-/// A name that nobody has.
+/// Returns a random lease id.
 fn name() -> std::io::Result<String> {
     let mut random = [0_u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat())
 }
 
-/// What is told of a wait.
-pub(super) enum News<'a> {
-    /// So many tickets are before it.
+/// A change of a waiting request.
+pub(super) enum RequestEvent<'a> {
+    /// The number of requests ahead of it in the queue.
     Behind(u64),
-    /// It waits under this name now.
-    Named(&'a str),
+    /// Its new lease id.
+    Renamed(&'a str),
 }
 
-/// Whoever is granted something says so, or it is given to the next; he may be too late. A server that came back with an
-/// older state is told of it.
+/// Acknowledges a grant, because an unacknowledged grant goes to the next request. The result may be that it was too
+/// late. After a restart of Redis with an older state, this also restores the grant.
 fn acknowledge(
     pool: &mut dyn Leases,
     (ticket, grant): (&Ticket, &Grant),
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 ) -> Result<TicketStatus, LeaseError> {
     loop {
         match pool.renew(ticket, grant, LEASE) {
-            Err(error) if error.passes() && until.is_none_or(|until| Instant::now() < until) => {
-                std::thread::park_timeout(PAUSE);
+            Err(error) if error.passes() && deadline.is_none_or(|deadline| Instant::now() < deadline) => {
+                std::thread::park_timeout(RETRY);
             }
-            said => return said,
+            result => return result,
         }
     }
 }
 
-/// Waits for a grant, and says that it is known. Whoever does so too late, stopped or on a machine that is too busy, has
-/// lost it to the next, and asks again.
-fn stand(
+/// Waits for a grant and acknowledges it. If the acknowledgement is too late, because this process was stopped or the
+/// machine is overloaded, the grant has gone to the next request, and the request is repeated.
+fn wait_for_grant(
     pool: &mut dyn Leases,
     (ticket, nonblock): (&mut Ticket, bool),
     (local_host, until): (&LocalHost, Option<Instant>),
-    mut tell: impl FnMut(News),
+    mut notify: impl FnMut(RequestEvent),
 ) -> Result<TicketStatus, Failure> {
     loop {
-        let mut status = pool.wait(ticket, (local_host, until), &mut |before| tell(News::Behind(before)))?;
-        let mut lost = "its place in the line was lost, since nothing was heard of it";
+        let mut status =
+            pool.wait(ticket, (local_host, until), &mut |before| notify(RequestEvent::Behind(before)))?;
+        let mut lost = "the place in the queue was lost, because the request was not renewed in time";
         if let TicketStatus::Held(grant) = &status {
-            lost = "the GPUs that it was given went to the next, since it did not answer in time";
+            lost =
+                "the granted GPUs went to the next request, because the grant was not acknowledged in time";
             let until = if nonblock { Some(Instant::now()) } else { until };
             status = acknowledge(pool, (ticket, grant), until)?;
         }
         match status {
             TicketStatus::Ended(how) if how == "reaped" && !nonblock => {
                 ticket.lease = name()?;
-                tell(News::Named(&ticket.lease));
-                say(format_args!("{lost}: asks again"));
+                notify(RequestEvent::Renamed(&ticket.lease));
+                print_message(format_args!("{lost}; requesting again"));
             }
             status => return Ok(status),
         }
     }
 }
 
-/// Asks, and waits as long as was wished; the ticket is as it was granted then. What the dead held is freed before where
-/// nothing is waited for.
+/// Requests GPUs and waits up to the requested time; the ticket has the granted lease id then. With `--nonblock`,
+/// leases of exited processes are released first.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
     request: &LeaseRequest,
     ticket: &mut Ticket,
-    tell: impl FnMut(News),
+    notify: impl FnMut(RequestEvent),
 ) -> Result<Grant, Failure> {
     let local_host = LocalHost::read();
     if request.nonblock {
         pool.reap_local_host(&local_host, LEASE)?;
     }
-    let told = request.gpu.is_none() && request.exporter.stream.exists();
-    let used = if told { used(&request.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
+    let avoid_used = request.gpu.is_none() && request.exporter.stream.exists();
+    let used = if avoid_used { used(&request.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
     if !used.is_empty() {
         ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
     }
     let until = request.wait.map(|wait| Instant::now() + wait);
-    match stand(pool, (ticket, request.nonblock), (&local_host, until), tell)? {
+    match wait_for_grant(pool, (ticket, request.nonblock), (&local_host, until), notify)? {
         TicketStatus::Held(grant) => {
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
-                say(format_args!("GPU {gpu} is used by {pids:?}, who lease nothing; no other was idle"));
+                print_message(format_args!(
+                    "GPU {gpu} is used by processes {pids:?}, which have no lease; no other GPU was idle"
+                ));
             }
             Ok(grant)
         }
         TicketStatus::Waiting { .. } => {
             let wait = humantime::format_duration(request.wait.unwrap_or_default());
-            Err(Failure::late(format!("no GPU within {wait}")))
+            Err(Failure::late(format!("no GPU became available within {wait}")))
         }
         TicketStatus::Busy => {
-            let closed = told::closed(&pool.audit()?);
-            Err(Failure::busy(
-                closed.unwrap_or_else(|| "not enough GPUs are idle, or others were first".to_owned()),
-            ))
+            let paused = format::grants_paused(&pool.audit()?);
+            Err(Failure::busy(paused.unwrap_or_else(|| {
+                "not enough idle GPUs, or other requests are ahead in the queue".to_owned()
+            })))
         }
         TicketStatus::Impossible { managed } => {
-            Err(Failure::usage(format!("{} wanted, and {managed} would do", gpus_are(ticket.want))))
+            Err(Failure::usage(format!("{} requested, but only {managed} can match", gpus(ticket.want))))
         }
         TicketStatus::Uninitialised => Err(Failure::no_pool()),
-        TicketStatus::Conflict(_) => Err(Failure::not_ours("somebody else was given the same GPU meanwhile")),
+        TicketStatus::Conflict(_) => {
+            Err(Failure::not_ours("another lease was granted the same GPU meanwhile"))
+        }
         TicketStatus::Ended(how) => {
-            Err(Failure::not_ours(format!("the ticket has ended while it waited: {how}")))
+            Err(Failure::not_ours(format!("the request has ended while waiting: {how}")))
         }
     }
 }

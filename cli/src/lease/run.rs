@@ -1,4 +1,4 @@
-//! `bailiff lease run`: a command, and all that it starts, on GPUs of its own.
+//! `bailiff lease run`: runs a command on leased GPUs.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use crate::exit::Failure;
 use crate::flags;
 use crate::run::job::Job;
 
-/// Runs a command.
+/// Runs the command.
 pub(crate) fn run(flags: &flags::Run) -> Result<ExitCode, Failure> {
-    Job { lease: Some(flags), ..Job::of(&flags.command, &flags.terms) }.run()
+    Job { lease: Some(flags), ..Job::new(&flags.command, &flags.time_limit) }.run()
 }

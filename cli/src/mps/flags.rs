@@ -1,4 +1,4 @@
-//! The command line of `mps`, as it is written.
+//! The flags of `bailiff mps`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,90 +7,96 @@ use clap::{Args, Subcommand};
 
 use crate::flags::{Machine, span};
 
-/// What can be done with MPS.
+/// The commands of `mps`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mps {
-    /// Shows daemons, servers and clients, limits and compute modes, and what is wrong with them
+    /// Show MPS daemons, servers, clients and problems
+    ///
+    /// Daemons and servers are found in /proc. Each daemon is queried with NVIDIA's client and a timeout of two
+    /// seconds; a daemon that hangs blocks every CUDA program that starts under it. The command changes nothing.
     Status(Status),
-    /// Starts a control daemon for GPUs that nobody else can use then
+    /// Start an MPS control daemon and reserve GPUs for it
+    ///
+    /// The GPUs are set to compute mode EXCLUSIVE_PROCESS, so that only the MPS server can use them. Each executed
+    /// command is printed. If the daemon does not answer, the compute modes are restored.
     Start(Start),
-    /// Ends a control daemon, and lets others use its GPUs
+    /// Stop an MPS control daemon and reset the mode of its GPUs
+    ///
+    /// The daemon is asked to quit, and never sent a signal. The command fails while programs use the daemon. After
+    /// daemon and servers have exited, the GPUs are set to compute mode DEFAULT.
     Stop(Stop),
 }
 
-/// What all of them need.
+/// The flags of all `mps` commands.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// The daemon's pipe directory, by which daemons are told apart; `/tmp/nvidia-mps` if not told. Also by
-    /// `CUDA_MPS_PIPE_DIRECTORY`.
+    /// Pipe directory, which identifies the daemon.
+    ///
+    /// Default: `CUDA_MPS_PIPE_DIRECTORY`, else `/tmp/nvidia-mps`.
     #[arg(long, value_name = "DIR")]
     pub(crate) pipe_dir: Option<PathBuf>,
-    /// What the environment says.
-    #[arg(long, env = "CUDA_MPS_PIPE_DIRECTORY", hide = true)]
-    pub(crate) usual_pipe_dir: Option<PathBuf>,
-    /// NVIDIA's control program.
+    /// From `CUDA_MPS_PIPE_DIRECTORY`; --pipe-dir takes precedence.
+    #[arg(long = "usual-pipe-dir", env = "CUDA_MPS_PIPE_DIRECTORY", hide = true)]
+    pub(crate) default_pipe_dir: Option<PathBuf>,
+    /// NVIDIA's nvidia-cuda-mps-control program.
     #[arg(long, value_name = "PATH", default_value = bailiff_mps::control::PROGRAM)]
     pub(crate) mps_control: PathBuf,
-    /// How long the driver may take to answer.
+    /// Timeout of driver queries.
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "10s")]
     pub(crate) deadline: Duration,
     #[command(flatten)]
     pub(crate) machine: Machine,
 }
 
-/// Shows what MPS does on this machine. It changes nothing.
-///
-/// Daemons and servers are found in /proc by their programs; each daemon is asked by NVIDIA's own client, which is given two
-/// seconds: one that hangs, hangs every CUDA program that starts.
+/// The flags of `mps status`.
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Status {
-    /// Prints JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) common: Common,
 }
 
-/// Starts a control daemon.
-///
-/// Its GPUs are set to take one process alone, which is then the MPS server, so that no program can compute beside it by
-/// mistake. Each command that is run is shown. Where the daemon does not answer, the compute modes are as before again.
+/// The flags of `mps start`.
 #[derive(Debug, Args)]
 #[command(after_help = START)]
 pub(crate) struct Start {
-    /// These GPUs, by number or UUID, such as 0,1; all without it.
+    /// GPUs of the daemon, by index or UUID, such as 0,1; default: all.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) gpu: Vec<String>,
-    /// Stays until the daemon ends, as a service does; a signal to end makes it stop the daemon.
+    /// Run until the daemon exits, as a service.
+    ///
+    /// A termination signal stops the daemon.
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Where the daemon writes its logs; `/var/log/nvidia-mps` if not told. Also by `CUDA_MPS_LOG_DIRECTORY`.
+    /// Log directory of the daemon.
     #[arg(long, env = "CUDA_MPS_LOG_DIRECTORY", value_name = "DIR", default_value = bailiff_mps::place::DEFAULT_LOGS, hide_env = true)]
     pub(crate) log_dir: PathBuf,
-    /// Shows the commands, and runs none.
+    /// Print the commands without running them.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Sets compute modes.
+    /// NVIDIA's nvidia-smi program, used to set compute modes.
     #[arg(long, value_name = "PATH", default_value = "nvidia-smi")]
     pub(crate) nvidia_smi: PathBuf,
     #[command(flatten)]
     pub(crate) common: Common,
 }
 
-/// Ends a control daemon and its servers by asking it, never by a signal.
-///
-/// It is refused while programs compute under it. Once daemon and servers have gone, the GPUs take any number of processes again.
+/// The flags of `mps stop`.
 #[derive(Debug, Args)]
 #[command(after_help = STOP)]
 pub(crate) struct Stop {
-    /// How long servers may take to end before the daemon forces them to.
+    /// Time for servers to exit before the daemon forces them.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) timeout: Option<Duration>,
-    /// Though programs compute under it: they fail when their server is forced to end, after 10 s without --timeout.
+    /// Stop the daemon although programs use it; they fail.
+    ///
+    /// Their servers are forced to exit after --timeout, by default 10 s.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Sets compute modes.
+    /// NVIDIA's nvidia-smi program, used to set compute modes.
     #[arg(long, value_name = "PATH", default_value = "nvidia-smi")]
     pub(crate) nvidia_smi: PathBuf,
     #[command(flatten)]
@@ -98,37 +104,37 @@ pub(crate) struct Stop {
 }
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  sudo bailiff mps status                    what runs, and what is wrong with it
-  sudo bailiff mps start --gpu 0             one GPU for programs that share it
-  sudo bailiff mps stop                      once no program computes under it
+  sudo bailiff mps status                    show daemons, servers and clients
+    sudo bailiff mps start --gpu 0             share GPU 0 through MPS
+    sudo bailiff mps stop                      stop the daemon, if no program uses it
 
-Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 invalid flags,
-69 no daemon can be had, or none answers, 75 it or its GPUs are in use.";
+  Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 invalid flags,
+  69 the daemon cannot be started, or does not answer, 75 the daemon or its GPUs are in use.";
 
 const STATUS: &str = "Examples:
-  sudo bailiff mps status                    with the right to see where daemons of others are
-  bailiff mps status --pipe-dir /run/mps0    one daemon
+  sudo bailiff mps status                    include the daemons of other users
+    bailiff mps status --pipe-dir /run/mps0    show one daemon
   bailiff mps status --json | jq '.daemons[].servers[].clients[].pid'
 
-Exit codes: 0 every daemon that there is answers, 1 one does not, 64 invalid flags.";
+Exit codes: 0 every daemon answers, 1 a daemon does not answer, 64 invalid flags.";
 
 const START: &str = "Examples:
-  sudo bailiff mps start --gpu 0             one GPU
-  sudo bailiff mps start --gpu 0 --dry-run   what would be run
+  sudo bailiff mps start --gpu 0             start a daemon for GPU 0
+    sudo bailiff mps start --gpu 0 --dry-run   print the commands only
   sudo bailiff mps start --gpu 1 --pipe-dir /run/mps1 --log-dir /var/log/mps1
-                                             a second daemon; its clients need
+                                             start a second daemon; its clients need
                                              CUDA_MPS_PIPE_DIRECTORY=/run/mps1
-  bailiff mps start --foreground             in a systemd unit or a container
+  bailiff mps start --foreground             run in a systemd unit or a container
 
 Do not set CUDA_VISIBLE_DEVICES for clients: the daemon renumbers its GPUs.
 
 Exit codes: 0 the daemon answers, 1 a command failed, 64 invalid flags,
-69 no daemon can be had, 75 somebody is on those GPUs.";
+69 the daemon cannot be started, 75 the GPUs are in use.";
 
 const STOP: &str = "Examples:
-  sudo bailiff mps stop                      once no program computes under it
-  sudo bailiff mps stop --timeout 30s        servers that do not end are forced to
-  sudo bailiff mps stop --force --timeout 5s programs under it fail
+  sudo bailiff mps stop                      stop the daemon, if no program uses it
+    sudo bailiff mps stop --timeout 30s        force servers to exit after 30 s
+    sudo bailiff mps stop --force --timeout 5s stop it although programs use it
 
-Exit codes: 0 it has gone, 1 a command failed, 64 invalid flags, 69 no daemon
-answers, or it refuses, 75 it has clients, or does not end in time.";
+  Exit codes: 0 the daemon has exited, 1 a command failed, 64 invalid flags, 69 no daemon
+  answers, or it refuses, 75 it has clients, or does not exit in time.";

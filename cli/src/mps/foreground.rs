@@ -1,5 +1,5 @@
-//! A daemon in the foreground, for services and containers: we stay until it ends, ask it to quit when we are told to end, and
-//! give its GPUs back.
+//! A daemon in the foreground, for services and containers: waits for its exit, asks it to quit at a termination
+//! signal, and restores the compute modes.
 
 #![expect(clippy::disallowed_methods, reason = "starts the daemon")]
 
@@ -14,81 +14,86 @@ use bailiff_mps::Form;
 use bailiff_mps::control::Question;
 use nix::sys::signal::SigmaskHow;
 
-use super::gpus::Changed;
+use super::compute_mode::ChangedModes;
 use super::start::Plan;
-use super::{alone, show};
+use super::{lock, show};
 use crate::command::Event;
 use crate::command::signals::Signals;
 use crate::exit::Failure;
-use crate::say::say;
+use crate::output::print_message;
 
-/// Starts the daemon and stays until it has ended. Others come after it answers, and before its GPUs are given back.
-pub(super) fn serve(plan: &Plan<'_>, held: Option<File>) -> Result<ExitCode, Failure> {
-    let signals = Signals::keep()?;
-    let (tell, told) = channel();
-    signals.listen(tell)?;
-    let changed = Changed::exclusive(&plan.flags.nvidia_smi, &plan.gpus)?;
-    let outcome = run(plan, (&signals, &told), held);
-    let _alone = alone::lock();
-    plan.give_back(changed);
+/// Starts the daemon and waits for its exit. The lock is released once the daemon answers, and taken again before the
+/// compute modes are restored.
+pub(super) fn serve(plan: &Plan<'_>, lock_file: Option<File>) -> Result<ExitCode, Failure> {
+    let signals = Signals::block()?;
+    let (sender, events) = channel();
+    signals.listen(sender)?;
+    let changed = ChangedModes::set_exclusive(&plan.flags.nvidia_smi, &plan.gpus)?;
+    let outcome = run(plan, (&signals, &events), lock_file);
+    let _lock = lock::acquire();
+    plan.restore_modes(changed);
     match outcome? {
-        Ended::Well => Ok(ExitCode::SUCCESS),
-        Ended::Badly(why) => Err(Failure::unavailable(format!("the daemon has ended: {why}"))),
-        Ended::LivesOn => Err(Failure::unavailable("the daemon does not quit, and is left as it is")),
+        DaemonExit::Success => Ok(ExitCode::SUCCESS),
+        DaemonExit::Failure(why) => Err(Failure::unavailable(format!("the daemon has exited: {why}"))),
+        DaemonExit::StillRunning => {
+            Err(Failure::unavailable("the daemon does not quit and is still running"))
+        }
     }
 }
 
-enum Ended {
-    Well,
-    Badly(String),
-    LivesOn,
+/// How the daemon ended.
+enum DaemonExit {
+    Success,
+    Failure(String),
+    StillRunning,
 }
 
 fn run(
     plan: &Plan<'_>,
-    (signals, told): (&Signals, &Receiver<Event>),
-    held: Option<File>,
-) -> Result<Ended, Failure> {
-    show(&plan.line())?;
+    (signals, events): (&Signals, &Receiver<Event>),
+    lock_file: Option<File>,
+) -> Result<DaemonExit, Failure> {
+    show(&plan.command_line())?;
     let mut child = spawn(plan, signals)?;
-    if let Err(failure) = plan.answers() {
+    if let Err(failure) = plan.wait_for_answer() {
         return match child.try_wait()? {
-            Some(status) => Ok(Ended::Badly(status.to_string())),
+            Some(status) => Ok(DaemonExit::Failure(status.to_string())),
             None => Err(failure),
         };
     }
-    drop(held);
+    drop(lock_file);
     show("the daemon answers\n")?;
-    let mut asked = false;
+    let mut quit_requested = false;
     loop {
         if let Some(status) = child.try_wait()? {
-            // NVIDIA's daemon exits with 1 if a server failed to start, also where it was asked to quit.
-            let well = status.success() || (asked && status.code().is_some());
-            return Ok(if well { Ended::Well } else { Ended::Badly(status.to_string()) });
+            // NVIDIA's daemon exits with 1 if a server failed to start, even if it was asked to quit.
+            let success = status.success() || (quit_requested && status.code().is_some());
+            return Ok(if success { DaemonExit::Success } else { DaemonExit::Failure(status.to_string()) });
         }
-        match told.recv() {
-            Ok(Event::Told(told)) if !told.is_for_the_command() => {
-                asked = true;
+        match events.recv() {
+            Ok(Event::Signal(signal)) if !signal.is_for_command() => {
+                quit_requested = true;
                 if let Err(error) = plan.control.query(Question::Quit(None))
                     && child.try_wait()?.is_none()
                 {
-                    say(format_args!("the daemon was asked to quit: {}", line(&error.to_string())));
+                    print_message(format_args!("cannot stop the daemon: {}", line(&error.to_string())));
                 }
             }
             Ok(_) => {}
-            Err(_) => return Ok(Ended::LivesOn),
+            Err(_) => return Ok(DaemonExit::StillRunning),
         }
     }
 }
 
-/// In a process group of its own: a key of the terminal is for us, who ask it to quit.
+/// Starts the daemon in its own process group, because terminal signals are handled by this process, which asks it to
+/// quit.
 fn spawn(plan: &Plan<'_>, signals: &Signals) -> io::Result<Child> {
     let mut command = Command::new(plan.control.program());
     command.arg(Form::Foreground.flag()).envs(plan.variables.iter().map(|(name, value)| (*name, value)));
     command.stdin(Stdio::null()).process_group(0).current_dir("/");
-    // A child inherits what is blocked.
-    let ours = signals.mask().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    // A child inherits the signal mask.
+    let own_mask = signals.mask().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let child = command.spawn();
-    ours.thread_set_mask()?;
+    own_mask.thread_set_mask()?;
     child
 }

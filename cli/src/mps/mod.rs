@@ -1,10 +1,11 @@
-//! `bailiff mps`: NVIDIA's MPS on this machine. No daemon, server or client is ever sent a signal: the daemon is asked.
+//! `bailiff mps`: NVIDIA's MPS on this machine. Daemons are controlled by commands only: no daemon, server or client is
+//! ever sent a signal.
 
-mod alone;
+mod compute_mode;
+pub(crate) mod discover;
 pub(crate) mod flags;
 mod foreground;
-mod gpus;
-pub(crate) mod look;
+mod lock;
 mod node;
 pub(crate) mod report;
 mod start;
@@ -21,32 +22,32 @@ use bailiff_mps::place::DEFAULT_PIPES;
 use crate::exit::Failure;
 use flags::{Common, Mps};
 
-/// Does what is said.
+/// Runs an `mps` command.
 pub(crate) fn mps(command: &Mps) -> Result<ExitCode, Failure> {
-    let done = match command {
+    let result = match command {
         Mps::Status(flags) => status(flags),
         Mps::Start(flags) => start::start(flags),
         Mps::Stop(flags) => stop::stop(flags),
     };
-    // What a daemon says is in it, and anybody's daemon may say anything.
-    done.map_err(Failure::harmless)
+    // The message may contain a daemon's reply, and any user may run a daemon.
+    result.map_err(Failure::sanitized)
 }
 
 fn status(flags: &flags::Status) -> Result<ExitCode, Failure> {
-    // Checked like the other two, but all daemons are shown where none is named.
+    // Validates the pipe directory as the other commands do; without one, all daemons are shown.
     flags.common.pipes()?;
-    let report = look::look(&flags.common);
+    let report = discover::collect(&flags.common);
     let text = if flags.json {
         let json = serde_json::to_string(&report).map_err(io::Error::from)?;
         format!("{json}\n")
     } else {
-        text::text(&report)
+        text::render(&report)
     };
     show(&text)?;
     Ok(if report.daemons.iter().all(report::Daemon::answers) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A reader that has gone is no failure.
+/// Prints to standard output; a closed pipe is not an error.
 fn show(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -55,13 +56,13 @@ fn show(text: &str) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// The one pipe directory that is meant.
+    /// Returns the configured pipe directory.
     fn pipes(&self) -> Result<PathBuf, Failure> {
-        let told = self.pipe_dir.as_deref().or(self.usual_pipe_dir.as_deref());
-        let pipes = told.unwrap_or(Path::new(DEFAULT_PIPES));
+        let configured = self.pipe_dir.as_deref().or(self.default_pipe_dir.as_deref());
+        let pipes = configured.unwrap_or(Path::new(DEFAULT_PIPES));
         if !pipes.is_absolute() {
             return Err(Failure::usage(format!(
-                "{} is no pipe directory: it begins with a slash, since others look for it from elsewhere",
+                "invalid pipe directory {}: the path must be absolute",
                 pipes.display()
             )));
         }

@@ -1,27 +1,27 @@
-//! What `mps status` tells, as data; and what of it somebody should look at.
+//! The data of `mps status`, and its warnings.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// All of it.
+/// The report of `mps status`.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Report {
-    /// The driver's release; none where it cannot be asked.
+pub(super) struct MpsReport {
+    /// The driver version; `None` if the driver does not answer.
     pub(super) driver: Option<String>,
     pub(super) daemons: Vec<Daemon>,
-    /// Servers whose daemon has gone.
+    /// Servers without a daemon.
     pub(super) orphans: Vec<Orphan>,
-    pub(super) gpus: Vec<Gpu>,
+    pub(super) gpus: Vec<ReportedGpu>,
     pub(super) warnings: Vec<String>,
 }
 
-/// A daemon, or what one has left behind.
+/// A daemon, or the stale socket of one that has exited.
 #[derive(Debug, Serialize)]
 pub(crate) struct Daemon {
-    /// None where its environment is not ours to read.
+    /// `None` if its environment cannot be read.
     pub(super) pipe_dir: Option<String>,
-    /// None where no process of this `/proc` is that daemon.
+    /// `None` if its process is not visible in this `/proc`.
     pub(crate) pid: Option<u32>,
     pub(super) user: Option<String>,
     pub(crate) state: State,
@@ -30,28 +30,28 @@ pub(crate) struct Daemon {
     pub(super) log_dir: Option<String>,
     /// `readable`, `unreadable`, `missing` or `no_file`.
     pub(super) log: Option<&'static str>,
-    /// The GPUs that it was told of; none where it has all.
+    /// Its `CUDA_VISIBLE_DEVICES`; `None` if it manages all GPUs.
     pub(super) visible: Option<String>,
     pub(super) protocol: Option<u8>,
     pub(super) static_partitioning: Option<bool>,
     pub(super) multiuser: Option<bool>,
-    /// Percent of the multiprocessors, for clients of new servers.
+    /// Percentage of the multiprocessors for clients of new servers.
     pub(super) default_thread_percentage: Option<f64>,
-    /// Bytes that clients of new servers may pin, by the daemon's number of the GPU.
+    /// Memory limit in bytes for clients of new servers, by the daemon's GPU index.
     pub(super) default_memory_limits: BTreeMap<String, u64>,
     pub(super) servers: Vec<Server>,
 }
 
-/// How a daemon is.
+/// The state of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     Answers,
-    /// It is there and says nothing.
+    /// It runs and does not answer.
     Hung,
-    /// Its socket is there, and nobody listens.
+    /// Its socket exists, but no process listens.
     Stale,
-    /// It cannot be asked, or is not understood.
+    /// It cannot be queried, or its answer is invalid.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Server {
     pub(super) user: Option<String>,
     pub(super) status: &'static str,
     pub(super) thread_percentage: Option<f64>,
-    /// None where the daemon does not tell.
+    /// `None` if the daemon does not report them.
     pub(super) clients: Option<Vec<Client>>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Orphan {
 
 /// A GPU.
 #[derive(Debug, Serialize)]
-pub(super) struct Gpu {
+pub(super) struct ReportedGpu {
     pub(super) index: String,
     pub(super) uuid: Option<String>,
     pub(super) compute_mode: Option<&'static str>,
@@ -95,34 +95,34 @@ impl Daemon {
         self.state == State::Answers
     }
 
-    /// Its pid and pipe directory, as far as they are known.
-    pub(crate) fn called(&self) -> String {
-        let place = self.pipe_dir.as_deref().unwrap_or("an unknown pipe directory");
-        self.pid.map_or_else(|| place.to_owned(), |pid| format!("daemon {pid} ({place})"))
+    /// Returns its pid and pipe directory, as far as they are known.
+    pub(crate) fn label(&self) -> String {
+        let pipes = self.pipe_dir.as_deref().unwrap_or("unknown pipe directory");
+        self.pid.map_or_else(|| pipes.to_owned(), |pid| format!("daemon {pid} ({pipes})"))
     }
 
-    /// What is wrong with it.
+    /// Returns its problem, if any.
     pub(crate) fn warning(&self) -> Option<String> {
-        let name = self.called();
+        let name = self.label();
         match self.state {
             State::Answers => None,
             State::Hung => {
-                Some(format!("{name} does not answer: every CUDA program that starts under it hangs, too"))
+                Some(format!("{name} does not answer: CUDA programs that start under it hang as well"))
             }
             State::Stale => Some(format!(
-                "{name} is left behind by a daemon that has ended: programs that start now run without MPS; start \
-                 one over it, once no server is left"
+                "{name} is stale: its daemon has exited, and new programs run without MPS; start a new daemon after all \
+                servers have exited"
             )),
             State::Unknown => {
-                Some(format!("{name}: {}", self.why.as_deref().unwrap_or("it cannot be asked")))
+                Some(format!("{name}: {}", self.why.as_deref().unwrap_or("the daemon cannot be queried")))
             }
         }
     }
 }
 
-impl Report {
-    /// Finds what somebody should look at.
-    pub(super) fn warn(&mut self) {
+impl MpsReport {
+    /// Adds the warnings about daemons, servers and GPUs.
+    pub(super) fn add_warnings(&mut self) {
         let mut warnings: Vec<String> = self.daemons.iter().filter_map(Daemon::warning).collect();
         let exclusive: Vec<&str> = self
             .gpus
@@ -132,14 +132,14 @@ impl Report {
             .collect();
         if !exclusive.is_empty() && !self.daemons.iter().any(|daemon| daemon.state != State::Stale) {
             warnings.push(format!(
-                "GPU {} takes one process at a time (EXCLUSIVE_PROCESS), and no daemon runs; nvidia-smi -i GPU -c \
-                 DEFAULT lets others in",
+                "GPU {} allows one process at a time (EXCLUSIVE_PROCESS), and no daemon runs; to allow several: \
+                nvidia-smi -i GPU -c DEFAULT",
                 exclusive.join(", ")
             ));
         }
         for orphan in &self.orphans {
             warnings.push(format!(
-                "server {} of {} has no daemon: its clients go on, and no new one comes to it",
+                "server {} of {} has no daemon: its clients keep running, but it accepts no new ones",
                 orphan.pid, orphan.user
             ));
         }
@@ -147,21 +147,22 @@ impl Report {
             self.daemons.iter().flat_map(|daemon| &daemon.servers).filter(|server| server.status == "fault");
         for server in faulty {
             warnings.push(format!(
-                "server {} is in the state FAULT: it takes no new client until all that shared the GPU have ended",
+                "server {} is in state FAULT: it accepts no new client until all clients of the GPU have exited",
                 server.pid
             ));
         }
         if !self.daemons.is_empty() && self.driver.as_deref().and_then(major).is_some_and(|major| major < 550)
         {
             let release = self.driver.as_deref().unwrap_or_default();
-            warnings
-                .push(format!("driver {release}: any user may change the daemon's settings (550 refuses)"));
+            warnings.push(format!(
+                "driver {release}: any user may change the daemon's settings (fixed in driver 550)"
+            ));
         }
         self.warnings = warnings;
     }
 }
 
-/// The first number of a driver's release.
+/// Returns the major version of a driver.
 fn major(release: &str) -> Option<u32> {
     release.split('.').next()?.parse().ok()
 }
@@ -170,8 +171,8 @@ fn major(release: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn gpu(mode: &'static str) -> Gpu {
-        Gpu { index: "0".into(), uuid: None, compute_mode: Some(mode) }
+    fn gpu(mode: &'static str) -> ReportedGpu {
+        ReportedGpu { index: "0".into(), uuid: None, compute_mode: Some(mode) }
     }
 
     fn daemon(state: State) -> Daemon {
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_is_warned_of() {
+    fn problems_are_reported_as_warnings() {
         type Case = (&'static str, Option<State>, &'static str, &'static str);
         let cases: [Case; 6] = [
             ("exclusive_process", None, "550.163", "no daemon runs"),
@@ -202,15 +203,19 @@ mod tests {
             ("default", None, "535.261", ""),
             ("default", Some(State::Answers), "535.261", "any user may change"),
             ("default", Some(State::Hung), "550.163", "does not answer"),
-            ("default", Some(State::Stale), "550.163", "left behind"),
+            ("default", Some(State::Stale), "550.163", "is stale"),
         ];
         for (mode, state, driver, expected) in cases {
             let daemons = state.into_iter().map(daemon).collect();
-            let mut report =
-                Report { driver: Some(driver.into()), daemons, gpus: vec![gpu(mode)], ..Report::default() };
-            report.warn();
-            let told = report.warnings.join("\n");
-            assert_eq!((told.contains(expected), told.is_empty()), (true, expected.is_empty()), "{told}");
+            let mut report = MpsReport {
+                driver: Some(driver.into()),
+                daemons,
+                gpus: vec![gpu(mode)],
+                ..MpsReport::default()
+            };
+            report.add_warnings();
+            let text = report.warnings.join("\n");
+            assert_eq!((text.contains(expected), text.is_empty()), (true, expected.is_empty()), "{text}");
         }
     }
 }

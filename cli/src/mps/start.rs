@@ -1,4 +1,4 @@
-//! Starts a control daemon: compute modes, the daemon, and a look whether it answers.
+//! `bailiff mps start`: sets the compute modes, starts the daemon, and waits for its answer.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,66 +9,68 @@ use bailiff_mps::place::{PIPES, VISIBLE};
 use bailiff_mps::{Control, ControlError, Form};
 use bailiff_snapshot::ComputeMode;
 
+use super::compute_mode::{self, ChangedModes, MpsGpu};
 use super::flags::Start;
-use super::gpus::{self, Changed, Gpu};
-use super::node::{Node, Pipes};
-use super::{alone, foreground, show};
+use super::node::{MpsProcesses, Pipes};
+use super::{foreground, lock, show};
 use crate::command::signals;
 use crate::exit::Failure;
 
-/// How long its parent may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A daemon that has started is asked so often whether it answers.
+/// The timeout of the control program, which forks the daemon and exits.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// The number of attempts to reach the started daemon.
 const TRIES: u32 = 100;
-/// Between two of them.
+/// The pause between two attempts.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// What is to be started.
+/// A daemon to start.
 pub(super) struct Plan<'a> {
     pub(super) flags: &'a Start,
     pub(super) control: Control,
     pipes: PathBuf,
-    pub(super) gpus: Vec<Gpu>,
-    /// Environment of the daemon.
+    pub(super) gpus: Vec<MpsGpu>,
+    /// The daemon's environment variables.
     pub(super) variables: Vec<(&'static str, String)>,
 }
 
-/// Starts it.
+/// Starts a daemon.
 pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
     if flags.dry_run {
-        return plan(flags)?.tell().map(|()| ExitCode::SUCCESS);
+        return plan(flags)?.print().map(|()| ExitCode::SUCCESS);
     }
-    let alone = alone::lock();
+    let lock = lock::acquire();
     let plan = plan(flags)?;
     if flags.foreground {
-        return foreground::serve(&plan, alone);
+        return foreground::serve(&plan, lock);
     }
-    // Between mode and daemon nobody would set the mode back.
+    // If a signal ended this process now, the compute modes would not be restored.
     signals::defer()?;
-    let changed = Changed::exclusive(&flags.nvidia_smi, &plan.gpus)?;
-    let told = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));
-    if let Err(failure) = told().and_then(|()| plan.begin()) {
-        plan.give_back(changed);
+    let changed = ChangedModes::set_exclusive(&flags.nvidia_smi, &plan.gpus)?;
+    let check_signal = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));
+    if let Err(failure) = check_signal().and_then(|()| plan.start()) {
+        plan.restore_modes(changed);
         return Err(failure);
     }
-    show("the daemon answers; clients of it take no CUDA_VISIBLE_DEVICES of their own\n")?;
-    told().map(|()| ExitCode::SUCCESS)
+    show("the daemon answers; do not set CUDA_VISIBLE_DEVICES for its clients\n")?;
+    check_signal().map(|()| ExitCode::SUCCESS)
 }
 
 fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     let pipes = flags.common.pipes()?;
     if !flags.log_dir.is_absolute() {
         return Err(Failure::usage(format!(
-            "{} is no log directory: it begins with a slash",
+            "invalid log directory {}: the path must be absolute",
             flags.log_dir.display()
         )));
     }
-    let all = gpus::all(&flags.common)?;
+    let all = compute_mode::all(&flags.common)?;
     let control = flags.common.control(&pipes);
-    free(&control, &pipes, || Node::look(&flags.common.machine.procfs).servers(&pipes, &all))?;
-    let gpus = gpus::named(all, &flags.gpu)?;
-    gpus.iter().try_for_each(usable)?;
-    // UUIDs mean the same GPUs to nvidia-smi and to CUDA, numbers may not.
+    check_unused(&control, &pipes, || {
+        MpsProcesses::read(&flags.common.machine.procfs).servers(&pipes, &all)
+    })?;
+    let gpus = compute_mode::select(all, &flags.gpu)?;
+    gpus.iter().try_for_each(check_usable)?;
+    // CUDA and nvidia-smi may use different indexes; UUIDs are unambiguous.
     let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
     let logs = flags.log_dir.display().to_string();
     let variables = vec![
@@ -79,19 +81,18 @@ fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     Ok(Plan { flags, control, pipes, gpus, variables })
 }
 
-/// Whether no daemon is in that pipe directory, nor a server that one has left.
-fn free(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Result<(), Failure> {
-    let place = pipes.display();
+/// Fails if the pipe directory has a daemon, or servers of one that has exited.
+fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Result<(), Failure> {
+    let pipes = pipes.display();
     match control.query(Question::Servers) {
         Err(ControlError::NoDaemon) => {}
         Ok(_) | Err(ControlError::Refused(_)) => {
-            let why = format!("a daemon answers in {place} already; --pipe-dir names another one's place");
+            let why = format!("a daemon already runs in {pipes}; use another directory (--pipe-dir)");
             return Err(Failure::unavailable(why));
         }
         Err(error @ ControlError::NoAnswer(_)) => {
             return Err(Failure::unavailable(format!(
-                "a daemon is in {place} and hangs ({error}); ending it would take its clients with it, so that is left \
-                 to you"
+                "the daemon in {pipes} hangs ({error}); stop it manually, which also ends its clients"
             )));
         }
         Err(error) => return Err(Failure::unavailable(error.to_string())),
@@ -101,30 +102,33 @@ fn free(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Resu
         return Ok(());
     }
     Err(Failure::busy(format!(
-        "server {} is left of a daemon of {place} that has ended: wait until its clients have ended, and it with them",
+        "server {} of an exited daemon still runs in {pipes}: wait until its clients have exited",
         left.join(", ")
     )))
 }
 
-/// Whether a GPU can become the daemon's.
-fn usable(gpu: &Gpu) -> Result<(), Failure> {
+/// Fails if the daemon cannot use a GPU.
+fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
     if gpu.mode == Some(ComputeMode::Prohibited) {
-        return Err(Failure::unavailable(format!("GPU {} is closed to all (PROHIBITED)", gpu.index)));
+        return Err(Failure::unavailable(format!(
+            "GPU {} allows no processes (compute mode PROHIBITED)",
+            gpu.index
+        )));
     }
     let holders: Vec<String> = gpu.holders.iter().flatten().map(u32::to_string).collect();
     if holders.is_empty() {
         return Ok(());
     }
     Err(Failure::busy(format!(
-        "process {} computes on GPU {} without this daemon, which could then not use it; bailiff info tells whose it is",
+        "process {} uses GPU {} without MPS, so the daemon could not use the GPU; see bailiff info",
         holders.join(", "),
         gpu.index
     )))
 }
 
 impl Plan<'_> {
-    /// The daemon's command line, as a shell takes it.
-    pub(super) fn line(&self) -> String {
+    /// Returns the daemon's command line in shell syntax.
+    pub(super) fn command_line(&self) -> String {
         let variables: Vec<String> =
             self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
         format!("+ {} {} {}\n", variables.join(" "), self.control.program().display(), self.form().flag())
@@ -134,73 +138,79 @@ impl Plan<'_> {
         if self.flags.foreground { Form::Foreground } else { Form::Background }
     }
 
-    /// What would be run.
-    fn tell(&self) -> Result<(), Failure> {
+    /// Prints the commands without running them.
+    fn print(&self) -> Result<(), Failure> {
         for gpu in self.gpus.iter().filter(|gpu| !gpu.is_exclusive()) {
-            let words = gpus::command(gpu, ComputeMode::ExclusiveProcess).join(" ");
-            show(&format!("+ {} {words}\n", self.flags.nvidia_smi.display()))?;
+            let args = compute_mode::smi_args(gpu, ComputeMode::ExclusiveProcess).join(" ");
+            show(&format!("+ {} {args}\n", self.flags.nvidia_smi.display()))?;
         }
-        show(&self.line())
+        show(&self.command_line())
     }
 
-    fn begin(&self) -> Result<(), Failure> {
-        show(&self.line())?;
+    /// Starts the daemon.
+    fn start(&self) -> Result<(), Failure> {
+        show(&self.command_line())?;
         let variables: Vec<(&str, &str)> =
             self.variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let started = self.control.clone().within(PATIENCE).start(&variables);
+        let started = self.control.clone().within(START_TIMEOUT).start(&variables);
         started.map_err(|error| {
-            let why = if let ControlError::Strange(said) = error { said } else { error.to_string() };
+            let why = if let ControlError::Strange(reply) = error { reply } else { error.to_string() };
             Failure::unavailable(format!("the daemon did not start: {why}"))
         })?;
-        self.answers()
+        self.wait_for_answer()
     }
 
-    /// Waits until it answers.
-    pub(super) fn answers(&self) -> Result<(), Failure> {
+    /// Waits until the daemon answers.
+    pub(super) fn wait_for_answer(&self) -> Result<(), Failure> {
         let mut last = None;
         for _ in 0..TRIES {
             match self.control.query(Question::Servers) {
                 Ok(_) => return Ok(()),
                 Err(error @ ControlError::NoDaemon) => last = Some(error),
                 Err(error) => {
-                    return Err(Failure::unavailable(format!("the daemon was started: {error}")));
+                    return Err(Failure::unavailable(format!(
+                        "the daemon was started, but does not answer: {error}"
+                    )));
                 }
             }
             std::thread::park_timeout(INTERVAL);
         }
         let why = last.map(|error| error.to_string()).unwrap_or_default();
-        Err(Failure::unavailable(format!("the daemon was started: {why}")))
+        Err(Failure::unavailable(format!("the daemon was started, but does not answer: {why}")))
     }
-    /// Sets compute modes back, unless somebody is on those GPUs through MPS, or may be.
-    pub(super) fn give_back(&self, changed: Changed) {
+
+    /// Restores the compute modes, unless the GPUs are or may be in use through MPS.
+    pub(super) fn restore_modes(&self, changed: ChangedModes) {
         if changed.is_empty() {
             return;
         }
         match self.in_use(&changed) {
-            Some(why) => changed.leave(&why),
-            None => changed.undo(&self.flags.nvidia_smi),
+            Some(why) => changed.keep(&why),
+            None => changed.restore(&self.flags.nvidia_smi),
         }
     }
 
-    /// Who has those GPUs, or may have them.
-    fn in_use(&self, changed: &Changed) -> Option<String> {
-        let place = self.pipes.display();
+    /// Returns why the GPUs are or may be in use.
+    fn in_use(&self, changed: &ChangedModes) -> Option<String> {
+        let pipes = self.pipes.display();
         if !matches!(self.control.query(Question::Servers), Err(ControlError::NoDaemon)) {
-            return Some(format!("a daemon is in {place}"));
+            return Some(format!("a daemon runs in {pipes}"));
         }
-        let now = match gpus::all(&self.flags.common) {
+        let now = match compute_mode::all(&self.flags.common) {
             Ok(now) => now,
             Err(failure) => return Some(failure.to_string()),
         };
-        let node = Node::look(&self.flags.common.machine.procfs);
-        if let Some(daemon) = node.believed().find(|daemon| daemon.is.pipes() == Some(&*self.pipes)) {
-            return Some(format!("the daemon {} of {place} lives", daemon.pid));
+        let node = MpsProcesses::read(&self.flags.common.machine.procfs);
+        if let Some(daemon) =
+            node.trusted_daemons().find(|daemon| daemon.details.pipes() == Some(&*self.pipes))
+        {
+            return Some(format!("daemon {} of {pipes} still runs", daemon.pid));
         }
         let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let (servers, clients) = (node.servers(&self.pipes, &now), changed.clients(&now));
         if !servers.is_empty() {
-            return Some(format!("server {} of {place} lives", list(&servers)));
+            return Some(format!("server {} of {pipes} still runs", list(&servers)));
         }
-        (!clients.is_empty()).then(|| format!("clients of MPS are on it ({})", list(&clients)))
+        (!clients.is_empty()).then(|| format!("it has MPS clients ({})", list(&clients)))
     }
 }

@@ -1,6 +1,7 @@
-//! Ends a control daemon by asking it, looks whether it and its servers have gone, and only then lets others use its GPUs.
+//! `bailiff mps stop`: asks the daemon to quit, waits until it and its servers have exited, then resets the compute
+//! modes.
 
-#![expect(clippy::disallowed_methods, reason = "waits for the end of processes, with a deadline")]
+#![expect(clippy::disallowed_methods, reason = "waits for processes with a deadline")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,74 +15,75 @@ use bailiff_snapshot::ComputeMode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::compute_mode::{self, MpsGpu};
 use super::flags::{Common, Stop};
-use super::gpus::{self, Gpu};
-use super::node::{Found, Node};
-use super::{alone, show};
+use super::node::{MpsProcess, MpsProcesses};
+use super::{lock, show};
 use crate::exit::Failure;
-use crate::say::say;
+use crate::output::print_message;
 
-/// How long servers may take that are to be forced, unless it is said.
-const FORCED: Duration = Duration::from_secs(10);
-/// How much longer than the daemon was told its end may take.
+/// The default of `--timeout` with `--force`.
+const FORCE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The extra time for the exit, beyond the timeout given to the daemon.
 const SLACK: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Ends it.
+/// Stops a daemon.
 pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     let pipes = flags.common.pipes()?;
     let control = flags.common.control(&pipes);
-    let _alone = alone::lock();
-    let node = Node::look(&flags.common.machine.procfs);
+    let _lock = lock::acquire();
+    let node = MpsProcesses::read(&flags.common.machine.procfs);
     let servers = query(&control, Question::Servers, &pipes)?;
-    let servers =
-        reply::servers(&servers).map_err(|odd| Failure::unavailable(format!("its servers: {odd}")))?;
+    let servers = reply::servers(&servers)
+        .map_err(|error| Failure::unavailable(format!("cannot list the daemon's servers: {error}")))?;
     if !flags.force {
-        without_clients(&control, &servers)?;
+        check_no_clients(&control, &servers)?;
     }
-    let timeout = flags.timeout.or(flags.force.then_some(FORCED));
+    let timeout = flags.timeout.or(flags.force.then_some(FORCE_TIMEOUT));
     let daemon = node.listening(&pipes);
     let mut pids = servers;
     pids.extend(node.servers(&pipes, &[]));
     pids.extend(daemon.map(|daemon| daemon.pid));
     let deadline = Instant::now() + timeout.unwrap_or_default() + SLACK;
-    let complaint = quit(&control, timeout, &pipes)?;
-    gone(&control, &pids, deadline).map_err(|lives| still(&lives, complaint.as_ref()))?;
-    restore(flags, &node, daemon)?;
-    show("the daemon and its servers have ended\n")?;
+    let client_error = quit(&control, timeout, &pipes)?;
+    wait_for_exit(&control, &pids, deadline)
+        .map_err(|running| still_running(&running, client_error.as_ref()))?;
+    reset_modes(flags, &node, daemon)?;
+    show("the daemon and its servers have exited\n")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks; there must be a daemon that answers.
+/// Queries the daemon, which must answer.
 fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<String, Failure> {
     control.query(question).map_err(|error| {
-        let place = pipes.display();
+        let pipes = pipes.display();
         Failure::unavailable(match error {
-            ControlError::NoDaemon => format!("no daemon answers in {place}; bailiff mps status tells which there are"),
+            ControlError::NoDaemon => format!("no daemon answers in {pipes}; see bailiff mps status"),
             ControlError::NoAnswer(_) => format!(
-                "the daemon in {place} hangs ({error}): it cannot be asked to end, and ending it by a signal would \
-                 take its clients with it, so that is left to you"
+                "the daemon in {pipes} hangs ({error}) and cannot be asked to quit; stop it manually, which also ends \
+                its clients"
             ),
-            error => format!("the daemon in {place}: {error}"),
+            error => format!("the daemon in {pipes}: {error}"),
         })
     })
 }
 
-/// Nobody computes under it; what is not understood counts as somebody.
-fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Failure> {
+/// Fails if the daemon has clients; an invalid answer counts as a client.
+fn check_no_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Failure> {
     for server in servers {
-        let said = control.query(Question::Clients(*server));
-        let clients = match said.map(|said| reply::clients(&said)) {
+        let answer = control.query(Question::Clients(*server));
+        let clients = match answer.map(|answer| reply::clients(&answer)) {
             Ok(Ok(clients)) => clients,
-            // It has ended meanwhile.
+            // The server has exited meanwhile.
             Ok(Err(reply::ReplyError::NoServer)) => continue,
-            Ok(Err(odd)) => return Err(Failure::busy(format!("clients of server {server}: {odd}"))),
+            Ok(Err(error)) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
             Err(error) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
         };
         if !clients.is_empty() {
             let pids: Vec<String> = clients.iter().map(u32::to_string).collect();
             return Err(Failure::busy(format!(
-                "process {} computes under server {server} and would fail; --force ends the daemon all the same",
+                "process {} uses server {server} and would fail; use --force to stop the daemon anyway",
                 pids.join(", ")
             )));
         }
@@ -89,8 +91,8 @@ fn without_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fai
     Ok(())
 }
 
-/// Asks the daemon to quit. What its client complains of is returned and not judged: NVIDIA's client exits with 1 in about half
-/// of all cases after a server failed to start, although the daemon quits.
+/// Asks the daemon to quit. An error of its client is returned, not treated as a failure: NVIDIA's client exits with 1
+/// in about half of all cases after a server failed to start, although the daemon quits.
 fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Option<ControlError>, Failure> {
     let question = Question::Quit(timeout);
     show(&format!(
@@ -99,7 +101,7 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
         control.program().display()
     ))?;
     match control.query(question) {
-        // It may say nothing until its servers have ended, and it may end before it has answered.
+        // The daemon may not answer until its servers have exited, and it may exit before it answers.
         Ok(_) | Err(ControlError::NoAnswer(_) | ControlError::NoDaemon) => Ok(None),
         Err(error @ (ControlError::Refused(_) | ControlError::NoProgram { .. })) => {
             Err(Failure::unavailable(format!("the daemon does not quit: {error}")))
@@ -108,8 +110,8 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
     }
 }
 
-/// Waits until all of these processes have ended and nobody listens; the error says what is left.
-fn gone(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<(), String> {
+/// Waits until the processes have exited and the socket is closed; the error names what remains.
+fn wait_for_exit(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<(), String> {
     for pid in pids {
         let raw = i32::try_from(*pid).ok().and_then(Pid::from_raw);
         let Some(handle) = raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok()) else { continue };
@@ -121,42 +123,48 @@ fn gone(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<()
                 break;
             }
             if left.is_zero() {
-                return Err(format!("process {pid} lives on"));
+                return Err(format!("process {pid} still runs"));
             }
         }
     }
     while !matches!(control.query(Question::Servers), Err(ControlError::NoDaemon)) {
         if Instant::now() >= deadline {
-            return Err("somebody still listens in its pipe directory".to_owned());
+            return Err("a process still listens in the pipe directory".to_owned());
         }
         std::thread::park_timeout(INTERVAL);
     }
     Ok(())
 }
 
-fn still(lives: &str, complaint: Option<&ControlError>) -> Failure {
-    let complaint = complaint.map(|complaint| format!(" (its client: {complaint})")).unwrap_or_default();
+fn still_running(what: &str, client_error: Option<&ControlError>) -> Failure {
+    let client_error = client_error.map(|error| format!(" (client: {error})")).unwrap_or_default();
     Failure::busy(format!(
-        "{lives}, so compute modes are left as they are; it was asked to quit{complaint}, and nothing more"
+        "{what} after the daemon was asked to quit{client_error}; compute modes are unchanged"
     ))
 }
 
-/// Lets others use its GPUs, as far as it is known which they are and nobody else's daemon has them.
-fn restore(flags: &Stop, node: &Node, daemon: Option<&Found<Daemon>>) -> Result<(), Failure> {
+/// Resets the compute modes of the daemon's GPUs, as far as they are known and no other daemon uses them.
+fn reset_modes(
+    flags: &Stop,
+    node: &MpsProcesses,
+    daemon: Option<&MpsProcess<Daemon>>,
+) -> Result<(), Failure> {
     let Some(daemon) = daemon else {
-        say("which GPUs it had is not known, so compute modes are left: nvidia-smi -i GPU -c DEFAULT");
+        print_message(
+            "the daemon's GPUs are unknown, so compute modes are unchanged; to reset: nvidia-smi -i GPU -c DEFAULT",
+        );
         return Ok(());
     };
-    let others = node.believed().filter(|other| other.pid != daemon.pid);
-    let others: Vec<Option<&str>> = others.map(|other| other.is.visible.as_deref()).collect();
+    let others = node.trusted_daemons().filter(|other| other.pid != daemon.pid);
+    let others: Vec<Option<&str>> = others.map(|other| other.details.visible.as_deref()).collect();
     for gpu in exclusive(&flags.common)? {
-        let ours = has(daemon.is.visible.as_deref(), &gpu);
-        let theirs = others.iter().any(|visible| has(*visible, &gpu) != Some(false));
-        match (ours, theirs) {
+        let own = has(daemon.details.visible.as_deref(), &gpu);
+        let shared = others.iter().any(|visible| has(*visible, &gpu) != Some(false));
+        match (own, shared) {
             (Some(false), _) => {}
             (Some(true), false) => reset(flags, &gpu)?,
-            _ => say(format_args!(
-                "GPU {} stays EXCLUSIVE_PROCESS, since it may be another daemon's: nvidia-smi -i {} -c DEFAULT",
+            _ => print_message(format_args!(
+                "GPU {} stays EXCLUSIVE_PROCESS because another daemon may use it; to reset it: nvidia-smi -i {} -c DEFAULT",
                 gpu.index, gpu.index
             )),
         }
@@ -164,12 +172,12 @@ fn restore(flags: &Stop, node: &Node, daemon: Option<&Found<Daemon>>) -> Result<
     Ok(())
 }
 
-fn exclusive(common: &Common) -> Result<Vec<Gpu>, Failure> {
-    Ok(gpus::all(common)?.into_iter().filter(Gpu::is_exclusive).collect())
+fn exclusive(common: &Common) -> Result<Vec<MpsGpu>, Failure> {
+    Ok(compute_mode::all(common)?.into_iter().filter(MpsGpu::is_exclusive).collect())
 }
 
-/// Whether a daemon has a GPU; none where it was told by number, which may mean another one to it.
-fn has(visible: Option<&str>, gpu: &Gpu) -> Option<bool> {
+/// Whether a daemon has a GPU; `None` if its variable contains indexes, which may differ from those of the driver.
+fn has(visible: Option<&str>, gpu: &MpsGpu) -> Option<bool> {
     let Some(visible) = visible else { return Some(true) };
     let mut names = visible.split(',').map(str::trim);
     if names.clone().all(|name| name.starts_with("GPU-") || name.starts_with("MIG-")) {
@@ -178,16 +186,16 @@ fn has(visible: Option<&str>, gpu: &Gpu) -> Option<bool> {
     None
 }
 
-fn reset(flags: &Stop, gpu: &Gpu) -> Result<(), Failure> {
+fn reset(flags: &Stop, gpu: &MpsGpu) -> Result<(), Failure> {
     if !gpu.clients.is_empty() {
         let pids: Vec<String> = gpu.clients.iter().map(u32::to_string).collect();
         return Err(Failure::busy(format!(
-            "GPU {} still has clients of MPS ({}), so its compute mode is left as it is",
+            "GPU {} still has MPS clients ({}), so its compute mode is unchanged",
             gpu.index,
             pids.join(", ")
         )));
     }
-    gpus::set(&flags.nvidia_smi, gpu, ComputeMode::Default)
+    compute_mode::set(&flags.nvidia_smi, gpu, ComputeMode::Default)
 }
 
 #[cfg(test)]
@@ -195,8 +203,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_has_the_gpus_that_it_was_told_of() {
-        let gpu = Gpu {
+    fn daemon_has_the_gpus_named_by_uuid() {
+        let gpu = MpsGpu {
             index: "0".into(),
             uuid: "GPU-12-34".into(),
             mode: None,

@@ -1,28 +1,28 @@
-//! What `mps status` tells, for people.
+//! The text output of `mps status`.
 
 use bailiff_exposition::human::Bytes;
 use bailiff_exposition::terminal::{Colors, line, wrapped};
 
-use super::report::{Daemon, Report, Server, State};
+use super::report::{Daemon, MpsReport, Server, State};
 use crate::screen;
 use crate::table::{Column, Table};
 
-/// Where what is said of a daemon begins.
+/// The column at which the values of a daemon begin.
 const INDENT: usize = 15;
 
-/// The report as lines.
-pub(super) fn text(report: &Report) -> String {
+/// Renders the report.
+pub(super) fn render(report: &MpsReport) -> String {
     let style = (screen::width(), Colors::of_stdout());
     let mut lines = Vec::new();
     if report.daemons.is_empty() {
         lines.push("no MPS daemon runs".to_owned());
     }
     for daemon in &report.daemons {
-        lines.extend(of_daemon(daemon, style));
+        lines.extend(daemon_lines(daemon, style));
     }
     for orphan in &report.orphans {
-        let place = orphan.pipe_dir.as_deref().unwrap_or("-");
-        lines.push(format!("server {} of {} without a daemon ({})", orphan.pid, orphan.user, line(place)));
+        let pipes = orphan.pipe_dir.as_deref().unwrap_or("-");
+        lines.push(format!("server {} of {} without a daemon ({})", orphan.pid, orphan.user, line(pipes)));
     }
     lines.push(String::new());
     for gpu in &report.gpus {
@@ -30,7 +30,7 @@ pub(super) fn text(report: &Report) -> String {
         lines.push(format!("GPU {:<4} {mode:<18} {}", gpu.index, gpu.uuid.as_deref().unwrap_or("-")));
     }
     if report.gpus.is_empty() {
-        lines.push("the driver tells of no GPUs".to_owned());
+        lines.push("the driver reports no GPUs".to_owned());
     }
     for warning in &report.warnings {
         let mut parts = wrapped(&line(warning), style.0.saturating_sub(9)).into_iter();
@@ -40,53 +40,56 @@ pub(super) fn text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-fn of_daemon(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String> {
+fn daemon_lines(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String> {
     let state = match daemon.state {
         State::Answers => colors.good("answers"),
         State::Hung => colors.bad("does not answer"),
-        State::Stale => colors.bad("has ended"),
-        State::Unknown => colors.odd("cannot be asked"),
+        State::Stale => colors.bad("has exited"),
+        State::Unknown => colors.odd("cannot be queried"),
     };
-    let place = line(daemon.pipe_dir.as_deref().unwrap_or("an unknown pipe directory"));
+    let pipes = line(daemon.pipe_dir.as_deref().unwrap_or("unknown pipe directory"));
     let pid = daemon.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
     let user = daemon.user.as_ref().map(|user| format!(" of {user}")).unwrap_or_default();
-    let mut lines = vec![format!("daemon{pid}{user} in {place}: {state}")];
-    let mut told = |name: &str, text: &str| {
+    let mut lines = vec![format!("daemon{pid}{user} in {pipes}: {state}")];
+    let mut add = |name: &str, text: &str| {
         let parts = wrapped(&line(text), width.saturating_sub(INDENT));
-        for (place, part) in parts.iter().enumerate() {
-            let name = if place == 0 { name } else { "" };
+        for (number, part) in parts.iter().enumerate() {
+            let name = if number == 0 { name } else { "" };
             lines.push(format!("  {name:<13}{part}"));
         }
     };
     if let Some(why) = &daemon.why {
-        told("why", why);
+        add("why", why);
     }
     if let (Some(directory), Some(log)) = (&daemon.log_dir, daemon.log) {
-        told("logs", &format!("{directory}, {log}"));
+        add("logs", &format!("{directory}, {log}"));
     }
     if let Some(visible) = &daemon.visible {
-        told("GPUs", visible);
+        add("GPUs", visible);
     }
     if daemon.answers() {
-        told("new clients", &limits(daemon));
+        add("new clients", &limits(daemon));
     }
     for server in &daemon.servers {
-        lines.extend(of_server(server, (width, colors)));
+        lines.extend(server_lines(server, (width, colors)));
     }
     lines
 }
 
-/// What clients of new servers get.
+/// Describes the limits of clients of new servers.
 fn limits(daemon: &Daemon) -> String {
     let percent = |percentage: f64| format!("{percentage}% of the multiprocessors");
-    let mut parts =
-        vec![daemon.default_thread_percentage.map_or_else(|| "a share that is not told".to_owned(), percent)];
+    let mut parts = vec![
+        daemon
+            .default_thread_percentage
+            .map_or_else(|| "an unknown share of the multiprocessors".to_owned(), percent),
+    ];
     let limits = daemon.default_memory_limits.iter();
     parts.extend(limits.map(|(gpu, bytes)| format!("{} of its GPU {gpu} each", Bytes((*bytes).into()))));
     parts.join(", ")
 }
 
-fn of_server(server: &Server, (width, colors): (usize, Colors)) -> Vec<String> {
+fn server_lines(server: &Server, (width, colors): (usize, Colors)) -> Vec<String> {
     let user = server.user.as_deref().unwrap_or("-");
     let share = server.thread_percentage.map(|share| format!(", {share}%")).unwrap_or_default();
     let clients =
@@ -94,10 +97,10 @@ fn of_server(server: &Server, (width, colors): (usize, Colors)) -> Vec<String> {
     let mut lines =
         vec![format!("  server {} of {user}: {}{share}, clients: {clients}", server.pid, server.status)];
     let mut table =
-        Table::new(&[("PID", Column::Right), ("USER", Column::Gives), ("COMMAND", Column::Gives)]);
+        Table::new(&[("PID", Column::Right), ("USER", Column::Shrink), ("COMMAND", Column::Shrink)]);
     for client in server.clients.iter().flatten() {
-        let word = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
-        let cells = [client.pid.to_string(), word(&client.user), word(&client.command)];
+        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+        let cells = [client.pid.to_string(), known(&client.user), known(&client.command)];
         table.row(cells.into_iter().map(Into::into).collect());
     }
     let rows = table.lines(width.saturating_sub(4), colors);

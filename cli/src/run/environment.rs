@@ -1,42 +1,42 @@
-//! How a command's environment differs from ours. Pure.
+//! The differences between the command's environment and that of this process. Pure.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-/// What is set, and what is left out.
+/// Variables to set and to remove.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
     set: BTreeMap<OsString, OsString>,
-    /// Begins of names.
-    without: Vec<&'static str>,
+    /// Name prefixes of the variables to remove.
+    removed: Vec<&'static str>,
 }
 
 impl Environment {
-    /// Sets these.
+    /// Sets variables.
     pub(crate) fn set(&mut self, pairs: impl IntoIterator<Item = (&'static str, impl Into<OsString>)>) {
         self.set.extend(pairs.into_iter().map(|(name, value)| (name.into(), value.into())));
     }
 
-    /// Leaves out whatever begins with this, unless it is set here.
-    pub(crate) fn leave_out(&mut self, begin: &'static str) {
-        self.without.push(begin);
+    /// Removes all variables with this name prefix, unless they are set here.
+    pub(crate) fn remove_prefix(&mut self, prefix: &'static str) {
+        self.removed.push(prefix);
     }
 
-    /// What it has set itself.
+    /// Returns a variable that was set here.
     pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
         self.set.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    /// The whole, on top of ours.
-    pub(crate) fn whole(
+    /// Applies the differences to the environment of this process.
+    pub(crate) fn apply(
         &self,
-        ours: impl Iterator<Item = (OsString, OsString)>,
+        inherited: impl Iterator<Item = (OsString, OsString)>,
     ) -> impl Iterator<Item = (OsString, OsString)> {
         let kept = |name: &OsString| {
-            let known = name.to_string_lossy();
-            !self.without.iter().any(|begin| known.starts_with(begin))
+            let name = name.to_string_lossy();
+            !self.removed.iter().any(|prefix| name.starts_with(prefix))
         };
-        let mut all: BTreeMap<OsString, OsString> = ours.filter(|(name, _)| kept(name)).collect();
+        let mut all: BTreeMap<OsString, OsString> = inherited.filter(|(name, _)| kept(name)).collect();
         all.extend(self.set.clone());
         all.into_iter()
     }

@@ -1,4 +1,4 @@
-//! The command line of `run`, as it is written.
+//! The flags of `bailiff run`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,84 +10,91 @@ use crate::flags;
 const EXAMPLES: &str = "\
 Examples:
   bailiff run --vram 8GiB -- python train.py
-      All processes of train.py together get 8 GiB of each GPU, and the driver's own
-      error past that.
+      Limit all processes of train.py together to 8 GiB on each GPU. Allocations beyond
+            that fail with the driver's out-of-memory error.
   bailiff run --gpus 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
-      Waits its turn for two GPUs, at most an hour, and gives them back at the end.
+      Wait up to an hour for two GPUs, and release them at the end.
   bailiff run --gpus 1 --vram 40GiB --idle-timeout 30m --max-time 12h -- python train.py
-      Also ends it once its GPU was idle for half an hour (SIGQUIT), or after twelve hours
-      (SIGTERM), and kills what is left 10 s later.
+      Also stop it when its GPU was idle for half an hour (SIGQUIT) or after twelve hours
+            (SIGTERM), and kill remaining processes 10 s later.
 
 Exit codes:
-  the command's own; 128 and the signal's number where one ended it, or the wait for GPUs;
-  126 and 127 where it cannot run
-  124   --max-time was up, and the command had not ended; it was idle for --idle-timeout; no
-        GPU, or not --min-free, within --wait
-  75    no GPU is idle, or not --min-free (--nonblock)
-  74    the lease was lost (--on-lost term, kill)
-  69    no quota library, no place for its file, no pool of GPUs, no driver to tell who is idle
-  64    invalid flags, more GPUs than there are, or more memory than they have
-  3     somebody has taken it out of the line
+  the command's own; 128 plus the signal number if a signal ended it or the wait for GPUs;
+    126 or 127 if it cannot be started
+    124   the command was stopped by --max-time or --idle-timeout; no GPU, or not enough free
+          memory (--min-free), within --wait
+    75    no idle GPU, or not enough free memory (--nonblock)
+    74    the lease was lost (--on-lost term or kill)
+    69    no quota library, no directory for its file, no pool of GPUs, or no NVIDIA driver
+    64    invalid flags, more GPUs than the pool has, or more memory than the GPUs have
+    3     the lease request was cancelled by another process
 
-However it ends, GPUs are given back and the quota's file is removed, once all have ended
-whom the command has started. Signals are passed on to the command. Where bailiff itself is
-killed by SIGKILL the command goes on, with its GPUs and its quota, and nothing ends it.
-A signal to the whole process group, as `timeout` sends, reaches the command twice.
-Whoever had children and became bailiff by `exec` keeps them: then whoever of the command's
-loses his parent is neither waited for nor ended.";
+The GPUs are released and the quota file is removed when the command and all processes that
+it started have exited. Signals are forwarded to the command. If bailiff itself is killed by
+SIGKILL, the command keeps running with its GPUs and its quota, and without time limits.
+A signal to the whole process group, as sent by `timeout`, reaches the command twice.
+If a process that has children becomes bailiff by `exec`, orphaned processes of the command
+are neither waited for nor stopped.";
 
-/// Above those of a lease in the help.
+/// Help heading of the lease flags.
 const LEASES: &str = "With --gpus or --gpu";
 
-const SHORTEST: Duration = Duration::from_millis(100);
+/// The minimum of `--idle-timeout`.
+const MIN_IDLE: Duration = Duration::from_millis(100);
 
-/// Flags that say what a lease is like, and mean nothing without one.
-const OF_LEASES: [&str; 7] = ["priority", "note", "redis", "directory", "on_lost", "renew", "index"];
+/// Flags that are valid only with a lease.
+const LEASE_FLAGS: [&str; 7] = ["priority", "note", "redis", "directory", "on_lost", "renew", "index"];
 
-/// Runs a command with a limit of GPU memory, on GPUs of its own, for a time; each where it is asked for
+/// The flags of `run`.
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(after_help = EXAMPLES, mut_args(needs_a_lease), group(lease()), group(awaited()))]
+#[command(after_help = EXAMPLES, mut_args(adapt_lease_flag), group(lease()), group(waits()))]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lease: flags::Run,
-    /// The command and all that it starts share so much memory of each GPU, such as 8GiB or 1.5GiB, at most what the
-    /// GPU has. Who cannot use the quota's file, as after a change of user, is granted none.
+    /// Limit GPU memory of all processes together, per GPU, such as 8GiB.
+    ///
+    /// The limit applies to the sum over the command and the processes that it starts, on each GPU. A process that
+    /// cannot open the quota file, such as one that changed its user, is refused all GPU memory.
     #[arg(long, value_name = "SIZE", value_parser = above_zero)]
     pub(crate) vram: Option<u64>,
-    /// The quota library; if not told, it is looked for beside this program and in /usr/lib.
+    /// Quota library; default: searched next to this program and in /usr/lib.
     #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
     pub(crate) quota_library: Option<PathBuf>,
-    /// Where the quota's file is made; if not told, `/run/bailiff/quota/UID` where root has made its parent, or
-    /// `$XDG_RUNTIME_DIR/bailiff/quota`.
+    /// Directory of the quota file.
+    ///
+    /// Default: `/run/bailiff/quota/UID` if root has created its parent, else `$XDG_RUNTIME_DIR/bailiff/quota`.
     #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
     pub(crate) quota_dir: Option<PathBuf>,
-    /// The command is told to end (SIGQUIT) once its GPUs were below 1 % of use for so long, and killed after the
-    /// grace. A sample each 5 s must say so, without a break; for less than 15 s it is three samples. What could not be
-    /// observed is not idle.
+    /// Stop the command when its GPUs were idle for this time.
+    ///
+    /// Idle means a utilization below 1 % in every sample of the period. There is a sample every 5 s, and at least
+    /// three in the period. Samples without data do not count as idle. The command receives SIGQUIT; processes that
+    /// remain after --grace are killed.
     #[arg(long, value_name = "TIME", value_parser = idle)]
     pub(crate) idle_timeout: Option<Duration>,
-    /// Starts only once each GPU that the command can see has so much free memory. --wait says how long that may take,
-    /// --nonblock that it may not; GPUs of a lease are held meanwhile.
+    /// Start only when each visible GPU has this much free memory.
+    ///
+    /// The wait is limited by --wait and disabled by --nonblock. Leased GPUs are held meanwhile.
     #[arg(long, value_name = "SIZE", value_parser = bailiff_size::size)]
     pub(crate) min_free: Option<u64>,
-    /// No summary at the end.
+    /// Do not print a summary at the end.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
 impl Run {
-    /// Whether GPUs of its own are asked for.
-    pub(crate) fn wants_gpus(&self) -> bool {
+    /// Whether leased GPUs are requested.
+    pub(crate) fn requests_gpus(&self) -> bool {
         self.lease.request.gpus.is_some() || self.lease.request.gpu.is_some()
     }
 
-    /// Whether the driver is asked: for the GPUs' sizes, or how the command uses them.
-    pub(crate) fn wants_a_watch(&self) -> bool {
+    /// Whether the driver is queried, for memory sizes or for the command's usage.
+    pub(crate) fn needs_sampler(&self) -> bool {
         self.idle_timeout.is_some() || !self.amounts().is_empty() || !self.quiet
     }
 
-    /// The amounts of memory that a GPU must have, with the flags that name them.
+    /// The requested amounts of memory, with the flags that set them.
     pub(crate) fn amounts(&self) -> Vec<(&'static str, u64)> {
         let named = [("--vram", self.vram), ("--min-free", self.min_free)];
         named.into_iter().filter_map(|(flag, bytes)| Some((flag, bytes?))).collect()
@@ -98,23 +105,23 @@ fn lease() -> ArgGroup {
     ArgGroup::new("lease").args(["gpus", "gpu"]).multiple(true)
 }
 
-/// What may be waited for.
-fn awaited() -> ArgGroup {
-    ArgGroup::new("awaited").args(["gpus", "gpu", "min_free"]).multiple(true)
+/// The flags that make the command wait.
+fn waits() -> ArgGroup {
+    ArgGroup::new("waits").args(["gpus", "gpu", "min_free"]).multiple(true)
 }
 
-fn needs_a_lease(arg: Arg) -> Arg {
+/// Adjusts the flags of `lease run`: in `bailiff run` a lease is optional.
+fn adapt_lease_flag(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        "gpus" => arg.help(
-            "GPUs that nobody else has, so many; all or none. Without this and --gpu none is taken for it",
-        ),
-        "wait" => {
-            arg.requires("awaited").help("Waits for GPUs and --min-free no longer than this, such as 30m")
+        "gpus" => {
+            let help = "Number of GPUs to lease; without -n and --gpu the command gets no lease";
+            arg.help(help).long_help(format!("{help}.\n\nThe request is granted in full or not at all"))
         }
-        "nonblock" => arg.requires("awaited"),
-        "nvml_library" => arg.help("The driver's library, which is asked who is idle, and how much is free"),
-        id if OF_LEASES.contains(&id) => arg.requires("lease").help_heading(LEASES),
-        // What the environment may say too is no fault without a lease.
+        "wait" => arg.requires("waits").help("Maximum time to wait for GPUs and --min-free, such as 30m"),
+        "nonblock" => arg.requires("waits"),
+        "nvml_library" => arg.help("NVML library; default: libnvidia-ml.so.1 from the library search path"),
+        id if LEASE_FLAGS.contains(&id) => arg.requires("lease").help_heading(LEASES),
+        // These may also come from the environment, so they are accepted without a lease.
         "job" | "stream" | "prefix" => arg.help_heading(LEASES),
         _ => arg,
     }
@@ -122,12 +129,12 @@ fn needs_a_lease(arg: Arg) -> Arg {
 
 fn idle(text: &str) -> Result<Duration, String> {
     let idle = flags::span(text)?;
-    // The driver is asked three times in it.
-    if idle < SHORTEST { Err("it is at least 100ms".to_owned()) } else { Ok(idle) }
+    // The driver is sampled three times in this period.
+    if idle < MIN_IDLE { Err("the minimum is 100ms".to_owned()) } else { Ok(idle) }
 }
 
 fn above_zero(text: &str) -> Result<u64, String> {
     let bytes = bailiff_size::size(text).map_err(|error| error.to_string())?;
-    // The library would refuse every request.
-    if bytes == 0 { Err("it is above 0".to_owned()) } else { Ok(bytes) }
+    // With 0 the quota library would refuse every allocation.
+    if bytes == 0 { Err("the value must be above 0".to_owned()) } else { Ok(bytes) }
 }

@@ -1,60 +1,60 @@
-//! `bailiff run`: a command with a limit of GPU memory, on GPUs of its own, for a time.
+//! `bailiff run`: runs a command with a GPU memory limit, leased GPUs and a time limit.
 
-#![expect(clippy::disallowed_methods, reason = "a wait has an end")]
+#![expect(clippy::disallowed_methods, reason = "a wait has a deadline")]
 
 mod environment;
 pub(crate) mod flags;
+mod free_memory;
 pub(crate) mod job;
-mod live;
+mod monitor;
 pub(crate) mod quota;
-mod room;
+mod running;
 mod summary;
 mod usage;
-mod watch;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::exit::Failure;
-use crate::say::say;
+use crate::output::print_message;
 use flags::Run;
-use job::{Job, Start};
-use live::Lived;
+use free_memory::FreeMemory;
+use job::{Job, Prepared};
+use monitor::MonitorOptions;
 use quota::Quota;
-use room::Room;
-use watch::Wish;
+use running::CommandExit;
 
-/// Runs a command.
+/// Runs the command.
 pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
-    let wish = flags.wants_a_watch().then(|| Wish {
+    let options = flags.needs_sampler().then(|| MonitorOptions {
         idle: flags.idle_timeout,
         needs_driver: flags.idle_timeout.is_some() || flags.min_free.is_some(),
-        stays: flags.idle_timeout.is_some() || !flags.quiet,
+        monitors_command: flags.idle_timeout.is_some() || !flags.quiet,
         library: flags.lease.nvml_library.clone(),
     });
-    let start = Start::new(wish.as_ref())?;
-    let quota = flags.vram.map(|limit| Quota::make(limit, flags)).transpose()?;
-    let mut job = Job::of(&flags.lease.command, &flags.lease.terms);
-    job.lease = flags.wants_gpus().then_some(&flags.lease);
+    let start = Prepared::new(options.as_ref())?;
+    let quota = flags.vram.map(|limit| Quota::create(limit, flags)).transpose()?;
+    let mut job = Job::new(&flags.lease.command, &flags.lease.time_limit);
+    job.lease = flags.requests_gpus().then_some(&flags.lease);
     job.amounts = flags.amounts();
     let request = &flags.lease.request;
-    job.room = flags.min_free.map(|bytes| Room {
+    job.free_memory = flags.min_free.map(|bytes| FreeMemory {
         bytes,
         nonblock: request.nonblock,
         until: request.wait.map(|wait| Instant::now() + wait),
     });
     if let Some(quota) = &quota {
-        quota.tell(&mut job.environment);
+        quota.add_to(&mut job.environment);
     }
     let outcome = job.outcome(start)?;
     if !flags.quiet {
         let ledger = quota.as_ref().and_then(Quota::ledger);
         for line in summary::lines(&outcome, ledger.as_ref()) {
-            say(line);
+            print_message(line);
         }
     }
-    if let (Some(quota), Lived::Left(_)) = (quota, outcome.lived) {
-        quota.leave();
+    if let (Some(quota), CommandExit::Detached(_)) = (quota, outcome.exit) {
+        quota.keep_file();
     }
     outcome.code()
 }

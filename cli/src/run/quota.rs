@@ -1,6 +1,6 @@
-//! The quota of a command: the library that holds it, and the file in which all that it starts share it.
+//! The memory quota of a command: the preloaded library, and the file that its processes share.
 
-#![expect(clippy::disallowed_methods, reason = "makes a file, and looks who uses those of others")]
+#![expect(clippy::disallowed_methods, reason = "creates a file and reads /proc")]
 
 use std::env;
 use std::ffi::OsString;
@@ -20,47 +20,47 @@ use nix::unistd::geteuid;
 use super::environment::Environment;
 use super::flags::Run;
 use crate::exit::Failure;
-use crate::tree;
+use crate::process_tree;
 
 pub(crate) const LIBRARY: &str = "libbailiff_quota.so";
 const SHARED: &str = "WRAPPER_SHARED";
 
-/// A limit that holds while this lives.
+/// A quota; dropping it removes its file.
 pub(crate) struct Quota {
     library: PathBuf,
     file: PathBuf,
     limit: u64,
-    /// Somebody uses the file who will outlive us.
-    left: bool,
+    /// Keep the file, because processes that use it are still running.
+    keep: bool,
 }
 
 impl Quota {
-    /// Makes the file; whatever is missing is told before anything is started.
-    pub(crate) fn make(limit: u64, flags: &Run) -> Result<Self, Failure> {
+    /// Creates the file. Fails before anything is started if the library or a directory is missing.
+    pub(crate) fn create(limit: u64, flags: &Run) -> Result<Self, Failure> {
         if let Some(other) = env::var_os(SHARED) {
             let other = other.display();
             return Err(Failure::usage(format!(
-                "--vram: a quota holds here already ({SHARED}={other}), and another would undo it"
+                "--vram: this process already runs under a quota ({SHARED}={other}); quotas cannot be nested"
             )));
         }
         let library = library(flags.quota_library.as_deref())?;
         let directory = directory(flags.quota_dir.as_deref())?;
-        let ours = Name::ours();
-        remove_stale(&directory, &ours);
-        let file = directory.join(ours.text());
+        let own = FileName::own();
+        remove_stale(&directory, &own);
+        let file = directory.join(own.text());
         bailiff_ledger::create(&file, &[]).map_err(|why| {
-            Failure::unavailable(format!("the quota's file {} cannot be made: {why}", file.display()))
+            Failure::unavailable(format!("cannot create the quota file {}: {why}", file.display()))
         })?;
-        let quota = Self { library, file, limit, left: false };
+        let quota = Self { library, file, limit, keep: false };
         fs::set_permissions(&quota.file, Permissions::from_mode(0o600))?;
         Ok(quota)
     }
 
-    /// What the command is told.
-    pub(crate) fn tell(&self, environment: &mut Environment) {
-        // A limit of one GPU would be stronger than that of all.
-        environment.leave_out("WRAPPER_MAX_MEMORY");
-        environment.leave_out("WRAPPER_DISABLE");
+    /// Adds the variables of the quota library to the command's environment.
+    pub(crate) fn add_to(&self, environment: &mut Environment) {
+        // A per-GPU limit (`WRAPPER_MAX_MEMORY_0`) would take precedence over the limit for all GPUs.
+        environment.remove_prefix("WRAPPER_MAX_MEMORY");
+        environment.remove_prefix("WRAPPER_DISABLE");
         let mut preload = self.library.clone().into_os_string();
         if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
             preload.push(":");
@@ -70,25 +70,25 @@ impl Quota {
             ("LD_PRELOAD", preload),
             (SHARED, self.file.clone().into_os_string()),
             ("WRAPPER_MAX_MEMORY", OsString::from(self.limit.to_string())),
-            // Who changes the user may not open the file, and would have a limit for himself alone.
+            // A process that changes its user may fail to open the file; without this it would get a private limit.
             ("WRAPPER_FAIL_CLOSED", OsString::from("1")),
         ]);
     }
 
-    /// Who had how much; none where nobody has asked for any.
+    /// Returns the recorded usage; `None` if the file cannot be read.
     pub(crate) fn ledger(&self) -> Option<Ledger> {
         bailiff_ledger::read(&self.file).ok()
     }
 
-    /// Leaves the file to those who are left; it is removed when they have ended, by whoever runs the next command.
-    pub(crate) fn leave(mut self) {
-        self.left = true;
+    /// Keeps the file for the remaining processes; the next `bailiff run` removes it after they have exited.
+    pub(crate) fn keep_file(mut self) {
+        self.keep = true;
     }
 }
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        if !self.left {
+        if !self.keep {
             let _ = fs::remove_file(&self.file);
         }
     }
@@ -96,126 +96,130 @@ impl Drop for Quota {
 
 /// Why the library cannot be used.
 #[derive(Debug)]
-pub(crate) struct NoLibrary {
-    /// It is there.
+pub(crate) struct LibraryError {
+    /// The file exists.
     pub(crate) found: bool,
     pub(crate) why: String,
 }
 
-impl From<NoLibrary> for Failure {
-    fn from(no: NoLibrary) -> Self {
-        Self::unavailable(no.why)
+impl From<LibraryError> for Failure {
+    fn from(error: LibraryError) -> Self {
+        Self::unavailable(error.why)
     }
 }
 
-/// Where the library is.
-pub(crate) fn library(told: Option<&Path>) -> Result<PathBuf, NoLibrary> {
-    let beside = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    let beside = |directory: &str| beside.as_ref().map(|beside| beside.join(directory).join(LIBRARY));
-    let places: Vec<PathBuf> = match told {
-        Some(told) => vec![told.to_owned()],
+/// Returns the path of the quota library.
+pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError> {
+    let own_directory = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let beside = |directory: &str| own_directory.as_ref().map(|own| own.join(directory).join(LIBRARY));
+    let candidates: Vec<PathBuf> = match configured {
+        Some(configured) => vec![configured.to_owned()],
         None => [beside("../lib/bailiff"), beside("../lib"), beside("")]
             .into_iter()
             .flatten()
             .chain(["/usr/lib/bailiff", "/usr/lib"].map(|directory| Path::new(directory).join(LIBRARY)))
             .collect(),
     };
-    let Some(found) = places.iter().find_map(|place| place.canonicalize().ok().filter(|path| path.is_file()))
+    let Some(found) =
+        candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()))
     else {
-        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let paths: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
         let why = format!(
-            "the quota library is not there: not {}; --quota-library or BAILIFF_QUOTA_LIBRARY names another place",
-            places.join(", nor ")
+            "quota library not found (searched {}); set --quota-library or BAILIFF_QUOTA_LIBRARY",
+            paths.join(", ")
         );
-        return Err(NoLibrary { found: false, why });
+        return Err(LibraryError { found: false, why });
     };
-    // The loader takes these for the end of a name.
+    // These characters separate entries of LD_PRELOAD.
     if found.as_os_str().as_bytes().iter().any(|byte| b": \t\n".contains(byte)) {
-        let why = format!("LD_PRELOAD cannot name {}: it has a blank or a colon", found.display());
-        return Err(NoLibrary { found: true, why });
+        let why = format!(
+            "LD_PRELOAD does not support the path {}: it contains whitespace or a colon",
+            found.display()
+        );
+        return Err(LibraryError { found: true, why });
     }
     Ok(found)
 }
 
-/// A directory for the file, of ours alone: whoever may write the file can claim what he likes in it.
-fn directory(told: Option<&Path>) -> Result<PathBuf, Failure> {
-    let usual = Path::new("/run/bailiff/quota").join(geteuid().to_string());
+/// Returns a directory that only this user may write: any process that may write the file can change the usage in it.
+fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
+    let default = Path::new("/run/bailiff/quota").join(geteuid().to_string());
     let runtime =
         env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_absolute());
     let runtime = runtime.map(|directory| directory.join("bailiff/quota"));
-    let places: Vec<PathBuf> = match told {
-        Some(told) => vec![told.to_owned()],
-        None => [Some(usual.clone()), runtime].into_iter().flatten().collect(),
+    let candidates: Vec<PathBuf> = match configured {
+        Some(configured) => vec![configured.to_owned()],
+        None => [Some(default.clone()), runtime].into_iter().flatten().collect(),
     };
-    let mut faults = Vec::new();
-    for place in places {
-        match make(&place, &usual) {
+    let mut errors = Vec::new();
+    for candidate in candidates {
+        match create_directory(&candidate, &default) {
             Ok(directory) => return Ok(directory),
-            Err(why) => faults.push(format!("{}: {}", place.display(), plain(&why))),
+            Err(error) => errors.push(format!("{}: {}", candidate.display(), plain(&error))),
         }
     }
     Err(Failure::unavailable(format!(
-        "there is no place for the quota's file ({}); --quota-dir or BAILIFF_QUOTA_DIR names one",
-        faults.join("; ")
+        "no usable directory for the quota file ({}); set --quota-dir or BAILIFF_QUOTA_DIR",
+        errors.join("; ")
     )))
 }
 
-fn make(place: &Path, usual: &Path) -> io::Result<PathBuf> {
-    // The parent of the usual place is for all users, and root's to make.
-    if let Some(above) = place.parent().filter(|_| place != usual) {
-        DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+fn create_directory(path: &Path, default: &Path) -> io::Result<PathBuf> {
+    // The parent of the default directory is shared by all users and created by root.
+    if let Some(parent) = path.parent().filter(|_| path != default) {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
     }
-    match DirBuilder::new().mode(0o700).create(place) {
+    match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let about = fs::symlink_metadata(place)?;
-    if !about.is_dir() || about.uid() != geteuid().as_raw() || about.mode() & 0o022 != 0 {
-        return Err(io::Error::other("it is not a directory that is ours alone to write"));
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::other("not a directory that only this user may write"));
     }
-    rustix::fs::access(place, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
-    place.canonicalize()
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
+    path.canonicalize()
 }
 
-/// What a file is called: by the process that made it.
+/// The name of a quota file: it identifies the process that created it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Name {
+struct FileName {
     namespace: String,
     pid: u32,
     start: u64,
 }
 
-impl Name {
-    fn ours() -> Self {
+impl FileName {
+    fn own() -> Self {
         let pid = std::process::id();
-        Self { namespace: LocalHost::read().pidns, pid, start: tree::start(pid).unwrap_or_default() }
+        Self { namespace: LocalHost::read().pidns, pid, start: process_tree::start(pid).unwrap_or_default() }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split('-');
-        let namespace = words.next()?.to_owned();
-        let numbers = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let mut parts = text.split('-');
+        let namespace = parts.next()?.to_owned();
+        let numbers = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let (pid, start) = numbers;
-        words.next().is_none().then_some(Self { namespace, pid, start })
+        parts.next().is_none().then_some(Self { namespace, pid, start })
     }
 
     fn text(&self) -> String {
         format!("{}-{}-{}", self.namespace, self.pid, self.start)
     }
 
-    /// Of another namespace nobody can tell.
-    fn is_of_the_dead(&self, local_host: &Self) -> bool {
-        let maker = ProcessKey { pid: self.pid, start_ticks: self.start };
-        self.namespace == local_host.namespace && !may_live(maker)
+    /// Whether the creator has exited. A process of another PID namespace cannot be checked and counts as running.
+    fn is_stale(&self, own: &Self) -> bool {
+        let creator = ProcessKey { pid: self.pid, start_ticks: self.start };
+        self.namespace == own.namespace && !may_live(creator)
     }
 }
 
-/// Removes files of those that were killed, unless somebody is left whom they have started.
-fn remove_stale(directory: &Path, ours: &Name) {
+/// Removes the files of creators that were killed, unless one of their processes may still use them.
+fn remove_stale(directory: &Path, own: &FileName) {
     let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-    let named = files.filter_map(|file| Some((Name::parse(file.file_name().to_str()?)?, file.path())));
-    for (name, file) in named.filter(|(name, _)| name.is_of_the_dead(ours)) {
-        if !tree::may_use(&file, SHARED, (LIBRARY, name.start)) {
+    let named = files.filter_map(|file| Some((FileName::parse(file.file_name().to_str()?)?, file.path())));
+    for (name, file) in named.filter(|(name, _)| name.is_stale(own)) {
+        if !process_tree::may_use(&file, SHARED, (LIBRARY, name.start)) {
             let _ = fs::remove_file(file);
         }
     }
@@ -226,19 +230,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_known_by_who_made_it() {
-        let ours = Name::ours();
-        assert_eq!(Name::parse(&ours.text()), Some(ours.clone()));
-        assert!(!ours.is_of_the_dead(&ours));
-        for (other, dead) in [
-            (Name { start: ours.start + 1, ..ours.clone() }, true),
-            (Name { pid: 4_194_305, ..ours.clone() }, true),
-            (Name { namespace: "1".to_owned(), pid: 4_194_305, ..ours.clone() }, false),
+    fn quota_file_name_identifies_its_creator() {
+        let own = FileName::own();
+        assert_eq!(FileName::parse(&own.text()), Some(own.clone()));
+        assert!(!own.is_stale(&own));
+        for (other, stale) in [
+            (FileName { start: own.start + 1, ..own.clone() }, true),
+            (FileName { pid: 4_194_305, ..own.clone() }, true),
+            (FileName { namespace: "1".to_owned(), pid: 4_194_305, ..own.clone() }, false),
         ] {
-            assert_eq!(other.is_of_the_dead(&ours), dead, "{other:?}");
+            assert_eq!(other.is_stale(&own), stale, "{other:?}");
         }
         for text in ["", "quota", "1-2", "1-2-x", "1-2-3-4", "1--3"] {
-            assert_eq!(Name::parse(text), None, "{text}");
+            assert_eq!(FileName::parse(text), None, "{text}");
         }
     }
 }

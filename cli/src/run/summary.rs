@@ -1,4 +1,4 @@
-//! What is said of a command at its end: only what was observed. Pure.
+//! The summary of a command after its exit; it contains only observed values. Pure.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use bailiff_exposition::human::{Bytes, Span};
 use bailiff_ledger::{Gpu, Ledger, UNLIMITED, format_uuid};
 
 use super::job::Outcome;
-use super::live::{Ending, Lived};
+use super::running::{CommandExit, Termination};
 
-/// The lines of a summary.
+/// Returns the lines of the summary.
 pub(crate) fn lines(outcome: &Outcome, quota: Option<&Ledger>) -> Vec<String> {
-    let mut lines = vec![ended(outcome)];
+    let mut lines = vec![result(outcome)];
     lines.extend(gpu_time(outcome));
     if let Some(used) = &outcome.used {
         let peaks = used.peak.iter().map(|(gpu, bytes)| format!("{} on {gpu}", size(*bytes)));
-        lines.extend(listed("peak memory", peaks));
+        lines.extend(labelled("peak memory", peaks));
     }
-    let asked = quota.into_iter().flat_map(|ledger| &ledger.gpus).map(of_quota);
-    lines.extend(listed("peak under the quota", asked));
+    let quotas = quota.into_iter().flat_map(|ledger| &ledger.gpus).map(quota_peak);
+    lines.extend(labelled("peak under the quota", quotas));
     lines
 }
 
-fn ended(outcome: &Outcome) -> String {
+fn result(outcome: &Outcome) -> String {
     let took = Span(outcome.took);
-    let (status, rest) = match (outcome.lived, outcome.ending) {
-        (Lived::Left(_), _) => {
-            return format!("processes that the command has started are left after {took}");
+    let (status, rest) = match (outcome.exit, outcome.termination) {
+        (CommandExit::Detached(_), _) => {
+            return format!("processes started by the command are still running after {took}");
         }
-        (Lived::Ended(_), Some(Ending { of_the_rest: false, .. })) => {
-            return format!("the command was ended after {took}");
+        (CommandExit::Ended(_), Some(Termination { of_leftovers: false, .. })) => {
+            return format!("the command was stopped after {took}");
         }
-        (Lived::Ended(status), Some(_)) => (status, "; what it had left was ended"),
-        (Lived::Ended(status), None) => (status, ""),
+        (CommandExit::Ended(status), Some(_)) => (status, "; the processes that it left were stopped"),
+        (CommandExit::Ended(status), None) => (status, ""),
     };
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("the command ended with {code} after {took}{rest}"),
+        (Some(code), _) => format!("the command exited with {code} after {took}{rest}"),
         (None, signal) => {
             format!("signal {} ended the command after {took}{rest}", signal.unwrap_or_default())
         }
@@ -47,19 +47,19 @@ fn gpu_time(outcome: &Outcome) -> Option<String> {
         let seconds = gpu_seconds(outcome.took, gpus);
         format!("{gpus} {} held, {seconds:.0} GPU-seconds", if gpus == 1 { "GPU" } else { "GPUs" })
     });
-    let busy = outcome.used.as_ref().and_then(super::usage::Use::busy_seconds);
+    let busy = outcome.used.as_ref().and_then(super::usage::GpuUsage::busy_seconds);
     match (held, busy.map(|busy| format!("{busy:.0} GPU-seconds busy"))) {
         (Some(held), Some(busy)) => Some(format!("{held}; {busy}")),
         (held, busy) => held.or(busy),
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody has so many GPUs")]
+#[expect(clippy::cast_precision_loss, reason = "the number of GPUs is small")]
 fn gpu_seconds(took: Duration, gpus: usize) -> f64 {
     took.as_secs_f64() * gpus as f64
 }
 
-fn of_quota(gpu: &Gpu) -> String {
+fn quota_peak(gpu: &Gpu) -> String {
     let limit = if gpu.limit == UNLIMITED { String::new() } else { format!(" of {}", size(gpu.limit)) };
     let refused = match gpu.denied {
         0 => String::new(),
@@ -73,33 +73,34 @@ fn size(bytes: u64) -> Bytes {
     Bytes(bytes.into())
 }
 
-fn listed(what: &str, each: impl Iterator<Item = String>) -> Option<String> {
-    let each: Vec<String> = each.collect();
-    (!each.is_empty()).then(|| format!("{what}: {}", each.join("; ")))
+fn labelled(label: &str, values: impl Iterator<Item = String>) -> Option<String> {
+    let values: Vec<String> = values.collect();
+    (!values.is_empty()).then(|| format!("{label}: {}", values.join("; ")))
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::ExitStatus;
 
-    use super::super::live::Why;
+    use super::super::running::TerminationReason;
     use super::*;
 
-    fn outcome(status: i32, of_the_rest: Option<bool>) -> Outcome {
-        let ending = of_the_rest.map(|of_the_rest| Ending { why: Why::TimeUp, of_the_rest });
-        let lived = Lived::Ended(ExitStatus::from_raw(status));
-        Outcome { lived, ending, took: Duration::from_secs(90), gpus: None, used: None }
+    fn outcome(status: i32, of_leftovers: Option<bool>) -> Outcome {
+        let termination =
+            of_leftovers.map(|of_leftovers| Termination { why: TerminationReason::TimeUp, of_leftovers });
+        let exit = CommandExit::Ended(ExitStatus::from_raw(status));
+        Outcome { exit, termination, took: Duration::from_secs(90), gpus: None, used: None }
     }
 
     #[test]
-    fn only_what_was_observed_is_said() {
+    fn summary_contains_observed_values_only() {
         let cases = [
-            (outcome(3 << 8, None), "the command ended with 3 after 1 min 30 s"),
+            (outcome(3 << 8, None), "the command exited with 3 after 1 min 30 s"),
             (outcome(9, None), "signal 9 ended the command after 1 min 30 s"),
-            (outcome(0, Some(false)), "the command was ended after 1 min 30 s"),
+            (outcome(0, Some(false)), "the command was stopped after 1 min 30 s"),
             (
                 outcome(3 << 8, Some(true)),
-                "the command ended with 3 after 1 min 30 s; what it had left was ended",
+                "the command exited with 3 after 1 min 30 s; the processes that it left were stopped",
             ),
         ];
         for (outcome, expected) in cases {
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_told_of_each_gpu() {
+    fn quota_peak_names_limit_gpu_and_refusals() {
         let mut uuid = [0; 16];
         uuid[0] = 0xab;
         let gpu = |limit, denied| Gpu {
@@ -129,7 +130,7 @@ mod tests {
             (gpu(2 << 30, 1), format!("1.5 GiB of 2.0 GiB on {name}, 1 request refused")),
             (gpu(UNLIMITED, 7), format!("1.5 GiB on {name}, 7 requests refused")),
         ] {
-            assert_eq!(of_quota(&gpu), expected);
+            assert_eq!(quota_peak(&gpu), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! All that this process has started: who they are, and their end.
+//! The descendants of this process: finding them and signalling them.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -17,80 +17,80 @@ use rustix::process::{
     set_child_subreaper, wait,
 };
 
-/// Whom the command has started, told from all others below this process.
+/// The processes that the command has started, as opposed to other descendants of this process.
 #[derive(Debug)]
-pub(crate) struct Family {
-    /// We had children before we started anybody, as a shell has that runs us by `exec`.
-    strangers: bool,
-    /// Children of ours that are not the command's.
-    apart: Vec<ProcessKey>,
-    /// Where there are strangers, those alone who are below this one.
-    only: Option<ProcessKey>,
+pub(crate) struct ProcessTree {
+    /// This process already had children at its start, as a shell that replaced itself by `exec` may have.
+    inherited_children: bool,
+    /// Children of this process that do not belong to the command.
+    excluded: Vec<ProcessKey>,
+    /// The command, if there are inherited children: only its subtree counts then.
+    root: Option<ProcessKey>,
 }
 
-impl Family {
-    /// Before anybody is started.
-    pub(crate) fn look() -> Self {
-        let strangers = loop {
+impl ProcessTree {
+    /// Detects inherited children; call it before starting any process.
+    pub(crate) fn detect() -> Self {
+        let inherited_children = loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => break true,
                 Err(_) => break false,
             }
         };
-        Self { strangers, apart: Vec::new(), only: None }
+        Self { inherited_children, excluded: Vec::new(), root: None }
     }
 
-    /// Before the command is started: whoever is there is none of its own.
-    pub(crate) fn set_apart(&mut self) -> io::Result<()> {
-        // The system starts no helper without saying so here.
+    /// Excludes all existing descendants; call it just before the command starts.
+    pub(crate) fn exclude_existing(&mut self) -> io::Result<()> {
+        // Without any child, `wait` fails with ECHILD, and there is nothing to exclude.
         if wait(WaitOptions::NOHANG).is_ok() {
-            self.apart = processes_below(&[], None)?.into_iter().map(|(_, stat)| stat.key).collect();
+            self.excluded = processes_below(&[], None)?.into_iter().map(|(_, stat)| stat.key).collect();
         }
-        // Whoever loses his parent becomes our child, so that nobody gets out of sight. Nobody could tell those whom
-        // strangers leave behind from those whom the command does.
-        if !self.strangers {
+        // As a subreaper this process adopts orphans, so none escapes. With inherited children, their orphans could not
+        // be distinguished from those of the command.
+        if !self.inherited_children {
             set_child_subreaper(Some(getpid()))?;
         }
         Ok(())
     }
 
-    /// The command is there.
-    pub(crate) fn begin(&mut self, child: Pid) {
-        if self.strangers {
-            self.only =
-                u32::try_from(child.as_raw_nonzero().get()).ok().and_then(stated).map(|stat| stat.key);
+    /// Records the started command.
+    pub(crate) fn set_command(&mut self, child: Pid) {
+        if self.inherited_children {
+            self.root =
+                u32::try_from(child.as_raw_nonzero().get()).ok().and_then(read_stat).map(|stat| stat.key);
         }
     }
 
-    /// Whether we have children that are not the command's, for whose end nobody waits.
-    pub(crate) fn has_others(&self) -> bool {
-        self.strangers || !self.apart.is_empty()
+    /// Whether this process has children that do not belong to the command, and whose exit is not awaited.
+    pub(crate) fn has_other_children(&self) -> bool {
+        self.inherited_children || !self.excluded.is_empty()
     }
 
-    /// Every descendant with how far below us it is, a child at 0. Where we are the subreaper none can leave, and whom
-    /// others left behind is our child.
+    /// Returns every descendant with its depth; a child has depth 0. If this process is the subreaper, the list is
+    /// complete and orphans appear as children.
     ///
     /// # Errors
-    /// Where it cannot be told: then somebody may be there.
-    pub(crate) fn below(&self) -> io::Result<Vec<(usize, Stat)>> {
-        match (self.strangers, self.only) {
+    /// If `/proc` cannot be read; there may be descendants then.
+    pub(crate) fn descendants(&self) -> io::Result<Vec<(usize, Stat)>> {
+        match (self.inherited_children, self.root) {
             (true, None) => Ok(Vec::new()),
-            (_, only) => processes_below(&self.apart, only),
+            (_, root) => processes_below(&self.excluded, root),
         }
     }
 
-    /// Signals every descendant once, as far as they are to be seen.
+    /// Sends a signal to every visible descendant once.
     pub(crate) fn signal(&self, number: Signal) {
-        for (_, stat) in self.below().unwrap_or_default() {
+        for (_, stat) in self.descendants().unwrap_or_default() {
             signal(stat.key, number);
         }
     }
 }
 
-/// Nobody of those set apart nor whom they started; of our children only this one, where one is named.
-fn processes_below(apart: &[ProcessKey], only: Option<ProcessKey>) -> io::Result<Vec<(usize, Stat)>> {
-    let is_theirs = |depth, stat: &Stat| depth > 0 || only.is_none_or(|only| stat.key == only);
+/// Returns the descendants except the excluded processes and their descendants; with a root, only its subtree.
+fn processes_below(excluded: &[ProcessKey], root: Option<ProcessKey>) -> io::Result<Vec<(usize, Stat)>> {
+    let is_included = |depth, stat: &Stat| depth > 0 || root.is_none_or(|root| stat.key == root);
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
     for stat in processes()? {
         children.entry(stat.ppid).or_default().push(stat);
@@ -98,10 +98,10 @@ fn processes_below(apart: &[ProcessKey], only: Option<ProcessKey>) -> io::Result
     let mut found = Vec::new();
     let mut parents = vec![std::process::id()];
     for depth in 0.. {
-        // Taken out as they are found: pids that change hands while we read make no circle.
+        // Entries are removed when found, so that a pid reused while `/proc` is read cannot form a cycle.
         let next = parents.iter().filter_map(|parent| children.remove(parent)).flatten();
         let next: Vec<Stat> =
-            next.filter(|stat| !apart.contains(&stat.key) && is_theirs(depth, stat)).collect();
+            next.filter(|stat| !excluded.contains(&stat.key) && is_included(depth, stat)).collect();
         if next.is_empty() {
             break;
         }
@@ -111,32 +111,32 @@ fn processes_below(apart: &[ProcessKey], only: Option<ProcessKey>) -> io::Result
     Ok(found)
 }
 
-/// Another may have the pid by now: who is looked at through the descriptor is who is signalled.
+/// Signals a process through a pidfd, after checking its start time, because its pid may have been reused.
 pub(crate) fn signal(key: ProcessKey, signal: Signal) {
     let Some(pid) = i32::try_from(key.pid).ok().and_then(Pid::from_raw) else { return };
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if stated(key.pid).is_some_and(|stat| stat.key == key) {
-        // It may have ended just now.
+    if read_stat(key.pid).is_some_and(|stat| stat.key == key) {
+        // The process may have exited meanwhile.
         let _ = pidfd_send_signal(process, signal);
     }
 }
 
-/// Its command line in words, as far as it may be read.
+/// Returns the command line of a process, or an empty string if it cannot be read.
 pub(crate) fn command_line(pid: u32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
 }
 
-/// When a process started, in ticks since boot; none where there is none.
+/// Returns the start time of a process in clock ticks since boot; `None` if there is no such process.
 pub(crate) fn start(pid: u32) -> Option<u64> {
-    Some(stated(pid)?.key.start_ticks)
+    Some(read_stat(pid)?.key.start_ticks)
 }
 
-/// Whether a process that was not started before this tick may use this file: it was told of it by the variable, has it
-/// mapped, or cannot be asked. A program may overwrite its environment, as daemons do to show a title; it still has this
-/// library then.
+/// Whether any process started at or after `since` may use the file: the variable in its environment names it, it has
+/// the file mapped, or its `/proc` files cannot be read. If a program has overwritten its environment, as daemons do to
+/// set a title, the mapped library counts instead.
 pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)) -> bool {
-    let told = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
+    let pair = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
     let Ok(processes) = processes() else { return true };
     processes.into_iter().filter(|stat| stat.key.start_ticks >= since).any(|stat| {
         let read = |what| fs::read(format!("/proc/{}/{what}", stat.key.pid));
@@ -146,17 +146,18 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
                 let mut pairs = environment.split(|byte| *byte == 0);
                 let intact =
                     environment.is_empty() || pairs.clone().next().is_some_and(|pair| pair.contains(&b'='));
-                pairs.any(|pair| pair == told)
+                pairs.any(|found| found == pair)
                     || has(file.as_os_str().as_bytes())
                     || (!intact && has(library.as_bytes()))
             }
-            // It has ended, or is the kernel's own; or it hides itself, or its first thread has ended and others have not.
+            // It has exited or is a kernel thread, which cannot use the file; or it is unreadable, or its thread-group
+            // leader has exited while other threads run.
             _ => !stat.kernel_thread && may_live(stat.key) && may_be_ours(stat.key.pid),
         }
     })
 }
 
-/// Whether a process has our user, whoever owns its files.
+/// Whether a process may run as our user, judged by its UIDs and not by the owner of its `/proc` files.
 fn may_be_ours(pid: u32) -> bool {
     let us = geteuid().as_raw();
     let is_ours = |status: Vec<u8>| Status::new(&status).uids().is_none_or(|uids| uids.contains(&us));
@@ -164,7 +165,7 @@ fn may_be_ours(pid: u32) -> bool {
         .map_or(true, |status| status.is_some_and(is_ours))
 }
 
-/// Everybody who is to be seen; others' are not where `/proc` is mounted with `hidepid`.
+/// Returns all visible processes; `hidepid` hides those of other users.
 fn processes() -> io::Result<Vec<Stat>> {
     let mut found = Vec::new();
     for process in process::all()? {
@@ -176,7 +177,7 @@ fn processes() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
-fn stated(pid: u32) -> Option<Stat> {
+fn read_stat(pid: u32) -> Option<Stat> {
     stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_of_another_user_is_not_ours_whatever_bytes_its_name_has() {
+    fn process_of_other_user_with_non_utf8_name_is_not_ours() {
         let program = r"import os
 open('/proc/self/comm', 'wb').write(b'trainer\xff')
 print(flush=True)
@@ -206,6 +207,6 @@ os.read(0, 1)";
         assert!(may_be_ours(std::process::id()));
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert!(!may_be_ours(child.id()), "it has ended");
+        assert!(!may_be_ours(child.id()), "it has exited");
     }
 }

@@ -1,11 +1,11 @@
-//! Cases of which GPUs count, and when a command is idle.
+//! Tests of the counted GPUs and of idle detection.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
     About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Gaps, GpuId, GpuSample,
-    Kinds, MigIds, Moment, PidNamespace, Place, Reading, Sample, Seen as Found, State, UtilSample,
+    Kinds, MigIds, Moment, PidNamespace, Place, Reading, Sample, Seen as ProcessLookup, State, UtilSample,
 };
 
 use super::*;
@@ -13,9 +13,9 @@ use super::*;
 const OURS: ProcessKey = ProcessKey { pid: 41, start_ticks: 9 };
 const OTHERS: ProcessKey = ProcessKey { pid: 77, start_ticks: 5 };
 
-/// What a GPU does: who holds it, how busy each of them is, and what the device says of itself.
+/// The state of a test GPU: its holders with their utilization, and the utilization of the device.
 #[derive(Clone)]
-struct Made {
+struct TestGpu {
     holders: Vec<(ProcessKey, u32)>,
     device: Option<u32>,
     fault: Option<Fault>,
@@ -24,10 +24,10 @@ struct Made {
     instances: Option<u64>,
 }
 
-/// A GPU that these hold, as busy as they are.
-fn held(holders: &[(ProcessKey, u32)]) -> Made {
+/// A GPU with these holders and their summed utilization.
+fn held(holders: &[(ProcessKey, u32)]) -> TestGpu {
     let device = holders.iter().map(|(_, percent)| *percent).sum();
-    Made {
+    TestGpu {
         holders: holders.to_vec(),
         device: Some(device),
         fault: None,
@@ -37,11 +37,11 @@ fn held(holders: &[(ProcessKey, u32)]) -> Made {
     }
 }
 
-fn fell(fault: Fault) -> Made {
-    Made { fault: Some(fault), listed: false, device: None, ..held(&[]) }
+fn faulty(fault: Fault) -> TestGpu {
+    TestGpu { fault: Some(fault), listed: false, device: None, ..held(&[]) }
 }
 
-fn gpu(index: usize, pace: u64, state: &Made) -> GpuSample {
+fn gpu(index: usize, pace: u64, state: &TestGpu) -> GpuSample {
     let about = About {
         id: Some(GpuId(format!("GPU-{index}"))),
         mig: state.mig.then_some(MigIds { parent: None, gpu_instance: None, compute_instance: None }),
@@ -73,7 +73,7 @@ fn gpu(index: usize, pace: u64, state: &Made) -> GpuSample {
         instances: state.instances,
         entries: state.listed.then(|| state.holders.iter().map(|(key, _)| entry(*key)).collect()),
         reading: Reading {
-            // The look-back is an interval.
+            // The look-back is one interval.
             since: pace - 1,
             answer: if samples.is_empty() { Answer::Nothing } else { Answer::Samples(samples) },
             sampler: state.device.map_or(DeviceSampler::Silent, sampler),
@@ -83,7 +83,7 @@ fn gpu(index: usize, pace: u64, state: &Made) -> GpuSample {
     }
 }
 
-fn found(key: ProcessKey) -> (u32, Found) {
+fn found(key: ProcessKey) -> (u32, ProcessLookup) {
     let facts = Facts {
         key,
         state: State::Sleeping,
@@ -104,10 +104,10 @@ fn found(key: ProcessKey) -> (u32, Found) {
         ancestors: None,
         claim: Claim::Unread,
     };
-    (key.pid, Found::Found(Box::new(facts)))
+    (key.pid, ProcessLookup::Found(Box::new(facts)))
 }
 
-fn sample(pace: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
+fn sample(pace: u64, namespace: PidNamespace, gpus: &[TestGpu]) -> Sample {
     Sample {
         seq: pace,
         at: Moment { wall: Duration::from_secs(pace), boot: Duration::from_secs(pace) },
@@ -130,16 +130,16 @@ fn sample(pace: u64, namespace: PidNamespace, gpus: &[Made]) -> Sample {
     }
 }
 
-/// Which look of a sample.
+/// The position of a driver sample in its interval.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     First,
     Last,
 }
 
-/// A run of the watch.
+/// A detector and its input.
 struct Run {
-    watch: Watch,
+    detector: IdleDetector,
     before: Snapshot,
     pace: u64,
     namespace: PidNamespace,
@@ -148,11 +148,16 @@ struct Run {
 }
 
 impl Run {
-    /// Below 20 % in three looks; one was taken before, at GPUs like these.
-    fn of(gpus: &[Made]) -> Self {
+    /// Idle below 20 % in three samples; one sample of these GPUs was taken before.
+    fn of(gpus: &[TestGpu]) -> Self {
         let namespace = PidNamespace::Host;
         Self {
-            watch: Watch::new(Rule { threshold: 20, looks: 3, max_gap: 1, count: Count::Used }),
+            detector: IdleDetector::new(IdleRule {
+                threshold: 20,
+                samples: 3,
+                max_gap: 1,
+                count: Count::Used,
+            }),
             before: Snapshot::between(None, sample(10, namespace, gpus)),
             pace: 10,
             namespace,
@@ -161,37 +166,41 @@ impl Run {
         }
     }
 
-    fn see(&mut self, gpus: &[Made]) -> Seen {
-        self.look(gpus, 0, Part::Last)
+    fn observe(&mut self, gpus: &[TestGpu]) -> Observation {
+        self.observe_part(gpus, 0, Part::Last)
     }
 
-    fn look(&mut self, gpus: &[Made], missed: u32, part: Part) -> Seen {
+    fn observe_part(&mut self, gpus: &[TestGpu], missed: u32, part: Part) -> Observation {
         self.pace += 1 + u64::from(missed);
         let now = Snapshot::between(Some(&self.before), sample(self.pace, self.namespace, gpus));
         let (tree, visible) = (&self.tree, &self.visible);
         let ends_sample = part == Part::Last;
-        let look = Look { before: Some(&self.before), now: &now, tree, visible, missed, ends_sample };
-        let seen = self.watch.see(&look);
+        let input =
+            DetectorInput { before: Some(&self.before), now: &now, tree, visible, missed, ends_sample };
+        let result = self.detector.observe(&input);
         self.before = now;
-        seen
+        result
     }
 
-    /// Whether it is idle after each of these samples of one GPU.
-    fn each(&mut self, states: &[&Made]) -> Vec<bool> {
-        states.iter().map(|state| self.see(std::slice::from_ref(state)).idle).collect()
+    /// Returns whether the command is idle after each of these samples of one GPU.
+    fn each(&mut self, states: &[&TestGpu]) -> Vec<bool> {
+        states.iter().map(|state| self.observe(std::slice::from_ref(state)).idle).collect()
     }
 }
 
-/// Why GPUs count, their names, and what is shown of them.
-type Shown<'a> = (Basis, Vec<(&'a str, Option<u32>)>);
+/// Why GPUs are counted, their names, and their percentages.
+type Summary<'a> = (Basis, Vec<(&'a str, Option<u32>)>);
 
-fn shown(seen: &Seen) -> Option<Shown<'_>> {
-    let counted = seen.counted.as_ref()?;
-    Some((counted.basis, counted.gpus.iter().map(|figure| (figure.gpu.as_str(), figure.shown(20))).collect()))
+fn summary(result: &Observation) -> Option<Summary<'_>> {
+    let counted = result.counted.as_ref()?;
+    Some((
+        counted.basis,
+        counted.gpus.iter().map(|usage| (usage.gpu.as_str(), usage.decisive_percent(20))).collect(),
+    ))
 }
 
 #[test]
-fn as_many_samples_in_a_row_as_were_asked_for() {
+fn command_is_idle_after_enough_consecutive_samples() {
     let (busy, low, idle) = (held(&[(OURS, 80)]), held(&[(OURS, 19)]), held(&[(OURS, 0)]));
     let limit = held(&[(OURS, 20)]);
     assert_eq!(
@@ -204,183 +213,183 @@ fn as_many_samples_in_a_row_as_were_asked_for() {
 }
 
 #[test]
-fn unknown_is_not_idle() {
-    let (idle, hung) = (held(&[(OURS, 0)]), fell(Fault::Timeout));
-    let silent = Made { device: None, ..idle.clone() };
-    for unknown in [&hung, &silent, &Made { listed: false, device: None, ..idle.clone() }] {
+fn unknown_samples_are_not_idle() {
+    let (idle, hung) = (held(&[(OURS, 0)]), faulty(Fault::Timeout));
+    let silent = TestGpu { device: None, ..idle.clone() };
+    for unknown in [&hung, &silent, &TestGpu { listed: false, device: None, ..idle.clone() }] {
         let mut run = Run::of(std::slice::from_ref(&idle));
         assert!(!run.each(&[unknown; 100]).contains(&true));
         let mut run = Run::of(std::slice::from_ref(&idle));
         run.each(&[&idle, &idle, unknown, unknown, unknown]);
-        assert_eq!(run.each(&[&idle, &idle]), [false, false], "too long a gap: they are counted again");
+        assert_eq!(run.each(&[&idle, &idle]), [false, false], "a long gap resets the count");
     }
     let mut run = Run::of(&[]);
-    assert_eq!((0..9).map(|_| run.see(&[])).filter(|seen| seen.idle).count(), 0, "no GPU is not idle");
-    assert_eq!(shown(&run.see(&[])), None);
+    assert_eq!((0..9).map(|_| run.observe(&[])).filter(|result| result.idle).count(), 0, "no GPUs");
+    assert_eq!(summary(&run.observe(&[])), None);
 }
 
 #[test]
-fn paces_that_were_missed_are_unknown() {
+fn missed_samples_count_as_unknown() {
     let idle = [held(&[(OURS, 0)])];
     let mut run = Run::of(&idle);
-    run.see(&idle);
-    run.see(&idle);
-    assert!(run.look(&idle, 1, Part::Last).idle, "within the gap");
+    run.observe(&idle);
+    run.observe(&idle);
+    assert!(run.observe_part(&idle, 1, Part::Last).idle, "within the gap");
     let mut run = Run::of(&idle);
-    run.see(&idle);
-    run.see(&idle);
-    assert!(!run.look(&idle, 2, Part::Last).idle);
+    run.observe(&idle);
+    run.observe(&idle);
+    assert!(!run.observe_part(&idle, 2, Part::Last).idle);
 }
 
 #[test]
-fn only_the_gpus_count_on_which_the_command_has_a_context() {
+fn gpus_with_a_context_of_the_command_count() {
     let others = held(&[(OTHERS, 90)]);
     let mut run = Run::of(&[held(&[(OURS, 0)]), others.clone()]);
     for expected in [false, false, true] {
-        let seen = run.see(&[held(&[(OURS, 0)]), others.clone()]);
-        assert_eq!(shown(&seen), Some((Basis::Used, vec![("GPU-0", Some(0))])));
-        assert_eq!(seen.idle, expected);
+        let result = run.observe(&[held(&[(OURS, 0)]), others.clone()]);
+        assert_eq!(summary(&result), Some((Basis::Used, vec![("GPU-0", Some(0))])));
+        assert_eq!(result.idle, expected);
     }
     let both = [held(&[(OURS, 0)]), held(&[(OURS, 50)])];
     let mut run = Run::of(&both);
     for _ in 0..5 {
-        let seen = run.see(&both);
-        assert_eq!(shown(&seen), Some((Basis::Used, vec![("GPU-0", Some(0)), ("GPU-1", Some(50))])));
-        assert!(!seen.idle, "all of them have to be idle");
+        let result = run.observe(&both);
+        assert_eq!(summary(&result), Some((Basis::Used, vec![("GPU-0", Some(0)), ("GPU-1", Some(50))])));
+        assert!(!result.idle, "all counted GPUs must be idle");
     }
 }
 
 #[test]
-fn on_a_shared_gpu_the_commands_own_use_counts() {
+fn shared_gpu_counts_own_use_only() {
     let shared = |ours, others| [held(&[(OURS, ours), (OTHERS, others)])];
     let mut run = Run::of(&shared(0, 90));
     for expected in [false, false, true] {
-        let seen = run.see(&shared(0, 90));
-        assert_eq!((shown(&seen).unwrap().1, seen.idle), (vec![("GPU-0", Some(0))], expected));
+        let result = run.observe(&shared(0, 90));
+        assert_eq!((summary(&result).unwrap().1, result.idle), (vec![("GPU-0", Some(0))], expected));
     }
     let second = ProcessKey { pid: 42, start_ticks: 9 };
     let together = [held(&[(OURS, 15), (second, 15)])];
     let mut run = Run::of(&together);
     run.tree.insert(second.pid, second);
-    let seen = run.see(&together);
-    assert_eq!(shown(&seen).unwrap().1, [("GPU-0", Some(30))], "its processes' use adds up");
+    let result = run.observe(&together);
+    assert_eq!(summary(&result).unwrap().1, [("GPU-0", Some(30))], "the use of its processes is summed");
     let reused = ProcessKey { start_ticks: 10, ..OURS };
     let mut run = Run::of(&shared(0, 90));
     run.tree = HashMap::from([(reused.pid, reused)]);
-    assert_eq!(shown(&run.see(&shared(0, 90))).unwrap().0, Basis::Visible, "a pid is not an identity");
+    assert_eq!(summary(&run.observe(&shared(0, 90))).unwrap().0, Basis::Visible, "pid reused");
 }
 
 #[test]
-fn without_a_context_all_visible_gpus_count() {
+fn command_without_context_counts_all_visible_gpus() {
     let (idle, others) = (held(&[]), held(&[(OTHERS, 90)]));
     let gpus = [idle.clone(), others.clone()];
     let mut run = Run::of(&gpus);
-    let seen = run.see(&gpus);
-    assert_eq!(shown(&seen), Some((Basis::Visible, vec![("GPU-0", Some(0)), ("GPU-1", Some(90))])));
-    assert!(!run.see(&gpus).idle && !run.see(&gpus).idle && !run.see(&gpus).idle);
+    let result = run.observe(&gpus);
+    assert_eq!(summary(&result), Some((Basis::Visible, vec![("GPU-0", Some(0)), ("GPU-1", Some(90))])));
+    assert!(!run.observe(&gpus).idle && !run.observe(&gpus).idle && !run.observe(&gpus).idle);
     run.visible = Visible::parse(Some("GPU-0"), None);
-    assert!(run.see(&gpus).idle, "it was idle all the time");
+    assert!(run.observe(&gpus).idle, "the visible GPU was idle all the time");
     run.visible = Visible::parse(Some(""), None);
     for _ in 0..4 {
         assert_eq!(
-            run.see(&gpus),
-            Seen { counted: Some(Counted { basis: Basis::Visible, gpus: vec![] }), idle: false }
+            run.observe(&gpus),
+            Observation { counted: Some(Counted { basis: Basis::Visible, gpus: vec![] }), idle: false }
         );
     }
 }
 
 #[test]
-fn whoever_opens_its_first_context_is_at_work() {
+fn first_context_resets_the_count() {
     let (none, context) = (held(&[]), held(&[(OURS, 0)]));
     let mut run = Run::of(std::slice::from_ref(&none));
     assert_eq!(run.each(&[&none, &none, &context, &context, &context]), [false, false, false, false, true]);
     let one = [context.clone(), none.clone()];
     let mut run = Run::of(&one);
-    run.see(&one);
-    run.see(&one);
+    run.observe(&one);
+    run.observe(&one);
     let two = [context.clone(), context];
-    let idle: Vec<bool> = (0..3).map(|_| run.see(&two).idle).collect();
-    assert_eq!(idle, [false, false, true], "a GPU that comes to it needs as many samples as any");
+    let idle: Vec<bool> = (0..3).map(|_| run.observe(&two).idle).collect();
+    assert_eq!(idle, [false, false, true], "a newly used GPU starts with a count of zero");
 }
 
 #[test]
-fn a_gpu_that_hangs_may_hide_work_and_one_that_is_lost_may_not() {
+fn hung_gpu_prevents_idleness_and_lost_gpu_does_not() {
     let ours = held(&[(OURS, 0)]);
     for (fault, expected) in [(Fault::Lost, true), (Fault::Timeout, false)] {
-        let gpus = [ours.clone(), fell(fault)];
+        let gpus = [ours.clone(), faulty(fault)];
         let mut run = Run::of(&gpus);
-        let idle = (0..5).any(|_| run.see(&gpus).idle);
+        let idle = (0..5).any(|_| run.observe(&gpus).idle);
         assert_eq!(idle, expected, "{fault:?}");
         run.visible = Visible::parse(Some("GPU-0"), None);
-        assert!((0..5).any(|_| run.see(&gpus).idle), "the command cannot be on what it cannot see");
+        assert!((0..5).any(|_| run.observe(&gpus).idle), "the command cannot use an invisible GPU");
     }
-    let unclear = [fell(Fault::Timeout), held(&[])];
-    assert_eq!(Run::of(&unclear).see(&unclear).counted, None);
-    let unlisted = [ours, Made { listed: false, ..held(&[]) }];
+    let unclear = [faulty(Fault::Timeout), held(&[])];
+    assert_eq!(Run::of(&unclear).observe(&unclear).counted, None);
+    let unlisted = [ours, TestGpu { listed: false, ..held(&[]) }];
     let mut run = Run::of(&unlisted);
-    assert!((0..3).any(|_| run.see(&unlisted).idle), "a device that does nothing does nothing for us");
+    assert!((0..3).any(|_| run.observe(&unlisted).idle), "an idle device is idle for the command as well");
 }
 
 #[test]
-fn elsewhere_and_by_request_devices_count() {
+fn device_use_counts_in_other_namespace_and_with_count_all() {
     let shared = [held(&[(OURS, 0), (OTHERS, 90)]), held(&[])];
     let mut run = Run::of(&shared);
     run.namespace = PidNamespace::Other;
     let expected = vec![("GPU-0", Some(90)), ("GPU-1", Some(0))];
-    assert_eq!(shown(&run.see(&shared)), Some((Basis::Unattributed, expected.clone())));
+    assert_eq!(summary(&run.observe(&shared)), Some((Basis::Unattributed, expected.clone())));
     let mut run = Run::of(&shared);
-    run.watch.rule.count = Count::All;
+    run.detector.rule.count = Count::All;
     run.visible = Visible::parse(Some("GPU-1"), None);
-    assert_eq!(shown(&run.see(&shared)), Some((Basis::All, expected)));
+    assert_eq!(summary(&run.observe(&shared)), Some((Basis::All, expected)));
 }
 
 #[test]
-fn a_gpu_in_mig_mode_may_have_the_command_unless_all_its_instances_were_given() {
+fn mig_gpu_prevents_idleness_unless_all_instances_are_known() {
     let ours = held(&[(OURS, 0)]);
     for (instances, expected) in [(Some(0), true), (None, false)] {
-        let divided = Made { listed: false, device: None, instances, ..held(&[]) };
+        let divided = TestGpu { listed: false, device: None, instances, ..held(&[]) };
         let gpus = [ours.clone(), divided];
         let mut run = Run::of(&gpus);
-        assert_eq!((0..5).any(|_| run.see(&gpus).idle), expected, "{instances:?}");
+        assert_eq!((0..5).any(|_| run.observe(&gpus).idle), expected, "{instances:?}");
     }
 }
 
 #[test]
-fn mig_instances_tell_nothing_of_their_use() {
-    let instance = Made { mig: true, ..held(&[(OURS, 0)]) };
+fn mig_instance_use_is_unknown() {
+    let instance = TestGpu { mig: true, ..held(&[(OURS, 0)]) };
     let mut run = Run::of(std::slice::from_ref(&instance));
     for _ in 0..5 {
-        let seen = run.see(std::slice::from_ref(&instance));
-        assert_eq!((shown(&seen).unwrap().1, seen.idle), (vec![("GPU-0", None)], false));
-        assert_eq!(seen.counted.unwrap().gpus[0].why, "mig");
+        let result = run.observe(std::slice::from_ref(&instance));
+        assert_eq!((summary(&result).unwrap().1, result.idle), (vec![("GPU-0", None)], false));
+        assert_eq!(result.counted.unwrap().gpus[0].why, "mig");
     }
 }
 
 #[test]
-fn a_sample_of_several_looks_is_the_most_of_all() {
+fn interval_counts_with_its_maximum() {
     let of = |percent| [held(&[(OURS, percent)])];
     let mut run = Run::of(&of(0));
-    run.watch.rule.looks = 4;
+    run.detector.rule.samples = 4;
     let mut sample = |first, last| {
-        let early = run.look(&of(first), 0, Part::First);
-        let seen = run.look(&of(last), 0, Part::Last);
-        (early.idle, shown(&seen).unwrap().1[0].1, seen.idle)
+        let early = run.observe_part(&of(first), 0, Part::First);
+        let result = run.observe_part(&of(last), 0, Part::Last);
+        (early.idle, summary(&result).unwrap().1[0].1, result.idle)
     };
     assert_eq!(sample(5, 0), (false, Some(5), false));
-    assert_eq!(sample(80, 3), (false, Some(80), false), "work between two samples counts");
+    assert_eq!(sample(80, 3), (false, Some(80), false), "use between two intervals counts");
     assert_eq!(sample(0, 0), (false, Some(0), false));
-    assert_eq!(sample(0, 7), (false, Some(7), true), "and not before a sample has ended");
+    assert_eq!(sample(0, 7), (false, Some(7), true), "idle only at the end of an interval");
     let mut run = Run::of(&of(0));
-    run.look(&[fell(Fault::Timeout)], 0, Part::First);
-    let seen = run.look(&[Made { listed: true, ..held(&[]) }], 0, Part::Last);
-    assert_eq!(shown(&seen).unwrap().1, [("GPU-0", None)], "of a part nobody knows");
-    run.look(&of(80), 0, Part::First);
-    run.look(&[fell(Fault::Timeout)], 0, Part::Last);
-    run.look(&of(0), 0, Part::First);
-    run.look(&of(1), 0, Part::Last);
+    run.observe_part(&[faulty(Fault::Timeout)], 0, Part::First);
+    let result = run.observe_part(&[TestGpu { listed: true, ..held(&[]) }], 0, Part::Last);
+    assert_eq!(summary(&result).unwrap().1, [("GPU-0", None)], "a part of the interval is unknown");
+    run.observe_part(&of(80), 0, Part::First);
+    run.observe_part(&[faulty(Fault::Timeout)], 0, Part::Last);
+    run.observe_part(&of(0), 0, Part::First);
+    run.observe_part(&of(1), 0, Part::Last);
     assert_eq!(
-        shown(&run.see(&of(2))).unwrap().1,
+        summary(&run.observe(&of(2))).unwrap().1,
         [("GPU-0", Some(2))],
-        "what was seen belongs to its own sample"
+        "each interval has its own maximum"
     );
 }

@@ -1,4 +1,4 @@
-//! What others are told of a lease: programs by their environment, scripts as JSON, people as text.
+//! Formats leases: as environment variables, as JSON and as text.
 
 use std::path::Path;
 
@@ -10,32 +10,30 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 
-/// For how long nothing is given away yet, where the server was restarted.
-pub(super) fn closed(audit: &Audit) -> Option<String> {
+/// Returns a message while no leases are granted after a restart of Redis.
+pub(super) fn grants_paused(audit: &Audit) -> Option<String> {
     let left = audit.barrier?.checked_sub(audit.now).filter(|left| *left > 0)?;
     let left = left.div_ceil(1000);
-    Some(format!(
-        "Redis was restarted: nothing is given away for {left} s more, so that holders can say that they hold"
-    ))
+    Some(format!("Redis was restarted: no leases are granted for {left} s, so that holders can renew theirs"))
 }
 
-/// How programs are told of their GPUs.
+/// How the environment variables name GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Names {
-    /// UUIDs, which mean the same in every order; numbers, where the pool knows none.
+pub(super) enum GpuNames {
+    /// UUIDs, which do not depend on the device order; indexes if the pool has no UUIDs.
     Uuids,
-    /// Numbers, in the order of the PCI bus.
-    Numbers,
+    /// Indexes in PCI bus order.
+    Indexes,
 }
 
-/// The environment of whoever uses a lease's GPUs.
+/// Returns the environment variables of a process that uses a lease's GPUs.
 pub(super) fn environment(
     pool: &mut dyn Leases,
     (lease, grant): (&str, &Grant),
-    names: Names,
+    names: GpuNames,
 ) -> Result<Vec<(&'static str, String)>, Failure> {
     let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-    let uuids = if names == Names::Uuids { uuids(&pool.gpus()?, &ids) } else { None };
+    let uuids = if names == GpuNames::Uuids { uuids(&pool.gpus()?, &ids) } else { None };
     let ids = ids.join(",");
     let visible = uuids.map_or_else(|| ids.clone(), |uuids| uuids.join(","));
     Ok(vec![
@@ -48,15 +46,15 @@ pub(super) fn environment(
     ])
 }
 
-/// The UUIDs of GPUs, where the pool knows all of them.
+/// Returns the UUIDs of GPUs if the pool has all of them.
 pub(super) fn uuids(gpus: &[(String, Option<String>)], ids: &[String]) -> Option<Vec<String>> {
     let uuid = |id: &String| gpus.iter().find(|(known, _)| known == id)?.1.clone();
     ids.iter().map(uuid).collect()
 }
 
-/// Numbers are good only while the driver counts as it did when the pool was begun: a GPU that fell off the bus shifts
-/// those behind it.
-pub(super) fn check_numbers(
+/// Checks that the driver's indexes are still those of the pool's creation: a GPU that has fallen off the bus shifts
+/// the indexes after it.
+pub(super) fn check_indexes(
     pool: &mut dyn Leases,
     grant: &Grant,
     library: Option<&Path>,
@@ -66,26 +64,26 @@ pub(super) fn check_numbers(
         let Some(known) = uuids(&gpus, &[number.to_string()]).map(|uuids| uuids.concat()) else { continue };
         let now = bailiff_sampler::uuids(library).map_err(|why| {
             Failure::unavailable(format!(
-                "the driver does not tell which GPU is {number} ({why}); drop --index"
+                "cannot check which GPU has index {number}: {why}; run without --index"
             ))
         })?;
         let found = usize::try_from(*number).ok().and_then(|number| now.get(number)?.clone());
         if found.as_ref() != Some(&known) {
             let found = found.unwrap_or_else(|| "none".to_owned());
             return Err(Failure::unavailable(format!(
-                "GPU {number} was {known} when the pool was begun, and is {found} now: drop --index, or create it again"
+                "GPU {number} was {known} when the pool was created, and is {found} now; run without --index, or recreate the pool"
             )));
         }
     }
     Ok(())
 }
 
-/// The ids of GPUs that somebody names by number or UUID, such as `0,GPU-…`.
+/// Parses a list of GPU indexes or UUIDs such as `0,GPU-…` into pool ids.
 pub(super) fn ids(gpus: &[(String, Option<String>)], list: &str) -> Result<Vec<String>, Failure> {
     let named = |name: &str| {
         let found = gpus.iter().find(|(id, uuid)| id == name || uuid.as_deref() == Some(name));
         found.map(|(id, _)| id.clone()).ok_or_else(|| {
-            Failure::usage(format!("--gpu: {name:?} is no GPU of this pool; `bailiff lease list` tells them"))
+            Failure::usage(format!("--gpu: {name:?} is not a GPU of this pool; see `bailiff lease list`"))
         })
     };
     let mut ids = list.split(',').map(|name| named(name.trim())).collect::<Result<Vec<_>, _>>()?;
@@ -94,7 +92,7 @@ pub(super) fn ids(gpus: &[(String, Option<String>)], list: &str) -> Result<Vec<S
     Ok(ids)
 }
 
-/// A lease as JSON.
+/// Returns a lease as JSON.
 pub(super) fn as_json(lease: &Lease, audit: &Audit, local_host: &LocalHost) -> Value {
     let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
     let gpu = |id: &str| {
@@ -130,7 +128,7 @@ fn expiry(lease: &Lease) -> u64 {
     lease.expires.max(0.0) as u64
 }
 
-/// What is known of the holder's life.
+/// Returns whether the holder is alive, as far as known.
 pub(super) fn life(local_host: &LocalHost, lease: &Lease) -> &'static str {
     match local_host.life(lease) {
         Life::Alive => "alive",
@@ -141,12 +139,12 @@ pub(super) fn life(local_host: &LocalHost, lease: &Lease) -> &'static str {
     }
 }
 
-/// RFC 3339, UTC.
+/// Formats milliseconds since 1970 as RFC 3339 in UTC.
 pub(super) fn time(ms: u64) -> Option<String> {
     Some(Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?.to_string())
 }
 
-/// `3m 20s`, at most two units.
+/// Formats a duration as `3m 20s`, with at most two units.
 pub(super) fn span(ms: u64) -> String {
     let text = humantime::format_duration(std::time::Duration::from_secs(ms / 1000)).to_string();
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
@@ -156,13 +154,13 @@ pub(super) fn lease<'a>(audit: &'a Audit, name: &str) -> Option<&'a Lease> {
     audit.leases.iter().find(|lease| lease.lease == name)
 }
 
-/// The lease that holds a GPU.
+/// Returns the lease that holds a GPU.
 pub(super) fn holder<'a>(audit: &'a Audit, gpu: &Gpu) -> Option<&'a Lease> {
     lease(audit, gpu.owner.as_deref()?)
 }
 
-/// Others' names do not write to our terminal.
-pub(super) fn plain(text: &str) -> String {
+/// Escapes control characters in names from other users.
+pub(super) fn escaped(text: &str) -> String {
     text.chars()
         .flat_map(
             |letter| if bailiff_exposition::is_unprintable(letter) { escape(letter) } else { vec![letter] },
@@ -179,11 +177,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts() {
+    fn spans_times_and_names_are_formatted() {
         assert_eq!(span(0), "0s");
         assert_eq!(span(200_900), "3m 20s");
         assert_eq!(span(93_784_000), "1day 2h");
         assert_eq!(time(1_763_762_626_500).unwrap(), "2025-11-21T22:03:46.5Z");
-        assert_eq!(plain("Jürgen\x1b[2J"), "Jürgen\\u{1b}[2J");
+        assert_eq!(escaped("Jürgen\x1b[2J"), "Jürgen\\u{1b}[2J");
     }
 }

@@ -1,19 +1,19 @@
-//! Two reports compared: what memory did, who came, ended and grew, and whether what the ended held came back. Pure.
+//! Compares two reports: changes of memory and holders, and whether the memory of exited holders was released. Pure.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::figures::difference;
-use super::report::{Gpu, Holder, Report};
+use super::report::{GpuReport, Holder, InfoReport};
 
-/// What has changed on one GPU.
+/// The changes of one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Since {
+pub(crate) struct GpuChanges {
     pub(crate) index: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uuid: Option<String>,
-    /// It was in the earlier report.
+    /// Whether the GPU was in the earlier report.
     pub(crate) was_there: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) used: Option<i64>,
@@ -21,18 +21,18 @@ pub(crate) struct Since {
     pub(crate) free: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unaccounted: Option<i64>,
-    /// Who changed; none where that cannot be told.
+    /// The changed holders; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<Change>>,
-    /// Whether the memory of those who ended came back; none where nobody ended.
+    /// Whether the memory of exited holders was released; `None` if no holder exited.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) back: Option<Back>,
+    pub(crate) back: Option<MemoryRelease>,
 }
 
-/// A holder that is no longer as it was.
+/// A changed holder.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Change {
-    pub(crate) how: How,
+    pub(crate) how: ChangeKind,
     pub(crate) pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
@@ -44,22 +44,22 @@ pub(crate) struct Change {
     pub(crate) is: Option<u64>,
 }
 
-/// What became of a holder.
+/// The kind of change of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum How {
-    /// It was not there before.
+pub(crate) enum ChangeKind {
+    /// It is new.
     Began,
-    /// It holds more, or less, or that is not known.
+    /// Its memory changed, or is unknown.
     Changed,
     /// It is no longer listed.
     Ended,
-    /// It has ended, and the driver lists it all the same.
+    /// It has exited, but the driver still lists it.
     Died,
 }
 
-impl How {
-    /// In a table.
+impl ChangeKind {
+    /// Returns the name in the table.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Began => "began",
@@ -70,88 +70,92 @@ impl How {
     }
 }
 
-/// Whether memory came back.
+/// Whether the memory of exited holders was released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "came_back")]
-pub(crate) enum Back {
-    /// All of it, so many bytes.
+pub(crate) enum MemoryRelease {
+    /// All of it was released.
     All {
-        /// What those who ended held.
+        /// The released bytes.
         bytes: u64,
     },
-    /// So much of it is held by nobody now, or by those who do not exist.
+    /// Some of it is unattributed now, or attributed to processes that do not exist.
     Stayed {
-        /// What did not come back.
+        /// The bytes that were not released.
         bytes: u64,
     },
-    /// That cannot be told.
+    /// It is unknown.
     Unknown {
         /// Why.
         why: &'static str,
     },
 }
 
-/// Whether pids of both reports mean the same processes.
+/// Whether both reports are from the same boot, so that their pids can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Boots {
-    /// One boot.
+pub(crate) enum BootMatch {
+    /// The same boot.
     Same,
-    /// The machine was restarted in between.
-    Another,
-    /// A report does not say which.
-    UnknownReason,
+    /// The machine was rebooted in between.
+    Different,
+    /// A report has no boot id.
+    Unknown,
 }
 
-impl Boots {
-    pub(crate) fn of(before: &Report, now: &Report) -> Self {
+impl BootMatch {
+    /// Compares the boot ids of two reports.
+    pub(crate) fn of(before: &InfoReport, now: &InfoReport) -> Self {
         match (&before.boot_id, &now.boot_id) {
             (Some(before), Some(now)) if before == now => Self::Same,
-            (Some(_), Some(_)) => Self::Another,
-            _ => Self::UnknownReason,
+            (Some(_), Some(_)) => Self::Different,
+            _ => Self::Unknown,
         }
     }
 }
 
-/// What has changed, GPU by GPU, those of the newer report.
-pub(crate) fn compare(before: &Report, now: &Report) -> Vec<Since> {
-    let boots = Boots::of(before, now);
-    now.gpus.iter().map(|gpu| on_one(earlier(before, gpu), gpu, boots)).collect()
+/// Returns the changes of each GPU of the newer report.
+pub(crate) fn compare(before: &InfoReport, now: &InfoReport) -> Vec<GpuChanges> {
+    let boots = BootMatch::of(before, now);
+    now.gpus.iter().map(|gpu| compare_gpu(earlier(before, gpu), gpu, boots)).collect()
 }
 
-/// The same GPU before: by UUID, and by index where it had none.
-pub(crate) fn earlier<'a>(before: &'a Report, now: &Gpu) -> Option<&'a Gpu> {
+/// Returns the same GPU in the earlier report, by UUID, or by index if it has none.
+pub(crate) fn earlier<'a>(before: &'a InfoReport, now: &GpuReport) -> Option<&'a GpuReport> {
     before.gpus.iter().find(|gpu| match (&gpu.uuid, &now.uuid) {
         (Some(before), Some(now)) => before == now,
         _ => gpu.index == now.index,
     })
 }
 
-/// GPUs that were there before and are not any more.
-pub(crate) fn missing<'a>(before: &'a Report, now: &'a Report) -> impl Iterator<Item = &'a Gpu> {
-    let is_there =
-        |gpu: &&Gpu| now.gpus.iter().any(|now| earlier(before, now).is_some_and(|same| same == *gpu));
-    before.gpus.iter().filter(move |gpu| !is_there(gpu))
+/// Returns the GPUs that are only in the earlier report.
+pub(crate) fn missing<'a>(
+    before: &'a InfoReport,
+    now: &'a InfoReport,
+) -> impl Iterator<Item = &'a GpuReport> {
+    let is_present =
+        |gpu: &&GpuReport| now.gpus.iter().any(|now| earlier(before, now).is_some_and(|same| same == *gpu));
+    before.gpus.iter().filter(move |gpu| !is_present(gpu))
 }
 
-fn on_one(before: Option<&Gpu>, now: &Gpu, boots: Boots) -> Since {
+fn compare_gpu(before: Option<&GpuReport>, now: &GpuReport, boots: BootMatch) -> GpuChanges {
     let memory = before.and_then(|before| before.memory.as_ref()).zip(now.memory.as_ref());
     let holders = before
-        .filter(|_| boots == Boots::Same)
+        .filter(|_| boots == BootMatch::Same)
         .and_then(|before| Some(changes(before.holders.as_deref()?, now.holders.as_deref()?)));
     let unaccounted = memory.and_then(|(was, is)| is.unaccounted?.checked_sub(was.unaccounted?));
-    Since {
+    GpuChanges {
         index: now.index.clone(),
         uuid: now.uuid.clone(),
         was_there: before.is_some(),
         used: memory.map(|(was, is)| difference(was.used, is.used)),
         free: memory.map(|(was, is)| difference(was.free, is.free)),
         unaccounted,
-        back: holders.as_deref().and_then(|holders| back(holders, unaccounted)),
+        back: holders.as_deref().and_then(|holders| memory_release(holders, unaccounted)),
         holders,
     }
 }
 
-/// A process: one that `/proc` did not show is known by its pid alone.
+/// The identity of a process; without `/proc` data only its pid.
 type Key = (u32, Option<u64>);
 
 fn changes(before: &[Holder], now: &[Holder]) -> Vec<Change> {
@@ -161,28 +165,28 @@ fn changes(before: &[Holder], now: &[Holder]) -> Vec<Change> {
     let (mut before, now) = (keyed(before), keyed(now));
     let mut changes = Vec::new();
     for (key, is) in &now {
-        // A pid that is listed without its process may be the one that had it.
+        // A listed pid without a process is matched with the earlier process of that pid.
         let earlier = before.keys().find(|earlier| *earlier == key).or_else(|| {
             before.keys().find(|earlier| key.1.is_none() && is.state == "gone" && earlier.0 == key.0)
         });
         let was = earlier.copied().and_then(|earlier| before.remove(&earlier));
         let how = match &was {
-            None => How::Began,
-            Some(was) if was.start_ticks != is.start_ticks => How::Died,
+            None => ChangeKind::Began,
+            Some(was) if was.start_ticks != is.start_ticks => ChangeKind::Died,
             Some(was) if was.memory == is.memory => continue,
-            Some(_) => How::Changed,
+            Some(_) => ChangeKind::Changed,
         };
         changes.push(Change::of(how, was.as_ref(), Some(is)));
     }
-    changes.extend(before.values().map(|was| Change::of(How::Ended, Some(was), None)));
+    changes.extend(before.values().map(|was| Change::of(ChangeKind::Ended, Some(was), None)));
     changes.sort_by_key(|change| (change.how, change.pid));
     changes
 }
 
 impl Change {
-    fn of(how: How, was: Option<&Holder>, is: Option<&Holder>) -> Self {
-        // Whoever has died is known as he was.
-        let known = if how == How::Died { was.or(is) } else { is.or(was) };
+    fn of(how: ChangeKind, was: Option<&Holder>, is: Option<&Holder>) -> Self {
+        // User and name of an exited process are in the earlier report.
+        let known = if how == ChangeKind::Died { was.or(is) } else { is.or(was) };
         Self {
             how,
             pid: known.map(|holder| holder.pid).unwrap_or_default(),
@@ -194,45 +198,49 @@ impl Change {
     }
 }
 
-/// Whether the memory of those who ended came back: their pids have left the list, and memory of nobody has not risen
-/// by what they held.
-fn back(changes: &[Change], unaccounted: Option<i64>) -> Option<Back> {
-    let of = |how: How| changes.iter().filter(move |change| change.how == how);
-    if of(How::Died).next().is_some() {
-        let held = of(How::Died).map(|change| change.is).sum::<Option<u64>>();
+/// Returns whether the memory of exited holders was released: the driver no longer lists them, and unattributed memory
+/// has not increased by what they held.
+fn memory_release(changes: &[Change], unaccounted: Option<i64>) -> Option<MemoryRelease> {
+    let of_kind = |how: ChangeKind| changes.iter().filter(move |change| change.how == how);
+    if of_kind(ChangeKind::Died).next().is_some() {
+        let held = of_kind(ChangeKind::Died).map(|change| change.is).sum::<Option<u64>>();
         return Some(
-            held.map_or(Back::Unknown { why: "the dead are listed" }, |bytes| Back::Stayed { bytes }),
+            held.map_or(MemoryRelease::Unknown { why: "exited processes are still listed" }, |bytes| {
+                MemoryRelease::Stayed { bytes }
+            }),
         );
     }
-    of(How::Ended).next()?;
-    let Some(bytes) = of(How::Ended).map(|change| change.was).sum::<Option<u64>>() else {
-        return Some(Back::Unknown { why: "what they held is not known" });
+    of_kind(ChangeKind::Ended).next()?;
+    let Some(bytes) = of_kind(ChangeKind::Ended).map(|change| change.was).sum::<Option<u64>>() else {
+        return Some(MemoryRelease::Unknown { why: "the memory of exited processes is unknown" });
     };
     let Some(rise) = unaccounted else {
-        return Some(Back::Unknown { why: "memory of nobody is not known" });
+        return Some(MemoryRelease::Unknown { why: "unattributed memory is unknown" });
     };
-    let moved = of(How::Changed).map(|change| Some(change.was?.abs_diff(change.is?))).sum::<Option<u64>>();
-    let others = of(How::Began).next().is_some() || moved.is_none_or(|moved| moved > bytes / 4);
+    let moved = of_kind(ChangeKind::Changed)
+        .map(|change| Some(change.was?.abs_diff(change.is?)))
+        .sum::<Option<u64>>();
+    let others = of_kind(ChangeKind::Began).next().is_some() || moved.is_none_or(|moved| moved > bytes / 4);
     let rise = u64::try_from(rise).unwrap_or_default();
     Some(match others {
-        true => Back::Unknown { why: "others came or grew meanwhile" },
-        // As the enforcer judges it: reads are not atomic, and the driver keeps a little.
+        true => MemoryRelease::Unknown { why: "other processes started or grew meanwhile" },
+        // The tolerance is that of the enforcer: reads are not atomic, and the driver keeps some memory.
         false if rise > 0 && rise >= (bytes / 16).max(16 << 20).min(bytes.div_ceil(2)) => {
-            Back::Stayed { bytes: rise }
+            MemoryRelease::Stayed { bytes: rise }
         }
-        false => Back::All { bytes: bytes.saturating_sub(rise) },
+        false => MemoryRelease::All { bytes: bytes.saturating_sub(rise) },
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::look::By;
+    use super::super::collect::SeenBy;
     use super::super::report::{Memory, VERSION};
     use super::*;
 
     const GIB: u64 = 1 << 30;
 
-    /// A holder, by pid, start and GiB.
+    /// A holder from pid, start time and GiB.
     fn holder((pid, start_ticks, held): (u32, Option<u64>, Option<u64>)) -> Holder {
         let state = if start_ticks.is_some() { "sleeping" } else { "gone" }.to_owned();
         Holder { pid, start_ticks, memory: held.map(|held| held * GIB), state, ..Holder::default() }
@@ -240,10 +248,10 @@ mod tests {
 
     type Row = (u32, Option<u64>, Option<u64>);
 
-    fn report(boot: Option<&str>, unaccounted: Option<i64>, rows: &[Row]) -> Report {
+    fn report(boot: Option<&str>, unaccounted: Option<i64>, rows: &[Row]) -> InfoReport {
         let memory =
             Memory { total: 80 * GIB, used: 40 * GIB, free: 40 * GIB, unaccounted, ..Memory::default() };
-        let gpu = Gpu {
+        let gpu = GpuReport {
             index: "0".into(),
             uuid: Some("GPU-1".into()),
             parent_uuid: None,
@@ -259,17 +267,17 @@ mod tests {
             holders: Some(rows.iter().copied().map(holder).collect()),
             device_processes: None,
         };
-        Report {
+        InfoReport {
             version: VERSION,
             tag: "x".into(),
             wall_ms: 0,
-            seen_by: By::Itself,
+            seen_by: SeenBy::Itself,
             age_ms: 0,
             interval_ms: 0,
             boot_id: boot.map(str::to_owned),
             pid_namespace: "host".into(),
             sources: BTreeMap::new(),
-            words: None,
+            driver_message: None,
             error: None,
             queue: None,
             gpus: vec![gpu],
@@ -282,13 +290,16 @@ mod tests {
     const ALICE: Row = (10, Some(1), Some(8));
     const BOB: Row = (20, Some(5), Some(30));
 
-    const NOBODY: &str = "memory of nobody is not known";
-    const OTHERS: &str = "others came or grew meanwhile";
-    /// Its name, who holds now, what is of nobody now, who changed how, and what came back.
-    type Case<'a> = (&'a str, &'a [Row], Option<i64>, &'a [(u32, &'a str)], Option<Back>);
+    const UNKNOWN_MEMORY: &str = "unattributed memory is unknown";
+    const OTHERS: &str = "other processes started or grew meanwhile";
+    /// The name, current holders, unattributed memory, expected changes, and expected release.
+    type Case<'a> = (&'a str, &'a [Row], Option<i64>, &'a [(u32, &'a str)], Option<MemoryRelease>);
 
-    /// What became of whom, and what of their memory.
-    fn seen(now: &[Row], unaccounted: Option<i64>) -> (Vec<(u32, &'static str)>, Option<Back>) {
+    /// Returns the changes of holders and the memory release.
+    fn compare_with(
+        now: &[Row],
+        unaccounted: Option<i64>,
+    ) -> (Vec<(u32, &'static str)>, Option<MemoryRelease>) {
         let (before, now) = (report(Some("b"), Some(0), &[ALICE, BOB]), report(Some("b"), unaccounted, now));
         let since = compare(&before, &now).remove(0);
         let changes = since.holders.unwrap_or_default();
@@ -296,26 +307,20 @@ mod tests {
     }
 
     #[test]
-    fn who_changed_and_what_came_back() {
-        let back = |bytes| Some(Back::All { bytes });
-        let stayed = |bytes| Some(Back::Stayed { bytes });
-        let unknown = |why| Some(Back::Unknown { why });
+    fn changes_and_memory_release_are_detected() {
+        let back = |bytes| Some(MemoryRelease::All { bytes });
+        let stayed = |bytes| Some(MemoryRelease::Stayed { bytes });
+        let unknown = |why| Some(MemoryRelease::Unknown { why });
         let cases: [Case<'_>; 11] = [
             ("nothing", &[ALICE, BOB], Some(0), &[], None),
             ("one ended", &[BOB], Some(0), &[(10, "ended")], back(8 * GIB)),
-            ("and its memory stayed", &[BOB], Some(8 << 30), &[(10, "ended")], stayed(8 * GIB)),
-            ("a little is anybody's", &[BOB], Some(1 << 28), &[(10, "ended")], back(8 * GIB - (1 << 28))),
-            ("a part of it is not", &[BOB], Some(3 << 30), &[(10, "ended")], stayed(3 * GIB)),
-            ("nobody knows", &[BOB], None, &[(10, "ended")], unknown(NOBODY)),
+            ("memory not released", &[BOB], Some(8 << 30), &[(10, "ended")], stayed(8 * GIB)),
+            ("small increase", &[BOB], Some(1 << 28), &[(10, "ended")], back(8 * GIB - (1 << 28))),
+            ("part not released", &[BOB], Some(3 << 30), &[(10, "ended")], stayed(3 * GIB)),
+            ("unknown increase", &[BOB], None, &[(10, "ended")], unknown(UNKNOWN_MEMORY)),
+            ("exited and listed", &[(10, None, Some(8)), BOB], Some(0), &[(10, "died")], stayed(8 * GIB)),
             (
-                "it ended and is listed",
-                &[(10, None, Some(8)), BOB],
-                Some(0),
-                &[(10, "died")],
-                stayed(8 * GIB),
-            ),
-            (
-                "another has its pid",
+                "its pid was reused",
                 &[(10, Some(9), Some(8)), BOB],
                 Some(0),
                 &[(10, "began"), (10, "ended")],
@@ -338,35 +343,35 @@ mod tests {
             ("one began", &[ALICE, BOB, (30, Some(7), None)], Some(0), &[(30, "began")], None),
         ];
         for (name, now, unaccounted, changes, expected) in cases {
-            let (found, came) = seen(now, unaccounted);
+            let (found, came) = compare_with(now, unaccounted);
             assert_eq!((found.as_slice(), came), (changes, expected), "{name}");
         }
     }
 
     #[test]
-    fn what_a_holder_held_must_be_known() {
+    fn unknown_holder_memory_makes_release_unknown() {
         let (before, now) =
             (report(Some("b"), Some(0), &[(10, Some(1), None)]), report(Some("b"), Some(0), &[]));
-        let why = "what they held is not known";
-        assert_eq!(compare(&before, &now)[0].back, Some(Back::Unknown { why }));
+        let why = "the memory of exited processes is unknown";
+        assert_eq!(compare(&before, &now)[0].back, Some(MemoryRelease::Unknown { why }));
     }
 
     #[test]
-    fn pids_of_another_boot_mean_nothing() {
+    fn holders_of_different_boots_are_not_compared() {
         let before = report(Some("b"), Some(0), &[ALICE]);
         for (boot, boots) in
-            [(Some("b"), Boots::Same), (Some("c"), Boots::Another), (None, Boots::UnknownReason)]
+            [(Some("b"), BootMatch::Same), (Some("c"), BootMatch::Different), (None, BootMatch::Unknown)]
         {
             let now = report(boot, Some(5), &[]);
-            assert_eq!(Boots::of(&before, &now), boots);
+            assert_eq!(BootMatch::of(&before, &now), boots);
             let since = compare(&before, &now).remove(0);
-            assert_eq!(since.holders.is_some(), boots == Boots::Same, "{boots:?}");
-            assert_eq!(since.unaccounted, Some(5), "memory is of the GPU");
+            assert_eq!(since.holders.is_some(), boots == BootMatch::Same, "{boots:?}");
+            assert_eq!(since.unaccounted, Some(5), "memory of the GPU is compared");
         }
     }
 
     #[test]
-    fn gpus_are_known_by_their_uuid() {
+    fn gpus_are_matched_by_uuid() {
         let (before, mut now) = (report(None, None, &[]), report(None, None, &[]));
         now.gpus[0].index = "1".into();
         assert!(compare(&before, &now)[0].was_there && missing(&before, &now).next().is_none());

@@ -1,0 +1,135 @@
+//! The text of a comparison of two reports.
+
+use std::time::Duration;
+
+use bailiff_exposition::terminal::line;
+
+use super::diff::{BootMatch, Change, GpuChanges, MemoryRelease, compare, earlier, missing};
+use super::figures::{Units, ctime, or_unknown, span};
+use super::report::{GpuReport, InfoReport, Memory};
+use super::text::{Style, notes, pair, wrapped_pair};
+use crate::table::{Cell, Column, Table, Tone};
+
+const COLUMNS: [(&str, Column); 6] = [
+    ("WHAT", Column::Left),
+    ("PID", Column::Right),
+    ("USER", Column::Shrink),
+    ("NAME", Column::Shrink),
+    ("WAS", Column::Right),
+    ("IS", Column::Right),
+];
+
+/// Returns the lines of the changes since an earlier report.
+pub(crate) fn render(before: &InfoReport, now: &InfoReport, style: &Style) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (gpu, since) in now.gpus.iter().zip(compare(before, now)) {
+        lines.extend(gpu_lines((before, now), gpu, &since, style));
+        lines.push(String::new());
+    }
+    for gpu in missing(before, now) {
+        let name = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
+        lines.push(pair(
+            "missing",
+            &style.colors.bad(&format!("GPU {}{name} is missing now", line(&gpu.index))),
+        ));
+    }
+    lines.extend(notes(now, style));
+    lines
+}
+
+fn gpu_lines(
+    (before, now): (&InfoReport, &InfoReport),
+    gpu: &GpuReport,
+    since: &GpuChanges,
+    style: &Style,
+) -> Vec<String> {
+    let previous = earlier(before, gpu).and_then(|previous| previous.memory.as_ref());
+    let units = style.units;
+    let memory = |part: fn(&Memory) -> u64, change: Option<i64>| {
+        let current = or_unknown(gpu.memory.as_ref(), |memory| units.size(part(memory)));
+        change_text(&current, previous.map(|previous| units.size(part(previous))), (change, units))
+    };
+    let mut lines = super::text::head(now, gpu, style);
+    // The last two of the seven lines are replaced.
+    lines.truncate(lines.len().saturating_sub(2));
+    lines.push(pair("memory used", &memory(|memory| memory.used, since.used)));
+    lines.push(pair("memory free", &memory(|memory| memory.free, since.free)));
+    let unaccounted = |memory: Option<&Memory>| {
+        or_unknown(memory.and_then(|memory| memory.unaccounted), |bytes| units.signed(bytes))
+    };
+    let was_unaccounted = previous.map(|previous| unaccounted(Some(previous)));
+    let change = change_text(&unaccounted(gpu.memory.as_ref()), was_unaccounted, (since.unaccounted, units));
+    lines.push(pair("memory unaccounted", &change));
+    let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
+    lines.push(pair("gpu", &format!("{}{uuid}", line(&gpu.index))));
+    lines.extend(wrapped_pair("since", &compared_report(before, now, since, style), style, str::to_owned));
+    if let Some(release) = &since.back {
+        lines.extend(release_lines(release, style));
+    }
+    lines.extend(changes(since, style));
+    lines
+}
+
+fn change_text(current: &str, previous: Option<String>, (change, units): (Option<i64>, Units)) -> String {
+    match (previous, change) {
+        (Some(previous), Some(change)) if change != 0 => {
+            format!("{current}, was {previous}: {}", units.change(change))
+        }
+        (Some(_), Some(_)) => format!("{current}, unchanged"),
+        (Some(previous), None) => format!("{current}, was {previous}"),
+        (None, _) => current.to_owned(),
+    }
+}
+
+fn compared_report(before: &InfoReport, now: &InfoReport, since: &GpuChanges, style: &Style) -> String {
+    let time = span(Duration::from_millis(now.wall_ms.saturating_sub(before.wall_ms)));
+    let earlier = format!("{}, {}, {time} before", line(&before.tag), ctime(before.wall_ms, &style.zone));
+    match BootMatch::of(before, now) {
+        _ if !since.was_there => format!("{earlier}; this GPU was not present"),
+        BootMatch::Same => earlier,
+        BootMatch::Different => format!("{earlier}, before a reboot"),
+        BootMatch::Unknown => format!("{earlier}; it is unknown whether the machine was rebooted"),
+    }
+}
+
+fn release_lines(release: &MemoryRelease, style: &Style) -> Vec<String> {
+    const NAME: &str = "exited processes";
+    match release {
+        MemoryRelease::All { bytes } => {
+            wrapped_pair(NAME, &format!("{} released", style.units.size(*bytes)), style, str::to_owned)
+        }
+        MemoryRelease::Stayed { bytes } => {
+            wrapped_pair(NAME, &format!("{} not released", style.units.size(*bytes)), style, |part| {
+                style.colors.bad(part)
+            })
+        }
+        MemoryRelease::Unknown { why } => {
+            wrapped_pair(NAME, &format!("unknown whether memory was released: {why}"), style, str::to_owned)
+        }
+    }
+}
+
+fn changes(since: &GpuChanges, style: &Style) -> Vec<String> {
+    let Some(changes) = &since.holders else {
+        return vec!["changes of holders are unknown".to_owned()];
+    };
+    let mut table = Table::new(&COLUMNS);
+    for change in changes {
+        table.row(row(change, style.units));
+    }
+    let lines = table.lines(style.width, style.colors);
+    if lines.is_empty() { vec!["no holder has changed".to_owned()] } else { lines }
+}
+
+fn row(change: &Change, units: Units) -> Vec<Cell> {
+    let size = |bytes| units.size(bytes);
+    let tone = if change.how == super::diff::ChangeKind::Died { Tone::Bad } else { Tone::Plain };
+    vec![
+        Cell::of(change.how.name(), tone),
+        change.pid.to_string().into(),
+        or_unknown(change.user.clone(), |user| user).into(),
+        or_unknown(change.comm.clone(), |comm| comm).into(),
+        or_unknown(change.was, size).into(),
+        or_unknown(change.is, size).into(),
+    ]
+}

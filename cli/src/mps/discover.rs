@@ -1,0 +1,248 @@
+//! Collects the MPS report from `/proc`, the driver and each daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bailiff_mps::control::{self, Question};
+use bailiff_mps::{Control, ControlError, reply};
+use bailiff_snapshot::Sample;
+
+use super::flags::Common;
+use super::node::{self, MpsProcess, MpsProcesses, Pipes};
+use super::report::{Client, Daemon, MpsReport, Orphan, ReportedGpu, Server, State};
+use crate::doctor::driver;
+use crate::flags::Machine;
+
+/// The maximum number of GPUs queried per daemon.
+const MAX_GPUS: usize = 16;
+/// The number of daemons queried in parallel: one that does not answer takes seconds.
+const MAX_PARALLEL: usize = 16;
+
+/// Collects the report.
+pub(super) fn collect(common: &Common) -> MpsReport {
+    let node = MpsProcesses::read(&common.machine.procfs);
+    let sample = driver::query(&common.machine, common.deadline).ok().map(|report| report.sample);
+    let gpus = sample.as_ref().map(gpus).unwrap_or_default();
+    let mut report = MpsReport {
+        driver: sample.and_then(|sample| sample.driver.version),
+        orphans: orphans(&node, common.pipe_dir.as_deref()),
+        daemons: daemons(common, &node, (pipe_dirs(&node, common), gpus.len())),
+        gpus,
+        warnings: Vec::new(),
+    };
+    report.daemons.extend(daemons_without_pipe_dir(&node, common));
+    report.add_warnings();
+    report
+}
+
+fn gpus(sample: &Sample) -> Vec<ReportedGpu> {
+    let gpus = sample.gpus.iter().filter(|gpu| gpu.about.mig.is_none());
+    let gpu = |gpu: &bailiff_snapshot::GpuSample| ReportedGpu {
+        index: gpu.about.index.clone(),
+        uuid: gpu.about.id.as_ref().map(|id| id.0.clone()),
+        compute_mode: gpu.telemetry.compute_mode.map(bailiff_snapshot::ComputeMode::name),
+    };
+    gpus.map(gpu).collect()
+}
+
+/// Returns the running daemons with their answers, and the pids of all servers.
+pub(crate) fn running(machine: &Machine) -> (Vec<Daemon>, Vec<u32>) {
+    let common = Common {
+        pipe_dir: None,
+        default_pipe_dir: None,
+        mps_control: control::PROGRAM.into(),
+        deadline: control::PATIENCE,
+        machine: machine.clone(),
+    };
+    let node = MpsProcesses::read(&machine.procfs);
+    let mut all = daemons(&common, &node, (daemon_pipe_dirs(&node), 0));
+    all.extend(daemons_without_pipe_dir(&node, &common));
+    (all, node.servers.iter().map(|server| server.pid).collect())
+}
+
+/// Returns the pipe directories in the daemons' environments.
+fn daemon_pipe_dirs(node: &MpsProcesses) -> BTreeSet<PathBuf> {
+    node.daemons.iter().filter_map(|daemon| Some(daemon.details.pipes()?.to_owned())).collect()
+}
+
+/// Returns the pipe directories to query: those of daemons, and the configured one if it contains a socket.
+fn pipe_dirs(node: &MpsProcesses, common: &Common) -> BTreeSet<PathBuf> {
+    let mut directories = daemon_pipe_dirs(node);
+    if let Ok(configured) = common.pipes() {
+        if common.pipe_dir.is_some() {
+            directories.retain(|directory| *directory == configured);
+        }
+        if node::has_socket(&configured) {
+            directories.insert(configured);
+        }
+    }
+    directories
+}
+
+/// Queries the daemons in parallel.
+fn daemons(
+    common: &Common,
+    node: &MpsProcesses,
+    (directories, gpus): (BTreeSet<PathBuf>, usize),
+) -> Vec<Daemon> {
+    let directories: Vec<PathBuf> = directories.into_iter().collect();
+    let reports = directories.chunks(MAX_PARALLEL).flat_map(|directories| {
+        std::thread::scope(|scope| {
+            let query = |directory| scope.spawn(move || daemon(common, node, (directory, gpus)));
+            let threads: Vec<_> = directories.iter().map(query).collect();
+            let reports =
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            reports.collect::<Vec<Daemon>>()
+        })
+    });
+    reports.collect()
+}
+
+/// Returns the daemons whose pipe directory is unknown.
+fn daemons_without_pipe_dir(node: &MpsProcesses, common: &Common) -> Vec<Daemon> {
+    if common.pipe_dir.is_some() {
+        return Vec::new();
+    }
+    let hidden = node.daemons.iter().filter(|daemon| daemon.details.pipes().is_none());
+    let why = "cannot read its environment; use sudo, or name its pipe directory with --pipe-dir";
+    hidden.map(|found| Daemon { why: Some(why.to_owned()), ..unqueried(None, Some(found)) }).collect()
+}
+
+/// Returns the servers whose pipe directory has no running daemon.
+fn orphans(node: &MpsProcesses, configured: Option<&Path>) -> Vec<Orphan> {
+    let is_orphan = |pipes: &Path| {
+        node.daemon(pipes).is_none() && configured.is_none_or(|configured| configured == pipes)
+    };
+    let orphans = node.servers.iter().filter_map(|server| {
+        let pipes = &server.details.as_ref()?.pipes;
+        is_orphan(pipes).then(|| Orphan {
+            pid: server.pid,
+            user: node::user(server.uid),
+            pipe_dir: Some(pipes.display().to_string()),
+        })
+    });
+    orphans.collect()
+}
+
+/// Returns the data of a daemon that is known without querying it.
+fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place::Daemon>>) -> Daemon {
+    let details = found.map(|found| &found.details);
+    let directories = details.and_then(|details| details.directories.as_ref());
+    Daemon {
+        pipe_dir: pipes.map(|pipes| pipes.display().to_string()),
+        pid: found.map(|found| found.pid),
+        user: found.map(|found| node::user(found.uid)),
+        state: State::Unknown,
+        why: None,
+        log_dir: directories.map(|directories| directories.logs.display().to_string()),
+        log: directories.map(|directories| node::logs(&directories.logs)),
+        visible: details.and_then(|details| details.visible.clone()),
+        protocol: details.map(|details| details.flags.protocol),
+        static_partitioning: details.map(|details| details.flags.static_partitioning),
+        multiuser: details.map(|details| details.flags.multiuser),
+        default_thread_percentage: None,
+        default_memory_limits: BTreeMap::new(),
+        servers: Vec::new(),
+    }
+}
+
+/// Queries one daemon. After the first timeout no more queries are sent, because each would take as long.
+struct DaemonClient {
+    control: Control,
+    timed_out: Option<Duration>,
+}
+
+impl DaemonClient {
+    fn query(&mut self, question: Question<'_>) -> Result<String, ControlError> {
+        if let Some(deadline) = self.timed_out {
+            return Err(ControlError::NoAnswer(deadline));
+        }
+        let answer = self.control.query(question);
+        if let Err(ControlError::NoAnswer(deadline)) = &answer {
+            self.timed_out = Some(*deadline);
+        }
+        answer
+    }
+
+    fn percentage(&mut self, question: Question<'_>) -> Option<f64> {
+        reply::percentage(&self.query(question).ok()?).ok()
+    }
+}
+
+fn daemon(common: &Common, node: &MpsProcesses, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
+    let mut daemon = unqueried(Some(pipes), node.daemon(pipes));
+    let mut client = DaemonClient { control: common.control(pipes), timed_out: None };
+    let servers = match client.query(Question::Servers) {
+        Ok(answer) => reply::servers(&answer).map_err(|error| error.to_string()),
+        Err(error) => {
+            daemon.state = match error {
+                ControlError::NoAnswer(_) => State::Hung,
+                ControlError::NoDaemon => State::Stale,
+                _ => State::Unknown,
+            };
+            Err(error.to_string())
+        }
+    };
+    let servers = match servers {
+        Ok(servers) => servers,
+        Err(why) => return Daemon { why: Some(why), ..daemon },
+    };
+    daemon.state = State::Answers;
+    daemon.default_thread_percentage = client.percentage(Question::DefaultPercentage);
+    // The daemon numbers its GPUs from 0.
+    let count = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
+    for gpu in (0..count.min(MAX_GPUS)).map(|gpu| gpu.to_string()) {
+        let answer = client.query(Question::DefaultMemoryLimit(&gpu)).ok();
+        if let Some(Some(limit)) = answer.and_then(|answer| reply::memory_limit(&answer).ok()) {
+            daemon.default_memory_limits.insert(gpu, limit);
+        }
+    }
+    daemon.servers = servers_of(common, node, (&mut client, &servers));
+    if let Some(deadline) = client.timed_out {
+        daemon.state = State::Hung;
+        daemon.why = Some(ControlError::NoAnswer(deadline).to_string());
+    }
+    daemon
+}
+
+fn servers_of(
+    common: &Common,
+    node: &MpsProcesses,
+    (daemon, servers): (&mut DaemonClient, &BTreeSet<u32>),
+) -> Vec<Server> {
+    if servers.is_empty() {
+        return Vec::new();
+    }
+    let procfs = &common.machine.procfs;
+    let processes = daemon.query(Question::Processes).ok().and_then(|answer| reply::processes(&answer).ok());
+    let server = |pid: &u32| {
+        let found = node.servers.iter().find(|server| server.pid == *pid);
+        let status = daemon
+            .query(Question::Status(*pid))
+            .map_or(reply::Status::Unknown, |answer| reply::status(&answer));
+        let clients = processes.as_ref().map(|all| {
+            // The list has a row per client and GPU.
+            let rows = all.iter().filter(|client| client.server == *pid);
+            let rows: BTreeMap<u32, &reply::Client> = rows.map(|client| (client.pid, client)).collect();
+            rows.values().map(|row| client(procfs, row)).collect()
+        });
+        Server {
+            pid: *pid,
+            user: found.map(|found| node::user(found.uid)),
+            status: status.name(),
+            thread_percentage: daemon.percentage(Question::Percentage(*pid)),
+            clients,
+        }
+    };
+    servers.iter().map(server).collect()
+}
+
+fn client(procfs: &Path, row: &reply::Client) -> Client {
+    // A pid of another PID namespace belongs to a different process here.
+    let same_namespace = row.namespace.is_none() || row.namespace == node::namespace(procfs);
+    let (uid, comm) =
+        if same_namespace && row.pid != 0 { node::uid_and_comm(procfs, row.pid) } else { (None, None) };
+    Client { pid: row.pid, user: uid.map(node::user), command: row.command.clone().or(comm) }
+}

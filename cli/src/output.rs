@@ -1,0 +1,25 @@
+//! Messages on standard error and output on standard output.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Prints a line `bailiff: …` on standard error. A write error (closed pipe, full disk) is ignored, so that it does not
+/// end the monitoring of a command.
+pub(crate) fn print_message(text: impl Display) {
+    // One write, so that the lines of other processes do not interleave.
+    write_stderr(&format!("bailiff: {text}\n"));
+}
+
+/// Writes the text unchanged to standard error; ignores write errors.
+pub(crate) fn write_stderr(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Writes the text to standard output; returns false if the reader has closed the pipe.
+pub(crate) fn print_stdout(text: &str) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
