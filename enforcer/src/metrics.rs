@@ -47,7 +47,7 @@ FLAGS_DROPPED Gauge One "bailiff_flags_dropped" [""]
     "Raised flags without a series of their own, because there are more than 256.";
 NOTIFICATIONS Counter One "bailiff_notifications_total" ["channel result"]
     "Notifications by channel and result."
-    "Starts at 0.";
+    "All combinations of channel and result start at 0.";
 AUDIT_FAILURES Counter One "bailiff_audit_write_failures_total" [""]
     "Entries that could not be written to the audit log."
     "While the audit log cannot be written, no destructive step is taken.";

@@ -241,7 +241,7 @@ mod tests {
             ("--audit.max-size=1KiB", "--audit.max-size=1KiB is too small"),
             (
                 "--audit.max-size=99999999999GiB",
-                "--audit.max-size=99999999999GiB: `99999999999GiB` is more than",
+                "--audit.max-size=99999999999GiB: `99999999999GiB` is too large",
             ),
             ("--devices=", "--devices= would take every file"),
         ];

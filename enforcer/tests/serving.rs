@@ -179,7 +179,7 @@ fn the_page_tells_what_is_held_and_why() {
     let html = running.query("GET /");
     for shown in [
         "Rules on gpu-7",
-        "Only watching, whatever the file says: --dry-run",
+        "Dry run for all rules: --dry-run",
         "an admin paused it (by root: upgrade)",
         "Breaker mass open since",
         "gpu_utill",

@@ -40,7 +40,7 @@ pub struct Flags {
     pub deadline: String,
     /// How far back the driver is asked for utilization samples, and two intervals at least: a process is idle
     /// when there is none. Samples may be seconds old, so a shorter time calls busy processes idle.
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    #[arg(long = "look-back", value_name = "DURATION", default_value = "10s")]
     pub lookback: String,
     /// Processes with series of their own: those that hold the most memory. The rest is summed up per GPU.
     #[arg(long, value_name = "N", default_value = "1024")]

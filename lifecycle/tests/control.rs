@@ -114,7 +114,7 @@ fn clients_that_all_wait_for_answers_leave_no_place() {
             break answer;
         }
     };
-    assert_eq!(refused["error"], "too many clients at one time; ask again");
+    assert_eq!(refused["error"], "too many clients; try again");
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn what_is_asked_of_clients_has_to_mean_something() {
             &because("RequestClientCert verifies no certificate"),
         ),
         ("TLS:\n  client_auth_type: yes\n", &because("\"yes\" is unknown; write NoClientCert")),
-        ("TLS:\n  client_auth_type: RequireAndVerifyClientCert\n", &because("there is no client_ca_file")),
+        ("TLS:\n  client_auth_type: RequireAndVerifyClientCert\n", &because("client_ca_file is missing")),
         (
             "TLS:\n  client_ca_file: ca.crt\n",
             ":4: tls_server_config.client_ca_file: ca.crt: no client certificate is requested",
@@ -256,7 +256,7 @@ fn invalid_users_and_headers_are_refused_without_secrets_in_errors() {
             "basic_auth_users:\n  \"a\\nlevel=info\": hunter2\n",
             ":2: basic_auth_users.a\\nlevel=info: it is no bcrypt hash",
         ),
-        (&costly, ":2: basic_auth_users.a: its cost is not from 4 to 14"),
+        (&costly, ":2: basic_auth_users.a: its cost is not between 4 and 14"),
         (&colon, ":2: basic_auth_users.a:b: a name with a colon"),
         (
             "http_server_config:\n  headers: {Server: x}\n",

@@ -87,6 +87,7 @@ pub struct PoolGpu {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Where it is.
+    #[serde(rename = "state")]
     pub gpu_state: GpuState,
     /// The lease of ours that has it; it need not be among those that are held.
     #[serde(default, skip_serializing_if = "Option::is_none")]

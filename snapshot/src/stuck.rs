@@ -77,7 +77,7 @@ impl Stuck {
         match self {
             Self::ZombieLeader => "SIGKILL; its parent need not wait for it first",
             Self::Zombie => {
-                "the end of the process that inherited its files (bailiff info --who, as root), because it has none any more; or the driver is late"
+                "the end of the process that inherited its files (bailiff info --who, as root), or the driver, which may be late"
             }
             Self::DiskSleep => {
                 "the end of what it waits for: a mount, a FUSE connection, the driver. SIGKILL waits, too"
@@ -93,7 +93,7 @@ impl Stuck {
 /// Unattributed memory above this is reported.
 pub const REPORTED_UNATTRIBUTED: i64 = 256 << 20;
 /// What frees memory that no listed process holds.
-pub const UNATTRIBUTED_FREED_BY: &str = "the end of the unlisted process that has the device open (bailiff info --who, as root); services of the driver hold none";
+pub const UNATTRIBUTED_FREED_BY: &str = "the end of the unlisted process that has the device open (bailiff info --who, as root); driver services hold none";
 /// What frees what did not come back.
 pub const UNRELEASED_FREED_BY: &str = "the end of the process that inherited or imported it (bailiff info --who, as root); without one, only the driver";
 

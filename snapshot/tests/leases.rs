@@ -203,6 +203,6 @@ fn the_wire_reads_what_it_wrote() {
     assert_eq!(read.processes[0].facts.as_ref().unwrap().ancestors, facts().ancestors);
     let none = walk([sample(1, gpu(1, Device::Silent, Answer::Failed, true), None)]);
     assert!(!String::from_utf8(wire::write(&none).unwrap()).unwrap().contains("leases"));
-    let newer = text.replace("\"spot\":\"leased\"", "\"spot\":\"shared\"");
+    let newer = text.replace("\"state\":\"leased\"", "\"state\":\"shared\"");
     assert_eq!(wire::parse(newer.as_bytes()).unwrap().leases.unwrap().gpus[0].gpu_state, GpuState::Unknown);
 }

@@ -346,7 +346,7 @@ fn root_looks_itself_where_the_exporter_could_not() {
 /// GPU 0 is leased to the first process and used by both, GPU 1 is idle.
 fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
     let lease = |gpu: usize, key: &str| report["gpus"][gpu]["lease"][key].clone();
-    let (first, second) = ((lease(0, "spot"), lease(0, "alive")), lease(1, "spot"));
+    let (first, second) = ((lease(0, "state"), lease(0, "alive")), lease(1, "state"));
     assert_eq!((first, second), ((json!("leased"), json!("true")), json!("idle")), "{report}");
     let leased = |pid: u64| {
         let holders = report["gpus"][0]["holders"].as_array().unwrap();

@@ -152,7 +152,9 @@ mod tests {
         assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
         assert_eq!(
             denied.hint.as_deref(),
-            Some("give a user and a password in the address, or that user the rights of docs/leases.md")
+            Some(
+                "give a user and a password in the address, or grant that user the permissions in docs/leases.md"
+            )
         );
         let absent = check_audit(Err(LeaseError::Absent("/run/bailiff/lease".into())), None);
         assert_eq!(absent[0].state, State::Skip);

@@ -13,6 +13,7 @@ use super::figures::span;
 /// The lease of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeaseInfo {
+    #[serde(rename = "state")]
     pub(crate) gpu_state: GpuState,
     /// The lease id.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -89,7 +89,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
 fn notes(status: &Status, now: Now) -> Vec<String> {
     let mut notes = Vec::new();
     if let Cap::DryRun(why) = &status.cap {
-        notes.push(format!("Only watching, whatever the file says: {why}"));
+        notes.push(format!("Dry run for all rules: {why}"));
     }
     for held in &status.holds {
         let until = held.until.map(|until| format!(", for {} more", Span(until_then(until, now))));

@@ -145,7 +145,7 @@ fn silent_daemon_of_its_own_user_does_not_protect_it() {
         (Says { server: (NOBODY, SERVER), ..hung }, "its server is not found", ""),
         (
             Says { server: (NOBODY, SERVER), terminated: ":", ..WELL },
-            "it is its own user's",
+            "the daemon belongs to its own user",
             "terminate_client",
         ),
         (Says { server: (others, SERVER), ..hung }, "its server is not found", ""),
