@@ -1,7 +1,7 @@
-# Exporter, enforcer and the users' command in one image. They need glibc, since NVIDIA's driver does; the driver itself is put
-# into the container by NVIDIA's runtime. Pin both bases by digest (`FROM …@sha256:…`) where you build it.
+# Exporter, enforcer and the `bailiff` command in one image. They need glibc because NVIDIA's driver does; NVIDIA's runtime
+# mounts the driver into the container. Pin both base images by digest (`FROM …@sha256:…`) in your builds.
 FROM docker.io/library/rust:1.95.0-slim-bookworm AS build
-# The image's compiler, not whatever is stable on the day of the build.
+# Use the image's compiler, not the current stable release.
 ENV RUSTUP_TOOLCHAIN=1.95.0
 WORKDIR /source
 COPY . .
@@ -10,7 +10,7 @@ RUN cargo build --release --locked --package bailiff-exporter --package bailiff-
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /source/target/release/bailiff /source/target/release/bailiff-exporter /source/target/release/bailiff-enforcer /usr/bin/
 COPY config/kubernetes/base/rules.yaml /etc/bailiff/rules.yaml
-# Enough for memory, utilization, owner and pod. Who needs a capability is started as root with that alone (docs/kubernetes.md).
+# Sufficient for memory, utilization, owner and pod. For more, run as root with single capabilities (docs/kubernetes.md).
 USER 65532:65532
 EXPOSE 9836 9837
 ENTRYPOINT ["/usr/bin/bailiff-exporter"]

@@ -1,4 +1,4 @@
-# `make demo`, `make test`, `make check`, `make bench`: each sets up what it needs and says what it does.
+# `make demo`, `make test`, `make check`, `make bench`: each installs what it needs and reports it. `make help` lists all.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -7,55 +7,55 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
 
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-demo: ## the whole story in a minute, with a GPU or without; STAY=1 leaves it running until you press Enter
+demo: ## a demo of one minute, with or without a GPU; STAY=1 keeps it running until you press Enter
 	@$(SETUP) compiler redis
 	@cargo build --quiet --package bailiff-exporter --package bailiff-enforcer --package bailiff --package bailiff-quota --package fake-nvml --package fake-cuda --package end-to-end
 	@target/debug/demo $(if $(STAY),--stay)
 
-test: check quota ## every check and every test
+test: check quota ## run all checks and tests
 	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium shells
 	cargo build --workspace
 	cargo nextest run --workspace
 
-check: ## format, lints, documentation, licences and sources of dependencies
+check: ## check format, lints, documentation, and licences and sources of dependencies
 	@$(SETUP) compiler deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
 
-quota: ## the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/
+quota: ## build the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/
 	@$(SETUP) compiler zig
 	@quota/portable
 
-man: ## the man pages of all programs and their commands, into target/man/
+man: ## generate the man pages of all programs and commands, into target/man/
 	@$(SETUP) compiler
 	cargo run --quiet --package man-pages -- target/man
 
-packages: ## the .deb and the .rpm, into target/packages/ (release builds: minutes)
+packages: ## build the .deb and the .rpm, into target/packages/ (release builds take minutes)
 	@$(SETUP) compiler zig packager
 	@packages/build $(KIND)
 
-packages-test: packages ## the packages, installed on a clean Debian, upgraded, removed and purged
+packages-test: packages ## install, upgrade, remove and purge the packages on a clean Debian
 	@$(SETUP) debian
 	@lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs target/packages/bailiff_*_$$(dpkg --print-architecture).deb
 	@packages/test target/packages/bailiff_*_$$(dpkg --print-architecture).deb target/packages/bailiff-*.$$(uname -m).rpm
 
-golden: ## renews the golden pages and docs/; read the difference
+golden: ## regenerate golden files and generated docs; review the diff
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
 	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation) or binary(kubernetes)'
 
-screenshots: ## renews the pictures of docs/images/; look at each before you commit it
+screenshots: ## regenerate the images of docs/images/; check each before you commit it
 	@$(SETUP) compiler nextest redis chromium pngquant
 	cargo build --workspace
 	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace --test status_page --run-ignored only
 	pngquant --force --strip --ext .png 64 docs/images/status-*.png
 
-bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
+bench: ## measure speed and size, compared with nvitop-exporter, all-smi and plain Redis
 	@$(SETUP) compiler python peers redis
 	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package fake-cuda --package end-to-end
 	cargo build --profile quota --package bailiff-quota
@@ -63,12 +63,12 @@ bench: ## speed and size, beside nvitop-exporter, all-smi and bare Redis
 	@cargo run --quiet --release --package bailiff-exporter --example page_cost
 	@cargo run --quiet --release --package bailiff-enforcer --example tick_cost
 
-hardware: ## compare NVIDIA's driver with what GPU Bailiff assumes; without a GPU, prepare target/hardware/ for a machine that has one
+hardware: ## compare NVIDIA's driver with GPU Bailiff's assumptions; without a GPU, prepare target/hardware/ for a machine with one
 	@$(SETUP) compiler zig
 	@tests/pack-hardware
 	@target/hardware/hardware --out target/hardware/report || { code=$$?; [ $$code != 69 ] || echo "copy target/hardware/ to a machine with a GPU, and run ./hardware there"; exit $$code; }
 
-soak: ## an hour and a half: many more walks and histories, servers that are killed again and again, and faults put into the engine to see that the oracle finds each
+soak: ## long tests (90 minutes): more random walks and histories, repeated server kills, and mutations of the engine that the oracle must detect
 	@$(SETUP) compiler redis
 	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test interleavings -- --nocapture
 	BAILIFF_KILLS=25 cargo test --package bailiff-lease --test faults -- --include-ignored --nocapture
