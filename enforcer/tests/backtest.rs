@@ -75,7 +75,7 @@ fn refused(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
 }
 
 #[test]
-fn server_that_is_not_prometheus_is_told_in_plain_words() {
+fn server_other_than_prometheus_is_reported() {
     let page = "<html>\n\t<body class=\"x\">It works, and this page goes on for more than a line</body>\r\n</html>\n";
     for status in [200, 404] {
         let told = refused(move |_| (status, page.to_owned()));
@@ -87,7 +87,7 @@ fn server_that_is_not_prometheus_is_told_in_plain_words() {
 }
 
 #[test]
-fn a_server_that_is_down_is_named() {
+fn unreachable_server_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failure = query(&format!("http://{free}"), |_| ()).unwrap_err();
     assert!(
@@ -97,7 +97,7 @@ fn a_server_that_is_down_is_named() {
 }
 
 #[test]
-fn what_the_server_says_is_told() {
+fn server_error_is_reported() {
     let error = r#"{"status":"error","errorType":"bad_data","error":"parse error: \u001b[2J unexpected"}"#;
     let text = refused(move |_| (400, error.to_owned()));
     assert!(text.ends_with("refused: bad_data: parse error: \u{fffd}[2J unexpected"), "{text}");
@@ -117,7 +117,7 @@ fn what_the_server_says_is_told() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_settings_are_refused() {
     for address in ["prometheus:9090", "http://user:secret@prometheus:9090", "http://prometheus:9090/?x"] {
         let failure = query(address, |_| ()).unwrap_err();
         assert_eq!(failure.exit(), Exit::Usage, "{address}");
@@ -128,7 +128,7 @@ fn settings_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn warnings_of_the_server_are_in_the_report() {
+fn server_warnings_are_in_the_report() {
     let (address, asked) = serve(|path| {
         let warned = NOTHING.replace('}', "").replace("[]", "[]}") + r#","warnings":["a store is\ndown"]}"#;
         (200, if path.contains("/series") { SERIES.to_owned() } else { warned })
@@ -146,7 +146,7 @@ fn warnings_of_the_server_are_in_the_report() {
 }
 
 #[test]
-fn too_much_at_once_is_asked_for_in_parts() {
+fn large_range_is_queried_in_parts() {
     let refusal = r#"{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory in query execution"}"#;
     let (address, asked) = serve(move |path| {
         // Only a quarter of an hour is little enough.

@@ -125,7 +125,7 @@ fn status_on_a_terminal_has_80_columns() {
 }
 
 #[test]
-fn the_status_of_a_daemon_that_knows_nothing() {
+fn status_of_a_daemon_without_data_is_complete() {
     let text = status::text(&Status::default(), NOW, (Colors::Plain, None));
     assert!(
         text.contains("none in force") && text.contains("no snapshot yet; down: not connected"),
@@ -134,7 +134,7 @@ fn the_status_of_a_daemon_that_knows_nothing() {
 }
 
 #[test]
-fn targets_are_whole_in_a_pipe_and_on_a_terminal() {
+fn targets_are_never_truncated() {
     let mut status = named("a-user-with-a-long-name", "a-long-command");
     let name = "workload:tree:4194303@123456789012";
     status.actions[0].target = name.into();
@@ -154,7 +154,7 @@ fn targets_are_whole_in_a_pipe_and_on_a_terminal() {
 }
 
 #[test]
-fn names_do_not_move_the_terminal() {
+fn names_are_escaped_on_a_terminal() {
     let status = named("\u{1b}[2J\u{202e}", "a\nb\r\u{7}");
     for colors in [Colors::Plain, Colors::Colour] {
         let text =
@@ -166,13 +166,13 @@ fn names_do_not_move_the_terminal() {
 }
 
 #[test]
-fn json_has_all_of_it() {
+fn json_has_every_field() {
     let text = start().status(&["--json"], None);
     assert_eq!(serde_json::from_str::<Status>(&text).expect("it is JSON"), full());
 }
 
 #[test]
-fn pause_and_resume() {
+fn pause_and_resume_are_sent() {
     let running = start();
     let told = running.pause(&["--for", "2h", "--reason", "upgrade"]).expect("root may");
     assert!(told.starts_with("paused for 2 h 0 min: "), "{told}");
@@ -199,7 +199,7 @@ fn replayed(record: &str) -> Result<Exit, Failure> {
 }
 
 #[test]
-fn replay_of_a_file_without_snapshots_fails_and_names_the_first_line() {
+fn replay_without_snapshots_names_the_first_line() {
     for (record, why) in [
         ("\n{\"level\":\"info\"}\nversion: 1\n", "line 2: not a snapshot: missing field `version`"),
         ("version: 1\nrules: []\n", "line 1: not a snapshot: expected value"),
@@ -212,7 +212,7 @@ fn replay_of_a_file_without_snapshots_fails_and_names_the_first_line() {
 }
 
 #[test]
-fn a_refused_file_ends_with_64() {
+fn refused_file_exits_with_64() {
     let running = start();
     let mut out = Vec::new();
     assert_eq!(pause::reload(&running.control, Colors::Plain, &mut out).expect("it answers"), Exit::Usage);

@@ -73,13 +73,13 @@ fn every_metric_is_documented() {
 }
 
 #[test]
-fn every_key_of_the_rules_is_documented() {
+fn every_rules_key_is_documented() {
     compare("../docs/rules.md", &reference::page(&bailiff_enforcer::policy::schema()));
 }
 
 /// `promtool` reads this page in the end-to-end cases.
 #[test]
-fn a_full_page_reads_as_it_did() {
+fn full_page_matches_the_golden_file() {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let moment = Moment { boot: Duration::from_secs(3602), own };
     let mut page = Vec::new();

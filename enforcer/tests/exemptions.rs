@@ -176,7 +176,7 @@ fn table() -> Vec<(&'static str, Truth, Value)> {
 }
 
 #[test]
-fn every_selector_is_asked_of_every_member() {
+fn every_selector_is_evaluated_for_every_member() {
     for (entry, expected, change) in table() {
         for (kind, pid) in [
             ("process", HOLDER),
@@ -196,7 +196,7 @@ fn every_selector_is_asked_of_every_member() {
 }
 
 #[test]
-fn gpus_are_asked_of_the_whole_target() {
+fn gpus_are_evaluated_for_the_whole_target() {
     let other = json!({"index": "1", "uuid": "GPU-1"});
     let cases = [
         (json!({"index": "0", "uuid": "GPU-0"}), Truth::False),
@@ -217,7 +217,7 @@ fn gpus_are_asked_of_the_whole_target() {
 }
 
 #[test]
-fn member_that_was_not_looked_for_may_be_exempt() {
+fn unlisted_member_may_be_exempt() {
     let node = |change: Value| Node { relatives: false, ..Node::of(HOLDER, change) };
     for kind in ["process", "workload"] {
         assert_eq!(node(json!({})).protected(kind, "{exe: [/opt/keep]}"), Truth::Unknown);
@@ -229,7 +229,7 @@ fn member_that_was_not_looked_for_may_be_exempt() {
 
 /// A child of a shell is a workload of its own, and ends with its parent all the same.
 #[test]
-fn child_of_another_workload_is_asked() {
+fn child_in_another_workload_is_evaluated() {
     let change = json!({"exe": "/opt/keep", "workload": "tree:4101@100"});
     for (pid, expected) in [(CHILD, Truth::True), (HELPER, Truth::False)] {
         assert_eq!(
@@ -242,7 +242,7 @@ fn child_of_another_workload_is_asked() {
 
 /// One process must be all that the keys of an entry say; attributes are those of the target.
 #[test]
-fn entry_is_asked_of_one_member_at_a_time() {
+fn entry_must_match_a_single_member() {
     let guarded = json!({"comm": "guarded", "exe": "/opt/keep"});
     let half = json!({"comm": "guarded"});
     let unread = json!({"comm": "guarded", "exe": null});
@@ -268,7 +268,7 @@ fn entry_is_asked_of_one_member_at_a_time() {
 }
 
 #[test]
-fn explain_names_the_member_and_what_of_it_is_meant() {
+fn explain_names_the_member_and_its_attribute() {
     let told = |change: Value| {
         Node::of(HELPER, change)
             .gate(("workload", "protect: {exe: [/opt/keep], comms: [guarded]}", ""), "protection")
@@ -284,7 +284,7 @@ fn explain_names_the_member_and_what_of_it_is_meant() {
 }
 
 #[test]
-fn protect_takes_entries_with_a_reason_and_an_end() {
+fn protect_entries_have_a_reason_and_an_expiry() {
     let node = Node::of(HELPER, json!({"exe": "/opt/keep"}));
     let entry = |more: &str| format!("[{{exe: [/opt/keep], reason: \"paper deadline\"{more}}}]");
     // The snapshot is of 1970-01-01.
@@ -303,7 +303,7 @@ fn protect_takes_entries_with_a_reason_and_an_end() {
 
 /// What selectors of `select` and `when` mean has not changed: one of those that hold memory.
 #[test]
-fn select_is_asked_of_holders_alone() {
+fn select_is_evaluated_for_holders_only() {
     let gate = |pid: u32, change: Value| {
         Node::of(pid, change).gate(("workload", "", "select: {exe: [/opt/keep]}"), "select").passes
     };
@@ -332,7 +332,7 @@ fn person(node: &Node, pid: u32) -> ProcessInfo {
 
 /// A process that the snapshot does not have, asked of what is known of it when it is in hand.
 #[test]
-fn process_that_is_met_at_the_action_is_asked_protect_and_the_exceptions_of_its_rule() {
+fn process_found_at_the_action_is_checked_for_exemptions() {
     let text = "version: 1
 protect: {exe: [/opt/keep]}
 rules:
@@ -376,7 +376,7 @@ rules:
 
 /// `/proc` has no names of pods and users: those of the snapshot are taken.
 #[test]
-fn process_that_is_met_at_the_action_has_the_names_of_its_pod_and_owner() {
+fn process_found_at_the_action_has_pod_and_owner() {
     let text = |entry: &str| {
         format!(
             "version: 1\nprotect: {entry}\nrules:\n  - {{name: a, target: workload, when: {{age: {{min: 1s}}}}, for: 30m, then: [{{flag: info}}]}}\n"
@@ -404,7 +404,7 @@ fn process_that_is_met_at_the_action_has_the_names_of_its_pod_and_owner() {
 }
 
 #[test]
-fn target_with_a_process_of_ours_is_exempt_by_its_identity_and_not_by_a_name() {
+fn own_processes_are_exempt_by_identity() {
     let ours = |start_ticks| BTreeSet::from([ProcessKey { pid: HELPER, start_ticks }]);
     for (ours, passes) in [(ours(100), Truth::False), (ours(99), Truth::True), (BTreeSet::new(), Truth::True)]
     {

@@ -265,7 +265,7 @@ impl Mutant {
 }
 
 #[test]
-fn every_fault_finds_its_place() {
+fn every_mutation_applies() {
     let lost = MUTANTS.iter().filter(|mutant| mutant.places(&workspace()) != 1);
     let lost: Vec<&str> = lost.map(|mutant| mutant.name).collect();
     assert!(lost.is_empty(), "their text does not stand in its file once: {lost:?}");
@@ -273,7 +273,7 @@ fn every_fault_finds_its_place() {
 
 #[test]
 #[ignore = "builds the engine once for each fault: half an hour"]
-fn the_oracle_sees_every_fault() {
+fn oracle_detects_every_mutation() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("workspace");
     copy(&workspace(), &root);

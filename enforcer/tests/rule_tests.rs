@@ -25,13 +25,13 @@ fn told(file: &Path) -> (Exit, String) {
 }
 
 #[test]
-fn the_shipped_rules_do_what_their_tests_say() {
+fn shipped_rules_pass_their_tests() {
     let (exit, text) = told(&config().join("tests/rules.test.yaml"));
     assert_eq!(exit, Exit::Done, "{text}");
 }
 
 #[test]
-fn every_shipped_file_of_rules_is_tested() {
+fn every_shipped_rules_file_has_tests() {
     let tests = fs::read_to_string(config().join("tests/rules.test.yaml")).unwrap();
     for entry in fs::read_dir(config().join("rules")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -50,7 +50,7 @@ fn written(tests: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn what_was_expected_and_what_there_was_are_told() {
+fn failure_reports_expected_and_actual() {
     let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: too early\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
          expect: [{at: 290s, rule: idle, step: terminate, target: 4100}]\n    never: [{step: flag}]\n  \
@@ -74,7 +74,7 @@ fn what_was_expected_and_what_there_was_are_told() {
 }
 
 #[test]
-fn every_fault_of_a_file_is_told_with_its_line() {
+fn every_fault_has_its_line() {
     let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: wrong\n    targets:\n      - process: 4100\n        vram: 8GB\n        \
          series:\n          gpu_util: '0x'\n    expect:\n      - {at: 3s, rule: idle, step: terminate}\n      \
@@ -134,7 +134,7 @@ fn documented_example_passes() {
 }
 
 #[test]
-fn every_key_of_the_tests_is_documented() {
+fn every_test_key_is_documented() {
     let page = page();
     let source =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/test/written.rs"));

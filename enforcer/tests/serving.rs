@@ -91,7 +91,7 @@ fn code(answer: &str) -> &str {
 }
 
 #[test]
-fn reading_and_nothing_else() {
+fn only_read_endpoints_are_served() {
     let running = start(Lifecycle::Off);
     let cases = [
         ("GET /", "200"),
@@ -113,7 +113,7 @@ fn reading_and_nothing_else() {
 }
 
 #[test]
-fn a_page_of_another_site_reloads_nothing() {
+fn cross_site_request_does_not_reload() {
     let mut running = start(Lifecycle::On);
     for site in ["http://evil", "https://x.evil", "null"] {
         let answer = running.query(&format!("POST /-/reload HTTP/1.1\r\nOrigin: {site}\r\nX-Rest:"));
@@ -125,7 +125,7 @@ fn a_page_of_another_site_reloads_nothing() {
 }
 
 #[test]
-fn a_reload_answers_how_it_went() {
+fn reload_response_has_the_result() {
     let mut running = start(Lifecycle::On);
     let cases = [
         (Outcome::Applied("ab12".into()), "200", "in force: ab12\n"),
@@ -145,7 +145,7 @@ fn a_reload_answers_how_it_went() {
 }
 
 #[test]
-fn ready_is_with_a_policy_and_a_snapshot() {
+fn ready_needs_a_policy_and_a_snapshot() {
     let running = start(Lifecycle::Off);
     assert!(running.query("GET /-/ready").ends_with("no policy is in force yet\n"));
     let mut status = full();
@@ -165,7 +165,7 @@ fn ready_is_with_a_policy_and_a_snapshot() {
 }
 
 #[test]
-fn a_loop_that_ended_is_unhealthy() {
+fn ended_loop_is_unhealthy() {
     let Running { address, show, _tell: tell, .. } = start(Lifecycle::Off);
     drop(show);
     assert_eq!(code(&query(address, "GET /-/healthy")), "503");
@@ -173,7 +173,7 @@ fn a_loop_that_ended_is_unhealthy() {
 }
 
 #[test]
-fn the_page_tells_what_is_held_and_why() {
+fn page_lists_holds_with_reasons() {
     let running = start(Lifecycle::Off);
     running.show(full());
     let html = running.query("GET /");
@@ -196,7 +196,7 @@ fn the_page_tells_what_is_held_and_why() {
 }
 
 #[test]
-fn names_are_text_and_never_markup() {
+fn names_are_never_markup() {
     let running = start(Lifecycle::Off);
     running.show(named("<script>alert(1)</script>", "\u{202e}\u{1b}[2J<b>"));
     let html = running.query("GET /");

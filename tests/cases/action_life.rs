@@ -196,7 +196,7 @@ called_off_or_not! {
 }
 
 #[test]
-fn confirmed_target_that_ends_is_gone() {
+fn confirmed_target_that_exits_is_gone() {
     let mut stage = Stage::confirmed();
     stage.tenant.end();
     stage.ends_unsent("the target ends");
@@ -221,7 +221,7 @@ fn sigkill_waits_for_the_audit_log() {
 }
 
 #[test]
-fn sigkill_waits_for_the_state_and_a_pause_calls_it_off() {
+fn sigkill_waiting_for_the_state_is_cancelled_by_pause() {
     assert_eq!(cell("the state cannot be written", "TERM sent"), "waits");
     let stage = Stage::term_sent();
     fs::create_dir(stage.node.home.state().join("state.json.new")).unwrap();
@@ -241,7 +241,7 @@ fn waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
 
 /// A pause is answered while the record of what will be stopped waits for the disk: nothing more is sent.
 #[test]
-fn paused_before_its_processes_are_stopped() {
+fn pause_before_the_processes_are_stopped_cancels() {
     let stage = Stage::term_sent();
     stage.sync.set(HELD);
     stage.node.home.until_line("terminate", "stopping");
@@ -252,7 +252,7 @@ fn paused_before_its_processes_are_stopped() {
 
 /// A handler of TERM that writes a checkpoint by another program: the whole grace is its own.
 #[test]
-fn checkpoint_written_by_a_child_is_whole() {
+fn checkpoint_written_by_a_child_is_complete() {
     let node = Node::new(&RULES.replace("grace: 2s", "grace: 60s"));
     let file = node.home.path().join("checkpoint");
     fs::write(&file, "").unwrap();
@@ -319,7 +319,7 @@ fn runs_again(tenant: &Tenant) {
 }
 
 #[test]
-fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_watchdog() {
+fn group_stopped_by_a_dead_enforcer_continues_by_watchdog() {
     assert_eq!(cell("the enforcer dies", "TERM sent"), "interrupted");
     let (node, tenant) = died_between(|_| {});
     runs_again(&tenant);
@@ -329,7 +329,7 @@ fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_watchdog() {
 }
 
 #[test]
-fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_next_start() {
+fn group_stopped_by_a_dead_enforcer_continues_at_start() {
     let (node, tenant) = died_between(|enforcer| {
         // A child belongs to the thread that started it.
         let tasks = fs::read_dir(format!("/proc/{enforcer}/task")).unwrap().flatten();
@@ -349,7 +349,7 @@ fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_next_start() {
 
 /// The table has no event and no state that no test has seen.
 #[test]
-fn table_of_the_docs_has_no_other_events() {
+fn documented_table_has_no_untested_event() {
     let docs = fs::read_to_string(programs::root().join("docs/rules.md")).unwrap();
     let rows = docs.lines().skip_while(|line| !line.starts_with("| event |")).skip(2);
     let events: Vec<&str> = rows

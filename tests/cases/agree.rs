@@ -152,12 +152,12 @@ fn lost_graphics_and_none() {
 }
 
 #[test]
-fn eight_gpus_of_a_hundred() {
+fn eight_gpus_with_100_processes() {
     assert_eq!(agree("8x100"), (800, 200));
 }
 
 #[test]
-fn nvml_library_variable_names_the_driver_of_every_program() {
+fn nvml_library_variable_applies_to_every_program() {
     let scenario = Scenario::named("idle");
     let directory = tempfile::tempdir().unwrap();
     let cuda_info = directory.path().join("cuda_info.sh");

@@ -37,7 +37,7 @@ fn explained(enforcer: &Enforcer, pid: u32) -> Value {
 }
 
 #[test]
-fn the_protected_are_left_alone_and_it_is_said_why() {
+fn protected_targets_are_exempt_with_a_reason() {
     let node = Node::new(RULES);
     let precious = node.home.path().join("precious");
     symlink("/bin/sleep", &precious).unwrap();
@@ -75,7 +75,7 @@ fn the_protected_are_left_alone_and_it_is_said_why() {
 
 /// One of another owner in the same tree: nobody of it is touched.
 #[test]
-fn a_workload_of_several_owners_is_left_alone() {
+fn workload_of_several_owners_is_exempt() {
     let rules = RULES.replace("target: process", "target: workload");
     let node = Node::new(&rules);
     let mut command = Command::new("setsid");
@@ -149,13 +149,13 @@ fn lasting(node: &Node) -> Tenant {
 }
 
 #[test]
-fn whoever_gets_the_pid_of_an_idle_one_begins_at_zero() {
-    inside("a_pid_that_is_used_again");
+fn reused_pid_of_an_idle_process_starts_at_zero() {
+    inside("reused_pid_inside");
 }
 
 #[test]
 #[ignore = "run in a PID namespace of its own"]
-fn a_pid_that_is_used_again() {
+fn reused_pid_inside() {
     let node = Node::new(&RULES.replace("samples: 4", "samples: 10"));
     let first = first(&node);
     let pid = first.pid();
@@ -182,14 +182,14 @@ fn a_pid_that_is_used_again() {
 }
 
 #[test]
-fn whoever_gets_the_pid_between_decision_and_action_lives() {
-    inside("a_pid_that_is_used_again_after_the_decision");
+fn pid_reused_before_the_action_is_not_signalled() {
+    inside("pid_reused_after_the_decision_inside");
 }
 
 /// The enforcer stands still from the decision on, until another process has the pid.
 #[test]
 #[ignore = "run in a PID namespace of its own"]
-fn a_pid_that_is_used_again_after_the_decision() {
+fn pid_reused_after_the_decision_inside() {
     let node = Node::new(RULES);
     let first = first(&node);
     let (pid, began) = (first.pid(), start(first.pid()).unwrap());

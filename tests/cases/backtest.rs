@@ -79,7 +79,7 @@ fn samples(prometheus: &Prometheus, selector: &str) -> Vec<(u64, f64)> {
 }
 
 #[test]
-fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
+fn idle_process_is_a_hit_and_gaps_are_skipped() {
     let holder = Holder::sleeping();
     let scenario = held_by(&holder);
     let rules = rules(scenario.directory());
@@ -130,7 +130,7 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
 }
 
 #[test]
-fn a_record_is_replayed_and_its_torn_end_is_counted() {
+fn record_with_a_torn_end_is_replayed() {
     let holder = Holder::sleeping();
     let scenario = held_by(&holder);
     let rules = rules(scenario.directory());

@@ -107,7 +107,7 @@ fn linked(home: &Home, name: &str) -> PathBuf {
 }
 
 #[test]
-fn rules_replaced_by_a_fifo_hold_actions_and_leave_the_brake() {
+fn rules_replaced_by_a_fifo_hold_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let enforcer = node.home.enforcer(&[]);
@@ -125,7 +125,7 @@ fn rules_replaced_by_a_fifo_hold_actions_and_leave_the_brake() {
 }
 
 #[test]
-fn rules_on_a_file_system_that_hangs_hold_actions_and_leave_the_brake() {
+fn rules_on_a_hung_file_system_hold_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let hung = hung(&node.home);
@@ -149,7 +149,7 @@ fn rules_on_a_file_system_that_hangs_hold_actions_and_leave_the_brake() {
 }
 
 #[test]
-fn rules_that_do_not_answer_at_the_start_are_a_refusal() {
+fn unreadable_rules_prevent_the_start() {
     let home = Home::with(RULES);
     fifo(&home.rules());
     let output = enforcer::command(&home).output().unwrap();
@@ -163,7 +163,7 @@ fn rules_that_do_not_answer_at_the_start_are_a_refusal() {
 }
 
 #[test]
-fn audit_log_that_hangs_holds_actions_and_leaves_the_brake() {
+fn hung_audit_log_holds_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let hung = hung(&node.home);
@@ -183,7 +183,7 @@ fn audit_log_that_hangs_holds_actions_and_leaves_the_brake() {
 }
 
 #[test]
-fn audit_log_that_hangs_at_the_start_holds_actions_and_leaves_the_brake() {
+fn hung_audit_log_at_start_holds_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let hung = hung(&node.home);
@@ -196,7 +196,7 @@ fn audit_log_that_hangs_at_the_start_holds_actions_and_leaves_the_brake() {
 }
 
 #[test]
-fn state_that_hangs_holds_actions_and_leaves_the_brake() {
+fn hung_state_holds_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let hung = hung(&node.home);
@@ -215,7 +215,7 @@ fn state_that_hangs_holds_actions_and_leaves_the_brake() {
 }
 
 #[test]
-fn state_that_hangs_at_the_start_is_a_pause_and_leaves_the_brake() {
+fn hung_state_at_start_is_a_pause() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let hung = hung(&node.home);
@@ -230,7 +230,7 @@ fn state_that_hangs_at_the_start_is_a_pause_and_leaves_the_brake() {
 }
 
 #[test]
-fn state_that_is_a_fifo_at_the_start_is_a_pause_and_leaves_the_brake() {
+fn fifo_state_at_start_is_a_pause() {
     let node = Node::new(RULES);
     fifo(&node.home.state().join("state.json"));
     fifo(&node.home.state().join("state.json.new"));
@@ -241,7 +241,7 @@ fn state_that_is_a_fifo_at_the_start_is_a_pause_and_leaves_the_brake() {
 }
 
 #[test]
-fn web_config_that_hangs_leaves_the_brake() {
+fn hung_web_config_keeps_pause_working() {
     let home = Home::with(RULES);
     let hung = hung(&home);
     let config = home.path().join("web.yml");
@@ -266,7 +266,7 @@ fn web_config_that_hangs_leaves_the_brake() {
 }
 
 #[test]
-fn stream_socket_that_hangs_leaves_the_brake() {
+fn hung_stream_socket_keeps_pause_working() {
     let home = Home::with(RULES);
     let hung = hung(&home);
     let stream = hung.path("stream.sock").display().to_string();
@@ -308,7 +308,7 @@ fn assert_brakes_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
 }
 
 #[test]
-fn files_and_programs_that_rules_name_and_that_hang_leave_the_brake() {
+fn hung_rule_files_and_programs_keep_pause_working() {
     let node = Node::new(RULES);
     for place in 0..naming(Path::new("")).len() {
         // It goes with the enforcer that saw it.
@@ -326,7 +326,7 @@ fn files_and_programs_that_rules_name_and_that_hang_leave_the_brake() {
 }
 
 #[test]
-fn clients_that_say_nothing_leave_the_brake() {
+fn silent_clients_keep_pause_working() {
     let home = Home::with(RULES);
     let enforcer = home.enforcer(&[]);
     let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(home.control()).unwrap()).collect();

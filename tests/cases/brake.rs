@@ -38,7 +38,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_pause_withholds_actions_and_a_resume_lets_them_go_on() {
+fn pause_holds_actions_until_resume() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let mut enforcer = node.home.enforcer(&[]);
@@ -63,7 +63,7 @@ fn a_pause_withholds_actions_and_a_resume_lets_them_go_on() {
 }
 
 #[test]
-fn a_pause_in_the_grace_calls_the_kill_off() {
+fn pause_in_the_grace_cancels_the_kill() {
     let node = Node::new(&RULES.replace("grace: 30s", "grace: 2s"));
     let tenant = Tenant::stubborn(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
@@ -87,7 +87,7 @@ fn by_nobody(enforcer_of: &Home, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn only_root_and_the_sockets_group_change_anything() {
+fn control_socket_accepts_only_root_and_its_group() {
     let home = Home::with(RULES);
     let enforcer = home.enforcer(&[]);
     let refused = by_nobody(&home, &["pause"]);
@@ -123,7 +123,7 @@ fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
 }
 
 #[test]
-fn while_the_audit_log_cannot_be_written_nobody_is_ended() {
+fn unwritable_audit_log_holds_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     let (enforcer, disk) = on_a_full_disk(&node);
@@ -158,7 +158,7 @@ fn fill(disk: &Path) {
 }
 
 #[test]
-fn result_that_a_full_disk_did_not_take_is_written_at_the_next_start() {
+fn unwritten_result_is_logged_at_the_next_start() {
     let node = Node::new(RULES);
     let tenant = Tenant::stubborn(&node.home);
     let (mut enforcer, disk) = on_a_disk(&node, "true");
@@ -191,7 +191,7 @@ fn result_that_a_full_disk_did_not_take_is_written_at_the_next_start() {
 }
 
 #[test]
-fn a_stream_of_somebody_elses_is_not_believed() {
+fn stream_of_another_user_is_rejected() {
     let home = Home::with(RULES);
     let listener = UnixListener::bind(home.stream()).unwrap();
     chown(home.stream(), Some(NOBODY), None).unwrap();
@@ -216,7 +216,7 @@ fn a_stream_of_somebody_elses_is_not_believed() {
 }
 
 #[test]
-fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
+fn failures_of_a_user_hold_it_until_clean_time() {
     let rules = RULES.replace("{terminate: {}}", "{exec: [/bin/false]}").replace(
         "rules:",
         "limits: {per_gpu_hour: 99, per_user_hour: 99, per_node_hour: 99, breaker_reset: 10s}\nrules:",
@@ -281,7 +281,7 @@ fn short_lived_holders_do_not_open_the_unknown_breaker() {
 
 /// A notice that no channel delivered holds what comes after it, where the rule says so.
 #[test]
-fn terminate_that_requires_a_notice_waits_until_one_was_delivered() {
+fn terminate_that_requires_a_notice_waits_for_delivery() {
     let rules = |channels: &str| {
         RULES.replace("rules:", &format!("notify: {channels}\nrules:")).replace(
             "{flag: info}, {terminate: {}}",

@@ -99,7 +99,7 @@ fn until_long_unseen(enforcer: &Enforcer) {
 }
 
 #[test]
-fn while_the_exporter_stands_still() {
+fn stopped_exporter_freezes_streaks() {
     let watched = Watched::new();
     watched.node.exporter.signal(Signal::STOP);
     until_long_unseen(&watched.enforcer);
@@ -110,7 +110,7 @@ fn while_the_exporter_stands_still() {
 }
 
 #[test]
-fn while_the_exporter_is_gone() {
+fn missing_exporter_freezes_streaks() {
     let mut watched = Watched::new();
     watched.node.exporter.kill();
     until_long_unseen(&watched.enforcer);
@@ -124,7 +124,7 @@ fn while_the_exporter_is_gone() {
 
 /// A hundred ticks, at a tick of a twentieth of a second; the exporter goes on meanwhile.
 #[test]
-fn while_the_enforcer_stands_still() {
+fn stopped_enforcer_freezes_streaks() {
     let ticks = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
     let watched = Watched::on(Node::with_ticks(RULES, &[""], &ticks));
     watched.enforcer.signal(Signal::STOP);
@@ -151,19 +151,19 @@ fn while_the_driver(says: &str, also: impl FnOnce(&Watched)) {
 }
 
 #[test]
-fn while_the_driver_answers_with_errors() {
+fn failing_driver_freezes_streaks() {
     while_the_driver("faults: {errors: {\"*\": unknown}}", Watched::forgotten);
 }
 
 /// Each look takes as long as it may, and is too old to be judged when it comes.
 #[test]
-fn while_the_driver_hangs() {
+fn hung_driver_freezes_streaks() {
     while_the_driver("faults: {hang: true}", |watched| until_long_unseen(&watched.enforcer));
 }
 
 /// It is unloaded, and whoever opens it again finds none.
 #[test]
-fn while_there_is_no_driver() {
+fn missing_driver_freezes_streaks() {
     while_the_driver("init: driver_not_loaded", |watched| {
         let worker = watched.node.exporter.children("sampling-worker")[0];
         let pid = rustix::process::Pid::from_raw(i32::try_from(worker).unwrap()).unwrap();
@@ -173,7 +173,7 @@ fn while_there_is_no_driver() {
 }
 
 #[test]
-fn while_its_gpu_is_lost_and_the_other_goes_on() {
+fn lost_gpu_freezes_only_its_streaks() {
     let node = Node::of(RULES, &["", ""]);
     let other = Tenant::obeying(&node.home);
     let watched = Watched::on(node);
@@ -230,11 +230,11 @@ fn holder_lives_once(lose: impl FnOnce(&mut Driver)) {
 }
 
 #[test]
-fn holder_of_a_lost_gpu_is_not_ended_for_idling_on_another() {
+fn holder_of_a_lost_gpu_is_not_ended() {
     holder_lives_once(|driver| "faults: {lost: true}".clone_into(&mut driver.gpus[1].text));
 }
 
 #[test]
-fn holder_of_an_unlisted_gpu_is_not_ended_for_idling_on_another() {
+fn holder_of_an_unlisted_gpu_is_not_ended() {
     holder_lives_once(|driver| driver.gpus.truncate(1));
 }

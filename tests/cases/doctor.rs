@@ -126,7 +126,7 @@ fn address(redis: &Redis, password: &str) -> String {
 }
 
 #[test]
-fn a_node_on_which_all_is_well() {
+fn healthy_node_passes_every_check() {
     let node = Node::new("idle");
     let exporter = node.exporter();
     exporter
@@ -171,7 +171,7 @@ fn a_node_on_which_all_is_well() {
 }
 
 #[test]
-fn a_driver_that_is_not_well() {
+fn unhealthy_driver_is_reported() {
     let node = Node::new("idle");
     node.told(&["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]).says(
         "driver",
@@ -198,7 +198,7 @@ fn a_driver_that_is_not_well() {
 }
 
 #[test]
-fn a_proc_that_shows_less() {
+fn restricted_proc_is_reported() {
     let node = Node::new("idle");
     node.procfs.write("self/status", "CapEff:\t0000000000000000\n");
     fs::remove_file(node.procfs.path().join("driver/nvidia/version")).unwrap();
@@ -218,7 +218,7 @@ fn a_proc_that_shows_less() {
 }
 
 #[test]
-fn an_exporter_that_does_not_tell() {
+fn missing_exporter_data_is_reported() {
     let node = Node::new("idle");
     node.told(&[]).says("exporter", "skip", "nobody listens");
     let listener = UnixListener::bind(node.home.stream()).unwrap();
@@ -261,7 +261,7 @@ fn lives(client: &std::os::unix::net::UnixStream) -> bool {
 }
 
 #[test]
-fn a_redis_that_loses_leases() {
+fn redis_without_persistence_is_reported() {
     let node = Node::new("idle");
     let redis = Redis::with(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "secret"]);
     let told = node.told(&["--redis", &address(&redis, "secret")]);
@@ -286,7 +286,7 @@ fn a_redis_that_loses_leases() {
 }
 
 #[test]
-fn mps_that_does_not_go_together() {
+fn inconsistent_mps_is_reported() {
     let node = Node::new("mps");
     let mps = Mps::of("550");
     let told = || {
@@ -319,7 +319,7 @@ fn mps_that_does_not_go_together() {
 }
 
 #[test]
-fn programs_of_two_releases() {
+fn programs_of_two_releases_are_reported() {
     let node = Node::new("idle");
     let directory = node.home.path().join("bin");
     fs::create_dir(&directory).unwrap();
@@ -345,7 +345,7 @@ fn programs_of_two_releases() {
 }
 
 #[test]
-fn it_is_told_in_eighty_columns() {
+fn report_fits_80_columns() {
     let node = Node::new("lost");
     let output = node.doctor(&programs::bailiff(), &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

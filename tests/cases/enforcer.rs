@@ -69,7 +69,7 @@ impl Terminal {
 }
 
 #[test]
-fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
+fn idle_holder_is_flagged_notified_and_ended() {
     let mut terminal = Terminal::new();
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
@@ -163,7 +163,7 @@ fn sent(line: &Value) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn whoever_ignores_term_is_killed_after_the_grace() {
+fn holder_that_ignores_term_is_killed_after_grace() {
     let node = Node::new(&RULES.replace("grace: 30s", "grace: 1s"));
     let tenant = Tenant::stubborn(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
@@ -182,7 +182,7 @@ fn whoever_ignores_term_is_killed_after_the_grace() {
 }
 
 #[test]
-fn whoever_works_again_is_reprieved() {
+fn holder_that_works_again_is_reprieved() {
     let node = Node::new(&RULES.replace("{samples: 2}", "{samples: 6}"));
     let tenant = Tenant::obeying(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
@@ -202,7 +202,7 @@ fn whoever_works_again_is_reprieved() {
 }
 
 #[test]
-fn a_rule_that_watches_does_all_but_the_action() {
+fn dry_run_rule_does_all_but_the_action() {
     let without_mode = RULES.replace("mode: enforce\n", "");
     for (rules, flags) in [(without_mode.as_str(), [].as_slice()), (RULES, &["--dry-run"])] {
         let node = Node::new(rules);
@@ -233,7 +233,7 @@ fn a_rule_that_watches_does_all_but_the_action() {
 }
 
 #[test]
-fn check_reads_rules_from_the_standard_input() {
+fn check_reads_rules_from_stdin() {
     let check = |rules: &str| {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(rules.as_bytes()).unwrap();

@@ -146,7 +146,7 @@ fn hung() {
 }
 
 #[test]
-fn a_driver_that_does_not_open() {
+fn driver_that_does_not_open() {
     let (scenario, procfs) = (Scenario::new("init: hang\ngpus: [{}]\n"), procfs());
     golden("hung-at-start", &page(command(&scenario, &procfs)));
 }
@@ -186,7 +186,7 @@ fn another_pid_namespace() {
 }
 
 #[test]
-fn commands_when_asked_for() {
+fn commands_when_enabled() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let mut command = command(&scenario, &procfs);
     command.arg("--process.command");
@@ -197,7 +197,7 @@ fn commands_when_asked_for() {
 
 /// The whole page of 800 processes is too long to read; the 16 largest and the exact rest are not.
 #[test]
-fn eight_gpus_of_a_hundred_processes() {
+fn eight_gpus_with_100_processes() {
     let (scenario, procfs) = (Scenario::named("8x100"), procfs());
     let mut command = command(&scenario, &procfs);
     command.args(["--max-processes", "16"]);

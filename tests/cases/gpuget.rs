@@ -147,7 +147,7 @@ fn masked(line: &str) -> String {
 }
 
 #[test]
-fn every_flag_says_what_the_original_says() {
+fn flag_output_matches_the_original() {
     let bench = Bench::new();
     let path = programs::root().join("tests/golden/gpuget/transcript.txt");
     let golden = fs::read_to_string(&path).unwrap();
@@ -173,7 +173,7 @@ fn every_flag_says_what_the_original_says() {
 
 /// The lines of GPUGET's README, word for word.
 #[test]
-fn the_lines_of_use_of_the_originals_readme() {
+fn original_readme_examples_work() {
     let bench = Bench::new();
     let script = "GPU.py --redis-manage-all
 GPU.py --redis-manage-all --force
@@ -211,7 +211,7 @@ GPU.py --info";
 }
 
 #[test]
-fn address_that_cannot_be_reached_is_no_server_as_in_the_original() {
+fn unreachable_address_is_reported_as_no_server() {
     let bench = Bench::of("0,1");
     for words in [&["--redis-server", ""][..], &["--redis-port", "70000"], &["--redis-port", "-5"]] {
         let mut command = bench.around(Command::new(programs::bailiff()));
@@ -223,7 +223,7 @@ fn address_that_cannot_be_reached_is_no_server_as_in_the_original() {
 }
 
 #[test]
-fn it_is_a_command_of_bailiff_too() {
+fn gpuget_is_a_bailiff_command() {
     let bench = Bench::of("0,1");
     let mut command = bench.around(Command::new(programs::bailiff()));
     assert_eq!(said(&command.args(["gpuget", "--rel", "-5"]).output().unwrap()), "GPU -5 is not managed.");
@@ -239,7 +239,7 @@ fn first_line(child: &mut Child) -> String {
 }
 
 #[test]
-fn ours_and_the_originals_are_served_in_the_order_of_their_arrival() {
+fn mixed_clients_are_served_in_arrival_order() {
     let bench = Bench::of("0");
     let mut holder = bench.legacy(1);
     assert_eq!(holder.get(), "0");
@@ -291,7 +291,7 @@ fn ours_and_the_originals_are_served_in_the_order_of_their_arrival() {
 }
 
 #[test]
-fn the_original_sees_what_ours_have() {
+fn original_client_lists_our_leases() {
     let bench = Bench::of("0,1,2");
     let mut original = bench.legacy(77);
     let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
@@ -323,7 +323,7 @@ fn waiter(bench: &Bench, blocked: usize) -> Child {
 }
 
 #[test]
-fn a_gpu_that_was_popped_for_the_dead_goes_to_the_next() {
+fn gpu_of_a_dead_waiter_goes_to_the_next() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     for modern_is_next in [true, false] {
@@ -352,7 +352,7 @@ fn a_gpu_that_was_popped_for_the_dead_goes_to_the_next() {
 }
 
 #[test]
-fn a_waiter_that_is_told_to_end_leaves_the_line_and_dies_of_it() {
+fn sigterm_removes_the_waiter_and_ends_it() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     assert_eq!(original.get(), "0");
@@ -373,7 +373,7 @@ fn a_waiter_that_is_told_to_end_leaves_the_line_and_dies_of_it() {
 }
 
 #[test]
-fn a_waiter_whose_server_went_back_keeps_its_place() {
+fn waiter_after_server_rollback_keeps_its_place() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     assert_eq!(original.get(), "0");
@@ -403,7 +403,7 @@ fn a_waiter_whose_server_went_back_keeps_its_place() {
 }
 
 #[test]
-fn an_answer_that_nobody_could_read_is_no_lease() {
+fn grant_with_unwritable_output_is_no_lease() {
     let bench = Bench::of("0");
     let output = bench.bash("GPU.py --get >/dev/full").output().unwrap();
     assert!(complaint(&output, 1).contains("no space left on device"), "{output:?}");
@@ -411,7 +411,7 @@ fn an_answer_that_nobody_could_read_is_no_lease() {
 }
 
 #[test]
-fn a_pool_that_is_yet_to_be_begun_is_waited_for() {
+fn missing_pool_is_waited_for() {
     let bench = Bench::new();
     let mut waiters: Vec<Child> = Vec::new();
     for number in 0..3 {
@@ -438,7 +438,7 @@ fn a_pool_that_is_yet_to_be_begun_is_waited_for() {
 }
 
 #[test]
-fn deleted_pool_leaves_no_key_behind() {
+fn deleted_pool_leaves_no_key() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     let mut keys = || original.query(&["KEYS", "*"]).texts();
@@ -479,7 +479,7 @@ fn manage_replaces_lists_of_a_wrong_type() {
 }
 
 #[test]
-fn what_somebody_else_releases_is_free_once() {
+fn gpu_released_by_another_client_is_free_once() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     for by_original in [true, false, true] {
@@ -504,7 +504,7 @@ fn what_somebody_else_releases_is_free_once() {
 }
 
 #[test]
-fn a_double_release_makes_no_second_holder() {
+fn double_release_makes_no_second_holder() {
     let bench = Bench::of("0");
     let (mut one, mut other) = (bench.legacy(1), bench.legacy(1));
     assert_eq!(one.get(), "0");
@@ -553,7 +553,7 @@ fn nobody_sees(pid: &str) -> bool {
 }
 
 #[test]
-fn a_purge_of_anothers_frees_no_lease_of_ours() {
+fn purge_by_the_original_keeps_our_leases() {
     let bench = Bench::of("0,1");
     let (socket, all) = (bench.redis.socket(), fs::Permissions::from_mode(0o777));
     for path in [socket.as_path(), socket.parent().unwrap(), bench.directory.path()] {
@@ -578,7 +578,7 @@ fn a_purge_of_anothers_frees_no_lease_of_ours() {
 }
 
 #[test]
-fn a_purge_frees_what_the_dead_of_this_host_held() {
+fn purge_frees_gpus_of_dead_local_holders() {
     let bench = Bench::of("0,1,2,3,4");
     // The GPU is this script's, by a shell that only asked for it; and of a script that has ended.
     let mut alive = bench.script("alive", "id=$(GPU.py --get | cat); echo $id; read line");
@@ -614,7 +614,7 @@ fn a_purge_frees_what_the_dead_of_this_host_held() {
 }
 
 #[test]
-fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
+fn purge_gpu_in_use_is_kept() {
     let bench = Bench::of("0,1");
     let node = Node::of("version: 1\nrules: []\n", &["", ""]);
     let left_behind = Tenant::obeying(&node.home);
@@ -639,7 +639,7 @@ fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
 }
 
 #[test]
-fn a_server_that_cannot_be_used_is_told_as_the_original_tells_it() {
+fn unusable_server_message_matches_the_original() {
     let bench = Bench::new();
     let mut original = bench.legacy(1);
     original.query(&["SET", "GPU_MANAGED", "a text"]);

@@ -156,7 +156,7 @@ fn stable(markdown: &str) -> Vec<[&str; 3]> {
 }
 
 #[test]
-fn documented_driver_agrees_in_each_row_that_was_tried() {
+fn documented_driver_agrees_in_every_row() {
     for uid in [None, Some(NOBODY)] {
         let (report, markdown, code) = report(&as_documented, uid);
         if let Some(path) = std::env::var_os("HARDWARE_DRY_RUN") {

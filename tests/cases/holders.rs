@@ -37,7 +37,7 @@ fn state(page: &Page, pid: u32) -> Option<String> {
 }
 
 #[test]
-fn a_holder_is_shown_with_its_owner_and_vanishes_at_the_tick_after_it_ended() {
+fn holder_is_exported_until_the_tick_after_exit() {
     let mut holder = Holder::sleeping();
     let pid = holder.pid().to_string();
     let scenario_file = Scenario::new(&scenario(&[held(holder.pid())]));
@@ -57,7 +57,7 @@ fn a_holder_is_shown_with_its_owner_and_vanishes_at_the_tick_after_it_ended() {
 }
 
 #[test]
-fn a_process_that_the_driver_still_lists_is_gone_and_its_memory_is_a_dead_pids() {
+fn listed_process_that_exited_is_a_dead_pid() {
     let mut holder = Holder::sleeping();
     let pid = holder.pid();
     let scenario = Scenario::new(&scenario(&[held(pid)]));
@@ -71,7 +71,7 @@ fn a_process_that_the_driver_still_lists_is_gone_and_its_memory_is_a_dead_pids()
 }
 
 #[test]
-fn idle_time_is_seen_to_begin_when_work_ends() {
+fn idle_time_starts_when_work_ends() {
     let holder = Holder::sleeping();
     let pid = holder.pid().to_string();
     let busy = scenario(&[format!("{}, sm: 80", held(holder.pid()))]);
@@ -103,7 +103,7 @@ fn idle_time_is_seen_to_begin_when_work_ends() {
 }
 
 #[test]
-fn a_leader_that_exited_is_told_from_a_true_zombie() {
+fn exited_leader_is_distinguished_from_a_zombie() {
     let leader = Holder::python(
         "import ctypes, threading\n\
          threading.Thread(target=lambda: threading.Event().wait()).start()\n\
@@ -194,7 +194,7 @@ impl Drop for Session {
 }
 
 #[test]
-fn a_process_whose_session_ended_is_an_orphan_and_nobody_else_is() {
+fn only_a_process_of_an_ended_session_is_orphaned() {
     let orphan = Orphan::under(Command::new("setsid"));
     let (step, daemon) = (Session::of(STEP), Session::of(DAEMON));
     let child = Holder::sleeping();
@@ -212,7 +212,7 @@ fn a_process_whose_session_ended_is_an_orphan_and_nobody_else_is() {
 
 /// A forked worker that inherited the device file is listed by no driver, and holds memory all the same.
 #[test]
-fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
+fn device_opener_is_found_for_unattributed_memory() {
     let procfs = Procfs::new();
     for pid in [4100, 5000, 5001] {
         procfs.add(&Process::new(pid));
@@ -237,7 +237,7 @@ fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
 }
 
 #[test]
-fn a_reused_pid_begins_again() {
+fn reused_pid_starts_new_counters() {
     let procfs = Procfs::new().with(&Process::new(4100));
     let scenario = Scenario::new(&scenario(&["pid: 4100, used: 1GiB".into()]));
     let path = procfs.path().to_str().unwrap().to_owned();
@@ -254,7 +254,7 @@ fn a_reused_pid_begins_again() {
 }
 
 #[test]
-fn the_largest_are_shown_and_the_rest_is_exact() {
+fn largest_holders_are_listed_and_the_rest_summed() {
     let scenario = Scenario::named("8x100");
     let exporter = Exporter::start(&scenario, &["--max-processes", "10"]);
     let page = exporter.next();
@@ -274,7 +274,7 @@ fn the_largest_are_shown_and_the_rest_is_exact() {
 }
 
 #[test]
-fn memory_adds_up_on_every_gpu() {
+fn memory_sums_match_on_every_gpu() {
     for name in ["busy", "idle", "8x4", "mps", "dead-pid", "graphics"] {
         let scenario = Scenario::named(name);
         let exporter = Exporter::start(&scenario, &[]);

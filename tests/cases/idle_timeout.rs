@@ -45,7 +45,7 @@ fn originals(log: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn the_published_session_gives_the_same_log_kill_and_exit_code() {
+fn published_session_is_reproduced() {
     let golden = fs::read_to_string(programs::root().join("tests/golden/idle-timeout.log")).unwrap();
     // In `make soak` as it was; else ten times as fast.
     let as_it_was = std::env::var_os("BAILIFF_REAL_TIME").is_some();
@@ -111,7 +111,7 @@ fn hangs(scenario: &Scenario, ranks: &[u32]) {
 }
 
 #[test]
-fn a_training_run_that_hangs_is_ended_after_seven_samples() {
+fn hung_training_is_ended_after_seven_samples() {
     let scenario = Scenario::new(&two("", ""));
     let (mut watched, ranks) = training(&scenario);
     hangs(&scenario, &ranks);
@@ -128,7 +128,7 @@ fn a_training_run_that_hangs_is_ended_after_seven_samples() {
 }
 
 #[test]
-fn a_training_run_that_pauses_for_six_samples_is_not_ended() {
+fn training_paused_for_six_samples_is_not_ended() {
     let scenario = Scenario::new(&two("", ""));
     let (mut watched, ranks) = training(&scenario);
     hangs(&scenario, &ranks);
@@ -149,7 +149,7 @@ fn many() -> usize {
 }
 
 #[test]
-fn a_driver_that_answers_with_errors_ends_nobody() {
+fn driver_errors_end_no_process() {
     let faults = [
         "faults: {errors: {\"*\": unknown}}\n",
         "faults: {errors: {\"*\": timeout, nvmlDeviceGetCount_v2: unknown}}\n",
@@ -176,7 +176,7 @@ fn a_driver_that_answers_with_errors_ends_nobody() {
 }
 
 #[test]
-fn a_driver_that_hangs_or_cannot_be_opened_ends_nobody_and_holds_up_nothing() {
+fn hung_or_missing_driver_ends_no_process() {
     for fault in ["faults: {hang: true}\n", "init: driver_not_loaded\n", "init: unknown\n", "init: hang\n"] {
         let at_work = two("{pid: 4194300, sm: 90}", "{pid: 4194301, sm: 90}");
         let broken = format!("{fault}{}", two("", ""));
@@ -202,7 +202,7 @@ const FAMILY: &str = "trap '' QUIT; setsid sh -c 'echo $$; sleep infinity' & \
                       sh -c 'setsid sleep infinity & echo $!'; echo $$; sleep infinity & echo $!; wait";
 
 #[test]
-fn all_that_it_started_is_ended_with_it() {
+fn descendants_are_ended_with_the_command() {
     let scenario = Scenario::new(&two("", ""));
     let words = ["-s", "0.2", "-n", "2", "-d", "0", "--grace", "0.3", "sh", "-c", FAMILY];
     let mut watched = Watched::start(&scenario, &words);
@@ -216,7 +216,7 @@ fn all_that_it_started_is_ended_with_it() {
 }
 
 #[test]
-fn the_command_alone_is_killed_where_that_is_asked_for() {
+fn kill_of_the_command_alone_is_optional() {
     let scenario = Scenario::new(&two("", ""));
     let words =
         ["-s", "0.2", "-n", "2", "-d", "0", "--kill", "command", "--signal-name", "none", "sh", "-c", FAMILY];
@@ -228,7 +228,7 @@ fn the_command_alone_is_killed_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_signal_comes_first_and_children_are_told_before_their_parents() {
+fn configured_signal_reaches_children_before_parents() {
     let scenario = Scenario::new(&two("", ""));
     let script = "exec 2>/dev/null; trap 'echo parent; exit' TERM; sh -c 'trap \"echo child; exit\" TERM; echo begun; \
                   while :; do sleep 0.05; done' & while :; do sleep 0.05; done";
@@ -275,7 +275,7 @@ fn words_of(line: &str) -> String {
 }
 
 #[test]
-fn exit_codes_are_the_originals() {
+fn exit_codes_match_the_original() {
     let scenario = Scenario::new(&two("", ""));
     for (words, expected) in [
         (vec!["true"], 0),
@@ -306,7 +306,7 @@ fn exit_codes_are_the_originals() {
 }
 
 #[test]
-fn bailiff_idle_timeout_tells_errors_in_one_line_with_their_own_codes() {
+fn idle_timeout_errors_have_one_line_and_own_codes() {
     let scenario = Scenario::new(&two("", ""));
     for (words, expected, why) in [
         (vec!["--nonsense", "true"], 2, "--nonsense"),
@@ -329,7 +329,7 @@ fn bailiff_idle_timeout_tells_errors_in_one_line_with_their_own_codes() {
 }
 
 #[test]
-fn signals_are_passed_on_once_and_what_they_end_ends_us_likewise() {
+fn forwarded_signal_ends_the_watcher_likewise() {
     let scenario = Scenario::new(&two("", ""));
     let script = "for name in INT QUIT TERM HUP USR1 USR2; do trap \"echo $name\" $name; done; echo ready; \
                   while :; do sleep 0.02; done";
@@ -399,7 +399,7 @@ for round in range(60):
 sys.exit(5)";
 
 #[test]
-fn a_key_of_the_terminal_reaches_the_command_once() {
+fn terminal_signal_reaches_the_command_once() {
     let scenario = Scenario::new(&two("", ""));
     let inner = command(&scenario, &["python3", "-c", COUNTING]);
     let mut terminal = Command::new("python3");
@@ -409,7 +409,7 @@ fn a_key_of_the_terminal_reaches_the_command_once() {
 }
 
 #[test]
-fn a_command_inherits_what_we_were_given() {
+fn command_inherits_descriptors_and_environment() {
     let scenario = Scenario::new(&two("", ""));
     let masks = |command: &mut Command| {
         let output = command.output().unwrap();
@@ -430,7 +430,7 @@ fn a_command_inherits_what_we_were_given() {
 }
 
 #[test]
-fn whoever_kills_the_watcher_leaves_the_command() {
+fn killed_watcher_leaves_the_command_running() {
     let scenario = Scenario::new(&two("", ""));
     let mut watched = Watched::start(&scenario, &["-s", "0.1", "sh", "-c", "echo $$; exec sleep infinity"]);
     let child = watched.pids(1);
@@ -442,7 +442,7 @@ fn whoever_kills_the_watcher_leaves_the_command() {
 }
 
 #[test]
-fn the_use_of_others_keeps_nobody_alive_unless_all_gpus_are_to_count() {
+fn use_by_others_counts_only_with_all_gpus() {
     let other = Holder::sleeping();
     let busy = format!("{{pid: {}, sm: 90}}", other.pid());
     for (count, ended) in [("used", true), ("all", false)] {
@@ -464,7 +464,7 @@ fn the_use_of_others_keeps_nobody_alive_unless_all_gpus_are_to_count() {
 }
 
 #[test]
-fn in_a_container_devices_count_and_the_first_process_passes_signals_on() {
+fn container_init_forwards_signals() {
     let scenario = Scenario::new(&two("", ""));
     let inside = |words: &[&str]| {
         let inner = command(&scenario, words);

@@ -159,7 +159,7 @@ fn dead_pid() {
 }
 
 #[test]
-fn nothing_is_no_zero() {
+fn absent_values_are_not_zero() {
     let scenario = Scenario::named("idle");
     let library = ["--alone", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
     let mut command = Command::new(programs::bailiff());
@@ -177,7 +177,7 @@ fn nothing_is_no_zero() {
 }
 
 #[test]
-fn a_driver_that_hangs_hangs_nobody() {
+fn hung_driver_does_not_hang_info() {
     let scenario = Scenario::new("init: hang\ngpus: [{}]\n");
     let output = run(info(&scenario, &procfs(), &["--alone", "--deadline", "500ms"]));
     assert_eq!(output.status.code(), Some(69), "{output:?}");
@@ -196,7 +196,7 @@ const LAPTOP: &str = "gpus:
 ";
 
 #[test]
-fn the_original_is_answered_as_it_answered() {
+fn cuda_info_output_matches_the_original() {
     let (scenario, procfs) = (Scenario::new(LAPTOP), procfs());
     for (name, verbose) in
         [("cuda_info.sh", None), ("cuda_info.py", Some("-v")), ("cuda_info", Some("--verbose"))]
@@ -225,7 +225,7 @@ fn the_original_is_answered_as_it_answered() {
 }
 
 #[test]
-fn the_exporter_and_the_command_see_the_same() {
+fn exporter_and_info_report_the_same() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let exporter = exporter(&scenario, &procfs);
     exporter
@@ -295,7 +295,7 @@ fn reports_are_compared_by_tag() {
 }
 
 #[test]
-fn who_has_it_open_is_told() {
+fn processes_with_the_device_open_are_listed() {
     let procfs = procfs();
     procfs.open_file(4100, "/dev/nvidia0");
     procfs.open_file(4103, "/dev/nvidia0");
@@ -325,7 +325,7 @@ fn who_has_it_open_is_told() {
 
 /// Root may look into more than an exporter with few rights, and so it does.
 #[test]
-fn root_looks_itself_where_the_exporter_could_not() {
+fn root_scans_what_the_exporter_could_not() {
     let procfs = procfs();
     procfs.open_file(4100, "/dev/nvidia0");
     procfs.write("4104/fd", "no directory");
@@ -355,7 +355,7 @@ fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
 }
 
 #[test]
-fn leases_are_told() {
+fn leases_are_listed() {
     let scenario = Scenario::new("gpus: [{}, {}]\n");
     let (redis, thief) = (leases::pool("0,1"), Holder::sleeping_as(65534));
     let runner = leases::hold(&redis, &["run", "--gpu", "0"]);
@@ -409,7 +409,7 @@ const CROWD: &str = "gpus:
 ";
 
 #[test]
-fn a_crowd_fits_a_screen() {
+fn many_processes_fit_one_screen() {
     let (scenario, procfs) = (Scenario::new(CROWD), Procfs::new());
     let text = said(info(&scenario, &procfs, &["--alone", "--full", "--gpu", "0"]));
     let rows: Vec<&str> = text.lines().collect();
@@ -433,7 +433,7 @@ fn eight(holders: u32) -> Scenario {
 }
 
 #[test]
-fn eight_gpus_fit_on_one_screen() {
+fn eight_gpus_fit_one_screen() {
     let pids = (0..8).flat_map(|gpu| (0..12).map(move |nth| 5000 + 100 * gpu + nth));
     let procfs = pids.fold(Procfs::new(), |procfs, pid| procfs.with(&Process::new(pid)));
     for (holders, rows, shown) in [(1, 24, 8), (12, 24, 8), (3, 40, 24), (12, 40, 24)] {
@@ -498,7 +498,7 @@ fn watch_redraws_in_place() {
 }
 
 #[test]
-fn a_terminal_has_colours_and_its_width() {
+fn terminal_output_has_colours_and_its_width() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let long = "0::/system.slice/a-service-with-a-name-that-needs-a-wide-terminal-to-be-read.service\n";
     procfs.add(&Process { cgroup: long.into(), ..Process::new(4100) });
@@ -517,7 +517,7 @@ fn a_terminal_has_colours_and_its_width() {
 }
 
 #[test]
-fn it_goes_on_until_nobody_reads() {
+fn watch_ends_when_its_reader_closes() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let exporter = exporter(&scenario, &procfs);
     for flags in [&["--watch", "--json"][..], &["--watch", "--json", "--alone"]] {
@@ -534,7 +534,7 @@ fn it_goes_on_until_nobody_reads() {
 }
 
 #[test]
-fn flags_that_make_no_sense_are_told() {
+fn invalid_flags_are_reported() {
     for flags in [&["--tag", "a/b"][..], &["--since", "x", "--watch"], &["--interval", "soon"], &["--gpus"]] {
         let mut command = Command::new(programs::bailiff());
         command.arg("info").args(flags);
@@ -543,7 +543,7 @@ fn flags_that_make_no_sense_are_told() {
 }
 
 #[test]
-fn who_has_the_device_open_is_not_told_where_it_cannot_be_looked_for() {
+fn failed_open_device_scan_lists_no_process() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     fs::remove_dir_all(procfs.path()).unwrap();
     let text = said(info(&scenario, &procfs, &["--who"]));

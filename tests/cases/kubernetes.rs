@@ -72,7 +72,7 @@ fn resources() -> Vec<String> {
 }
 
 #[test]
-fn every_manifest_is_of_its_schema() {
+fn every_manifest_matches_its_schema() {
     let texts: Vec<String> =
         resources().iter().map(|name| read(directory().join("base").join(name))).collect();
     for version in VERSIONS {
@@ -85,7 +85,7 @@ fn every_manifest_is_of_its_schema() {
 
 /// No daemon is asked, so nothing is built.
 #[test]
-fn the_image_is_described_soundly() {
+fn dockerfile_is_valid() {
     let hadolint = programs::python().with_file_name("hadolint");
     let looked_at = |text: &str| {
         let directory = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn the_image_is_described_soundly() {
 
 /// Kustomize is a part of kubectl, which is not everywhere.
 #[test]
-fn kustomize_puts_them_together() {
+fn kustomize_builds_the_manifests() {
     for name in ["base", "example"] {
         let Ok(output) = Command::new("kubectl").arg("kustomize").arg(directory().join(name)).output() else {
             println!("kubectl is not installed: nothing was put together");
@@ -116,7 +116,7 @@ fn kustomize_puts_them_together() {
 }
 
 #[test]
-fn the_programs_have_the_flags() {
+fn manifest_flags_exist() {
     let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
     assert_eq!(pod["hostPID"], true);
     let containers = pod["containers"].as_array().unwrap();
@@ -139,7 +139,7 @@ fn the_programs_have_the_flags() {
 
 /// A container has a cgroup namespace of its own, and reads others' paths from where it is itself.
 #[test]
-fn places_are_recognised_from_inside_a_pod() {
+fn cgroups_are_recognised_from_inside_a_pod() {
     let (pod, container) = ("9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f", "0123456789abcdef".repeat(4));
     let neighbour = format!("0::/../../kubepods-burstable-pod{pod}.slice/cri-containerd-{container}.scope\n");
     let job = "0::/../../../../system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
@@ -158,7 +158,7 @@ fn places_are_recognised_from_inside_a_pod() {
 
 /// A pod has none of the names of the node's users: by a name nobody could be told from those whom it protects.
 #[test]
-fn the_rules_are_those_that_are_shipped_without_names_of_users() {
+fn manifest_rules_are_the_shipped_without_user_names() {
     let without_users = |path: &Path| -> Vec<String> {
         let text = read(path);
         text.lines().filter(|line| !line.contains(" users: [")).map(str::to_owned).collect()
@@ -175,7 +175,7 @@ fn the_rules_are_those_that_are_shipped_without_names_of_users() {
 
 /// Most containers run as root, and that is no reason to leave them alone.
 #[test]
-fn the_rules_flag_root_in_a_pod_and_not_root_on_the_node() {
+fn rules_flag_root_only_in_pods() {
     let directory_of_tests = tempfile::tempdir().unwrap();
     let written = directory_of_tests.path().join("test.yaml");
     let (rules, container) = (directory().join("base/rules.yaml"), "0123456789abcdef".repeat(4));
@@ -200,7 +200,7 @@ tests:
 
 /// What only the node can tell a pod: its name, and the machine's that holders of leases name.
 #[test]
-fn the_pod_is_told_which_node_it_is_on() {
+fn pod_receives_node_name_and_machine_id() {
     let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
     let machine = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "machine-id");
     assert_eq!(machine.unwrap()["hostPath"]["path"], "/etc/machine-id");
@@ -222,7 +222,7 @@ fn groups(path: &str) -> String {
 }
 
 #[test]
-fn the_alerts_are_those_that_are_tested() {
+fn manifest_alerts_are_the_tested_ones() {
     let made = format!(
         "# Made from config/prometheus/alerts.yaml and recording.yaml by `make golden`.\n\
          apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: bailiff\n  namespace: bailiff\n\

@@ -248,7 +248,7 @@ fn until_up(enforcer: &Enforcer) {
 }
 
 #[test]
-fn what_the_dead_held_is_free_at_once() {
+fn lease_of_a_dead_holder_is_freed_at_once() {
     let stage = Stage::new(1, "");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -269,7 +269,7 @@ fn what_the_dead_held_is_free_at_once() {
 }
 
 #[test]
-fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
+fn gpu_still_in_use_is_quarantined_until_free() {
     let stage = Stage::new(2, "");
     let mut tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
     let enforcer = stage.enforcer();
@@ -298,13 +298,13 @@ fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
 }
 
 #[test]
-fn record_of_a_dead_subshell_is_freed_after_the_grace_though_its_script_lives() {
-    inside("of_a_script");
+fn lease_of_a_dead_subshell_is_freed_after_grace() {
+    inside("dead_subshell_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn of_a_script() {
+fn dead_subshell_inside() {
     let stage = Stage::new(1, ", legacy_idle_grace: 1s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -323,13 +323,13 @@ fn of_a_script() {
 }
 
 #[test]
-fn gpu_of_a_dead_task_of_the_drop_in_is_free_after_the_grace_though_its_launcher_lives() {
-    inside("dead_task_of_ours");
+fn gpuget_lease_of_a_dead_task_is_freed_after_grace() {
+    inside("dead_gpuget_task_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn dead_task_of_ours() {
+fn dead_gpuget_task_inside() {
     let stage = Stage::new(1, ", legacy_idle_grace: 2s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -345,13 +345,13 @@ fn dead_task_of_ours() {
 }
 
 #[test]
-fn gpu_is_kept_for_each_process_that_was_given_its_number() {
-    inside("given_on");
+fn gpu_number_inherited_by_a_process_keeps_the_lease() {
+    inside("inherited_gpu_number_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn given_on() {
+fn inherited_gpu_number_inside() {
     let stage = Stage::new(3, ", legacy_idle_grace: 1s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -373,13 +373,13 @@ fn given_on() {
 }
 
 #[test]
-fn gpu_of_a_dead_task_of_the_original_is_free_after_the_grace_though_its_launcher_lives() {
-    inside("dead_task_of_the_original");
+fn original_lease_of_a_dead_task_is_freed_after_grace() {
+    inside("dead_original_task_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn dead_task_of_the_original() {
+fn dead_original_task_inside() {
     let stage = Stage::new(1, ", legacy_idle_grace: 4s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -400,13 +400,13 @@ fn dead_task_of_the_original() {
 }
 
 #[test]
-fn gpu_of_a_dead_task_is_kept_while_an_older_process_of_its_session_has_the_device_open() {
-    inside("device_open");
+fn older_session_process_with_open_device_keeps_the_lease() {
+    inside("open_device_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn device_open() {
+fn open_device_inside() {
     let stage = Stage::new(2, ", legacy_idle_grace: 1s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -425,13 +425,13 @@ fn device_open() {
 }
 
 #[test]
-fn reap_frees_gpus_of_dead_tasks_where_no_agent_is() {
-    inside("reaped");
+fn reap_without_an_agent_frees_dead_tasks() {
+    inside("reap_without_agent_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn reaped() {
+fn reap_without_agent_inside() {
     let stage = Stage::new(2, "");
     let (launcher, task) = stage.task(&stage.drop_in(), "");
     let (other, original) = stage.task(&stage.getter_unseen(), "");
@@ -469,13 +469,13 @@ fn reaped() {
 }
 
 #[test]
-fn without_a_grace_and_while_somebody_is_on_it_what_the_dead_took_stays_theirs() {
-    inside("without_a_grace");
+fn lease_of_a_dead_holder_in_use_is_kept() {
+    inside("dead_holder_in_use_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn without_a_grace() {
+fn dead_holder_in_use_inside() {
     let stage = Stage::new(2, "");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -492,13 +492,13 @@ fn without_a_grace() {
 }
 
 #[test]
-fn a_pid_that_is_used_again_is_not_the_one_that_took_it() {
-    inside("used_again");
+fn reused_pid_is_not_the_holder() {
+    inside("reused_pid_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn used_again() {
+fn reused_pid_inside() {
     let stage = Stage::new(1, ", legacy_idle_grace: 1s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -519,7 +519,7 @@ fn used_again() {
 }
 
 #[test]
-fn what_was_lost_on_its_way_is_put_back() {
+fn gpu_lost_in_transfer_is_returned() {
     let stage = Stage::new(1, ", lost_after: 2s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -531,7 +531,7 @@ fn what_was_lost_on_its_way_is_put_back() {
 }
 
 #[test]
-fn who_is_told_to_free_nothing_frees_nothing() {
+fn agent_in_dry_run_frees_nothing() {
     for (leases, flags) in [(", reap: false", vec![]), ("", vec!["--dry-run"])] {
         let stage = Stage::new(2, leases);
         let enforcer = stage.node.home.enforcer(&flags);
@@ -554,7 +554,7 @@ fn who_is_told_to_free_nothing_frees_nothing() {
 }
 
 #[test]
-fn an_admin_who_says_pause_means_leases_too() {
+fn pause_holds_lease_releases() {
     let stage = Stage::new(1, "");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -571,7 +571,7 @@ fn an_admin_who_says_pause_means_leases_too() {
 }
 
 #[test]
-fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
+fn silent_redis_delays_only_lease_actions() {
     let stage = Stage::new(1, ", legacy_idle_grace: 1s, lost_after: 1s");
     let enforcer = stage.enforcer();
     until_up(&enforcer);
@@ -597,7 +597,7 @@ fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
 const UNUSED: &str = "  - {name: unused, target: lease, when: {attached_processes: {max: 0}}, for: {samples: 5}, then: [{flag: info}, {release_lease: {}}]}";
 
 #[test]
-fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
+fn idle_lease_is_released_and_its_holder_notified() {
     let stage = Stage::with(2, "", UNUSED);
     let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
     let (used, _, gpu) = stage.hold();
@@ -630,7 +630,7 @@ fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
 }
 
 #[test]
-fn without_a_word_of_redis_no_lease_is_judged() {
+fn without_redis_no_lease_is_evaluated() {
     let rules = format!(
         "{UNUSED}
   - {{name: no-lease, target: process, when: {{has_lease: false}}, for: {{samples: 3}}, then: [{{flag: warning}}]}}"

@@ -39,7 +39,7 @@ fn wrong_by(redis: &Redis, seconds: i64, words: &[&str]) -> Command {
 }
 
 #[test]
-fn nobody_s_clock_counts_but_that_of_redis() {
+fn only_the_clock_of_redis_counts() {
     let date = Command::new("date")
         .arg("+%s")
         .env("LD_PRELOAD", programs::tool("libfaketime.so.1"))
@@ -126,7 +126,7 @@ impl Drop for Namespace {
 }
 
 #[test]
-fn a_pid_that_is_used_again_is_somebody_else() {
+fn reused_pid_is_another_holder() {
     let redis = pool("0");
     let mut inside = Namespace::new(&redis);
     assert_eq!(
@@ -147,7 +147,7 @@ fn a_pid_that_is_used_again_is_somebody_else() {
 }
 
 #[test]
-fn holders_in_a_container_are_judged_by_who_can_see_them() {
+fn container_holders_are_judged_within_their_pid_namespace() {
     let redis = pool("0,1");
     let mut inside = Namespace::new(&redis);
     let mut holder =
@@ -175,7 +175,7 @@ fn holders_in_a_container_are_judged_by_who_can_see_them() {
 }
 
 #[test]
-fn whoever_gives_back_what_is_his_leaves_other_containers_alone() {
+fn release_keeps_leases_of_other_containers() {
     let redis = pool("0-2");
     let (mut one, mut other) = (Namespace::new(&redis), Namespace::new(&redis));
     let timed = "$BAILIFF lease acquire --duration 1h --format ids";
@@ -198,7 +198,7 @@ fn as_user(uid: u32, redis: &Redis, words: &[&str]) -> Command {
 }
 
 #[test]
-fn holders_of_other_users_live() {
+fn holders_of_other_users_count_as_alive() {
     const THEIRS: u32 = 65534;
     const OTHERS: u32 = 65533;
     let redis = pool("0,1");
@@ -227,7 +227,7 @@ fn holders_of_other_users_live() {
 }
 
 #[test]
-fn what_redis_refuses_is_told_with_the_code_of_what_is_not_to_be_had() {
+fn redis_refusal_exits_with_unavailable() {
     let redis = pool("0");
     let redis_says = |words: &[&str]| {
         let told = Command::new("redis-cli").arg("-s").arg(redis.socket()).args(words).output().unwrap();
@@ -263,7 +263,7 @@ fn what_redis_refuses_is_told_with_the_code_of_what_is_not_to_be_had() {
 }
 
 #[test]
-fn a_redis_that_is_silent_is_given_up() {
+fn silent_redis_times_out() {
     let redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let began = Instant::now();
@@ -312,7 +312,7 @@ fn slept(redis: &Redis) -> (Child, Child) {
 }
 
 #[test]
-fn whoever_slept_through_his_grant_asks_again() {
+fn waiter_suspended_past_its_grant_queues_again() {
     let redis = pool("0");
     let (waiter, next) = slept(&redis);
     end(next, Signal::TERM);
@@ -323,7 +323,7 @@ fn whoever_slept_through_his_grant_asks_again() {
 }
 
 #[test]
-fn whoever_asks_again_leaves_the_line_when_he_is_told_to() {
+fn requeued_waiter_on_sigterm_leaves_the_queue() {
     let redis = pool("0");
     let (waiter, next) = slept(&redis);
     kill_process(Pid::from_child(&waiter), Signal::TERM).unwrap();
@@ -335,7 +335,7 @@ fn whoever_asks_again_leaves_the_line_when_he_is_told_to() {
 }
 
 #[test]
-fn a_signal_ends_a_wait_though_redis_is_gone() {
+fn signal_ends_a_wait_without_redis() {
     let mut redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let mut waiter = bailiff(&redis, &["run", "true"]).stderr(Stdio::null()).spawn().unwrap();

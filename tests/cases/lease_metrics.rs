@@ -102,7 +102,7 @@ fn until_thief_is_told(exporter: &Exporter) {
 }
 
 #[test]
-fn a_lease_and_use_without_one() {
+fn lease_and_use_without_a_lease_are_exported() {
     let node = Node::new();
     let exporter = watch(&node.scenario, &node.redis, &[]);
     until_thief_is_told(&exporter);
@@ -136,7 +136,7 @@ fn a_lease_and_use_without_one() {
 }
 
 #[test]
-fn the_stream_tells_who_holds() {
+fn stream_has_the_lease_holders() {
     let node = Node::new();
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("stream.sock");
@@ -158,7 +158,7 @@ fn the_stream_tells_who_holds() {
 }
 
 #[test]
-fn while_gpus_change_hands_nobody_is_accused() {
+fn handover_reports_no_use_without_a_lease() {
     let mut node = Node::new();
     let exporter = watch(&node.scenario, &node.redis, &[]);
     until_thief_is_told(&exporter);
@@ -178,7 +178,7 @@ fn while_gpus_change_hands_nobody_is_accused() {
 }
 
 #[test]
-fn a_process_that_takes_a_leased_gpu_is_none_of_the_lease() {
+fn intruder_on_a_leased_gpu_is_not_its_holder() {
     let redis = pool("0");
     let runner = hold(&redis, &["run"]);
     let (mut own, mut thief) = (Holder::sleeping(), Holder::sleeping_as(NOBODY));
@@ -205,7 +205,7 @@ fn redis_cli(redis: &Redis, words: &[&str]) {
 }
 
 #[test]
-fn what_a_client_of_the_original_took() {
+fn lease_of_an_original_client_is_exported() {
     let (redis, mut holder) = (pool("0-2"), Holder::sleeping());
     let mut ended = Holder::sleeping();
     ended.end();
@@ -230,7 +230,7 @@ fn what_a_client_of_the_original_took() {
 }
 
 #[test]
-fn what_a_script_took_by_the_rules_of_the_original() {
+fn lease_of_a_script_is_exported() {
     let (redis, directory) = (pool("0"), tempfile::tempdir().unwrap());
     std::os::unix::fs::symlink(programs::bailiff(), directory.path().join("GPU.py")).unwrap();
     // The pid that is recorded is that of a subshell that has ended.
@@ -258,7 +258,7 @@ fn until_down(exporter: &Exporter, reason: &str) -> Page {
 }
 
 #[test]
-fn a_server_that_hangs_or_dies_leaves_a_gap_and_heals() {
+fn failed_redis_leaves_a_gap_and_recovers() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     said(&run(&redis, &["init", "--gpus", "0-1"]));
     let runner = hold(&redis, &["run"]);
@@ -292,7 +292,7 @@ fn a_server_that_hangs_or_dies_leaves_a_gap_and_heals() {
 }
 
 #[test]
-fn a_password_opens_and_is_never_told() {
+fn redis_password_is_used_and_never_printed() {
     let redis = Redis::with(&["--requirepass", "hunter2"]);
     let scenario = Scenario::new(&gpus(&[&[]]));
     let mut command = exporter::command(&scenario);
@@ -318,7 +318,7 @@ fn a_password_opens_and_is_never_told() {
 }
 
 #[test]
-fn without_a_pool_nothing_is_told_of_one() {
+fn without_a_pool_lease_metrics_are_absent() {
     let scenario = Scenario::named("busy");
     let exporter = Exporter::start(&scenario, &[]);
     let page = exporter.next();

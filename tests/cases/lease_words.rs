@@ -24,7 +24,7 @@ fn line_pair(runner: &mut Child) -> Vec<String> {
 }
 
 #[test]
-fn gpus_may_be_named() {
+fn lease_of_named_gpus_is_granted() {
     let redis = pool("0-3");
     let ids = |words: &[&str]| said(&run(&redis, words)).trim().to_owned();
     assert_eq!(ids(&["run", "--gpu", "3,1", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"]), "1,3");
@@ -47,7 +47,7 @@ fn gpus_may_be_named() {
 }
 
 #[test]
-fn who_runs_on_a_gpu_already_may_lease_it() {
+fn process_on_a_gpu_may_lease_it() {
     let redis = pool("0,1");
     let mut process = Command::new("sleep").arg("infinity").spawn().unwrap();
     let pid = process.id().to_string();
@@ -69,7 +69,7 @@ fn who_runs_on_a_gpu_already_may_lease_it() {
 }
 
 #[test]
-fn a_lease_for_a_time_ends_with_it() {
+fn lease_with_duration_expires() {
     let redis = pool("0");
     let lease = told(&redis, &["acquire", "--duration", "1h", "--note", "tea", "--format", "json"]);
     assert_eq!((&lease["mode"], &lease["note"]), (&Value::from("timed"), &Value::from("tea")));
@@ -91,7 +91,7 @@ fn a_lease_for_a_time_ends_with_it() {
 }
 
 #[test]
-fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
+fn expired_command_is_ended_unless_extended() {
     let redis = pool("0");
     let output = run(&redis, &["run", "--max-time", "50ms", "--", "sleep", "infinity"]);
     assert_eq!(code(&output), 124);
@@ -110,7 +110,7 @@ fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
 }
 
 #[test]
-fn a_command_that_lost_its_lease_goes_on_or_not() {
+fn lost_lease_ends_the_command_if_requested() {
     // What does not end by itself is killed, whoever started it.
     let stubborn = "sh -c 'trap : TERM; while :; do sleep 0.01; done' & wait; wait";
     for (how, expected, script) in
@@ -136,7 +136,7 @@ fn a_command_that_lost_its_lease_goes_on_or_not() {
 }
 
 #[test]
-fn grants_are_printed_as_wished() {
+fn grant_is_printed_in_the_requested_format() {
     let redis = pool("0-2");
     let me = std::process::id().to_string();
     let acquire = |format: &str| {
@@ -159,7 +159,7 @@ fn grants_are_printed_as_wished() {
 }
 
 #[test]
-fn a_shell_s_copies_are_not_the_holder() {
+fn shell_subprocess_is_not_the_holder() {
     let redis = pool("0");
     for script in [
         "eval \"$($0 lease acquire)\"; echo $$; read line",
@@ -188,7 +188,7 @@ fn a_shell_s_copies_are_not_the_holder() {
 }
 
 #[test]
-fn the_line_and_the_log_tell_who_and_when() {
+fn queue_and_log_name_user_and_time() {
     let redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let waiters: Vec<_> = [("0", "first"), ("0", "second"), ("5", "urgent")]
@@ -225,7 +225,7 @@ fn the_line_and_the_log_tell_who_and_when() {
 }
 
 #[test]
-fn only_root_overtakes() {
+fn only_root_may_jump_the_queue() {
     let redis = pool("0");
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--clear-groups"]).arg(end_to_end::programs::bailiff());
@@ -243,7 +243,7 @@ const CERTIFY: &str =
         -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
 
 #[test]
-fn redis_may_be_reached_by_tls_and_a_password() {
+fn redis_connection_supports_tls_and_a_password() {
     let directory = tempfile::tempdir().unwrap();
     assert!(
         Command::new("sh")
@@ -286,7 +286,7 @@ fn redis_may_be_reached_by_tls_and_a_password() {
 }
 
 #[test]
-fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
+fn unused_idle_gpus_are_leased_first() {
     let redis = pool("0-2");
     let node = Node::of("version: 1\nrules: []\n", &["", "", ""]);
     let squatters = [Tenant::obeying(&node.home), Tenant::obeying(&node.home)];
@@ -312,7 +312,7 @@ fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
 }
 
 #[test]
-fn whoever_reads_no_further_has_what_he_wanted() {
+fn closed_output_pipe_is_no_error() {
     let redis = pool("0,1");
     for words in [["list", "--json"].as_slice(), &["list"], &["queue"], &["reap"], &["reap", "--dry-run"]] {
         let (read, written) = std::io::pipe().unwrap();
@@ -342,7 +342,7 @@ fn granted_lease_is_reported_on_stderr() {
 }
 
 #[test]
-fn wait_off_a_terminal_reports_at_once_and_its_end() {
+fn wait_without_a_terminal_reports_start_and_end() {
     let redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let waiter = |before: usize| {
@@ -379,7 +379,7 @@ fn interrupted_wait_ends_its_progress_line() {
 }
 
 #[test]
-fn lease_status_shows_the_pool_and_what_the_user_has() {
+fn lease_status_lists_the_pool_and_own_leases() {
     let redis = pool("0-2");
     let holder = hold(&redis, &["run", "-n", "2", "--note", "tea"]);
     let waiter = bailiff(&redis, &["run", "-n", "3", "true"]).stderr(Stdio::null()).spawn().unwrap();

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[test]
-fn a_command_has_its_gpus_as_long_as_it_lasts() {
+fn command_keeps_its_gpus_until_it_exits() {
     let redis = pool("0-2");
     let told = said(&run(
         &redis,
@@ -42,7 +42,7 @@ fn a_command_has_its_gpus_as_long_as_it_lasts() {
 }
 
 #[test]
-fn gpus_are_named_by_what_does_not_change() {
+fn gpus_are_named_by_uuid() {
     let (redis, scenario) = (Redis::start(), Scenario::named("idle"));
     let library = programs::fake_nvml();
     let init = |words: &[&str]| {
@@ -74,7 +74,7 @@ fn gpus_are_named_by_what_does_not_change() {
 }
 
 #[test]
-fn where_there_is_nothing_to_be_had_it_is_said() {
+fn unavailable_gpus_are_reported() {
     let redis = Redis::start();
     let output = run(&redis, &["run", "true"]);
     assert_eq!(code(&output), 69);
@@ -94,7 +94,7 @@ fn where_there_is_nothing_to_be_had_it_is_said() {
 }
 
 #[test]
-fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
+fn killed_runner_leaves_the_lease_to_its_command() {
     let redis = pool("0");
     let runner = hold(&redis, &["run"]);
     let command = heir(&runner);
@@ -109,7 +109,7 @@ fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
 }
 
 #[test]
-fn whoever_is_left_behind_keeps_the_lease() {
+fn orphaned_process_keeps_the_lease() {
     let redis = pool("0");
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
@@ -123,7 +123,7 @@ fn whoever_is_left_behind_keeps_the_lease() {
 }
 
 #[test]
-fn acquired_gpus_end_with_whom_they_are_for() {
+fn acquired_gpus_are_freed_when_their_holder_exits() {
     let redis = pool("0");
     let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
     let told = said(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
@@ -141,7 +141,7 @@ fn acquired_gpus_end_with_whom_they_are_for() {
 }
 
 #[test]
-fn whoever_asks_need_not_wait_for_the_dead() {
+fn waiter_is_not_blocked_by_dead_ones() {
     let redis = pool("0");
     for words in [&["--nonblock"][..], &["--wait", "0s"], &["--wait", "5s"], &["--wait", "0s", "--gpu", "0"]]
     {
@@ -161,7 +161,7 @@ fn whoever_asks_need_not_wait_for_the_dead() {
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_over_eight_gpus() {
+fn tasks_150_over_8_gpus_never_share() {
     let redis = pool("0-7");
     let done = Tasks::start(&redis, 150).all_end(&[]);
     assert_eq!(done.len(), 150);
@@ -170,7 +170,7 @@ fn a_hundred_and_fifty_tasks_over_eight_gpus() {
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
+fn tasks_150_with_some_killed_never_share() {
     let redis = pool("0-7");
     let tasks = Tasks::start(&redis, 150);
     let mut killed = Vec::new();

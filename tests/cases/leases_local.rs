@@ -58,7 +58,7 @@ fn order(pool: &Directory) -> Vec<String> {
 }
 
 #[test]
-fn a_command_has_its_gpus_as_long_as_it_lasts() {
+fn command_keeps_its_gpus_until_it_exits() {
     let pool = Directory::of("0-2");
     let visible = ["run", "-n", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"];
     assert_eq!(said(&run(&pool, &visible)).trim(), "0,1 PCI_BUS_ID");
@@ -94,7 +94,7 @@ fn a_command_has_its_gpus_as_long_as_it_lasts() {
 }
 
 #[test]
-fn where_there_is_no_pool_both_ways_out_are_told() {
+fn missing_pool_message_names_both_fixes() {
     let (directory, redis) = (Directory::new(), Redis::start());
     for words in [&["run", "true"][..], &["list"], &["reap"], &["release", "a"], &["acquire"]] {
         let output = run(&directory, words);
@@ -120,7 +120,7 @@ fn where_there_is_no_pool_both_ways_out_are_told() {
 }
 
 #[test]
-fn waiters_are_served_in_their_order_and_the_dead_are_passed() {
+fn waiters_are_served_in_order_without_dead_ones() {
     let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
     let mut waiters: Vec<Child> = ["a", "b", "c", "d", "e"].iter().map(|name| waiter(&pool, name)).collect();
@@ -145,7 +145,7 @@ fn u64_of(value: &Value) -> u64 {
 }
 
 #[test]
-fn several_are_had_together_or_not_at_all() {
+fn several_gpus_are_granted_together_or_not() {
     let pool = Directory::of("0,1");
     let holder = hold(&pool, &["run"]);
     let both = bailiff(&pool, &["run", "-n", "2", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"])
@@ -162,7 +162,7 @@ fn several_are_had_together_or_not_at_all() {
 }
 
 #[test]
-fn who_wants_a_particular_one_holds_up_only_who_wants_it_too() {
+fn waiter_for_one_gpu_blocks_only_its_rivals() {
     let pool = Directory::of("0-2");
     let holder = hold(&pool, &["run", "--gpu", "2"]);
     let ids = |words: &[&str]| said(&run(&pool, words)).trim().to_owned();
@@ -182,7 +182,7 @@ fn who_wants_a_particular_one_holds_up_only_who_wants_it_too() {
 }
 
 #[test]
-fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
+fn killed_runner_leaves_the_lease_to_its_command() {
     let pool = Directory::of("0");
     let runner = hold(&pool, &["run"]);
     let command = heir(&runner);
@@ -205,7 +205,7 @@ fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
 }
 
 #[test]
-fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
+fn daemon_started_inside_keeps_the_lease_and_is_reported() {
     let pool = Directory::of("0");
     let script = "setsid sleep infinity >/dev/null 2>&1 & echo $!";
     let mut runner =
@@ -229,7 +229,7 @@ fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
 }
 
 #[test]
-fn acquired_gpus_end_with_whom_they_are_for() {
+fn acquired_gpus_are_freed_when_their_holder_exits() {
     let pool = Directory::of("0");
     let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
     let told = said(&run(&pool, &["acquire", "--for", &holder.id().to_string()]));
@@ -266,7 +266,7 @@ fn acquired_gpus_end_with_whom_they_are_for() {
 }
 
 #[test]
-fn whoever_gives_back_what_is_his_is_not_stopped_by_what_is_not() {
+fn release_mine_skips_leases_of_a_run() {
     let pool = Directory::of("0-5");
     let us = std::process::id().to_string();
     let acquire = || said(&run(&pool, &["acquire", "--for", &us]));
@@ -297,7 +297,7 @@ fn whoever_gives_back_what_is_his_is_not_stopped_by_what_is_not() {
 }
 
 #[test]
-fn whoever_keeps_a_lease_keeps_nothing_else() {
+fn lease_holder_keeps_no_other_descriptor() {
     let pool = Directory::of("0");
     let path = pool.path().with_file_name("lock");
     let script = format!(
@@ -314,7 +314,7 @@ fn whoever_keeps_a_lease_keeps_nothing_else() {
 }
 
 #[test]
-fn users_share_a_pool_and_take_nothing_from_one_another() {
+fn users_share_a_pool_and_cannot_release_others() {
     let pool = Directory::of("0,1");
     let mut theirs = nobodys(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
         .stdout(Stdio::piped())
@@ -353,7 +353,7 @@ fn users_share_a_pool_and_take_nothing_from_one_another() {
 }
 
 #[test]
-fn a_dead_ticket_of_another_user_holds_up_nobody() {
+fn dead_ticket_of_another_user_blocks_no_waiter() {
     let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
     let mut theirs = bailiff(&pool, &["run", "true"]).spawn().unwrap();
@@ -370,7 +370,7 @@ fn a_dead_ticket_of_another_user_holds_up_nobody() {
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_over_eight_gpus() {
+fn tasks_150_over_8_gpus_never_share() {
     let pool = Directory::of("0-7");
     let done = Tasks::start(&pool, 150).all_end(&[]);
     assert_eq!(done.len(), 150);
@@ -380,7 +380,7 @@ fn a_hundred_and_fifty_tasks_over_eight_gpus() {
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
+fn tasks_150_with_some_killed_never_share() {
     let pool = Directory::of("0-7");
     let tasks = Tasks::start(&pool, 150);
     let mut killed = Vec::new();

@@ -123,7 +123,7 @@ scrape_configs: [{targets}]
 }
 
 #[test]
-fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
+fn every_alert_is_valid_tested_and_documented() {
     check("promtool", &["check", "rules", "alerts.yaml", "recording.yaml"]);
     check("promtool", &["test", "rules", "alerts.test.yaml", "recording.test.yaml"]);
     check("amtool", &["check-config", "alertmanager.yaml"]);
@@ -158,7 +158,7 @@ fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
 }
 
 #[test]
-fn dashboards_name_nothing_that_is_not_there() {
+fn dashboards_use_only_exported_metrics() {
     let mut known = known();
     let recorded = rules(&server("")).into_iter().filter(|rule| rule["type"] == "recording");
     known.extend(recorded.map(|rule| rule["name"].as_str().unwrap().to_owned()));
@@ -171,7 +171,7 @@ fn dashboards_name_nothing_that_is_not_there() {
 }
 
 #[test]
-fn every_panel_says_what_it_shows_and_in_what_unit() {
+fn every_panel_has_a_description_and_unit() {
     for board in BOARDS {
         for panel in panels(board).iter().filter(|panel| panel["type"] != "row") {
             let title = panel["title"].as_str().unwrap();
@@ -273,7 +273,7 @@ fn filled_in(query: &str) -> String {
 }
 
 #[test]
-fn every_query_of_every_dashboard_has_data() {
+fn every_dashboard_query_returns_data() {
     let stage = Stage::new();
     let prometheus = server(&stage.targets());
     // An Xid is told of once the driver has said so.

@@ -92,7 +92,7 @@ fn told(output: &Output) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_daemon_is_started_shown_and_stopped() {
+fn daemon_is_started_listed_and_stopped() {
     let machine = Machine::new("550");
     let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
     assert_eq!(code, Some(0), "{said}");
@@ -114,7 +114,7 @@ fn a_daemon_is_started_shown_and_stopped() {
 }
 
 #[test]
-fn status_tells_servers_clients_and_limits_in_80_columns() {
+fn status_lists_servers_clients_and_limits_in_80_columns() {
     for (release, status) in [("550", "active"), ("535", "unknown")] {
         let machine = Machine::new(release);
         machine.mps.start("a", &machine.uuid(0));
@@ -145,7 +145,7 @@ fn status_tells_servers_clients_and_limits_in_80_columns() {
 }
 
 #[test]
-fn a_fault_is_warned_of() {
+fn fault_is_reported_as_a_warning() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let client = machine.mps.client("a");
@@ -157,7 +157,7 @@ fn a_fault_is_warned_of() {
 }
 
 #[test]
-fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
+fn hung_daemon_is_reported_within_5_seconds() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     machine.mps.signal("a", Signal::STOP);
@@ -179,7 +179,7 @@ fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
 }
 
 #[test]
-fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
+fn stale_pipe_directory_is_reported_and_reusable() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     machine.modes(["exclusive_process", "default"]);
@@ -196,7 +196,7 @@ fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
 }
 
 #[test]
-fn nothing_is_started_over_a_server_that_is_left() {
+fn start_over_a_leftover_server_is_refused() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let _client = machine.mps.client("a");
@@ -211,7 +211,7 @@ fn nothing_is_started_over_a_server_that_is_left() {
 }
 
 #[test]
-fn stop_is_refused_while_programs_compute_under_it() {
+fn stop_with_active_clients_is_refused() {
     let machine = Machine::new("550");
     assert_eq!(machine.says("a", &["start", "--gpu", "0"]).0, Some(0));
     machine.modes(["exclusive_process", "default"]);
@@ -228,7 +228,7 @@ fn stop_is_refused_while_programs_compute_under_it() {
 }
 
 #[test]
-fn compute_modes_stay_while_the_driver_lists_clients() {
+fn compute_modes_stay_while_clients_are_listed() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     machine.gpus([
@@ -242,7 +242,7 @@ fn compute_modes_stay_while_the_driver_lists_clients() {
 }
 
 #[test]
-fn a_quit_that_is_refused_changes_nothing() {
+fn refused_quit_changes_nothing() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let mut command = machine.bailiff("a", &["stop"]);
@@ -255,7 +255,7 @@ fn a_quit_that_is_refused_changes_nothing() {
 }
 
 #[test]
-fn what_does_not_start_leaves_the_compute_modes_as_they_were() {
+fn failed_start_restores_the_compute_modes() {
     let machine = Machine::new("550");
     machine.modes(["default", "exclusive_process"]);
     let mut command = machine.bailiff("a", &["start"]);
@@ -266,7 +266,7 @@ fn what_does_not_start_leaves_the_compute_modes_as_they_were() {
 }
 
 #[test]
-fn start_refuses_what_makes_no_sense() {
+fn start_refuses_invalid_options() {
     let machine = Machine::new("550");
     let cases: [(&[&str], i32, &str); 3] = [
         (&["start", "--gpu", "7"], 64, "there is no GPU 7"),
@@ -287,7 +287,7 @@ fn start_refuses_what_makes_no_sense() {
 }
 
 #[test]
-fn a_dry_run_shows_the_commands_and_runs_none() {
+fn dry_run_prints_commands_and_runs_none() {
     let machine = Machine::new("550");
     let (code, said) = machine.says("a", &["start", "--dry-run"]);
     assert_eq!(code, Some(0), "{said}");
@@ -302,7 +302,7 @@ fn a_dry_run_shows_the_commands_and_runs_none() {
 }
 
 #[test]
-fn two_daemons_are_told_apart_by_their_pipe_directories() {
+fn two_daemons_are_distinguished_by_pipe_directory() {
     let machine = Machine::new("550");
     assert_eq!(machine.says("a", &["start", "--gpu", "0"]).0, Some(0));
     machine.modes(["exclusive_process", "default"]);
@@ -322,7 +322,7 @@ fn two_daemons_are_told_apart_by_their_pipe_directories() {
 }
 
 #[test]
-fn stop_after_a_server_failed_to_start_gives_the_gpu_back() {
+fn stop_after_a_failed_server_start_restores_the_gpu() {
     for round in 0..5 {
         let machine = Machine::new("550");
         let mut command = machine.bailiff("a", &["start", "--gpu", "0"]);
@@ -352,7 +352,7 @@ fn stop_of_a_daemon_that_does_not_quit_reports_its_client() {
 }
 
 #[test]
-fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
+fn foreground_on_sigterm_restores_the_gpus() {
     let machine = Machine::new("550");
     let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -366,7 +366,7 @@ fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
 }
 
 #[test]
-fn foreground_after_a_server_failed_to_start_exits_with_0_when_told_to_end() {
+fn foreground_after_a_failed_server_start_exits_with_0() {
     let machine = Machine::new("550");
     let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
     let mut child = command.env("FAKE_MPS_NO_GPU", "1").stdout(Stdio::piped()).spawn().unwrap();
@@ -379,7 +379,7 @@ fn foreground_after_a_server_failed_to_start_exits_with_0_when_told_to_end() {
 }
 
 #[test]
-fn a_log_that_is_no_file_is_not_opened() {
+fn log_that_is_no_regular_file_is_not_opened() {
     let machine = Machine::new("550");
     let logs = machine.mps.pipes("logs");
     std::fs::create_dir(&logs).unwrap();
@@ -419,7 +419,7 @@ impl Drop for Beside {
 }
 
 #[test]
-fn another_users_process_steers_neither_start_nor_stop() {
+fn process_of_another_user_affects_no_start_or_stop() {
     let machine = Machine::new("550");
     let (pipes, uuid) = (machine.mps.pipes("a").display().to_string(), machine.uuid(1));
     let variables = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes), ("CUDA_VISIBLE_DEVICES", &*uuid)];
@@ -434,7 +434,7 @@ fn another_users_process_steers_neither_start_nor_stop() {
 }
 
 #[test]
-fn another_users_server_counts_where_the_driver_lists_it() {
+fn listed_server_of_another_user_counts() {
     let machine = Machine::new("550");
     let pipes = machine.mps.pipes("a").display().to_string();
     let variables = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
@@ -449,7 +449,7 @@ fn another_users_server_counts_where_the_driver_lists_it() {
 }
 
 #[test]
-fn the_gpus_of_another_users_daemon_are_not_told_by_him() {
+fn gpus_reported_by_another_users_daemon_are_ignored() {
     let machine = Machine::new("550");
     let mut command = machine.mps.command(&machine.mps.bin().join("nvidia-cuda-mps-control"), "a");
     command.arg("-d").env("CUDA_VISIBLE_DEVICES", machine.uuid(1));
@@ -467,7 +467,7 @@ fn the_gpus_of_another_users_daemon_are_not_told_by_him() {
 }
 
 #[test]
-fn in_the_foreground_gpus_stay_as_they_are_while_a_server_is_left() {
+fn foreground_with_a_leftover_server_keeps_gpu_modes() {
     let machine = Machine::new("550");
     let mut beside = Beside(machine.begins("a", &["start", "--gpu", "0", "--foreground"]));
     let mut lines = BufReader::new(beside.0.stdout.as_mut().unwrap()).lines();
@@ -482,7 +482,7 @@ fn in_the_foreground_gpus_stay_as_they_are_while_a_server_is_left() {
 }
 
 #[test]
-fn gpus_stay_as_they_are_while_a_daemon_that_was_started_is_silent() {
+fn silent_started_daemon_keeps_gpu_modes() {
     for form in [&["start", "--gpu", "0"][..], &["start", "--gpu", "0", "--foreground"]] {
         let machine = Machine::new("550");
         let asker = machine.mps.asker("exec sleep 1000").display().to_string();
@@ -505,7 +505,7 @@ fn waits_for_a_lock(pid: u32) -> bool {
 }
 
 #[test]
-fn of_two_that_start_at_once_one_starts_and_its_gpu_stays_its_own() {
+fn two_concurrent_starts_start_one_daemon() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let first = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
@@ -521,7 +521,7 @@ fn of_two_that_start_at_once_one_starts_and_its_gpu_stays_its_own() {
 }
 
 #[test]
-fn who_is_told_to_end_before_the_daemon_starts_sets_the_modes_back() {
+fn sigterm_before_the_daemon_starts_restores_the_modes() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let start = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
@@ -535,7 +535,7 @@ fn who_is_told_to_end_before_the_daemon_starts_sets_the_modes_back() {
 }
 
 #[test]
-fn daemons_are_asked_side_by_side() {
+fn daemons_are_queried_concurrently() {
     let machine = Machine::new("550");
     let names = ["a", "b", "c", "d"];
     for name in names {
@@ -562,7 +562,7 @@ fn daemons_are_asked_side_by_side() {
 }
 
 #[test]
-fn a_daemon_that_falls_silent_is_asked_no_more() {
+fn daemon_that_falls_silent_is_not_queried_again() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let asks = machine.mps.pipes("asks").display().to_string();
@@ -578,7 +578,7 @@ fn a_daemon_that_falls_silent_is_asked_no_more() {
 }
 
 #[test]
-fn what_a_daemon_says_moves_no_terminal() {
+fn daemon_output_is_escaped_on_a_terminal() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let asker = machine.mps.asker("printf '\\033]0;title\\007\\033[2J' >&2; exit 3").display().to_string();

@@ -139,7 +139,7 @@ fn script(directory: &tempfile::TempDir, text: &str) -> String {
 }
 
 #[test]
-fn what_daemons_say_is_told_of_either_release() {
+fn daemon_output_of_both_releases_is_exported() {
     for (release, status) in [("550", Some(1.0)), ("535", None)] {
         let mps = Mps::start(release);
         mps.say("set_default_device_pinned_mem_limit 0 2G\n");
@@ -188,7 +188,7 @@ fn what_daemons_say_is_told_of_either_release() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_told_at_the_next_look_and_nobody_waits_for_it() {
+fn stopped_daemon_is_reported_at_the_next_sample() {
     let mps = Mps::start("550");
     let scenario = Scenario::new(&scenario(&[]));
     // It is asked once a minute, and seen at each tick.
@@ -211,7 +211,7 @@ fn a_daemon_that_stands_still_is_told_at_the_next_look_and_nobody_waits_for_it()
 }
 
 #[test]
-fn a_daemon_that_is_silent_is_told_and_whoever_asks_it_is_ended() {
+fn silent_daemon_is_reported_and_its_query_ended() {
     let mps = Mps::start("550");
     let directory = tempfile::tempdir().unwrap();
     let asks = directory.path().join("asks");
@@ -232,7 +232,7 @@ fn a_daemon_that_is_silent_is_told_and_whoever_asks_it_is_ended() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_told_as_that() {
+fn unavailable_queries_are_reported() {
     let mps = Mps::start("550");
     let directory = tempfile::tempdir().unwrap();
     let refuses = script(&directory, "echo 'Insufficient privileges for UID 65534'");
@@ -259,7 +259,7 @@ fn what_cannot_be_asked_is_told_as_that() {
 
 /// Root's, in a mount namespace in which its directories are its own: at their path here is a user's daemon.
 #[test]
-fn who_answers_at_the_path_of_anothers_directory_is_not_taken_for_him() {
+fn daemon_at_the_path_of_another_is_not_confused() {
     let directory = tempfile::tempdir().unwrap();
     let users = Mps::start_in(directory, "535", NOBODY);
     users.say("set_default_active_thread_percentage 7\n");
@@ -292,7 +292,7 @@ fn who_answers_at_the_path_of_anothers_directory_is_not_taken_for_him() {
 }
 
 #[test]
-fn a_users_daemon_is_asked_though_another_user_names_its_directory() {
+fn user_daemon_is_queried_despite_a_foreign_claim() {
     let directory = tempfile::tempdir().unwrap();
     let stand_in = end_to_end::mps::Mps::of("550");
     let pipes = directory.path().join("pipes").display().to_string();
@@ -324,7 +324,7 @@ fn unattributed(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
 }
 
 #[test]
-fn without_rights_a_daemon_is_unknown_and_neither_down_nor_silent() {
+fn daemon_without_permission_is_unknown() {
     let mps = Mps::start("550");
     let (_client, _server) = mps.client();
     let directory = tempfile::tempdir().unwrap();
@@ -346,7 +346,7 @@ fn without_rights_a_daemon_is_unknown_and_neither_down_nor_silent() {
 }
 
 #[test]
-fn what_is_closed_to_us_is_told_as_that_and_as_no_figure() {
+fn inaccessible_daemon_is_reported_without_values() {
     let mps = Mps::start("550");
     let (_client, _server) = mps.client();
     for closed in ["pipes", "logs"] {
@@ -369,7 +369,7 @@ fn what_is_closed_to_us_is_told_as_that_and_as_no_figure() {
 }
 
 #[test]
-fn a_daemon_that_is_gone_leaves_its_server_and_then_nothing() {
+fn exited_daemon_leaves_only_its_server() {
     let mut mps = Mps::start("550");
     let (_client, server) = mps.client();
     let scenario = Scenario::new(&scenario(&[(server, "compute")]));
@@ -391,7 +391,7 @@ fn a_daemon_that_is_gone_leaves_its_server_and_then_nothing() {
 }
 
 #[test]
-fn logs_are_read_through_rotation_and_truncation() {
+fn logs_are_read_across_rotation_and_truncation() {
     let mps = Mps::start("550");
     mps.write(
         "server.log",
@@ -444,7 +444,7 @@ fn logs_are_read_through_rotation_and_truncation() {
 }
 
 #[test]
-fn hostile_logs_harm_nobody() {
+fn hostile_logs_are_bounded() {
     let mps = Mps::start("550");
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, "", "1m");

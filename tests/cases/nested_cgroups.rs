@@ -66,7 +66,7 @@ fn label(node: &Node, pid: u32, name: &str) -> Option<String> {
 }
 
 #[test]
-fn name_nested_in_a_container_implicates_no_other_container() {
+fn nested_cgroup_name_affects_no_other_container() {
     for uid in [0, 1000] {
         let node = Node::new(RULES);
         let slice = Slice::new();
@@ -90,7 +90,7 @@ fn name_nested_in_a_container_implicates_no_other_container() {
 }
 
 #[test]
-fn memory_of_a_nested_name_is_published_as_the_outer_containers() {
+fn memory_of_a_nested_cgroup_belongs_to_the_outer_container() {
     let node = Node::new(RULES);
     let slice = Slice::new();
     let idle = tenant(&node, 1000, (&slice, &format!("{}/{}", scope('a'), scope('b'))));

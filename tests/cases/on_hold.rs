@@ -92,7 +92,7 @@ impl Drop for Thaw<'_> {
 }
 
 #[test]
-fn stopped_target_is_exempt_from_a_rule_about_idleness() {
+fn stopped_target_is_exempt_from_idle_rules() {
     let node = Node::new(&rules(IDLE));
     let tenant = Tenant::obeying(&node.home);
     signal(&tenant, Signal::STOP);
@@ -109,7 +109,7 @@ fn stopped_target_is_exempt_from_a_rule_about_idleness() {
 }
 
 #[test]
-fn stopped_target_of_a_rule_that_names_it_sees_term() {
+fn stopped_target_of_a_matching_rule_receives_term() {
     let node = Node::new(&rules(HELD));
     let tenant = Tenant::obeying(&node.home);
     signal(&tenant, Signal::STOP);
@@ -124,7 +124,7 @@ fn stopped_target_of_a_rule_that_names_it_sees_term() {
 }
 
 #[test]
-fn frozen_target_is_exempt_and_thawed_where_a_rule_names_it() {
+fn frozen_target_is_thawed_only_by_a_matching_rule() {
     let cgroups = Cgroup::all();
     assert!(!cgroups.is_empty(), "these tests need a cgroup file system that root may write to");
     for cgroup in cgroups {
@@ -151,7 +151,7 @@ fn frozen_target_is_exempt_and_thawed_where_a_rule_names_it() {
 }
 
 #[test]
-fn frozen_cgroup_with_other_processes_in_it_is_not_thawed() {
+fn shared_frozen_cgroup_is_not_thawed() {
     for cgroup in Cgroup::all() {
         let node = Node::new(&rules(HELD));
         let (tenant, other) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));

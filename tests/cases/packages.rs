@@ -43,7 +43,7 @@ impl Staged {
 }
 
 #[test]
-fn units_find_what_they_name() {
+fn paths_in_units_are_installed() {
     let staged = Staged::new();
     let (users, directories) =
         (staged.read("/usr/lib/sysusers.d/bailiff.conf"), staged.read("/usr/lib/tmpfiles.d/bailiff.conf"));
@@ -65,7 +65,7 @@ fn units_find_what_they_name() {
 }
 
 #[test]
-fn the_command_finds_its_library() {
+fn bailiff_finds_its_quota_library() {
     let staged = Staged::new();
     let output = Command::new(staged.at("/usr/bin/bailiff")).args(["doctor", "--json"]).output().unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
@@ -77,7 +77,7 @@ fn the_command_finds_its_library() {
 }
 
 #[test]
-fn as_installed_the_enforcer_ends_nobody() {
+fn installed_enforcer_ends_no_process() {
     let staged = Staged::new();
     let rules = staged.at("/etc/bailiff/rules.yaml");
     let checked = Command::new(staged.at("/usr/bin/bailiff-enforcer")).arg("check").arg(&rules).output();
@@ -127,7 +127,7 @@ fn links(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn pages_lead_to_what_is_installed() {
+fn man_pages_reference_installed_files() {
     let staged = Staged::new();
     let pages = below(&staged.at("/usr/share/doc/bailiff"));
     let pages: Vec<_> =
@@ -149,7 +149,7 @@ fn below(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn readme_build_gives_run_its_quota_library() {
+fn readme_build_includes_the_quota_library() {
     let readme = fs::read_to_string(programs::root().join("README.md")).unwrap();
     let (_, block) = readme.split_once("## Run it\n\n```sh\n").unwrap();
     let (build, _) = block.split_once("bailiff info").unwrap();

@@ -22,7 +22,7 @@ use serde_json::json;
 const GIB: f64 = 1_073_741_824.0;
 
 #[test]
-fn of_three_idle_holders_the_smallest_that_is_enough_is_ended_and_no_more() {
+fn smallest_sufficient_idle_holder_is_ended_alone() {
     let rules = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -79,7 +79,7 @@ rules:
 ";
 
 #[test]
-fn victim_of_pick_is_named_with_its_countdown_before_it_is_ended() {
+fn picked_holder_is_reported_with_its_countdown() {
     let node = Node::of(COUNTDOWN, &["memory: {total: 40GiB, reserved: 0MiB}"]);
     let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
     node.hold(&victim, 0, "used: 35GiB");
@@ -126,7 +126,7 @@ done
 ";
 
 #[test]
-fn a_server_of_mps_without_clients_is_shut_down_by_its_daemon() {
+fn mps_server_without_clients_is_shut_down() {
     let rules = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1}

@@ -20,7 +20,7 @@ use end_to_end::{http, leases, programs};
 use rustix::process::Signal;
 
 #[test]
-fn a_real_server_scrapes_it_without_an_error() {
+fn prometheus_scrapes_without_an_error() {
     let scenario = Scenario::named("busy");
     let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
     let prometheus = Prometheus::scraping(exporter.address());
@@ -37,7 +37,7 @@ fn a_real_server_scrapes_it_without_an_error() {
 }
 
 #[test]
-fn a_killed_holder_is_stale_at_the_next_scrape() {
+fn killed_holder_is_stale_at_the_next_scrape() {
     let mut holder = end_to_end::holder::Holder::sleeping();
     let text = |process: &str| format!("gpus:\n  - processes: [{process}]\n");
     let scenario = Scenario::new(&text(&format!("{{pid: {}, used: 1GiB}}", holder.pid())));
@@ -95,7 +95,7 @@ fn python_samples(page: &[u8]) -> usize {
 const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
 
 #[test]
-fn every_reader_accepts_pages_of_0_1_2_and_8_gpus() {
+fn every_parser_accepts_pages_of_0_to_8_gpus() {
     for name in ["none", "dead-pid", "busy", "mig", "mps", "lost", "8x4"] {
         let scenario = Scenario::named(name);
         let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
@@ -120,7 +120,7 @@ fn accepted(exporter: &Exporter, name: &str) {
 }
 
 #[test]
-fn every_reader_accepts_a_page_with_leases() {
+fn every_parser_accepts_a_page_with_leases() {
     let redis = leases::pool("0-1");
     let runner = leases::hold(&redis, &["run"]);
     let scenario = Scenario::named("busy");
@@ -137,7 +137,7 @@ fn every_reader_accepts_a_page_with_leases() {
 }
 
 #[test]
-fn the_enforcers_page_is_understood() {
+fn every_parser_accepts_the_enforcer_page() {
     let page = fs::read(programs::root().join("enforcer/tests/golden/full.prom")).unwrap();
     promtool(&page);
     assert!(python_samples(&page) > 20);

@@ -67,7 +67,7 @@ fn explained(enforcer: &Enforcer, pid: u32) -> String {
 }
 
 #[test]
-fn helper_that_is_exempt_keeps_its_holder_alive() {
+fn exempt_helper_protects_its_holder() {
     let bash = exe("/bin/bash").display().to_string();
     let by_exe = format!("protect: {{exe: [{bash}]}}");
     let excepted = format!("except: [{{exe: [{bash}], reason: kept}}]");
@@ -101,7 +101,7 @@ fn helper_that_is_exempt_keeps_its_holder_alive() {
 
 /// The snapshot that confirmed the action could not have it: it is asked of `/proc` before each signal.
 #[test]
-fn helper_that_came_after_the_snapshot_stops_the_action() {
+fn helper_started_after_the_snapshot_cancels_the_action() {
     let bash = exe("/bin/bash").display().to_string();
     for protect in
         [format!("protect: {{exe: [{bash}]}}"), "protect: {cmdline: [\"bash -c trap*\"]}".to_owned()]
@@ -125,7 +125,7 @@ fn helper_that_came_after_the_snapshot_stops_the_action() {
 }
 
 #[test]
-fn process_that_is_named_like_a_daemon_of_ours_is_ended() {
+fn process_with_the_name_of_a_daemon_is_ended() {
     let node = node(&rules("process", "", ""));
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();

@@ -78,7 +78,7 @@ impl Client {
 }
 
 #[test]
-fn what_a_file_says_is_told_of_its_processes() {
+fn quota_file_is_exported_for_its_processes() {
     let machine = Machine::new();
     let directory = tempfile::tempdir().unwrap();
     let quota = directory.path().join("1000/a");
@@ -117,7 +117,7 @@ fn what_a_file_says_is_told_of_its_processes() {
 }
 
 #[test]
-fn where_there_is_no_directory_nothing_is_told_of_quotas() {
+fn missing_directory_leaves_quotas_absent() {
     let directory = tempfile::tempdir().unwrap();
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &directory.path().join("none"));
@@ -146,7 +146,7 @@ fn made(path: PathBuf) -> File {
 }
 
 #[test]
-fn hostile_files_harm_nobody_and_name_nobody() {
+fn hostile_files_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let mut victim = Holder::sleeping();
@@ -194,7 +194,7 @@ fn hostile_files_harm_nobody_and_name_nobody() {
 }
 
 #[test]
-fn a_process_of_another_namespace_is_known_by_what_it_is_there() {
+fn process_of_another_pid_namespace_is_matched() {
     let directory = tempfile::tempdir().unwrap();
     let file = made(directory.path().join("a"));
     let map = format!(
@@ -232,7 +232,7 @@ fn mapping(directory: &Path, then: &str) -> Running {
 }
 
 #[test]
-fn whoever_uses_a_file_no_longer_is_not_named() {
+fn process_that_left_its_file_is_not_listed() {
     let directory = tempfile::tempdir().unwrap();
     let file = made(directory.path().join("a"));
     for then in ["mapped.close()", "os.execvp('sh', ['sh', '-c', 'echo done; read nothing'])"] {
@@ -256,7 +256,7 @@ fn whoever_uses_a_file_no_longer_is_not_named() {
 }
 
 #[test]
-fn a_file_of_an_earlier_boot_is_nobodys() {
+fn file_of_an_earlier_boot_has_no_process() {
     let directory = tempfile::tempdir().unwrap();
     let mut holder = Holder::sleeping();
     let file = made(directory.path().join("a"));
@@ -271,7 +271,7 @@ fn a_file_of_an_earlier_boot_is_nobodys() {
 }
 
 #[test]
-fn whoever_makes_a_thousand_files_hides_nobodys() {
+fn thousand_files_of_one_user_hide_no_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for name in ["crowd-0", "crowd-1", "honest"] {
@@ -303,7 +303,7 @@ fn whoever_makes_a_thousand_files_hides_nobodys() {
 }
 
 #[test]
-fn a_rule_ends_who_uses_more_than_his_quota_and_not_whom_others_name() {
+fn quota_rule_ends_only_processes_over_their_quota() {
     let directory = tempfile::tempdir().unwrap();
     let quotas = directory.path().display().to_string();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();

@@ -79,7 +79,7 @@ fn sorted(mut pids: Vec<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn a_child_that_computes_is_told_with_its_time() {
+fn computing_child_is_reported_with_its_cpu_time() {
     let python = end_to_end::programs::python();
     let program = "import subprocess\nsubprocess.Popen(['sh', '-c', 'while :; do :; done']).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
@@ -103,7 +103,7 @@ fn a_child_that_computes_is_told_with_its_time() {
 }
 
 #[test]
-fn the_time_of_children_that_ended_is_their_parents() {
+fn cpu_time_of_exited_children_counts_for_the_parent() {
     let loops = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
     let session = Session::of(&["sh", "-c", loops]);
     let mut watched = Watched::new(&[session.leader()], &[]);
@@ -113,7 +113,7 @@ fn the_time_of_children_that_ended_is_their_parents() {
 }
 
 #[test]
-fn a_session_that_a_program_leads_is_one_workload() {
+fn session_led_by_a_program_is_one_workload() {
     let python = end_to_end::programs::python();
     let program = "import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 300; :']).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
@@ -125,7 +125,7 @@ fn a_session_that_a_program_leads_is_one_workload() {
 }
 
 #[test]
-fn below_a_prompt_every_job_is_a_workload_of_its_own() {
+fn each_job_of_a_shell_is_its_own_workload() {
     // The inner shell runs a script; the outer one leads the session, as that of a terminal does.
     let session =
         Session::of(&["bash", "-c", "sh -c 'sleep 300 & sleep 301 & wait' & tail -f /dev/null & wait"]);
@@ -140,7 +140,7 @@ fn below_a_prompt_every_job_is_a_workload_of_its_own() {
 }
 
 #[test]
-fn a_descendant_is_told_in_whatever_session_it_is() {
+fn descendant_in_another_session_is_reported() {
     let python = end_to_end::programs::python();
     let program = "import subprocess\nsubprocess.Popen(['sleep', '300'], start_new_session=True).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
@@ -155,7 +155,7 @@ fn a_descendant_is_told_in_whatever_session_it_is() {
 }
 
 #[test]
-fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
+fn only_processes_of_the_same_container_are_members() {
     let at = |pid: u32, cgroup: &str| Process { cgroup: format!("0::{cgroup}\n"), ..Process::new(pid) };
     let of_user = |uid: u32| format!("/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/nb.service");
     let container = format!("/system.slice/docker-{CONTAINER}.scope");
@@ -178,7 +178,7 @@ fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
 }
 
 #[test]
-fn a_path_that_nobody_needs_so_long_is_not_told() {
+fn overlong_cgroup_path_is_absent() {
     let deep = format!("0::/{}\n", "nested/".repeat(300));
     let child = Process { ppid: 4100, session: Some(4100), cgroup: deep, ..Process::new(4200) };
     let procfs = Procfs::new().with(&Process::new(4100)).with(&child);
@@ -192,7 +192,7 @@ fn a_path_that_nobody_needs_so_long_is_not_told() {
 }
 
 #[test]
-fn a_leader_that_exited_is_told_as_what_it_is() {
+fn exited_thread_group_leader_is_reported() {
     let session = "0::/system.slice/nb.service\n";
     let of_unit = |process: Process| Process { cgroup: session.into(), ..process };
     let procfs = Procfs::new()
@@ -206,7 +206,7 @@ fn a_leader_that_exited_is_told_as_what_it_is() {
 
 /// What is not complete is not told, and becomes so again; holders are told throughout.
 #[test]
-fn a_list_that_is_not_complete_is_none() {
+fn incomplete_member_list_is_absent() {
     let job = Process { session: Some(4100), ..Process::new(4100) };
     let below = Process { ppid: 4100, session: Some(4100), ..Process::new(4101) };
     let procfs = Procfs::new().with(&job).with(&below).with(&Process::new(4200));
@@ -238,7 +238,7 @@ fn a_list_that_is_not_complete_is_none() {
 
 /// One process of which nobody can say whose it is takes nothing away from all the others.
 #[test]
-fn a_cgroup_that_cannot_be_read_is_nobodys_relative() {
+fn process_with_unreadable_cgroup_is_left_out() {
     let procfs = Procfs::new().with(&Process::new(4100)).with(&Process::new(4200));
     std::fs::remove_file(procfs.path().join("4200/cgroup")).unwrap();
     let mut watched = Watched::over(&procfs, &[4100]);
@@ -252,7 +252,7 @@ fn a_cgroup_that_cannot_be_read_is_nobodys_relative() {
 }
 
 #[test]
-fn a_node_of_too_many_processes_is_not_walked() {
+fn process_table_over_the_limit_is_not_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
     for pid in 100_000..100_000 + (16 << 10) {
         // One file with many names is made and removed faster than many directories; only the names matter.
@@ -263,7 +263,7 @@ fn a_node_of_too_many_processes_is_not_walked() {
 }
 
 #[test]
-fn nobody_is_looked_for_where_nobody_holds_anything() {
+fn without_holders_no_process_table_is_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
     let mut watched = Watched::over(&procfs, &[]);
     assert_eq!(
@@ -273,7 +273,7 @@ fn nobody_is_looked_for_where_nobody_holds_anything() {
 }
 
 #[test]
-fn a_program_and_the_groups_of_its_owner_are_told() {
+fn program_and_owner_groups_are_reported() {
     let session = Session::of(&["sleep", "300"]);
     let mut watched = Watched::new(&[session.leader()], &[]);
     let path = format!("/proc/{}/exe", session.leader());
@@ -295,7 +295,7 @@ fn a_program_and_the_groups_of_its_owner_are_told() {
 }
 
 #[test]
-fn the_parts_of_mps_are_told_apart() {
+fn mps_daemon_server_and_client_are_distinguished() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("nvidia-cuda-mps-server");
     std::fs::copy("/bin/sleep", &program).unwrap();
@@ -323,7 +323,7 @@ fn the_parts_of_mps_are_told_apart() {
 
 /// A process is moved into its cgroup a moment after its start: what was read of a young one is soon read again.
 #[test]
-fn a_young_process_that_is_moved_is_seen_where_it_went() {
+fn young_process_moved_to_another_cgroup_is_reread() {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
     let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
     let ticks = format!("{:.0}", seconds * 100.0);

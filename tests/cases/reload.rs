@@ -66,14 +66,14 @@ fn edited_before((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)
 }
 
 #[test]
-fn truncated_and_written() {
+fn truncated_and_rewritten_file_is_read() {
     edited(&Home::with(&named("zero")), |directory, text| {
         fs::write(directory.join("rules.yaml"), text).unwrap()
     });
 }
 
 #[test]
-fn renamed_over() {
+fn file_renamed_over_is_read() {
     edited(&Home::with(&named("zero")), |directory, text| {
         fs::write(directory.join(".rules.swp"), text).unwrap();
         fs::rename(directory.join(".rules.swp"), directory.join("rules.yaml")).unwrap();
@@ -82,7 +82,7 @@ fn renamed_over() {
 
 /// As vim does with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
 #[test]
-fn with_a_backup_as_vim_does() {
+fn file_saved_with_a_backup_is_read() {
     edited(&Home::with(&named("zero")), |directory, text| {
         fs::rename(directory.join("rules.yaml"), directory.join("rules.yaml~")).unwrap();
         fs::write(directory.join("rules.yaml"), text).unwrap();
@@ -92,7 +92,7 @@ fn with_a_backup_as_vim_does() {
 
 /// As the kubelet does: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
 #[test]
-fn a_config_map_swapped() {
+fn swapped_config_map_is_read() {
     let swap = |directory: &Path, text: &str| {
         let before = fs::read_link(directory.join("..data")).ok();
         let version = tempfile::Builder::new().prefix("..version").tempdir_in(directory).unwrap().keep();
@@ -152,7 +152,7 @@ fn directory_removed_and_made_again_is_read_at_once() {
 }
 
 #[test]
-fn directory_that_is_a_swapped_link_is_read_at_once() {
+fn swapped_directory_link_is_read_at_once() {
     let swap = |directory: &Path, text: &str| {
         let version = tempfile::tempdir_in(directory).unwrap().keep();
         fs::write(version.join("rules.yaml"), text).unwrap();
@@ -171,7 +171,7 @@ fn unseen() -> (Home, tempfile::TempDir) {
 }
 
 #[test]
-fn whenever_it_is_asked_for() {
+fn every_reload_request_is_served() {
     let (home, elsewhere) = unseen();
     let edit = |text: &str| fs::write(elsewhere.path().join("rules.yaml"), text).unwrap();
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
@@ -225,7 +225,7 @@ fn whenever_it_is_asked_for() {
 }
 
 #[test]
-fn over_http_only_where_that_is_allowed() {
+fn http_reload_needs_its_flag() {
     let home = Home::with(&named("zero"));
     let enforcer = home.enforcer(&[]);
     let answer = http::post(enforcer.address(), "/-/reload").unwrap();
@@ -242,7 +242,7 @@ rules:
 ";
 
 #[test]
-fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
+fn invalid_file_keeps_previous_rules_without_actions() {
     let node = Node::new(KILLS);
     let tenant = Tenant::obeying(&node.home);
     let enforcer = node.home.enforcer(&[]);
@@ -281,7 +281,7 @@ fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
+fn invalid_file_prevents_the_start() {
     let home = Home::with(BAD);
     let arguments = enforcer::arguments(&home);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -303,7 +303,7 @@ fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
 }
 
 #[test]
-fn deleted_file_is_not_found_and_the_loaded_rules_stay() {
+fn deleted_file_keeps_the_loaded_rules() {
     let home = Home::with(&named("zero"));
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let good = in_force(&enforcer.page());
@@ -326,7 +326,7 @@ fn deleted_file_is_not_found_and_the_loaded_rules_stay() {
 }
 
 #[test]
-fn unchanged_file_that_is_read_again_was_loaded_when_it_was_loaded() {
+fn unchanged_file_keeps_its_load_time() {
     let home = Home::with(&named("zero"));
     let enforcer = home.enforcer(&[]);
     let read = |page: &Page| page.value("bailiff_policy_last_reload_success_timestamp_seconds", &[]);

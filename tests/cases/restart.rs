@@ -75,20 +75,20 @@ impl Crash {
 }
 
 #[test]
-fn before_the_decision() {
+fn killed_before_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |_, tenant, enforcer| enforcer.until_streak(tenant.pid(), 3));
     crash.ends_with_a_term_of_its_own(0);
 }
 
 #[test]
-fn after_the_decision() {
+fn killed_after_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "due")));
     // It may have been a moment too late.
     crash.ends_with_a_term_of_its_own(ids(&crash.node, "interrupted").len());
 }
 
 #[test]
-fn right_after_the_action_was_begun() {
+fn killed_right_after_the_action_began() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "begun")));
     // Whether TERM went out before the end is chance; the one that is counted is the next.
     let earlier = crash.tenant.asked();
@@ -97,7 +97,7 @@ fn right_after_the_action_was_begun() {
 }
 
 #[test]
-fn in_the_grace() {
+fn killed_in_the_grace() {
     let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_asked(1));
     assert_eq!(ids(&crash.node, "interrupted"), [1], "the log tells it before anything else is done");
     crash.enforcer.until_logged("did not live to see its end");
@@ -106,7 +106,7 @@ fn in_the_grace() {
 
 /// What was begun counts, though nobody lived to see its end.
 #[test]
-fn budgets_are_kept() {
+fn budgets_survive_a_restart() {
     let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_asked(1));
     let second = Tenant::obeying(&crash.node.home);
     crash.node.hold(&second, 0, "used: 1GiB");
@@ -123,7 +123,7 @@ fn budgets_are_kept() {
 
 /// Asked to end, it gives up the action that it is in: the log has what was sent, and no KILL follows.
 #[test]
-fn a_state_that_nobody_understands_is_a_pause() {
+fn unreadable_state_is_a_pause() {
     let node = Node::new(&rules("30s", 6));
     let state = node.home.path().join("state");
     std::fs::create_dir_all(&state).unwrap();
@@ -137,7 +137,7 @@ fn a_state_that_nobody_understands_is_a_pause() {
 }
 
 #[test]
-fn asked_to_end_in_the_grace() {
+fn stopped_in_the_grace() {
     let node = Node::new(&rules("30s", 6));
     let tenant = Tenant::stubborn(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");

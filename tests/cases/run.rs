@@ -112,7 +112,7 @@ fn kill(pid: u32) {
 const FOREVER: &str = "18446744073709551615s";
 
 #[test]
-fn a_command_is_run_as_it_would_be_without_us() {
+fn command_runs_unchanged() {
     let machine = Machine::new();
     for (words, expected) in [
         (&["true"][..], 0),
@@ -195,7 +195,7 @@ fn limit_above_the_gpu_is_refused_with_its_size() {
 }
 
 #[test]
-fn what_cannot_be_said_keeps_nobody_from_what_is_done() {
+fn unwritable_stderr_does_not_stop_the_command() {
     let machine = Machine::new();
     for (words, expected) in
         [(&["--", "sh", "-c", "exit 3"][..], 3), (&["--max-time", "50ms", "--", "sleep", "infinity"], 124)]
@@ -214,7 +214,7 @@ fn what_cannot_be_said_keeps_nobody_from_what_is_done() {
 const FORMER: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
 
 #[test]
-fn nobody_is_ended_whom_the_command_has_not_started() {
+fn only_descendants_of_the_command_are_ended() {
     let machine = Machine::new();
     let inner = bailiff(&machine, &["-q", "--max-time", "1s", "--grace", "0s", "--", "sleep", "infinity"]);
     let mut command = machine.bare("sh");
@@ -228,7 +228,7 @@ fn nobody_is_ended_whom_the_command_has_not_started() {
 }
 
 #[test]
-fn the_end_is_seen_where_a_parent_has_it_ignored() {
+fn exit_is_seen_with_sigchld_ignored() {
     let machine = Machine::new();
     let inner = bailiff(&machine, &["-q", "--", "sh", "-c", "exit 5"]);
     let ignores = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
@@ -238,7 +238,7 @@ fn the_end_is_seen_where_a_parent_has_it_ignored() {
 }
 
 #[test]
-fn signals_are_passed_on() {
+fn signals_are_forwarded() {
     let machine = Machine::new();
     for (name, signal) in
         [("TERM", Signal::TERM), ("INT", Signal::INT), ("HUP", Signal::HUP), ("USR1", Signal::USR1)]
@@ -252,7 +252,7 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn who_waits_under_nohup_survives_the_terminal() {
+fn waiter_under_nohup_survives_the_terminal() {
     let (machine, pool) = (Machine::new(), Directory::of("0"));
     let nohup = |words: &[&str]| {
         let inner = bailiff(&machine, words);
@@ -283,7 +283,7 @@ exec 9>&-; wait
 $1 proc "init 0" "alloc 8192""#;
 
 #[test]
-fn all_that_a_command_starts_share_its_limit() {
+fn descendants_share_the_limit_of_the_command() {
     let machine = Machine::new();
     let client = cuda::client("proc");
     let work = machine.path("work");
@@ -298,7 +298,7 @@ fn all_that_a_command_starts_share_its_limit() {
 }
 
 #[test]
-fn what_is_preloaded_already_stays_so() {
+fn existing_preload_is_kept() {
     let machine = Machine::new();
     let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY $WRAPPER_FAIL_CLOSED";
     let mut command = bailiff(&machine, &["--vram", "1.5GiB", "--", "sh", "-c", script]);
@@ -307,7 +307,7 @@ fn what_is_preloaded_already_stays_so() {
 }
 
 #[test]
-fn what_is_missing_is_told_before_anything_is_started() {
+fn missing_parts_are_reported_before_the_start() {
     let machine = Machine::new();
     let ran = machine.path("ran");
     let ran = ran.to_str().unwrap();
@@ -334,7 +334,7 @@ fn what_is_missing_is_told_before_anything_is_started() {
 }
 
 #[test]
-fn others_may_not_write_where_a_quota_is() {
+fn quota_directory_writable_by_others_is_refused() {
     let machine = Machine::new();
     fs::create_dir(quotas(&machine)).unwrap();
     fs::set_permissions(quotas(&machine), fs::Permissions::from_mode(0o777)).unwrap();
@@ -345,7 +345,7 @@ fn others_may_not_write_where_a_quota_is() {
 }
 
 #[test]
-fn the_file_ends_with_the_last_whom_the_command_started() {
+fn quota_file_is_removed_after_the_last_descendant() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!; [ -e $WRAPPER_SHARED ]";
     let mut running =
@@ -372,7 +372,7 @@ fn the_next_removes_the_file_of(left: u32, machine: &Machine) {
 }
 
 #[test]
-fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
+fn terminated_run_leaves_the_quota_file_to_descendants() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!";
     let mut running =
@@ -387,7 +387,7 @@ fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
 }
 
 #[test]
-fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
+fn quota_file_of_a_killed_run_is_removed_once_unused() {
     let machine = Machine::new();
     let mut running = Running::start(bailiff(
         &machine,
@@ -410,7 +410,7 @@ print(__import__('os').getpid(), flush=True)
 time.sleep(1e6)";
 
 #[test]
-fn who_shows_a_title_keeps_the_file() {
+fn process_with_a_changed_title_keeps_the_quota_file() {
     let machine = Machine::new();
     let python = programs::python().display().to_string();
     let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", TITLED]));
@@ -429,7 +429,7 @@ print(os.getpid(), flush=True)
 ctypes.CDLL(None).pthread_exit(None)";
 
 #[test]
-fn who_goes_on_in_other_threads_keeps_the_file() {
+fn exited_leader_with_threads_keeps_the_quota_file() {
     let machine = Machine::new();
     let python = programs::python().display().to_string();
     let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", HEADLESS]));
@@ -445,7 +445,7 @@ fn who_goes_on_in_other_threads_keeps_the_file() {
 }
 
 #[test]
-fn who_cannot_look_takes_nobody_for_ended() {
+fn unreadable_proc_entries_count_as_running() {
     let (machine, pool, scenario) = (Machine::new(), Directory::of("0"), Scenario::new(&gpus("")));
     let library = programs::fake_nvml().display().to_string();
     let words = ["--gpus", "1", "--idle-timeout", "1h", "--nvml-library", &library, "--", "sh", "-c"];
@@ -469,7 +469,7 @@ fn who_cannot_look_takes_nobody_for_ended() {
 }
 
 #[test]
-fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
+fn run_terminated_before_its_start_leaves_no_file() {
     let machine = Machine::new();
     let scenario = Scenario::new(&format!("faults: {{hang: true}}\n{}", gpus("")));
     let library = programs::fake_nvml().display().to_string();
@@ -484,7 +484,7 @@ fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
 }
 
 #[test]
-fn gpus_are_had_and_given_back() {
+fn gpus_are_leased_and_released() {
     let (machine, pool) = (Machine::new(), Directory::of("0,1"));
     let leased = |words: &[&str]| bailiff(&machine, words).env("LEASE_DIR", pool.path()).output().unwrap();
     let echo = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES ${LD_PRELOAD:+limited}"];
@@ -526,7 +526,7 @@ fn gpus_are_had_and_given_back() {
 const DEAF: &str = "trap '' TERM QUIT; sleep infinity & echo $!; echo $$; while :; do wait; done";
 
 #[test]
-fn all_end_when_the_time_is_up() {
+fn time_limit_ends_all_processes() {
     let machine = Machine::new();
     let words = ["--vram", "1GiB", "--max-time", "300ms", "--grace", "100ms", "--", "sh", "-c", DEAF];
     let mut running = Running::start(bailiff(&machine, &words));
@@ -537,7 +537,7 @@ fn all_end_when_the_time_is_up() {
 }
 
 #[test]
-fn who_has_ended_by_itself_was_not_ended() {
+fn command_that_exits_first_is_not_timed_out() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!; exit 3";
     let words = ["--max-time", "500ms", "--grace", "0s", "--", "sh", "-c", script];
@@ -580,7 +580,7 @@ fn an_idle_one_is_ended(machine: &Machine) {
 }
 
 #[test]
-fn all_end_when_the_gpus_are_idle_and_not_before() {
+fn idle_gpus_end_all_processes() {
     let (machine, scenario) = (Machine::new(), Scenario::new(&gpus("{pid: 1, sm: 70}")));
     let mut running = watched(&machine, &scenario);
     let pids = [running.pid(), running.pid()];
@@ -598,7 +598,7 @@ fn all_end_when_the_gpus_are_idle_and_not_before() {
 }
 
 #[test]
-fn unknown_is_not_idle() {
+fn unknown_use_is_not_idle() {
     let broken = "faults: {errors: {\"*\": unknown}}\n";
     let (machine, scenario) = (Machine::new(), Scenario::new(&(broken.to_owned() + &gpus(""))));
     let mut running = watched(&machine, &scenario);
@@ -612,7 +612,7 @@ fn unknown_is_not_idle() {
 }
 
 #[test]
-fn a_command_starts_once_enough_memory_is_free() {
+fn command_starts_once_enough_memory_is_free() {
     let (machine, pool) = (Machine::new(), Directory::of("0"));
     let library = programs::fake_nvml().display().to_string();
     let scenario = Scenario::new(&gpus("{pid: 1, used: 3GiB}"));

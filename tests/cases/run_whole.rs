@@ -115,7 +115,7 @@ fn told_of(page: &Page, name: &str) -> usize {
 const CLIENT: &str = r#"echo $$; exec "$0" proc "init 0" "alloc 3221225472" "alloc 2147483648" wait"#;
 
 #[test]
-fn what_a_command_has_is_shown_and_goes_when_it_idles() {
+fn limited_command_is_exported_until_it_idles() {
     let stage = Stage::new();
     let exporter = stage.watch();
     let words = ["--gpus", "2", "--vram", "4GiB", "--idle-timeout", "600ms", "--grace", "10s"];
@@ -433,7 +433,7 @@ fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
 }
 
 #[test]
-fn whoever_is_sent_which_signal_nothing_is_left() {
+fn signalled_run_leaves_nothing_behind() {
     let stage = Stage::new();
     let began = Instant::now();
     let mut calm = Round::start(&stage, "calm".to_owned(), (SHORT, false));

@@ -76,7 +76,7 @@ fn fits(browser: &mut Browser, url: &str, screen: &Screen) {
 const ALL: [Screen; 4] = [Screen::WIDE, Screen::WIDE.dark(), Screen::PHONE, Screen::PHONE.dark()];
 
 #[test]
-fn no_gpu_is_told_apart_from_no_answer() {
+fn no_gpu_differs_from_no_answer() {
     let mut browser = Browser::start();
     let none = Showcase::new(NONE, 0);
     none.exporter.next();
@@ -95,7 +95,7 @@ fn no_gpu_is_told_apart_from_no_answer() {
 }
 
 #[test]
-fn one_gpu_on_every_screen() {
+fn one_gpu_fits_every_screen() {
     let node = Showcase::new(ONE, 2);
     node.exporter.next();
     let mut browser = Browser::start();
@@ -112,7 +112,7 @@ fn one_gpu_on_every_screen() {
 }
 
 #[test]
-fn eight_gpus_and_their_leases() {
+fn eight_gpus_with_leases_fit_every_screen() {
     let redis = pool("0-7");
     let holder = hold(&redis, &["run", "-n", "2"]);
     let node = Showcase::with(EIGHT, 11, &["--lease.redis", &redis.address()]);
@@ -133,7 +133,7 @@ fn eight_gpus_and_their_leases() {
 
 /// A bar of nothing looks like a bar of 0, so there is none.
 #[test]
-fn what_is_unknown_has_a_reason_and_no_bar() {
+fn unknown_value_has_a_reason_and_no_bar() {
     let node = Showcase::new(include_str!("../fake-nvml/scenarios/mig.yaml"), 4);
     node.exporter.next();
     let mut browser = Browser::start();
@@ -150,7 +150,7 @@ fn what_is_unknown_has_a_reason_and_no_bar() {
 }
 
 #[test]
-fn eight_hundred_processes_stay_a_page() {
+fn page_with_800_processes_stays_bounded() {
     let node = Showcase::new(CROWD, 800);
     node.exporter.next();
     let page = http::get(node.exporter.address(), "/", &[]).unwrap();
@@ -168,7 +168,7 @@ fn eight_hundred_processes_stay_a_page() {
 }
 
 #[test]
-fn it_refreshes_itself_without_scripts_and_can_be_asked_not_to() {
+fn refresh_needs_no_script_and_can_be_disabled() {
     let node = Showcase::new(ONE, 2);
     node.exporter.next();
     let mut browser = Browser::start();
@@ -185,7 +185,7 @@ fn it_refreshes_itself_without_scripts_and_can_be_asked_not_to() {
 }
 
 #[test]
-fn its_answer_is_not_kept_and_may_do_nothing() {
+fn response_is_uncached_and_sandboxed() {
     let node = Showcase::with(NONE, 0, &["--web.enforcer-url", "http://127.0.0.1:9837/"]);
     let answer = http::get(node.exporter.address(), "/", &[]).unwrap();
     let head = answer.head.to_ascii_lowercase();
@@ -217,7 +217,7 @@ fn its_answer_is_not_kept_and_may_do_nothing() {
 
 /// Names that try to be markup, to turn the text about, to hide, and to fill the page.
 #[test]
-fn nobodys_name_becomes_a_part_of_the_page() {
+fn process_names_are_never_markup() {
     let names = [
         "<script>window.ran=1</script>".to_owned(),
         "\"><img src=x onerror=window.ran=1>".to_owned(),
@@ -284,7 +284,7 @@ rules:
 ";
 
 #[test]
-fn the_enforcers_page_on_every_screen() {
+fn enforcer_page_fits_every_screen() {
     let node = Node::new(RULES);
     let idle = Tenant::running(&node.home, &["python3", "-c", HOSTILE]);
     let large = Tenant::obeying(&node.home);

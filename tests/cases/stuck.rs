@@ -109,7 +109,7 @@ fn info(node: &Node, flags: &[&str]) -> String {
 }
 
 #[test]
-fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
+fn each_kind_is_flagged_with_its_fix() {
     let node = Node::new(&examples(&["stuck-context", "unlisted-processes", "unaccounted-vram"]));
     let (leader, waiting) = (tenant(&node, ZOMBIE_LEADER), tenant(&node, WAITING_IN_THE_KERNEL));
     let parent = tenant(&node, ZOMBIES_PARENT);
@@ -173,7 +173,7 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
 }
 
 #[test]
-fn many_of_a_kind_are_all_told_and_0_of_the_others() {
+fn many_of_one_kind_are_all_counted() {
     let node = Node::new(&examples(&["stuck-context"]));
     // Next to the highest pids that there are, which no machine comes to soon.
     for pid in (4_190_001..).take(40) {
@@ -193,7 +193,7 @@ fn many_of_a_kind_are_all_told_and_0_of_the_others() {
 }
 
 #[test]
-fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
+fn killable_holders_are_ended_and_memory_is_freed() {
     let node = Node::new(&examples(&["left-behind"]));
     let (left, leader, busy) = (orphan(&node), tenant(&node, ZOMBIE_LEADER), orphan(&node));
     node.hold_process(left.pid(), "used: 2GiB");
@@ -222,7 +222,7 @@ fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
 
 /// `kill -9 69938` of the notes on contexts: a Python process of weeks ago that holds memory and does next to nothing.
 #[test]
-fn an_old_python_process_is_found_flagged_and_ended_and_its_memory_is_back() {
+fn old_python_process_is_ended_and_memory_is_freed() {
     let rules = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -255,7 +255,7 @@ rules:
 }
 
 #[test]
-fn what_the_driver_keeps_is_told_until_it_is_back() {
+fn memory_kept_by_the_driver_is_reported_until_freed() {
     let node = Node::new(&examples(&["unreleased-vram"]));
     let other = Tenant::stubborn(&node.home);
     let mut leaking = Tenant::stubborn(&node.home);

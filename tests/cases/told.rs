@@ -40,7 +40,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn status_and_explain_tell_how_it_stands() {
+fn status_and_explain_report_the_current_state() {
     let node = Node::new(RULES);
     let tenant = Tenant::obeying(&node.home);
     node.hold(&tenant, 0, "used: 512MiB");
@@ -101,7 +101,7 @@ rules:
 ";
 
 #[test]
-fn explain_of_an_excepted_target_says_that_it_is_exempt() {
+fn explain_reports_an_exempt_target() {
     let node = Node::new(EXEMPT);
     let tenant = Tenant::obeying(&node.home);
     node.hold(&tenant, 0, "used: 512MiB");
@@ -120,7 +120,7 @@ fn explain_of_an_excepted_target_says_that_it_is_exempt() {
 }
 
 #[test]
-fn without_a_daemon_it_is_said_that_there_is_none() {
+fn commands_without_a_daemon_report_it() {
     let home = Home::new();
     let control = home.control().display().to_string();
     for command in ["status", "explain", "pause", "resume", "reload"] {
@@ -132,7 +132,7 @@ fn without_a_daemon_it_is_said_that_there_is_none() {
 }
 
 #[test]
-fn check_compares_a_file_with_what_a_node_runs() {
+fn check_compares_a_file_with_the_loaded_rules() {
     let home = Home::with(RULES);
     let enforcer = home.enforcer(&[]);
     let (rules, other) = (home.rules(), home.path().join("other.yaml"));
@@ -155,7 +155,7 @@ fn check_compares_a_file_with_what_a_node_runs() {
 }
 
 #[test]
-fn the_shipped_rules_are_sound_and_have_a_schema() {
+fn shipped_rules_are_valid_and_have_a_schema() {
     let directory = programs::root().join("config");
     let mut files = vec![directory.join("rules.yaml")];
     files.extend(fs::read_dir(directory.join("rules")).unwrap().map(|entry| entry.unwrap().path()));

@@ -51,7 +51,7 @@ fn analyze(arguments: &[&str], units: &[&PathBuf]) {
 }
 
 #[test]
-fn systemd_understands_them_and_finds_them_safe() {
+fn units_pass_systemd_verify_and_security() {
     let directory = tempfile::tempdir().unwrap();
     let units = units(directory.path());
     analyze(&["verify", "--man=no"], &units.iter().collect::<Vec<_>>());
@@ -99,7 +99,7 @@ impl Manager {
 }
 
 #[test]
-fn the_exporter_tells_that_it_lives() {
+fn exporter_notifies_the_systemd_watchdog() {
     let (manager, scenario) = (Manager::new(), Scenario::named("idle"));
     let mut command = exporter::command(&scenario);
     command.args(exporter::TICKS);
@@ -108,7 +108,7 @@ fn the_exporter_tells_that_it_lives() {
 }
 
 #[test]
-fn the_enforcer_tells_that_it_lives() {
+fn enforcer_notifies_the_systemd_watchdog() {
     let (manager, home) = (Manager::new(), Home::with(RULES));
     let command = manager.watch(enforcer::command(&home), Duration::from_secs(30));
     let enforcer = Enforcer::spawn(&home, command);

@@ -111,7 +111,7 @@ fn scraped(prometheus: &Prometheus, job: &str) -> (String, String) {
 }
 
 #[test]
-fn prometheus_is_let_in_as_the_file_says() {
+fn prometheus_is_authenticated_by_the_file() {
     let [open, closed, old] =
         [TLS.to_owned(), format!("{TLS}{CLIENTS}{}", users("correct horse", 4)), TLS.into()];
     let (open, closed, old) = (Site::new(&open), Site::new(&closed), Site::new(&old));
@@ -171,7 +171,7 @@ fn ask_again(stream: &mut Stream) -> io::Result<String> {
 }
 
 #[test]
-fn a_new_certificate_is_shown_at_once_and_costs_prometheus_nothing() {
+fn new_certificate_applies_without_a_failed_scrape() {
     let site = Site::new(TLS);
     let exporter = site.exporter(&[]);
     let next = Authority::new("next");
@@ -199,7 +199,7 @@ fn a_new_certificate_is_shown_at_once_and_costs_prometheus_nothing() {
 }
 
 #[test]
-fn a_new_password_holds_at_once() {
+fn new_password_applies_at_once() {
     let site = Site::new(&users("correct horse", 4));
     let exporter = site.exporter(&[]);
     let status = |header: &[&str]| http::get(exporter.address(), "/metrics", header).unwrap().status;
@@ -217,7 +217,7 @@ fn a_new_password_holds_at_once() {
 }
 
 #[test]
-fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
+fn password_removed_during_its_check_is_rejected() {
     // Cost 12 is half a second here.
     let site = Site::new(&users("correct horse", 12));
     let exporter = site.exporter(&[]);
@@ -243,7 +243,7 @@ fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
 }
 
 #[test]
-fn who_guesses_holds_up_nobody_else() {
+fn password_guessing_delays_no_other_client() {
     // No more than wait at all.
     const GUESSES: usize = 8;
     let site = Site::new(&users("correct horse", 10));
@@ -265,7 +265,7 @@ fn who_guesses_holds_up_nobody_else() {
 }
 
 #[test]
-fn headers_are_on_all_answers_and_a_refusal_says_nothing_else() {
+fn headers_are_on_every_response() {
     let headers = [
         ("Content-Security-Policy", "default-src 'self'"),
         ("X-Frame-Options", "deny"),
@@ -295,7 +295,7 @@ fn headers_are_on_all_answers_and_a_refusal_says_nothing_else() {
 }
 
 #[test]
-fn more_requests_than_are_allowed_are_told_so() {
+fn excess_requests_get_429() {
     let site = Site::new("rate_limit: {interval: 1h, burst: 2}\n");
     let exporter = site.exporter(&[]);
     let status = || http::get(exporter.address(), "/-/healthy", &[]).unwrap().status;
@@ -305,7 +305,7 @@ fn more_requests_than_are_allowed_are_told_so() {
 }
 
 #[test]
-fn while_the_file_makes_no_sense_nobody_is_served() {
+fn invalid_file_rejects_every_request() {
     let good = format!("{TLS}{}", users("correct horse", 4));
     let site = Site::new(&good);
     let exporter = site.exporter(&[]);
@@ -376,7 +376,7 @@ impl Besieged {
 }
 
 #[test]
-fn scrapes_go_on_while_others_begin_and_do_not_end() {
+fn scrapes_continue_beside_unfinished_requests() {
     let besieged = Besieged::new();
     let _handshakes: Vec<_> =
         (0..20).map(|_| until("a connection", || besieged.half_a_handshake().ok())).collect();
@@ -396,7 +396,7 @@ fn scrapes_go_on_while_others_begin_and_do_not_end() {
 }
 
 #[test]
-fn scrapes_go_on_while_others_do_not_read() {
+fn scrapes_continue_beside_clients_that_do_not_read() {
     let besieged = Besieged::new();
     let asked = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
     let mut stuck: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
@@ -409,7 +409,7 @@ fn scrapes_go_on_while_others_do_not_read() {
 }
 
 #[test]
-fn scrapes_go_on_while_others_guess_passwords() {
+fn scrapes_continue_beside_password_guessing() {
     let besieged = Besieged::new();
     let (address, over) = (besieged.exporter.address(), AtomicBool::new(false));
     let client = besieged.site.client();
@@ -432,7 +432,7 @@ fn scrapes_go_on_while_others_guess_passwords() {
 }
 
 #[test]
-fn scrapes_go_on_over_10000_connections() {
+fn scrapes_continue_beside_10000_connections() {
     let besieged = Besieged::new();
     std::thread::scope(|scope| {
         for _ in 0..20 {
@@ -454,7 +454,7 @@ fn scrapes_go_on_over_10000_connections() {
 }
 
 #[test]
-fn the_enforcer_has_it_too() {
+fn enforcer_supports_the_web_config() {
     let home = Home::with(RULES);
     let site = Site::new(TLS);
     let enforcer = Enforcer::start(&home, &["--web.config.file", &site.path("web.yml")]);
@@ -481,7 +481,7 @@ fn the_enforcer_has_it_too() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
+fn invalid_file_prevents_the_start() {
     let site = Site::new(
         "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n  min_version: TLS11\n",
     );

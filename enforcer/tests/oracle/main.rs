@@ -54,22 +54,22 @@ fn walk(weather: Weather, usual: u32, salt: u8) {
 }
 
 #[test]
-fn rough_histories_are_judged_as_specified() {
+fn rough_histories_match_the_oracle() {
     walk(Weather::Rough, 8_000, 1);
 }
 
 #[test]
-fn other_rough_histories_are_judged_as_specified() {
+fn other_rough_histories_match_the_oracle() {
     walk(Weather::Rough, 8_000, 2);
 }
 
 #[test]
-fn calm_histories_are_judged_to_the_tick() {
+fn calm_histories_match_the_oracle_exactly() {
     walk(Weather::Calm, 4_000, 3);
 }
 
 #[test]
-fn whatever_is_seen_the_engine_goes_on() {
+fn engine_survives_hostile_snapshots() {
     let acts: u64 = (0..800).map(hostile::walk).sum();
     assert!(acts > 0, "somebody must be known even there");
 }

@@ -19,7 +19,7 @@ const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
 /// An empty directory hides nobody: there is no `/proc` to ask, from the start on or from now on.
 #[test]
-fn a_directory_that_is_no_proc_does_not_answer() {
+fn directory_that_is_no_proc_is_reported_down() {
     let proc_up = |page: &Page| page.value("bailiff_source_up", &[("source", "proc")]);
     let scenario = Scenario::new(ONE);
     let procfs = Procfs::new().with(&process(0)).with(&process(1));
@@ -42,7 +42,7 @@ fn a_directory_that_is_no_proc_does_not_answer() {
 }
 
 #[test]
-fn quotas_and_daemons_of_mps_on_every_screen() {
+fn quotas_and_mps_daemons_fit_every_screen() {
     let directory = tempfile::tempdir().unwrap();
     let user = directory.path().join("1000");
     fs::create_dir(&user).unwrap();
