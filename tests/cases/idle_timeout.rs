@@ -11,7 +11,7 @@ use end_to_end::holder::Holder;
 use end_to_end::programs;
 use end_to_end::tenant::start;
 use end_to_end::wait::until;
-use end_to_end::watched::{Watched, command};
+use end_to_end::idle_timeout::{Watched, command};
 use rustix::process::Signal;
 
 const GPUS: [&str; 2] =

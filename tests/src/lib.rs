@@ -39,4 +39,4 @@ pub mod terminal;
 pub mod ticks;
 pub mod tls;
 pub mod wait;
-pub mod watched;
+pub mod idle_timeout;

@@ -356,7 +356,7 @@ fn documented_table_has_no_untested_event() {
         .take_while(|line| line.starts_with('|'))
         .filter_map(|line| Some(line.split('|').nth(1)?.trim()))
         .collect();
-    let source = fs::read_to_string(programs::root().join("tests/cases/action_life.rs")).unwrap();
+    let source = fs::read_to_string(programs::root().join("tests/cases/action_lifecycle.rs")).unwrap();
     assert!(events.len() >= 10, "{events:?}");
     for event in events {
         assert!(source.contains(&format!("\"{event}\"")), "{event} has no case");
