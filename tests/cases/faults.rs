@@ -1,4 +1,4 @@
-//! A driver that hangs, is lost, is slow, is not there: the page always answers, says what is down, and heals.
+//! A driver that hangs, is lost, slow or missing: pages are always served, report what is down, and recover.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +37,7 @@ fn gpu_up(page: &Page, gpu: &str) -> Option<f64> {
     page.value("bailiff_gpu_up", &[("gpu", gpu)])
 }
 
-/// Three GPUs, with this at the second.
+/// Three GPUs, the second with this fault.
 fn three(fault: &str) -> String {
     let gpu = |pid: u32, fault: &str| format!("  - processes: [{{pid: {pid}, used: 1GiB}}]\n{fault}");
     format!("sampling_period: 20ms\ngpus:\n{}{}{}", gpu(4100, ""), gpu(4101, fault), gpu(4102, ""))
@@ -112,7 +112,7 @@ fn xid_errors_count_once_and_survive_gpu_loss() {
     scenario.set(&three("    xid: [79, 13, 79]\n"));
     exporter
         .until("all were heard", |page| (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(()));
-    // The last words of a GPU that falls off the bus.
+    // The last errors of a GPU that falls off the bus.
     scenario.set(&three("    xid: [79, 13, 79, 79]\n    faults: {lost: true}\n"));
     exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
     exporter.until("its last Xid", |page| (xids(page, "79")? == 3.0).then_some(()));
@@ -205,7 +205,7 @@ fn killed_worker_is_replaced() {
     exporter.until("it is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
 }
 
-/// A worker that is stopped when it begins to read `/proc`, which is made long here, is as silent as one that waits for a process.
+/// A worker that is stopped while it reads a long made-up `/proc` is as silent as one that waits for a process.
 #[test]
 fn command_lines_are_read_again_after_a_hang() {
     let procfs = Procfs::new();
@@ -220,7 +220,7 @@ fn command_lines_are_read_again_after_a_hang() {
     let exporter = Exporter::start(&scenario, &["--procfs", &path, "--process.command"]);
     let worker = || exporter.children("sampling-worker").first().copied();
     let is_plain =
-        |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"\0plain\0"));
+        |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|args| args.ends_with(b"\0plain\0"));
     until("it is stopped while it reads /proc", || {
         let pid = worker()?;
         until_opened(&walk);
@@ -234,7 +234,7 @@ fn command_lines_are_read_again_after_a_hang() {
     assert_eq!(exporter.next().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
-/// Waits for a file to be opened, and forgets those that were before.
+/// Waits for a file to be opened; earlier events are dropped.
 fn until_opened(watch: &OwnedFd) {
     let mut events = [0; 1 << 12];
     while ioctl_fionread(watch).unwrap() > 0 {
@@ -262,8 +262,8 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Puts a process where no signal reaches it, SIGKILL included, as a hung driver does: into a frozen cgroup of
-/// version 1. Other systems have no such place to offer.
+/// Puts a process where no signal reaches it, not even SIGKILL, as a hung driver does: into a frozen cgroup of
+/// version 1. Systems without cgroup v1 have no such state.
 struct Frozen(PathBuf);
 
 impl Frozen {
@@ -358,7 +358,7 @@ fn pages_are_served_while_the_driver_hangs() {
     let exporter = Exporter::start(&scenario, &[]);
     let began = Instant::now();
     let pages = std::iter::repeat_with(|| exporter.page()).take(50).count();
-    // Not a measurement: a page that waited for the driver would wait for its deadline each time.
+    // Not a measurement: a page that waits for the driver would wait for its deadline each time.
     assert!(began.elapsed() < Duration::from_millis(500) * 25, "{pages} pages");
 }
 
@@ -376,12 +376,12 @@ fn sigterm_drains_and_exits() {
     });
 }
 
-/// Whoever is on an instance that the driver did not give may be anybody, and nobody who is gone.
+/// Processes on an instance that the driver did not report are unknown, so none is reported as gone.
 #[test]
 fn mig_gpu_is_unknown_until_all_instances_are_read() {
     let mig = include_str!("../fake-nvml/scenarios/mig.yaml");
     let instances = |page: &Page| page.value("bailiff_gpu_mig_instances", &[("gpu", "0")]);
-    // Each with whether the driver is asked again once it has told.
+    // Each call, with whether the driver is queried again after it.
     let calls =
         [("GetMaxMigDeviceCount", true), ("GetMigDeviceHandleByIndex", true), ("IsMigDeviceHandle", false)];
     for (call, again) in calls {
@@ -411,7 +411,7 @@ fn page_of_a_stopped_exporter_has_no_samples() {
     command.args(["--interval", "500ms", "--deadline", "2s", "--look-back", "1s", "--trust-pid-namespace"]);
     let exporter = Exporter::spawn(command);
     exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
-    // The worker that answers no more keeps the next sample away for a while.
+    // The hung worker delays the next sample.
     let workers = exporter.children("sampling-worker");
     exporter.signal(Signal::STOP);
     for worker in &workers {

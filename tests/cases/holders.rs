@@ -156,7 +156,7 @@ const DAEMON: &str = "import os, signal\n\
 struct Session {
     leader: std::process::Child,
     pids: Vec<u32>,
-    said: u32,
+    printed_pid: u32,
     _scope: Scope,
 }
 
@@ -167,13 +167,14 @@ impl Session {
         let mut leader = command.spawn().unwrap();
         let mut line = String::new();
         std::io::BufReader::new(leader.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let said = line.trim().parse().unwrap();
-        let pids: Vec<u32> = [leader.id(), said, parent(said)].into_iter().filter(|pid| *pid > 1).collect();
+        let printed_pid = line.trim().parse().unwrap();
+        let pids: Vec<u32> =
+            [leader.id(), printed_pid, parent(printed_pid)].into_iter().filter(|pid| *pid > 1).collect();
         let scope = Scope::new();
         for pid in &pids {
             scope.take(*pid);
         }
-        Self { leader, pids, said, _scope: scope }
+        Self { leader, pids, printed_pid, _scope: scope }
     }
 }
 
@@ -198,16 +199,16 @@ fn only_a_process_of_an_ended_session_is_orphaned() {
     let orphan = Orphan::under(Command::new("setsid"));
     let (step, daemon) = (Session::of(STEP), Session::of(DAEMON));
     let child = Holder::sleeping();
-    let pids = [orphan.pid(), step.said, daemon.said, child.pid()];
+    let pids = [orphan.pid(), step.printed_pid, daemon.printed_pid, child.pid()];
     let scenario = Scenario::new(&scenario(&pids.map(held)));
     let exporter = Exporter::start(&scenario, &[]);
     let orphaned =
         |page: &Page, pid: u32| page.value("bailiff_process_orphaned", &[("pid", &pid.to_string())]);
     exporter.until("the orphan", |page| orphaned(page, orphan.pid()));
     let page = exporter.page();
-    let told = pids.map(|pid| orphaned(&page, pid));
+    let orphan_values = pids.map(|pid| orphaned(&page, pid));
     // The daemon was not left behind: the login that it was started from lives.
-    assert_eq!(told, [Some(1.0), Some(0.0), None, Some(0.0)]);
+    assert_eq!(orphan_values, [Some(1.0), Some(0.0), None, Some(0.0)]);
 }
 
 /// A forked worker that inherited the device file is listed by no driver, and holds memory all the same.

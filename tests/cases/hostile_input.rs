@@ -1,5 +1,5 @@
-//! Bad input: names that try to break the page, files that are cut, figures that cannot be, flags that are
-//! wrong. A clear error or a counted gap; never a panic, never a wrong number.
+//! Bad input: hostile names, truncated files, impossible values, invalid flags. Expected: a clear error or a counted
+//! gap; never a panic, never a wrong number.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -85,7 +85,7 @@ fn impossible_values_are_dropped_and_counted() {
     let reason = |page: &Page| {
         page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason")
     };
-    exporter.until("they are told", |page| (reason(page)? == "garbage").then_some(()));
+    exporter.until("they are reported", |page| (reason(page)? == "garbage").then_some(()));
     let page = exporter.page();
     assert!(gaps(&page, "utilization_above_100") > 0.0);
     assert_eq!(
@@ -107,7 +107,7 @@ fn utilization_above_100_percent_is_dropped() {
     assert!(gaps(&page, "utilization_above_100") > 0.0);
 }
 
-/// With `hidepid=2` a live process looks like one that is gone; so does pid 1.
+/// With `hidepid=2` a running process looks as if it had exited; so does pid 1.
 #[test]
 fn process_hidden_by_hidepid_is_not_gone() {
     let procfs = Procfs::new();
@@ -120,7 +120,7 @@ fn process_hidden_by_hidepid_is_not_gone() {
     assert_eq!(page.value("bailiff_gpu_memory_parts_bytes", &[("part", "dead_pids")]), Some(0.0));
 }
 
-/// The pid was used again between the driver's list and our look.
+/// The pid was reused between the driver's list and our read.
 #[test]
 fn process_younger_than_the_list_is_not_listed() {
     let procfs = Procfs::new().with(&Process::new(4100));
@@ -164,7 +164,7 @@ fn old_driver_leaves_missing_values_absent() {
         (page.value("bailiff_process_gpu_utilization_ratio", &labels)? > 0.3).then_some(())
     });
     let page = exporter.page();
-    assert_eq!(page.all("bailiff_gpu_memory_reserved_bytes", &[]).count(), 0, "version 1 does not tell it");
+    assert_eq!(page.all("bailiff_gpu_memory_reserved_bytes", &[]).count(), 0, "version 1 does not report it");
     assert_eq!(page.all("bailiff_gpu_memory_parts_bytes", &[]).count(), 0, "so nothing can add up");
     assert!(page.value("bailiff_gpu_memory_used_bytes", &[]) > Some(3.0 * f64::from(1 << 30)));
 }
@@ -203,10 +203,10 @@ fn invalid_flags_and_paths_are_reported() {
         (&["--web.listen-address", &address], 1, "in use"),
         (&["--web.listen-address", "127.0.0.1:0", "--stream", nowhere], 1, "stream.sock"),
     ];
-    for (arguments, code, words) in cases {
+    for (arguments, code, text) in cases {
         let output = run(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
-        assert!(errors.contains(words) && !errors.contains("panicked"), "{arguments:?}: {errors}");
+        assert!(errors.contains(text) && !errors.contains("panicked"), "{arguments:?}: {errors}");
     }
 }

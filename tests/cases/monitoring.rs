@@ -183,7 +183,7 @@ fn every_panel_has_a_description_and_unit() {
 }
 
 /// Two nodes: one with an enforcer, leases and a quota, on which things happen; one on which all is as it was made up.
-struct Stage {
+struct Fixture {
     node: Node,
     enforcer: Enforcer,
     other: Exporter,
@@ -202,7 +202,7 @@ impl Drop for Holder {
     }
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let (redis, machine) = (leases::pool("0"), Machine::new());
         let quotas = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ impl Stage {
         let holder = Holder(Some(leases::hold(&redis, &["run"])));
         let running =
             vec![Running(quiet(leases::bailiff(&redis, &["run", "true"]))), limited(&machine, &quota, &node)];
-        let (due, flagged) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
+        let (due, flagged) = (Tenant::ending_on_term(&node.home), Tenant::ending_on_term(&node.home));
         node.hold_together(&[(&due, "used: 1GiB, sm: 50"), (&flagged, "used: 8GiB, sm: 50")]);
         let enforcer = node.home.enforcer(&[]);
         let (scenario, procfs) = (Scenario::named("busy"), others());
@@ -274,13 +274,15 @@ fn filled_in(query: &str) -> String {
 
 #[test]
 fn every_dashboard_query_returns_data() {
-    let stage = Stage::new();
-    let prometheus = server(&stage.targets());
+    let fixture = Fixture::new();
+    let prometheus = server(&fixture.targets());
     // An Xid is told of once the driver has said so.
-    stage.node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
+    fixture
+        .node
+        .change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
     // Nothing has come to pass yet, and Prometheus has seen that.
     until("it is seen", || prometheus.query("bailiff_kills_total").filter(|found| !found.is_empty()));
-    stage.node.hold(&stage.due, 0, "used: 1GiB");
+    fixture.node.hold(&fixture.due, 0, "used: 1GiB");
     let mut left: Vec<(String, String)> = BOARDS.iter().flat_map(|board| queries(board)).collect();
     assert!(left.len() > 60, "{}", left.len());
     until("every query to have data", || {

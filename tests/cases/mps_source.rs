@@ -27,7 +27,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
 /// A daemon of the test's own, in directories of its own.
@@ -47,7 +47,7 @@ impl Mps {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.arg("-f").env("FAKE_MPS_RELEASE", release).uid(uid).gid(uid);
         let mps = Self { daemon: Running(places(&directory, &mut command).spawn().unwrap()), directory };
-        until("it answers", || mps.asks("get_server_list\n").then_some(()));
+        until("it answers", || mps.query("get_server_list\n").then_some(()));
         mps
     }
 
@@ -68,24 +68,24 @@ impl Mps {
     fn client(&self) -> (Running, u32) {
         let mut command = Command::new(programs::built("fake-mps-client"));
         let mut child = places(&self.directory, &mut command).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let server = said.trim().strip_prefix("connected ").unwrap_or_else(|| panic!("{said}"));
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let server = line.trim().strip_prefix("connected ").unwrap_or_else(|| panic!("{line}"));
         (Running(child), server.parse().unwrap())
     }
 
     /// What a person says to it.
-    fn say(&self, words: &str) {
-        assert!(self.asks(words));
+    fn send(&self, text: &str) {
+        assert!(self.query(text));
     }
 
     /// Whether it was there to hear it.
-    fn asks(&self, words: &str) -> bool {
+    fn query(&self, text: &str) -> bool {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.stdin(Stdio::piped()).stderr(Stdio::null());
         let mut child = places(&self.directory, &mut command).spawn().unwrap();
         // It may have ended already, where nobody listens.
-        let _ = child.stdin.take().unwrap().write_all(words.as_bytes());
+        let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
         child.wait().unwrap().success()
     }
 
@@ -142,7 +142,7 @@ fn script(directory: &tempfile::TempDir, text: &str) -> String {
 fn daemon_output_of_both_releases_is_exported() {
     for (release, status) in [("550", Some(1.0)), ("535", None)] {
         let mps = Mps::start(release);
-        mps.say("set_default_device_pinned_mem_limit 0 2G\n");
+        mps.send("set_default_device_pinned_mem_limit 0 2G\n");
         let scenario = Scenario::new(&scenario(&[]));
         let exporter = watch(&scenario, &control(), "100ms");
         exporter.until("it answers", |page| {
@@ -177,7 +177,7 @@ fn daemon_output_of_both_releases_is_exported() {
         let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(shown.contains(">MPS</h2>") && shown.contains("control daemon"), "{shown}");
         if status.is_some() {
-            mps.say(&format!("fake_fault {}\n", server[0].1));
+            mps.send(&format!("fake_fault {}\n", server[0].1));
             let fault = [&server[..], &[("status", "fault")]].concat();
             exporter.until("its fault is told", |page| mps.of(page, "server_status", &fault));
             exporter.until("and counted", |page| {
@@ -193,9 +193,9 @@ fn stopped_daemon_is_reported_at_the_next_sample() {
     let scenario = Scenario::new(&scenario(&[]));
     // It is asked once a minute, and seen at each tick.
     let exporter = watch(&scenario, &control(), "1m");
-    let responsive = |wanted| {
+    let responsive = |expected| {
         exporter.until("it answers, or does not", |page| {
-            mps.of(page, "control_responsive", &[]).filter(|answers| *answers == wanted)
+            mps.of(page, "control_responsive", &[]).filter(|answers| *answers == expected)
         })
     };
     responsive(1.0);
@@ -214,11 +214,11 @@ fn stopped_daemon_is_reported_at_the_next_sample() {
 fn silent_daemon_is_reported_and_its_query_ended() {
     let mps = Mps::start("550");
     let directory = tempfile::tempdir().unwrap();
-    let asks = directory.path().join("asks");
-    let client = script(&directory, &format!("echo $$ >> {}; exec sleep 1000", asks.display()));
+    let query = directory.path().join("asks");
+    let client = script(&directory, &format!("echo $$ >> {}; exec sleep 1000", query.display()));
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &client, "1m");
-    let pids = || fs::read_to_string(&asks).unwrap_or_default();
+    let pids = || fs::read_to_string(&query).unwrap_or_default();
     until("it is asked", || pids().contains('\n').then_some(()));
     // The tick goes on meanwhile.
     let (tick, page) = (exporter.tick(), exporter.next());
@@ -261,33 +261,33 @@ fn unavailable_queries_are_reported() {
 #[test]
 fn daemon_at_the_path_of_another_is_not_confused() {
     let directory = tempfile::tempdir().unwrap();
-    let users = Mps::start_in(directory, "535", NOBODY);
-    users.say("set_default_active_thread_percentage 7\n");
+    let users = Mps::start_in(directory, "535", NOBODY_UID);
+    users.send("set_default_active_thread_percentage 7\n");
     let mut command = Command::new("unshare");
     let hide = "mount -t tmpfs none \"$1\" && echo hidden && exec \"$2\" -f";
     command.args(["--mount", "sh", "-c", hide, "-"]).arg(users.directory.path());
     command.arg(programs::built("nvidia-cuda-mps-control")).stdout(Stdio::piped());
     let mut hidden = Running(places(&users.directory, &mut command).spawn().unwrap());
-    let mut said = String::new();
-    BufReader::new(hidden.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "hidden\n");
+    let mut line = String::new();
+    BufReader::new(hidden.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hidden\n");
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
     let pid = hidden.0.id().to_string();
     exporter.until("it is seen", |page| users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")]));
     exporter.until("that is told", |page| users.of(page, "control_fault_info", &[("reason", "foreign")]));
-    let looks_foreign = |page: &Page| {
+    let is_reported_foreign = |page: &Page| {
         assert_eq!(users.of(page, "default_active_thread_ratio", &[]), None);
         assert_eq!(users.of(page, "control_responsive", &[]), None);
         assert_eq!(users.of(page, "server_starts_total", &[]), None);
     };
     let page = exporter.next();
-    looks_foreign(&page);
+    is_reported_foreign(&page);
     assert_eq!(users.of(&page, "log_state", &[("log", "control"), ("state", "foreign")]), Some(1.0));
     // Nor is his silence root's.
     users.signal(Signal::STOP);
     for _ in 0..5 {
-        looks_foreign(&exporter.next());
+        is_reported_foreign(&exporter.next());
     }
 }
 
@@ -299,8 +299,8 @@ fn user_daemon_is_queried_despite_a_foreign_claim() {
     // He is the older, and there are more of him than may be asked.
     let names = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
     let _pretenders: Vec<Running> =
-        (0..9).map(|_| stand_in.pretender("nvidia-cuda-mps-control", NOBODY - 1, &names)).collect();
-    let mps = Mps::start_in(directory, "550", NOBODY);
+        (0..9).map(|_| stand_in.impostor("nvidia-cuda-mps-control", NOBODY_UID - 1, &names)).collect();
+    let mps = Mps::start_in(directory, "550", NOBODY_UID);
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
     exporter.until("it is seen", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
@@ -399,11 +399,11 @@ fn logs_are_read_across_rotation_and_truncation() {
     );
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, "", "1m");
-    let faults = |wanted| {
+    let faults = |expected| {
         exporter.until("faults", |page| {
             let found = mps.of(page, "client_faults_total", &[]);
-            assert!(found.is_none_or(|found| found <= wanted), "{found:?} of {wanted}");
-            found.filter(|found| *found == wanted)
+            assert!(found.is_none_or(|found| found <= expected), "{found:?} of {expected}");
+            found.filter(|found| *found == expected)
         })
     };
     let fault = b"[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n";
@@ -473,7 +473,7 @@ fn hostile_logs_are_bounded() {
     });
     let page = exporter.next();
     assert!(page.value("bailiff_gaps_total", &[("gap", "mps")]) > Some(0.0), "that is told");
-    mps.say("foo [2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n");
+    mps.send("foo [2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n");
     mps.write(
         "server.log",
         b"\n[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n",

@@ -56,7 +56,7 @@ fn tenant(node: &Node, uid: u32, (slice, below): (&Slice, &str)) -> Tenant {
         LOGGING,
     ]);
     let tenant = Tenant::spawn(&node.home, command);
-    until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+    until("the tenant's word", || (!tenant.output_lines().is_empty()).then_some(()));
     slice.take(below, tenant.pid());
     tenant
 }
@@ -83,8 +83,8 @@ fn nested_cgroup_name_affects_no_other_container() {
         let target = format!("workload:container:{}", slice.path(&own));
         assert_eq!(line["target"]["id"], Value::from(target), "uid {uid}");
         for other in [&busy, &outside] {
-            assert_eq!(other.said(), ["ready"], "uid {uid}: it was sent nothing");
-            assert!(other.lives(), "uid {uid}");
+            assert_eq!(other.output_lines(), ["ready"], "uid {uid}: it was sent nothing");
+            assert!(other.is_running(), "uid {uid}");
         }
     }
 }

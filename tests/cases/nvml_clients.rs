@@ -102,13 +102,13 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
 fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
     exporter.next();
     exporter.until("the utilization of all that the driver has samples of", |page| {
-        let told = |gpu: &Value, sample: &Value| {
+        let is_exported = |gpu: &Value, sample: &Value| {
             let (uuid, pid) = (gpu["uuid"].as_str().unwrap(), sample["pid"].to_string());
             let labels = [("gpu_uuid", uuid), ("pid", pid.as_str()), ("engine", "sm")];
             page.value("bailiff_process_gpu_utilization_ratio", &labels).is_some()
         };
         let gpus = theirs["gpus"].as_array().unwrap();
-        let all = gpus.iter().all(|gpu| samples(gpu).iter().all(|sample| told(gpu, sample)));
+        let all = gpus.iter().all(|gpu| samples(gpu).iter().all(|sample| is_exported(gpu, sample)));
         all.then(|| page.clone())
     })
 }
@@ -169,9 +169,9 @@ fn nvml_library_variable_applies_to_every_program() {
     let bailiff = programs::bailiff();
     let pool = directory.path().join("pool");
     let pool = ["--pool-dir", pool.to_str().unwrap()];
-    let run = |program: &std::path::Path, words: &[&str]| {
+    let run = |program: &std::path::Path, args: &[&str]| {
         let mut command = Command::new(program);
-        command.args(words).env("FAKE_NVML_SCENARIO", scenario.path()).env_remove("LEASE_REDIS_URL");
+        command.args(args).env("FAKE_NVML_SCENARIO", scenario.path()).env_remove("LEASE_REDIS_URL");
         command.env("BAILIFF_NVML_LIBRARY", programs::fake_nvml());
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -179,7 +179,7 @@ fn nvml_library_variable_applies_to_every_program() {
     };
     let init = [&["lease", "init"][..], &pool].concat();
     let leased = [&["lease", "run", "--index"][..], &pool, &["--", "true"]].concat();
-    for (program, words, expected) in [
+    for (program, args, expected) in [
         (programs::exporter(), &["--once", "--interval=200ms"][..], "bailiff_source_up{source=\"nvml\"} 1"),
         (bailiff.clone(), &["info", "--alone", "--interval=200ms"], "NVIDIA"),
         (cuda_info, &[], "NVIDIA"),
@@ -190,12 +190,12 @@ fn nvml_library_variable_applies_to_every_program() {
         (bailiff.clone(), &init, ""),
         (bailiff.clone(), &leased, ""),
     ] {
-        let (success, text, err) = run(&program, words);
-        assert!(success && text.contains(expected), "{} {words:?}: {text}{err}", program.display());
+        let (success, text, err) = run(&program, args);
+        assert!(success && text.contains(expected), "{} {args:?}: {text}{err}", program.display());
     }
     let (_, text, err) = run(&bailiff, &["doctor", "--json"]);
-    let told: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(told["checks"][0]["state"], "ok", "{text}{err}");
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["checks"][0]["state"], "ok", "{text}{err}");
     let (_, text, _) = run(&bailiff, &["info", "--alone", "--nvml-library", "/nowhere.so"]);
     assert!(!text.contains("NVIDIA"), "a flag takes precedence: {text}");
 }

@@ -94,29 +94,29 @@ impl Drop for Thaw<'_> {
 #[test]
 fn stopped_target_is_exempt_from_idle_rules() {
     let node = Node::new(&rules(IDLE));
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     signal(&tenant, Signal::STOP);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.ticks(10);
     assert!(node.home.results("terminate").is_empty());
-    let told = enforcer.run(&["explain", "--pid", &tenant.pid().to_string()]);
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(told.contains("on_hold") && told.contains("stopped, traced or frozen"), "{told}");
+    let printed = enforcer.run(&["explain", "--pid", &tenant.pid().to_string()]);
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(printed.contains("on_hold") && printed.contains("stopped, traced or frozen"), "{printed}");
     signal(&tenant, Signal::CONT);
     tenant.gone();
-    assert_eq!(tenant.asked(), 1);
+    assert_eq!(tenant.terms_received(), 1);
 }
 
 #[test]
 fn stopped_target_of_a_matching_rule_receives_term() {
     let node = Node::new(&rules(HELD));
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     signal(&tenant, Signal::STOP);
     node.hold(&tenant, 0, "used: 1GiB");
     let _enforcer = node.home.enforcer(&[]);
     tenant.gone();
-    assert_eq!(tenant.asked(), 1, "it handled TERM");
+    assert_eq!(tenant.terms_received(), 1, "it handled TERM");
     let line = node.home.until_line("terminate", "released");
     let sent = line["sent"].as_array().unwrap();
     let names: Vec<&str> = sent.iter().map(|sent| sent["signal"].as_str().unwrap()).collect();
@@ -129,7 +129,7 @@ fn frozen_target_is_thawed_only_by_a_matching_rule() {
     assert!(!cgroups.is_empty(), "these tests need a cgroup file system that root may write to");
     for cgroup in cgroups {
         let node = Node::new(&rules(IDLE));
-        let tenant = Tenant::obeying(&node.home);
+        let tenant = Tenant::ending_on_term(&node.home);
         cgroup.enter(tenant.pid());
         let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
@@ -144,7 +144,7 @@ fn frozen_target_is_thawed_only_by_a_matching_rule() {
         assert!(node.home.results("terminate").is_empty() && cgroup.is_frozen());
         node.home.write(&rules(HELD));
         tenant.gone();
-        assert_eq!(tenant.asked(), 1, "it handled TERM");
+        assert_eq!(tenant.terms_received(), 1, "it handled TERM");
         assert!(!cgroup.is_frozen());
         node.home.until_line("terminate", "released");
     }
@@ -154,7 +154,7 @@ fn frozen_target_is_thawed_only_by_a_matching_rule() {
 fn shared_frozen_cgroup_is_not_thawed() {
     for cgroup in Cgroup::all() {
         let node = Node::new(&rules(HELD));
-        let (tenant, other) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
+        let (tenant, other) = (Tenant::ending_on_term(&node.home), Tenant::ending_on_term(&node.home));
         cgroup.enter(tenant.pid());
         cgroup.enter(other.pid());
         let _thaw = Thaw(&cgroup);
@@ -164,6 +164,6 @@ fn shared_frozen_cgroup_is_not_thawed() {
         let _enforcer = node.home.enforcer(&[]);
         let line = node.home.until_line("terminate", "refused");
         assert!(line["detail"].as_str().unwrap().contains("is none of its processes"), "{line}");
-        assert!(cgroup.is_frozen() && tenant.lives() && other.lives());
+        assert!(cgroup.is_frozen() && tenant.is_running() && other.is_running());
     }
 }

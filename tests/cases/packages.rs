@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use end_to_end::leases::said;
+use end_to_end::leases::stdout_of;
 use end_to_end::programs;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -28,7 +28,7 @@ impl Staged {
         let library = programs::built("libbailiff_quota.so");
         let output =
             Command::new(stage).args([&built, &built, &library]).arg(directory.path()).output().unwrap();
-        said(&output);
+        stdout_of(&output);
         Self(directory)
     }
 
@@ -68,8 +68,8 @@ fn paths_in_units_are_installed() {
 fn bailiff_finds_its_quota_library() {
     let staged = Staged::new();
     let output = Command::new(staged.at("/usr/bin/bailiff")).args(["doctor", "--json"]).output().unwrap();
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    let checks = told["checks"].as_array().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let checks = report["checks"].as_array().unwrap();
     let library = checks.iter().find(|check| check["check"] == "quota library").unwrap();
     assert_eq!(library["state"], "ok", "{library}");
     let found = staged.at("/usr/lib/bailiff/libbailiff_quota.so").canonicalize().unwrap();
@@ -81,7 +81,7 @@ fn installed_enforcer_ends_no_process() {
     let staged = Staged::new();
     let rules = staged.at("/etc/bailiff/rules.yaml");
     let checked = Command::new(staged.at("/usr/bin/bailiff-enforcer")).arg("check").arg(&rules).output();
-    said(&checked.unwrap());
+    stdout_of(&checked.unwrap());
     let text = staged.read("/etc/bailiff/rules.yaml");
     let modes: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("mode:")).collect();
     assert_eq!(modes, ["mode: dry-run"]);
@@ -93,7 +93,7 @@ fn installed_enforcer_ends_no_process() {
 }
 
 /// What the manifest says to one of the two packagers, up to the next table.
-fn said_to<'a>(manifest: &'a str, packager: &str) -> &'a str {
+fn section_of<'a>(manifest: &'a str, packager: &str) -> &'a str {
     let (_, after) = manifest.split_once(&format!("[package.metadata.{packager}]")).unwrap();
     after.split_once("\n[").map_or(after, |(table, _)| table)
 }
@@ -102,7 +102,7 @@ fn said_to<'a>(manifest: &'a str, packager: &str) -> &'a str {
 fn both_packages_have_the_same_files() {
     let manifest = fs::read_to_string(programs::root().join("cli/Cargo.toml")).unwrap();
     let files = |packager: &str| -> Vec<String> {
-        let quoted = said_to(&manifest, packager).split('"').map(|word| word.trim_start_matches("../"));
+        let quoted = section_of(&manifest, packager).split('"').map(|word| word.trim_start_matches("../"));
         quoted.filter(|word| word.starts_with("target/packages/stage/")).map(str::to_owned).collect()
     };
     let staged = Staged::new();
@@ -167,5 +167,5 @@ fn readme_build_includes_the_quota_library() {
         .env_remove("BAILIFF_QUOTA_LIBRARY")
         .output()
         .unwrap();
-    assert_eq!(said(&output), "begun\n");
+    assert_eq!(stdout_of(&output), "begun\n");
 }

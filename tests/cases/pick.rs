@@ -15,7 +15,7 @@ use std::process::Command;
 
 use end_to_end::enforcer::{self, Enforcer};
 use end_to_end::node::Node;
-use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::tenant::{NOBODY_UID, Tenant};
 use end_to_end::wait::until;
 use serde_json::json;
 
@@ -60,7 +60,7 @@ rules:
     assert_eq!(leaves, ["vram_free", "gpu_util", "cpu_util", "vram"], "why the GPU, and why this one");
     // Longer than a second one would have taken.
     enforcer.ticks(10);
-    assert!(large.lives() && small.lives());
+    assert!(large.is_running() && small.is_running());
     assert_eq!(node.home.results("terminate"), ["due", "begun", "released"]);
     assert_eq!(enforcer.page().value("bailiff_rule_matches", &[("rule", "keep-free")]), Some(0.0));
     assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some(6.0 * GIB));
@@ -94,11 +94,11 @@ fn picked_holder_is_reported_with_its_countdown() {
     let row = row.unwrap_or_else(|| panic!("{name} is not named: {status}"));
     assert!(row.contains(&pid) && row.contains("terminate") && row.contains("sleep"), "{row}");
     assert!(["3m", "2m"].iter().any(|left| row.ends_with(left)), "1,000 samples of 0.2 s: {row}");
-    let told = run(&["explain", "--pid", &pid]);
+    let printed = run(&["explain", "--pid", &pid]);
     let title = format!("keep-free enforce: {name} (sleep) of nobody");
     for part in [&title, "from: true", "picked on gpu:", "next: terminate, after ", "more true samples (3m "]
     {
-        assert!(told.contains(part), "no {part} in\n{told}");
+        assert!(printed.contains(part), "no {part} in\n{printed}");
     }
     // A reload that changes something else leaves its countdown, its flag and what was said of it alone.
     let before = left(&enforcer, &name);
@@ -107,7 +107,7 @@ fn picked_holder_is_reported_with_its_countdown() {
     enforcer.ticks(2);
     assert!(left(&enforcer, &name) < before, "it goes on");
     assert_eq!(node.home.results("flag"), ["raised"]);
-    assert!(victim.lives());
+    assert!(victim.is_running());
 }
 
 /// Seconds until the step against a target.
@@ -146,7 +146,12 @@ rules:
     let server = directory.join("nvidia-cuda-mps-server");
     fs::copy("/bin/sleep", &server).unwrap();
     let mut command = Command::new("setsid");
-    command.arg(&server).arg("infinity").env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes").uid(NOBODY).gid(NOBODY);
+    command
+        .arg(&server)
+        .arg("infinity")
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes")
+        .uid(NOBODY_UID)
+        .gid(NOBODY_UID);
     let server = Tenant::spawn(&node.home, command);
     let comm = format!("/proc/{}/comm", server.pid());
     until("its name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
@@ -159,10 +164,10 @@ rules:
     let end = node.home.until_line("shutdown_mps", "done");
     assert_eq!((&end["detail"], &end["sent"]), (&json!("the server has ended"), &json!([])));
     assert_eq!(node.home.results("shutdown_mps"), ["due", "begun", "done"]);
-    let told = fs::read_to_string(directory.join("told")).unwrap();
+    let printed = fs::read_to_string(directory.join("told")).unwrap();
     let pid = server.pid();
     let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
-    assert_eq!(told, expected);
+    assert_eq!(printed, expected);
     enforcer.until("it is counted", |page| {
         page.happened("bailiff_steps_total", &[("step", "shutdown_mps"), ("result", "done")]).then_some(())
     });

@@ -60,8 +60,8 @@ fn promtool(page: &[u8]) {
         .expect("promtool is there: run `tests/setup prometheus`");
     child.stdin.take().unwrap().write_all(page).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
 }
 
 /// Reads the page with Python's parsers; prints how many samples there are.

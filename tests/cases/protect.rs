@@ -82,7 +82,7 @@ fn exempt_helper_protects_its_holder() {
         for (protect, except, why) in &cases {
             let node = node(&rules(kind, protect, except));
             let (tenant, helper) = with_helper(&node);
-            let idle = Tenant::obeying(&node.home);
+            let idle = Tenant::ending_on_term(&node.home);
             node.hold_together(&[(&tenant, "used: 1GiB"), (&idle, "used: 1GiB")]);
             let enforcer = node.home.enforcer(&[]);
             idle.gone();
@@ -93,8 +93,8 @@ fn exempt_helper_protects_its_holder() {
                 "{kind} {protect}{except}: {text}"
             );
             assert!(text.contains(why), "{kind} {protect}{except}: {text}");
-            assert_eq!(tenant.said(), ["ready"], "{kind} {protect}{except}");
-            assert!(tenant.lives() && fs::exists(format!("/proc/{helper}")).unwrap());
+            assert_eq!(tenant.output_lines(), ["ready"], "{kind} {protect}{except}");
+            assert!(tenant.is_running() && fs::exists(format!("/proc/{helper}")).unwrap());
         }
     }
 }
@@ -114,13 +114,13 @@ fn helper_started_after_the_snapshot_cancels_the_action() {
         let tenant = Tenant::shell(&node.home, &program);
         node.hold(&tenant, 0, "used: 1GiB");
         let _enforcer = node.home.enforcer(&[]);
-        tenant.until_asked(1);
+        tenant.until_terms(1);
         let helper = child(tenant.pid(), "bash");
         let line = node.home.until_line("terminate", "failed");
         let detail = line["detail"].as_str().unwrap();
         assert!(detail.contains("the policy protects it"), "{line}");
-        assert_eq!(tenant.said(), ["ready", "TERM"], "{protect}");
-        assert!(tenant.lives() && fs::exists(format!("/proc/{helper}")).unwrap());
+        assert_eq!(tenant.output_lines(), ["ready", "TERM"], "{protect}");
+        assert!(tenant.is_running() && fs::exists(format!("/proc/{helper}")).unwrap());
     }
 }
 

@@ -330,7 +330,7 @@ rules:
          print('ready', flush=True)\ntime.sleep(10000)"
     );
     let user = Tenant::running(&node.home, &["python3", "-c", &map]);
-    until("the file is mapped", || (!user.said().is_empty()).then_some(()));
+    until("the file is mapped", || (!user.output_lines().is_empty()).then_some(()));
     let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
     claim(&greedy, (0, user.pid()), 90 * MIB);
     // Both files name the victim, which uses neither; one of them with next to no limit.
@@ -340,11 +340,11 @@ rules:
     node.hold_together(&[(&user, "used: 105MiB, sm: 0"), (&victim, "used: 1GiB, sm: 0")]);
     let enforcer = node.home.enforcer(&[]);
     enforcer.ticks(10);
-    assert!(user.lives() && victim.lives(), "105 of 100 is less than a tenth more");
+    assert!(user.is_running() && victim.is_running(), "105 of 100 is less than a tenth more");
     node.hold(&user, 0, "used: 150MiB, sm: 0");
     user.gone();
     let end = node.home.until_line("terminate", "released");
     assert_eq!(end["target"]["members"][0]["pid"], user.pid());
     enforcer.ticks(10);
-    assert!(victim.lives());
+    assert!(victim.is_running());
 }

@@ -21,13 +21,13 @@ use end_to_end::wait::until;
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// An exporter over one GPU that these processes hold, and its stream.
-struct Watched {
+struct StreamReader {
     ticks: Ticks,
     _exporter: Exporter,
     _scenario: Scenario,
 }
 
-impl Watched {
+impl StreamReader {
     fn new(holders: &[u32], arguments: &[&str]) -> Self {
         let holders: Vec<String> = holders.iter().map(|pid| format!("{{pid: {pid}, used: 1GiB}}")).collect();
         let scenario = Scenario::new(&format!(
@@ -45,7 +45,7 @@ impl Watched {
     }
 
     /// The first snapshot in which relatives could be told.
-    fn told(&mut self) -> Snapshot {
+    fn next_with_relatives(&mut self) -> Snapshot {
         self.ticks.find(|snapshot| snapshot.relatives.is_some())
     }
 }
@@ -84,8 +84,8 @@ fn computing_child_is_reported_with_its_cpu_time() {
     let program = "import subprocess\nsubprocess.Popen(['sh', '-c', 'while :; do :; done']).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
     let (holder, busy) = (session.leader(), session.child("sh"));
-    let mut watched = Watched::new(&[holder], &[]);
-    let snapshot = watched.told();
+    let mut reader = StreamReader::new(&[holder], &[]);
+    let snapshot = reader.next_with_relatives();
     assert_eq!(relatives(&snapshot), [busy]);
     let first = relative(&snapshot, busy).unwrap().clone();
     assert_eq!(workload(&snapshot, holder), tree(holder));
@@ -95,9 +95,9 @@ fn computing_child_is_reported_with_its_cpu_time() {
     let exe = std::fs::read_link(format!("/proc/{busy}/exe")).unwrap();
     assert_eq!((first.exe.as_deref(), first.command.as_deref()), (exe.to_str(), None));
     assert_eq!(first.user, facts(&snapshot, holder).user);
-    let published = Watched::new(&[holder], &["--process.command"]).told();
+    let published = StreamReader::new(&[holder], &["--process.command"]).next_with_relatives();
     assert_eq!(relative(&published, busy).unwrap().command.as_deref(), Some("sh -c while :; do :; done"));
-    watched.ticks.until("more time", |snapshot| {
+    reader.ticks.until("more time", |snapshot| {
         (relative(snapshot, busy)?.cpu_seconds > first.cpu_seconds).then_some(())
     });
 }
@@ -106,10 +106,10 @@ fn computing_child_is_reported_with_its_cpu_time() {
 fn cpu_time_of_exited_children_counts_for_the_parent() {
     let loops = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
     let session = Session::of(&["sh", "-c", loops]);
-    let mut watched = Watched::new(&[session.leader()], &[]);
+    let mut reader = StreamReader::new(&[session.leader()], &[]);
     let reaped = |snapshot: &Snapshot| facts(snapshot, session.leader()).reaped_cpu_seconds;
-    let first = reaped(&watched.told()).unwrap();
-    watched.ticks.until("time of the dead", |snapshot| (reaped(snapshot)? > first).then_some(()));
+    let first = reaped(&reader.next_with_relatives()).unwrap();
+    reader.ticks.until("time of the dead", |snapshot| (reaped(snapshot)? > first).then_some(()));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn session_led_by_a_program_is_one_workload() {
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
     let script = session.child("sh");
     let holder = child(script, "sleep");
-    let snapshot = Watched::new(&[holder], &[]).told();
+    let snapshot = StreamReader::new(&[holder], &[]).next_with_relatives();
     assert_eq!(workload(&snapshot, holder), tree(session.leader()));
     assert_eq!(relatives(&snapshot), sorted(vec![session.leader(), script]));
 }
@@ -132,7 +132,7 @@ fn each_job_of_a_shell_is_its_own_workload() {
     let (script, other) = (session.child("sh"), session.child("tail"));
     let sleeps = until("both", || Some(children(script)).filter(|children| children.len() == 2));
     let holder = child(script, "sleep");
-    let snapshot = Watched::new(&[holder, other], &[]).told();
+    let snapshot = StreamReader::new(&[holder, other], &[]).next_with_relatives();
     assert_eq!(workload(&snapshot, holder), tree(script));
     assert_eq!(workload(&snapshot, other), tree(other));
     let sibling = sleeps.into_iter().find(|pid| *pid != holder).unwrap();
@@ -145,7 +145,7 @@ fn descendant_in_another_session_is_reported() {
     let program = "import subprocess\nsubprocess.Popen(['sleep', '300'], start_new_session=True).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
     let below = session.child("sleep");
-    let snapshot = Watched::new(&[session.leader()], &[]).told();
+    let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
     assert_eq!(relatives(&snapshot), [below]);
     assert_eq!(
         relative(&snapshot, below).unwrap().workload,
@@ -167,7 +167,7 @@ fn only_processes_of_the_same_container_are_members() {
         .with(&at(4202, &of_user(1001)))
         .with(&at(4300, "/user.slice/user-1000.slice/session-3.scope"))
         .with(&at(4301, "/user.slice/user-1000.slice/session-3.scope"));
-    let snapshot = Watched::over(&procfs, &[4100, 4200, 4300]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100, 4200, 4300]).next_with_relatives();
     assert_eq!(workload(&snapshot, 4100), format!("container:{container}"));
     assert_eq!(workload(&snapshot, 4200), format!("unit:{}", of_user(1000)));
     assert_eq!(workload(&snapshot, 4300), "tree:4300@100", "a session is no workload");
@@ -185,7 +185,7 @@ fn overlong_cgroup_path_is_absent() {
     std::os::unix::fs::symlink(format!("/{}", "nested/".repeat(300)), procfs.path().join("4200/exe"))
         .unwrap();
     std::os::unix::fs::symlink(format!("/{}", "\u{1}".repeat(300)), procfs.path().join("4100/exe")).unwrap();
-    let snapshot = Watched::over(&procfs, &[4100]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100]).next_with_relatives();
     let other = relative(&snapshot, 4200).unwrap();
     assert_eq!((other.place.cgroup.as_str(), other.exe.as_deref()), ("", None));
     assert_eq!(facts(&snapshot, 4100).exe, None, "longer than that as JSON writes it");
@@ -199,7 +199,7 @@ fn exited_thread_group_leader_is_reported() {
         .with(&of_unit(Process::new(4100)))
         .with(&of_unit(Process { state: 'Z', threads: vec!['S'], ..Process::new(4200) }))
         .with(&of_unit(Process { state: 'Z', ..Process::new(4300) }));
-    let snapshot = Watched::over(&procfs, &[4100]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100]).next_with_relatives();
     let state = |pid| relative(&snapshot, pid).unwrap().state.as_str();
     assert_eq!((state(4200), state(4300)), ("zombie_leader", "zombie"));
 }
@@ -210,28 +210,28 @@ fn incomplete_member_list_is_absent() {
     let job = Process { session: Some(4100), ..Process::new(4100) };
     let below = Process { ppid: 4100, session: Some(4100), ..Process::new(4101) };
     let procfs = Procfs::new().with(&job).with(&below).with(&Process::new(4200));
-    let mut watched = Watched::over(&procfs, &[4101]);
-    let snapshot = watched.told();
+    let mut reader = StreamReader::over(&procfs, &[4101]);
+    let snapshot = reader.next_with_relatives();
     assert_eq!((relatives(&snapshot), workload(&snapshot, 4101)), (vec![4100], "tree:4100@100"));
     let none = |snapshot: &Snapshot| snapshot.relatives.is_none();
     let workload_of = |snapshot: &Snapshot| facts(snapshot, 4101).workload.clone();
 
     procfs.write("4200/stat", "4200 (cut");
-    let snapshot = watched.ticks.find(none);
+    let snapshot = reader.ticks.find(none);
     assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "its own ancestors were read");
     procfs.write("4100/stat", "4100 (cut");
-    watched.ticks.until("an ancestor that was not read", |snapshot| {
+    reader.ticks.until("an ancestor that was not read", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
     procfs.add(&job);
     procfs.add(&Process::new(4200));
-    watched.told();
+    reader.next_with_relatives();
 
     procfs.remove(1);
-    let snapshot = watched.ticks.find(none);
+    let snapshot = reader.ticks.find(none);
     assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "who is seen is seen");
     procfs.remove(4100);
-    watched.ticks.until("a parent that may be hidden", |snapshot| {
+    reader.ticks.until("a parent that may be hidden", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
 }
@@ -241,14 +241,14 @@ fn incomplete_member_list_is_absent() {
 fn process_with_unreadable_cgroup_is_left_out() {
     let procfs = Procfs::new().with(&Process::new(4100)).with(&Process::new(4200));
     std::fs::remove_file(procfs.path().join("4200/cgroup")).unwrap();
-    let mut watched = Watched::over(&procfs, &[4100]);
-    let told = |snapshot: &Snapshot| facts(snapshot, 4100).workload.clone();
-    let snapshot = watched.told();
+    let mut reader = StreamReader::over(&procfs, &[4100]);
+    let workload_of = |snapshot: &Snapshot| facts(snapshot, 4100).workload.clone();
+    let snapshot = reader.next_with_relatives();
     assert!(relatives(&snapshot).is_empty());
-    assert_eq!(told(&snapshot).as_deref(), Some("tree:4100@100"));
+    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"));
     std::fs::remove_file(procfs.path().join("4100/cgroup")).unwrap();
-    let again = Watched::over(&procfs, &[4100]).told();
-    assert_eq!(told(&again), None);
+    let again = StreamReader::over(&procfs, &[4100]).next_with_relatives();
+    assert_eq!(workload_of(&again), None);
 }
 
 #[test]
@@ -258,16 +258,16 @@ fn process_table_over_the_limit_is_not_read() {
         // One file with many names is made and removed faster than many directories; only the names matter.
         std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();
     }
-    let snapshot = Watched::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
+    let snapshot = StreamReader::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
     assert_eq!((snapshot.relatives.as_ref(), workload(&snapshot, 4100)), (None, "tree:4100@100"));
 }
 
 #[test]
 fn without_holders_no_process_table_is_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
-    let mut watched = Watched::over(&procfs, &[]);
+    let mut reader = StreamReader::over(&procfs, &[]);
     assert_eq!(
-        watched.ticks.find(|snapshot| snapshot.sources.get("proc").is_some_and(|proc| proc.up)).relatives,
+        reader.ticks.find(|snapshot| snapshot.sources.get("proc").is_some_and(|proc| proc.up)).relatives,
         None
     );
 }
@@ -275,7 +275,7 @@ fn without_holders_no_process_table_is_read() {
 #[test]
 fn program_and_owner_groups_are_reported() {
     let session = Session::of(&["sleep", "300"]);
-    let mut watched = Watched::new(&[session.leader()], &[]);
+    let mut reader = StreamReader::new(&[session.leader()], &[]);
     let path = format!("/proc/{}/exe", session.leader());
     let exe = until("it is a sleep", || {
         let exe = std::fs::read_link(&path).ok()?;
@@ -286,12 +286,12 @@ fn program_and_owner_groups_are_reported() {
     let groups = String::from_utf8(groups.unwrap().stdout).unwrap();
     let mut expected: Vec<&str> = groups.split_whitespace().collect();
     expected.sort_unstable();
-    let mut told =
-        watched.ticks.until("the groups", |snapshot| facts(snapshot, session.leader()).groups.clone());
-    told.sort_unstable();
-    assert_eq!(told, expected);
-    let told = Watched::new(&[session.leader()], &[]).told();
-    assert_eq!(facts(&told, session.leader()).exe.as_deref(), exe.to_str());
+    let mut groups =
+        reader.ticks.until("the groups", |snapshot| facts(snapshot, session.leader()).groups.clone());
+    groups.sort_unstable();
+    assert_eq!(groups, expected);
+    let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
+    assert_eq!(facts(&snapshot, session.leader()).exe.as_deref(), exe.to_str());
 }
 
 #[test]
@@ -303,8 +303,8 @@ fn mps_daemon_server_and_client_are_distinguished() {
     let comm = format!("/proc/{}/comm", session.leader());
     until("its name", || (std::fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
     let role = |snapshot: &Snapshot, pid| facts(snapshot, pid).role.clone();
-    let told = Watched::new(&[session.leader()], &[]).told();
-    assert_eq!(role(&told, session.leader()).as_deref(), Some("mps_server"));
+    let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
+    assert_eq!(role(&snapshot, session.leader()).as_deref(), Some("mps_server"));
 
     let mps = Process { comm: "nvidia-cuda-mps".into(), ..Process::new(4100) };
     let procfs =
@@ -312,13 +312,13 @@ fn mps_daemon_server_and_client_are_distinguished() {
     for pid in [4100, 4300] {
         procfs.write(&format!("{pid}/cmdline"), "/usr/bin/nvidia-cuda-mps-control\0-d\0");
     }
-    let told = Watched::over(&procfs, &[4100, 4200, 4300]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100, 4200, 4300]).next_with_relatives();
     assert_eq!(
-        role(&told, 4100).as_deref(),
+        role(&snapshot, 4100).as_deref(),
         Some("mps_control"),
         "by its own word, where its program is not told"
     );
-    assert_eq!((role(&told, 4200), role(&told, 4300)), (None, None));
+    assert_eq!((role(&snapshot, 4200), role(&snapshot, 4300)), (None, None));
 }
 
 /// A process is moved into its cgroup a moment after its start: what was read of a young one is soon read again.
@@ -332,8 +332,8 @@ fn young_process_moved_to_another_cgroup_is_reread() {
     procfs.add(&Process::new(4200));
     procfs
         .write("4200/stat", &format!("4200 (a) S 1 4200 4200 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {ticks} 0 0\n"));
-    let mut watched = Watched::over(&procfs, &[4100]);
-    assert!(relatives(&watched.told()).is_empty());
+    let mut reader = StreamReader::over(&procfs, &[4100]);
+    assert!(relatives(&reader.next_with_relatives()).is_empty());
     procfs.write("4200/cgroup", &container);
-    watched.ticks.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
+    reader.ticks.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
 }

@@ -218,9 +218,9 @@ fn every_reload_request_is_served() {
         answer.text()
     );
     let output = enforcer.run(&["reload"]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(said.contains("the previous rules stay in force") && said.contains("`off`"), "{said}");
+    assert!(printed.contains("the previous rules stay in force") && printed.contains("`off`"), "{printed}");
     assert_eq!(rule(&enforcer), "command");
 }
 
@@ -244,7 +244,7 @@ rules:
 #[test]
 fn invalid_file_keeps_previous_rules_without_actions() {
     let node = Node::new(KILLS);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let enforcer = node.home.enforcer(&[]);
     let good = in_force(&enforcer.page());
     node.home.write(BAD);
@@ -262,7 +262,7 @@ fn invalid_file_keeps_previous_rules_without_actions() {
     );
     enforcer.until_waits(tenant.pid(), "invalid_file");
     enforcer.ticks(3);
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
     // Its own audit log lies beside the rules, and changes the directory.
     assert_eq!(node.home.results("reload"), ["refused"], "told once");
     let status = enforcer.run(&["status"]);
@@ -286,8 +286,8 @@ fn invalid_file_prevents_the_start() {
     let arguments = enforcer::arguments(&home);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let output = enforcer::run(&arguments);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{told}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{printed}");
     for part in [
         "rules.yaml:4:5",
         "unknown key `off`",
@@ -295,7 +295,7 @@ fn invalid_file_prevents_the_start() {
         "    off: process",
         "did you mean `gpu_util`?",
     ] {
-        assert!(told.contains(part), "no {part} in {told}");
+        assert!(printed.contains(part), "no {part} in {printed}");
     }
     let _ = fs::remove_file(home.rules());
     let output = enforcer::run(&arguments);
@@ -317,10 +317,11 @@ fn deleted_file_keeps_the_loaded_rules() {
     let status = enforcer.run(&["status"]);
     let page = http::get(enforcer.address(), "/", &[]).unwrap();
     let post = http::post(enforcer.address(), "/-/reload").unwrap();
-    for told in [words(&reload.stdout), words(&status.stdout), page.text(), words(post.text().as_bytes())] {
-        assert!(told.contains("rules.yaml: not found"), "{told}");
-        assert!(told.to_lowercase().contains("the rules file was not loaded"), "{told}");
-        assert!(!told.contains("makes no sense"), "{told}");
+    for printed in [words(&reload.stdout), words(&status.stdout), page.text(), words(post.text().as_bytes())]
+    {
+        assert!(printed.contains("rules.yaml: not found"), "{printed}");
+        assert!(printed.to_lowercase().contains("the rules file was not loaded"), "{printed}");
+        assert!(!printed.contains("makes no sense"), "{printed}");
     }
     assert_eq!(in_force(&enforcer.page()), good);
 }

@@ -51,12 +51,12 @@ struct Crash {
 impl Crash {
     fn at(rules: &str, moment: impl Fn(&Node, &Tenant, &Enforcer)) -> Self {
         let node = Node::new(rules);
-        let tenant = Tenant::stubborn(&node.home);
+        let tenant = Tenant::ignoring_term(&node.home);
         node.hold(&tenant, 0, "used: 1GiB");
         let mut enforcer = node.home.enforcer(&[]);
         moment(&node, &tenant, &enforcer);
         enforcer.kill();
-        assert!(tenant.lives());
+        assert!(tenant.is_running());
         let enforcer = node.home.enforcer(&[]);
         Self { tenant, node, enforcer }
     }
@@ -66,7 +66,7 @@ impl Crash {
         self.tenant.gone();
         let end = self.node.home.until_line("terminate", "released");
         assert_eq!(signals(&end), ["SIGTERM", "SIGSTOP", "SIGKILL"]);
-        assert_eq!(self.tenant.asked(), earlier + 1, "asked before each KILL");
+        assert_eq!(self.tenant.terms_received(), earlier + 1, "asked before each KILL");
         let begun = ids(&self.node, "begun");
         assert_eq!(begun.last().copied(), end["id"].as_u64());
         let interrupted = ids(&self.node, "interrupted");
@@ -91,14 +91,14 @@ fn killed_after_the_decision() {
 fn killed_right_after_the_action_began() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "begun")));
     // Whether TERM went out before the end is chance; the one that is counted is the next.
-    let earlier = crash.tenant.asked();
+    let earlier = crash.tenant.terms_received();
     assert_eq!(ids(&crash.node, "interrupted"), [1]);
     crash.ends_with_a_term_of_its_own(earlier);
 }
 
 #[test]
 fn killed_in_the_grace() {
-    let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_asked(1));
+    let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_terms(1));
     assert_eq!(ids(&crash.node, "interrupted"), [1], "the log tells it before anything else is done");
     crash.enforcer.until_logged("did not live to see its end");
     crash.ends_with_a_term_of_its_own(1);
@@ -107,14 +107,14 @@ fn killed_in_the_grace() {
 /// What was begun counts, though nobody lived to see its end.
 #[test]
 fn budgets_survive_a_restart() {
-    let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_asked(1));
-    let second = Tenant::obeying(&crash.node.home);
+    let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_terms(1));
+    let second = Tenant::ending_on_term(&crash.node.home);
     crash.node.hold(&second, 0, "used: 1GiB");
     crash.enforcer.until_waits(second.pid(), "node_budget");
     crash.enforcer.until_waits(crash.tenant.pid(), "node_budget");
     crash.enforcer.ticks(3);
-    assert!(crash.tenant.lives() && crash.tenant.asked() == 1);
-    assert!(second.lives() && second.asked() == 0);
+    assert!(crash.tenant.is_running() && crash.tenant.terms_received() == 1);
+    assert!(second.is_running() && second.terms_received() == 0);
     let page = crash.enforcer.page();
     let budget = |name| page.value(name, &[("budget", "node")]);
     assert_eq!((budget("bailiff_budget_used"), budget("bailiff_budget_limit")), (Some(1.0), Some(1.0)));
@@ -128,25 +128,25 @@ fn unreadable_state_is_a_pause() {
     let state = node.home.path().join("state");
     std::fs::create_dir_all(&state).unwrap();
     std::fs::write(state.join("state.json"), "{\"orderly\": true}").unwrap();
-    let tenant = Tenant::stubborn(&node.home);
+    let tenant = Tenant::ignoring_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_waits(tenant.pid(), "paused");
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert!(state.join("state.json.unread").exists(), "and what it was is kept");
 }
 
 #[test]
 fn stopped_in_the_grace() {
     let node = Node::new(&rules("30s", 6));
-    let tenant = Tenant::stubborn(&node.home);
+    let tenant = Tenant::ignoring_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let mut enforcer = node.home.enforcer(&[]);
-    tenant.until_asked(1);
+    tenant.until_terms(1);
     assert_eq!(enforcer.stop(), Some(0));
     let line = node.home.line("terminate", "cancelled").expect("it is written before it ends");
     assert_eq!(signals(&line), ["SIGTERM"]);
     assert_eq!(node.home.lines().last().unwrap()["step"], "end");
-    assert!(tenant.lives() && tenant.asked() == 1);
+    assert!(tenant.is_running() && tenant.terms_received() == 1);
     assert!(until("no socket is left behind", || Some(!node.home.control().exists())));
 }

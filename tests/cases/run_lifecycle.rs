@@ -19,7 +19,7 @@ use bailiff_lease::audit::Audit;
 use end_to_end::cuda::{self, Machine, Running};
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
-use end_to_end::leases::{self, said};
+use end_to_end::leases::{self, stdout_of};
 use end_to_end::page::Page;
 use end_to_end::programs;
 use end_to_end::redis::Redis;
@@ -43,19 +43,19 @@ fn gpus(process: &str) -> String {
 }
 
 /// A machine with two GPUs, which Redis hands out.
-struct Stage {
+struct Fixture {
     machine: Machine,
     scenario: Scenario,
     redis: Redis,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let (machine, redis) = (Machine::new(), Redis::start());
         let scenario = Scenario::new(&gpus("{pid: 1, sm: 70}"));
         let library = programs::fake_nvml().display().to_string();
         let mut init = leases::bailiff(&redis, &["init", "--nvml-library", &library]);
-        said(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
+        stdout_of(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
         Self { machine, scenario, redis }
     }
 
@@ -69,14 +69,14 @@ impl Stage {
         files.map(|file| file.unwrap().path()).collect()
     }
 
-    fn run(&self, words: &[&str]) -> Command {
+    fn run(&self, args: &[&str]) -> Command {
         let mut command = self.machine.bare(programs::bailiff());
         for other in ["LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD", "BAILIFF_LEASE_ID"] {
             command.env_remove(other);
         }
         command.env("LEASE_REDIS_URL", self.redis.address()).env("FAKE_NVML_SCENARIO", self.scenario.path());
         command.arg("run").arg("--quota-dir").arg(self.quotas().join("0"));
-        command.arg("--nvml-library").arg(programs::fake_nvml()).args(words);
+        command.arg("--nvml-library").arg(programs::fake_nvml()).args(args);
         command
     }
 
@@ -107,7 +107,7 @@ fn gib(count: u64) -> f64 {
     (count * GIB) as f64
 }
 
-fn told_of(page: &Page, name: &str) -> usize {
+fn reported_for(page: &Page, name: &str) -> usize {
     page.all(name, &[]).count()
 }
 
@@ -116,16 +116,16 @@ const CLIENT: &str = r#"echo $$; exec "$0" proc "init 0" "alloc 3221225472" "all
 
 #[test]
 fn limited_command_is_exported_until_it_idles() {
-    let stage = Stage::new();
-    let exporter = stage.watch();
-    let words = ["--gpus", "2", "--vram", "4GiB", "--idle-timeout", "600ms", "--grace", "10s"];
-    let mut command = stage.run(&[&words[..], &["--", "sh", "-c", CLIENT]].concat());
+    let fixture = Fixture::new();
+    let exporter = fixture.watch();
+    let args = ["--gpus", "2", "--vram", "4GiB", "--idle-timeout", "600ms", "--grace", "10s"];
+    let mut command = fixture.run(&[&args[..], &["--", "sh", "-c", CLIENT]].concat());
     command.arg(cuda::client("proc")).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running(command.spawn().unwrap());
     let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines().map(Result::unwrap);
     let pid = lines.next().unwrap();
     let holds = |usage: u32| gpus(&format!("{{pid: {pid}, sm: {usage}, used: 3500MiB}}"));
-    stage.scenario.set(&holds(70));
+    fixture.scenario.set(&holds(70));
     let answers: Vec<String> = lines.by_ref().take(4).collect();
     assert_eq!(answers, ["0", "0", "2", "waiting"], "the second is past the limit");
     let page = exporter
@@ -134,24 +134,24 @@ fn limited_command_is_exported_until_it_idles() {
         let held = [("gpu", gpu), ("gpu_uuid", GPUS[gpu.parse::<usize>().unwrap()]), ("mode", "run")];
         assert_eq!(page.value("bailiff_lease_held", &held), Some(1.0), "{gpu}");
     }
-    let [file] = stage.files().try_into().unwrap();
+    let [file] = fixture.files().try_into().unwrap();
     let quota = format!("0/{}", file.file_name().unwrap().to_str().unwrap());
     let first = [("quota", &*quota), ("gpu", "0"), ("gpu_uuid", GPUS[0])];
     let figures = ["limit_bytes", "used_bytes", "process_used_bytes", "denied_total", "denied_bytes_total"];
     let expected = [gib(4), gib(3), gib(3), 1.0, gib(2)].map(Some);
     assert_eq!(figures.map(|name| of(&page, name, &first)), expected);
     assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), Some(1.0));
-    stage.scenario.set(&holds(0));
+    fixture.scenario.set(&holds(0));
     let status = until("idleness ends it", || running.0.try_wait().unwrap());
     assert_eq!(status.code(), Some(124));
     // Nobody but the launcher gives them back.
-    assert_eq!((stage.idle(), stage.files()), (Some(2), Vec::new()));
+    assert_eq!((fixture.idle(), fixture.files()), (Some(2), Vec::new()));
     assert_eq!(start(pid.parse().unwrap()), None);
     summary_is(&mut running);
-    stage.scenario.set(&gpus(""));
+    fixture.scenario.set(&gpus(""));
     exporter.until("nothing is shown any more", |page| {
         let gone = ["bailiff_lease_held", "bailiff_quota_region_valid", "bailiff_quota_used_bytes"];
-        (gone.map(|name| told_of(page, name)) == [0; 3]).then_some(())
+        (gone.map(|name| reported_for(page, name)) == [0; 3]).then_some(())
     });
 }
 
@@ -172,13 +172,13 @@ fn summary_is(running: &mut Running) {
         ),
         ("bailiff: the command was ended: it left its GPUs idle", ""),
     ];
-    let mut told = String::new();
-    running.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    let fits = told.lines().zip(expected).all(|(line, (begin, end))| {
+    let mut printed = String::new();
+    running.0.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+    let fits = printed.lines().zip(expected).all(|(line, (begin, end))| {
         let rest = line.strip_prefix(begin);
         rest.is_some_and(|rest| rest.ends_with(end) && rest.is_empty() == end.is_empty())
     });
-    assert!(fits && told.lines().count() == expected.len(), "{told}");
+    assert!(fits && printed.lines().count() == expected.len(), "{printed}");
 }
 
 /// A part of what a round has started.
@@ -246,7 +246,7 @@ fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
 
 /// A tree that is disturbed; whatever is left of it ends with this.
 struct Round<'a> {
-    stage: &'a Stage,
+    fixture: &'a Fixture,
     seed: String,
     /// Of this round of this test alone.
     tag: String,
@@ -255,14 +255,14 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn start(stage: &'a Stage, seed: String, (lives, has_rival): (&str, bool)) -> Self {
-        let tag = stage.machine.path(&seed).display().to_string();
-        let rival = has_rival.then(|| leases::hold(&stage.redis, &["run", "-n", "1"]));
-        let mut command = stage.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
+    fn start(fixture: &'a Fixture, seed: String, (lives, has_rival): (&str, bool)) -> Self {
+        let tag = fixture.machine.path(&seed).display().to_string();
+        let rival = has_rival.then(|| leases::hold(&fixture.redis, &["run", "-n", "1"]));
+        let mut command = fixture.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
         command.arg(cuda::client("proc")).arg(lives).env(TAG, &tag).process_group(0);
-        let said = fs::File::create(stage.machine.path("said")).unwrap();
-        let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn().unwrap();
-        Self { stage, seed, tag, launcher, rival }
+        let stderr = fs::File::create(fixture.machine.path("said")).unwrap();
+        let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        Self { fixture, seed, tag, launcher, rival }
     }
 
     /// Whether this process is of the tree, and lives.
@@ -274,9 +274,9 @@ impl<'a> Round<'a> {
 
     fn part(&self, pid: u32) -> Part {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        let program = words.next().unwrap_or_default().into_owned();
-        match words.next().as_deref() {
+        let mut args = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let program = args.next().unwrap_or_default().into_owned();
+        match args.next().as_deref() {
             _ if pid == self.launcher.id() => Part::Launcher,
             Some("sampling-launcher" | "sampling-worker") => Part::Helper,
             _ if program == "sh" && self.is_first(pid) => Part::Child,
@@ -329,20 +329,20 @@ impl<'a> Round<'a> {
     }
 
     /// What it said so far.
-    fn said(&self) -> String {
-        fs::read_to_string(self.stage.machine.path("said")).unwrap_or_default()
+    fn stderr_text(&self) -> String {
+        fs::read_to_string(self.fixture.machine.path("said")).unwrap_or_default()
     }
 
     /// Nothing is left of it, though nobody has helped.
     fn left_nothing(&self) {
         assert_eq!(self.command(), Vec::<u32>::new());
-        assert_eq!(self.stage.files(), Vec::<PathBuf>::new());
+        assert_eq!(self.fixture.files(), Vec::<PathBuf>::new());
         // Who goes in the very moment in which he is given GPUs leaves them to whoever looks next.
-        if self.stage.idle() != Some(2) {
-            assert!(!self.said().contains("the command"), "it has not given back what it had");
+        if self.fixture.idle() != Some(2) {
+            assert!(!self.stderr_text().contains("the command"), "it has not given back what it had");
             self.reap();
         }
-        assert_eq!(self.stage.idle(), Some(2));
+        assert_eq!(self.fixture.idle(), Some(2));
     }
 
     /// Whoever is left keeps all that he has, until he ends; the next commands free it then.
@@ -350,9 +350,9 @@ impl<'a> Round<'a> {
     fn left_what_is_used(&self) -> bool {
         let before = self.command();
         self.reap();
-        let (audit, files) = (self.stage.audit(), self.stage.files());
-        let lived_on = self.command().iter().any(|pid| before.contains(pid));
-        if lived_on {
+        let (audit, files) = (self.fixture.audit(), self.fixture.files());
+        let survivors = self.command().iter().any(|pid| before.contains(pid));
+        if survivors {
             let held = audit.leases.iter().map(|lease| (&*lease.state, lease.gpus().count()));
             assert_eq!(held.collect::<Vec<_>>(), [("held", 2)]);
             assert_eq!(files.len(), 1);
@@ -365,15 +365,15 @@ impl<'a> Round<'a> {
         });
         until("the GPUs are idle", || {
             self.reap();
-            (self.stage.idle() == Some(2)).then_some(())
+            (self.fixture.idle() == Some(2)).then_some(())
         });
-        said(&self.stage.run(&["--quiet", "--vram", "1GiB", "true"]).output().unwrap());
-        assert_eq!(self.stage.files(), Vec::<PathBuf>::new());
-        lived_on
+        stdout_of(&self.fixture.run(&["--quiet", "--vram", "1GiB", "true"]).output().unwrap());
+        assert_eq!(self.fixture.files(), Vec::<PathBuf>::new());
+        survivors
     }
 
     fn reap(&self) {
-        said(&leases::run(&self.stage.redis, &["reap"]));
+        stdout_of(&leases::run(&self.fixture.redis, &["reap"]));
     }
 
     fn ended(&mut self) -> ExitStatus {
@@ -384,7 +384,7 @@ impl<'a> Round<'a> {
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("BAILIFF_SEED={}; {:?}; it said: {}", self.seed, self.members(), self.said());
+            eprintln!("BAILIFF_SEED={}; {:?}; it said: {}", self.seed, self.members(), self.stderr_text());
         }
         for pid in self.members().into_keys() {
             self.signal(pid, Signal::KILL);
@@ -398,13 +398,13 @@ impl Drop for Round<'_> {
 }
 
 /// Disturbs one tree. Tells what was done, and how it ended.
-fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
+fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let mut dice = Dice(seed);
     let plan = plan(&mut dice, span);
     let has_rival = plan.iter().any(|(_, act)| matches!(act, Act::Free));
     let lives = dice.one_of(&[SHORT, LONG]);
     let began = Instant::now();
-    let mut round = Round::start(stage, seed.to_string(), (lives, has_rival));
+    let mut round = Round::start(fixture, seed.to_string(), (lives, has_rival));
     let began = if has_rival { Instant::now() } else { began };
     let mut done = Vec::new();
     for (moment, act) in plan {
@@ -414,7 +414,7 @@ fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
         done.push(if met { format!("{act:?}") } else { "nobody there".to_owned() });
     }
     let status = round.ended();
-    let left = round.said().contains("are left after");
+    let left = round.stderr_text().contains("are left after");
     done.push(match status.signal() {
         Some(9) => "the launcher was killed".to_owned(),
         _ if left => "some were left".to_owned(),
@@ -428,16 +428,16 @@ fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
         round.left_nothing();
     }
     until("the end of its helpers", || round.members().is_empty().then_some(()));
-    assert_eq!(stage.machine.used(0), 0);
+    assert_eq!(fixture.machine.used(0), 0);
     done
 }
 
 #[test]
 fn signalled_run_leaves_nothing_behind() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let began = Instant::now();
-    let mut calm = Round::start(&stage, "calm".to_owned(), (SHORT, false));
-    assert!(calm.ended().success(), "{}", calm.said());
+    let mut calm = Round::start(&fixture, "calm".to_owned(), (SHORT, false));
+    assert!(calm.ended().success(), "{}", calm.stderr_text());
     let span = began.elapsed();
     calm.left_nothing();
     drop(calm);
@@ -445,7 +445,7 @@ fn signalled_run_leaves_nothing_behind() {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let rounds = times(12, "BAILIFF_ENDS");
     for seed in first..first + rounds {
-        for what in disturb(&stage, seed as u64, span) {
+        for what in disturb(&fixture, seed as u64, span) {
             *counts.entry(what).or_default() += 1;
         }
     }

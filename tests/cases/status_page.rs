@@ -82,16 +82,16 @@ fn no_gpu_differs_from_no_answer() {
     none.exporter.next();
     look(&mut browser, &none.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     assert_eq!(browser.text("document.title"), format!("GPUs of {NAME} · GPU Bailiff"));
-    let said = browser.text("document.querySelector('#gpus').innerText");
-    assert!(said.contains("answers, and knows no GPU"), "{said}");
-    let said = browser.text("document.querySelector('#holders').innerText");
-    assert!(said.contains("Nobody"), "{said}");
+    let text = browser.text("document.querySelector('#gpus').innerText");
+    assert!(text.contains("answers, and knows no GPU"), "{text}");
+    let text = browser.text("document.querySelector('#holders').innerText");
+    assert!(text.contains("Nobody"), "{text}");
     let broken = Showcase::new("init: driver_not_loaded\ngpus: []\n", 0);
     broken.exporter.next();
     look(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
-    let said = browser.text("document.querySelector('main').innerText");
-    assert!(said.contains("unknown: which GPUs there are, since the kernel module is not loaded"), "{said}");
-    assert!(said.contains("The source nvml says nothing"), "{said}");
+    let text = browser.text("document.querySelector('main').innerText");
+    assert!(text.contains("unknown: which GPUs there are, since the kernel module is not loaded"), "{text}");
+    assert!(text.contains("The source nvml says nothing"), "{text}");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn eight_gpus_with_leases_fit_every_screen() {
     assert_eq!(count(&mut browser, "#leases tbody tr"), json!(8));
     let lost = browser.text("document.querySelectorAll('.card')[7].innerText");
     assert!(lost.contains("unknown: the GPU has fallen off the bus"), "{lost}");
-    let told = browser.text("document.querySelectorAll('.card')[6].innerText");
-    assert!(told.contains("unknown: the driver does not tell how much each holder has"), "{told}");
+    let text = browser.text("document.querySelectorAll('.card')[6].innerText");
+    assert!(text.contains("unknown: the driver does not tell how much each holder has"), "{text}");
     end(holder, Signal::TERM);
 }
 
@@ -212,7 +212,7 @@ fn response_is_uncached_and_sandboxed() {
         json!(true)
     );
     browser.until("true");
-    assert!(browser.complaints().iter().any(|told| told.contains("Content Security Policy")));
+    assert!(browser.complaints().iter().any(|text| text.contains("Content Security Policy")));
 }
 
 /// Names that try to be markup, to turn the text about, to hide, and to fill the page.
@@ -287,7 +287,7 @@ rules:
 fn enforcer_page_fits_every_screen() {
     let node = Node::new(RULES);
     let idle = Tenant::running(&node.home, &["python3", "-c", HOSTILE]);
-    let large = Tenant::obeying(&node.home);
+    let large = Tenant::ending_on_term(&node.home);
     node.hold(&idle, 0, "used: 512MiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(idle.pid(), 4);

@@ -20,7 +20,7 @@ use end_to_end::node::Node;
 use end_to_end::orphan::Orphan;
 use end_to_end::page::Page;
 use end_to_end::programs;
-use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::tenant::{NOBODY_UID, Tenant};
 use end_to_end::wait::until;
 
 const GIB: f64 = 1_073_741_824.0;
@@ -43,14 +43,14 @@ const WAITING_IN_THE_KERNEL: &str = "import ctypes, signal\n\
 /// A program of nobody's that has the device open.
 fn tenant(node: &Node, program: &str) -> Tenant {
     let tenant = Tenant::running(&node.home, &["python3", "-u", "-c", program]);
-    until("its word", || (!tenant.said().is_empty()).then_some(()));
+    until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 
 /// A process of nobody's that was left behind with the device open.
 fn orphan(node: &Node) -> Orphan {
     let mut command = Command::new("setsid");
-    command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(node.home.open_device());
+    command.uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/").stdin(node.home.open_device());
     Orphan::under(command)
 }
 
@@ -115,7 +115,7 @@ fn each_kind_is_flagged_with_its_fix() {
     let parent = tenant(&node, ZOMBIES_PARENT);
     let zombie = until("the child", || children(parent.pid()).first().copied());
     let left = orphan(&node);
-    let heir = Orphan::with_device();
+    let command_of = Orphan::with_device();
     let mut gone = tenant(&node, "print('ready')\nimport signal\nsignal.pause()");
     gone.end();
     for pid in [leader.pid(), waiting.pid(), zombie, left.pid(), gone.pid()] {
@@ -144,7 +144,7 @@ fn each_kind_is_flagged_with_its_fix() {
     node.exporter.until("who has inherited the device", |page| {
         (page.value("bailiff_gpu_unlisted_processes", &[])? >= 1.0).then_some(())
     });
-    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), heir.pid());
+    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), command_of.pid());
     let enforcer = node.home.enforcer(&[]);
     for (pid, ..) in expected {
         flagged(&enforcer, "stuck-context", Some(pid));
@@ -156,8 +156,8 @@ fn each_kind_is_flagged_with_its_fix() {
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
 }
 
-/// On the status page and in the report each stands with what frees it; the heir is named by both.
-fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
+/// On the status page and in the report each stands with what frees it; the command_of is named by both.
+fn shown(node: &Node, stuck: &[(u32, &str)], command_of: u32) {
     let html = status_page(node);
     let text = info(node, &["--who"]);
     for (pid, freed_by) in stuck {
@@ -165,11 +165,14 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
         assert!(rows.len() == 1 && rows[0].contains(freed_by), "{pid}: {rows:?}");
         assert!(text.contains(&format!("stuck {pid}")) && text.contains(freed_by), "{pid}: {text}");
     }
-    assert_eq!(rows(&html, "of nobody who is listed").len(), 1, "{html}");
-    assert_eq!(rows(&html, &heir.to_string()).len(), 1, "{html}");
+    assert_eq!(rows(&html, "held by no listed process").len(), 1, "{html}");
+    assert_eq!(rows(&html, &command_of.to_string()).len(), 1, "{html}");
     assert!(text.contains("2.0GiB, of nobody; below is who has the device open"), "{text}");
     let (_, device_processes) = text.split_once("has the device open:").unwrap();
-    assert!(device_processes.contains(&format!("{heir} root python3 nothing that is listed")), "{text}");
+    assert!(
+        device_processes.contains(&format!("{command_of} root python3 nothing that is listed")),
+        "{text}"
+    );
 }
 
 #[test]
@@ -185,8 +188,8 @@ fn many_of_one_kind_are_all_counted() {
     assert_eq!(rows(&status_page(&node), "4190040").len(), 1);
     let enforcer = node.home.enforcer(&[]);
     until("it is explained", || {
-        let told = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
-        (told.matches("no process is there: nobody to spare").count() == 2).then_some(())
+        let printed = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
+        (printed.matches("a pid without a process: there is nothing to exempt").count() == 2).then_some(())
     });
     let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
     assert_eq!(of("disk_sleep"), Some(0.0), "all were looked at");
@@ -236,7 +239,7 @@ rules:
 ";
     let node = Node::of(rules, &["memory: {total: 4GiB, unaccounted: 128MiB}"]);
     let old = tenant(&node, "import time\nprint('ready')\ntime.sleep(10**9)");
-    let other = Tenant::stubborn(&node.home);
+    let other = Tenant::ignoring_term(&node.home);
     node.hold_together(&[(&old, "used: 1GiB"), (&other, "used: 512MiB")]);
     let used = |page: &Page| page.value("bailiff_gpu_memory_used_bytes", &[]);
     let before = node.exporter.until("it holds memory", |page| used(page).filter(|bytes| *bytes > GIB));
@@ -251,14 +254,14 @@ rules:
     assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreleased")]), Some(0.0));
     let compared = info(&node, &["--since", "before"]);
     assert!(compared.contains("ended") && compared.contains("1.0GiB came back"), "{compared}");
-    assert!(other.lives());
+    assert!(other.is_running());
 }
 
 #[test]
 fn memory_kept_by_the_driver_is_reported_until_freed() {
     let node = Node::new(&examples(&["unreleased-vram"]));
-    let other = Tenant::stubborn(&node.home);
-    let mut leaking = Tenant::stubborn(&node.home);
+    let other = Tenant::ignoring_term(&node.home);
+    let mut leaking = Tenant::ignoring_term(&node.home);
     node.hold(&other, 0, "used: 1GiB");
     node.hold_pid(leaking.pid(), "used: 2GiB");
     let unreleased = |page: &Page| page.value(UNRELEASED, &[]);
@@ -281,12 +284,12 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
         .until("it is unlisted", |page| (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(()));
     node.exporter.until("it is missing all the same", missing);
     flagged(&enforcer, "unreleased-vram", None);
-    let row = rows(&status_page(&node), "of those who ended: it did not come back");
+    let row = rows(&status_page(&node), "not released after its holders exited");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
     assert!(info(&node, &[]).contains("GPU 0 2.0GiB not released after its holders exited"));
     assert!(info(&node, &["--full"]).contains("memory unreleased 2.0GiB, of those who ended"));
     // Another comes and takes some: nothing is told for a tick, and then the same.
-    let third = Tenant::stubborn(&node.home);
+    let third = Tenant::ignoring_term(&node.home);
     node.hold(&third, 0, "used: 3GiB");
     node.exporter
         .until("a third one", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));

@@ -44,10 +44,10 @@ fn units(directory: &Path) -> Vec<PathBuf> {
 
 fn analyze(arguments: &[&str], units: &[&PathBuf]) {
     let output = Command::new("systemd-analyze").args(arguments).args(units).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     // Of what it does not know it only warns.
-    assert!(!said.contains("bailiff"), "{said}");
+    assert!(!message.contains("bailiff"), "{message}");
 }
 
 #[test]
@@ -79,22 +79,23 @@ impl Manager {
     }
 
     /// Waits for a word.
-    fn hears(&self, word: &str) {
-        let mut said = [0; 256];
+    fn expect(&self, word: &str) {
+        let mut message = [0; 256];
         loop {
-            let length = self.0.recv(&mut said).unwrap_or_else(|error| panic!("waits for {word}: {error}"));
-            if String::from_utf8_lossy(&said[..length]).lines().any(|line| line == word) {
+            let length =
+                self.0.recv(&mut message).unwrap_or_else(|error| panic!("waits for {word}: {error}"));
+            if String::from_utf8_lossy(&message[..length]).lines().any(|line| line == word) {
                 return;
             }
         }
     }
 
-    fn hears_of_a_life(&self, daemon: &Daemon) {
+    fn expect_lifecycle(&self, daemon: &Daemon) {
         for word in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
-            self.hears(word);
+            self.expect(word);
         }
         daemon.signal(Signal::TERM);
-        self.hears("STOPPING=1");
+        self.expect("STOPPING=1");
     }
 }
 
@@ -104,7 +105,7 @@ fn exporter_notifies_the_systemd_watchdog() {
     let mut command = exporter::command(&scenario);
     command.args(exporter::TICKS);
     let exporter = Exporter::spawn(manager.watch(command, Duration::from_millis(200)));
-    manager.hears_of_a_life(&exporter);
+    manager.expect_lifecycle(&exporter);
 }
 
 #[test]
@@ -112,5 +113,5 @@ fn enforcer_notifies_the_systemd_watchdog() {
     let (manager, home) = (Manager::new(), Home::with(RULES));
     let command = manager.watch(enforcer::command(&home), Duration::from_secs(30));
     let enforcer = Enforcer::spawn(&home, command);
-    manager.hears_of_a_life(&enforcer);
+    manager.expect_lifecycle(&enforcer);
 }

@@ -105,8 +105,8 @@ fn scraped(prometheus: &Prometheus, job: &str) -> (String, String) {
         let targets = prometheus.get("targets")?;
         let all: Vec<Value> = targets["activeTargets"].as_array()?.clone();
         let target = all.into_iter().find(|target| target["labels"]["job"] == job)?;
-        let told = |key: &str| target[key].as_str().map(str::to_owned);
-        (told("health")? != "unknown").then_some((told("health")?, told("lastError")?))
+        let field = |key: &str| target[key].as_str().map(str::to_owned);
+        (field("health")? != "unknown").then_some((field("health")?, field("lastError")?))
     })
 }
 
@@ -159,15 +159,15 @@ fn prometheus_is_authenticated_by_the_file() {
 }
 
 /// A request on a connection that stays open, and its answer's first line.
-fn ask_again(stream: &mut Stream) -> io::Result<String> {
+fn request_again(stream: &mut Stream) -> io::Result<String> {
     stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
-    let mut said = Vec::new();
-    while !said.ends_with(b"healthy\n") {
+    let mut response = Vec::new();
+    while !response.ends_with(b"healthy\n") {
         let mut byte = [0];
         stream.read_exact(&mut byte)?;
-        said.push(byte[0]);
+        response.push(byte[0]);
     }
-    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned())
+    Ok(String::from_utf8_lossy(&response).lines().next().unwrap_or_default().to_owned())
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn new_certificate_applies_without_a_failed_scrape() {
     let prometheus = prometheus(&[job("bailiff", exporter.address(), &rest)]);
     until("a scrape", || (prometheus.number("count_over_time(up[5m])")? >= 1.0).then_some(()));
     let mut kept = site.client().connect(exporter.address()).unwrap();
-    assert_eq!(ask_again(&mut kept).unwrap(), "HTTP/1.1 200 OK");
+    assert_eq!(request_again(&mut kept).unwrap(), "HTTP/1.1 200 OK");
 
     // Both in one step, or the key is not the certificate's for a moment.
     let pair = next.signs(&["127.0.0.1"]);
@@ -192,7 +192,7 @@ fn new_certificate_applies_without_a_failed_scrape() {
         site.client().get(exporter.address(), "/-/healthy", &[]).is_err(),
         "it shows the old one no more"
     );
-    ask_again(&mut kept).expect_err("connections of before the change are closed");
+    request_again(&mut kept).expect_err("connections of before the change are closed");
     let before = prometheus.number("count_over_time(up[5m])").unwrap();
     until("more scrapes", || (prometheus.number("count_over_time(up[5m])")? >= before + 2.0).then_some(()));
     assert_eq!(prometheus.number("min_over_time(up[5m])"), Some(1.0));
@@ -227,18 +227,18 @@ fn password_removed_during_its_check_is_rejected() {
             .unwrap();
         stream
     };
-    let heard = |mut stream: TcpStream| {
+    let request = |mut stream: TcpStream| {
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
         answer
     };
     // He guesses first; when he is refused it is the other's turn, whose password is looked at from then on.
     let wrong = query(WRONG);
-    assert!(heard(query("X: y")).contains(" 401 "), "the exporter has read what was sent before");
+    assert!(request(query("X: y")).contains(" 401 "), "the exporter has read what was sent before");
     let right = query(RIGHT);
-    assert!(heard(wrong).contains(" 401 "));
+    assert!(request(wrong).contains(" 401 "));
     site.write("web.yml", &users("another", 4));
-    let answer = heard(right);
+    let answer = request(right);
     assert!(!answer.contains(" 200 "), "{answer}");
 }
 
@@ -398,12 +398,12 @@ fn scrapes_continue_beside_unfinished_requests() {
 #[test]
 fn scrapes_continue_beside_clients_that_do_not_read() {
     let besieged = Besieged::new();
-    let asked = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
     let mut stuck: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
     for stream in &mut stuck {
         stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         // Until it takes no more, since nobody reads what it says.
-        while stream.write_all(asked.as_bytes()).is_ok() {}
+        while stream.write_all(request.as_bytes()).is_ok() {}
     }
     besieged.scrapes_go_on();
 }
@@ -474,8 +474,8 @@ fn enforcer_supports_the_web_config() {
     assert_eq!((get(&[RIGHT]).status, get(&[WRONG]).status), (200, 401));
     assert!(get(&[RIGHT]).text().contains("bailiff_enforcer_"));
     site.write("password", "correct horse\n");
-    let told = check(&["--user", "alice", "--password-file", &site.path("password")]);
-    assert!(told.contains("runs just this"), "{told}");
+    let printed = check(&["--user", "alice", "--password-file", &site.path("password")]);
+    assert!(printed.contains("runs just this"), "{printed}");
     assert!(check(&[]).contains("wants a user and a password"), "{}", check(&[]));
     assert!(http::get(enforcer.address(), "/metrics", &[RIGHT]).is_err());
 }
@@ -491,16 +491,16 @@ fn invalid_file_prevents_the_start() {
     commands[0].args(["--web.listen-address", "127.0.0.1:0"]);
     for mut command in commands {
         let output = command.args(["--web.config.file", &path]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        let line = told.lines().last().unwrap_or_default();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let line = printed.lines().last().unwrap_or_default();
         let why = format!(
             ": {path}:4: tls_server_config.min_version: TLS11 is broken and not spoken; write TLS12 or TLS13"
         );
-        assert_eq!((output.status.code(), line.ends_with(&why)), (Some(64), true), "{told}");
+        assert_eq!((output.status.code(), line.ends_with(&why)), (Some(64), true), "{printed}");
     }
     let none = PathBuf::from(&path).with_extension("none").display().to_string();
     let output = exporter::run(&["--web.listen-address", "127.0.0.1:0", "--web.config.file", &none]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(64), "{told}");
-    assert!(told.ends_with(&format!("{none}: no such file or directory\n")), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{printed}");
+    assert!(printed.ends_with(&format!("{none}: no such file or directory\n")), "{printed}");
 }

@@ -167,12 +167,12 @@ impl Browser {
     pub fn faults(&mut self) -> Vec<String> {
         let axe = fs::read_to_string(programs::tool("axe.min.js")).expect("tests/setup chromium");
         self.query(&format!("{axe}; undefined"));
-        let told = self.query(
+        let result = self.query(
             "axe.run(document, {rules: {'meta-refresh': {enabled: false}}}).then(told => told.violations.flatMap(\
              fault => fault.nodes.map(node => `${fault.id}: ${node.html.slice(0, 200)}: ${node.failureSummary}`)))",
         );
-        let told = told.as_array().expect("axe gives a list");
-        told.iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
+        let result = result.as_array().expect("axe gives a list");
+        result.iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
     }
 
     /// What the browser itself complained of since the visit: a policy that was broken, a file that is not there.
@@ -187,9 +187,9 @@ impl Browser {
     /// # Panics
     /// Where it cannot be written.
     pub fn picture(&mut self, to: &Path) {
-        let told = self.call("Page.captureScreenshot", &json!({"format": "png"}));
-        let told = told["data"].as_str().expect("a picture");
-        let picture = BASE64.decode(told).expect("a picture in base64");
+        let result = self.call("Page.captureScreenshot", &json!({"format": "png"}));
+        let result = result["data"].as_str().expect("a picture");
+        let picture = BASE64.decode(result).expect("a picture in base64");
         fs::write(to, picture).expect("a picture can be written");
     }
 
@@ -209,11 +209,11 @@ impl Browser {
         }
         write!(self.to, "{question}\0").expect("the browser listens");
         loop {
-            let said = self.read();
-            if said["id"] == id {
-                return said;
+            let message = self.read();
+            if message["id"] == id {
+                return message;
             }
-            self.events.push(said);
+            self.events.push(message);
         }
     }
 

@@ -67,8 +67,8 @@ impl Daemon {
     }
 
     /// Waits until it has logged this: what it writes is read a moment later.
-    pub fn until_logged(&self, words: &str) {
-        until(words, || self.log().contains(words).then_some(()));
+    pub fn until_logged(&self, text: &str) {
+        until(text, || self.log().contains(text).then_some(()));
     }
 
     /// The page now.
@@ -101,7 +101,7 @@ impl Daemon {
     ///
     /// # Panics
     /// Where it cannot be stopped.
-    pub fn standing_still<T>(&self, act: impl FnOnce() -> T) -> T {
+    pub fn while_stopped<T>(&self, act: impl FnOnce() -> T) -> T {
         self.signal(Signal::STOP);
         until("it stands still", || {
             let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{}/stat", self.pid())).ok()?)?;

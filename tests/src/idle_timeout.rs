@@ -17,7 +17,7 @@ use crate::wait::until;
 const PATIENT: [&str; 2] = ["--deadline", "10"];
 
 /// A running one, ended with its test, and with it whoever said a pid.
-pub struct Watched {
+pub struct IdleTimeout {
     child: Child,
     directory: TempDir,
 }
@@ -27,23 +27,23 @@ pub struct Watched {
 /// # Panics
 /// Where there is no such program.
 #[must_use]
-pub fn command(scenario: &Scenario, words: &[&str]) -> Command {
+pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
     let name = scenario.directory().join("gpu_idle_timeout.py");
     if !name.exists() {
         std::os::unix::fs::symlink(programs::bailiff(), &name).unwrap();
     }
     let mut command = Command::new(name);
-    command.args(PATIENT).arg("--nvml-library").arg(programs::fake_nvml()).args(words);
+    command.args(PATIENT).arg("--nvml-library").arg(programs::fake_nvml()).args(args);
     command.env("FAKE_NVML_SCENARIO", scenario.path());
     command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
     command
 }
 
-impl Watched {
+impl IdleTimeout {
     /// Starts it, with an input on which nothing comes.
     #[must_use]
-    pub fn start(scenario: &Scenario, words: &[&str]) -> Self {
-        Self::spawn(command(scenario, words))
+    pub fn start(scenario: &Scenario, args: &[&str]) -> Self {
+        Self::spawn(command(scenario, args))
     }
 
     /// Starts any command line.
@@ -70,7 +70,7 @@ impl Watched {
 
     /// What the command said, in lines.
     #[must_use]
-    pub fn said(&self) -> Vec<String> {
+    pub fn output_lines(&self) -> Vec<String> {
         self.lines("said")
     }
 
@@ -81,7 +81,7 @@ impl Watched {
     #[must_use]
     pub fn pids(&self, count: usize) -> Vec<u32> {
         until("pids", || {
-            let pids: Vec<u32> = self.said().iter().filter_map(|line| line.parse().ok()).collect();
+            let pids: Vec<u32> = self.output_lines().iter().filter_map(|line| line.parse().ok()).collect();
             (pids.len() == count).then_some(pids)
         })
     }
@@ -133,7 +133,7 @@ impl Watched {
     ///
     /// # Panics
     /// Where that cannot be told.
-    pub fn lives(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
@@ -143,13 +143,13 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for IdleTimeout {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = kill_process_group(self.pid(), Signal::KILL);
             let _ = self.child.wait();
         }
-        for pid in self.said().iter().filter_map(|line| line.parse::<u32>().ok()) {
+        for pid in self.output_lines().iter().filter_map(|line| line.parse::<u32>().ok()) {
             // Only what was started here prints one, and it is of this test's own session or its child's.
             if start(pid).is_some()
                 && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)

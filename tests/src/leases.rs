@@ -22,13 +22,13 @@ use crate::redis::Redis;
 use crate::wait::until;
 
 /// Where a test's pool is.
-pub trait Keeps {
+pub trait LeasePool {
     /// How the environment tells the user's command.
-    fn told(&self) -> (&'static str, OsString);
+    fn variable(&self) -> (&'static str, OsString);
 }
 
-impl Keeps for Redis {
-    fn told(&self) -> (&'static str, OsString) {
+impl LeasePool for Redis {
+    fn variable(&self) -> (&'static str, OsString) {
         ("LEASE_REDIS_URL", self.address().into())
     }
 }
@@ -57,7 +57,7 @@ impl Directory {
     #[must_use]
     pub fn of(gpus: &str) -> Self {
         let directory = Self::new();
-        said(&run(&directory, &["init", "--gpus", gpus]));
+        stdout_of(&run(&directory, &["init", "--gpus", gpus]));
         directory
     }
 
@@ -74,8 +74,8 @@ impl Default for Directory {
     }
 }
 
-impl Keeps for Directory {
-    fn told(&self) -> (&'static str, OsString) {
+impl LeasePool for Directory {
+    fn variable(&self) -> (&'static str, OsString) {
         ("LEASE_DIR", self.path().into())
     }
 }
@@ -85,13 +85,13 @@ impl Keeps for Directory {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn bailiff(pool: &impl Keeps, words: &[&str]) -> Command {
+pub fn bailiff(pool: &impl LeasePool, args: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
     for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_LEASE_ID"] {
         command.env_remove(other);
     }
-    let (name, place) = pool.told();
-    command.arg("lease").args(words).env(name, place);
+    let (name, value) = pool.variable();
+    command.arg("lease").args(args).env(name, value);
     command
 }
 
@@ -100,8 +100,8 @@ pub fn bailiff(pool: &impl Keeps, words: &[&str]) -> Command {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn run(pool: &impl Keeps, words: &[&str]) -> Output {
-    bailiff(pool, words).output().unwrap()
+pub fn run(pool: &impl LeasePool, args: &[&str]) -> Output {
+    bailiff(pool, args).output().unwrap()
 }
 
 /// Its exit code.
@@ -118,7 +118,7 @@ pub fn code(output: &Output) -> i32 {
 /// # Panics
 /// Where that fails.
 #[expect(clippy::must_use_candidate, reason = "that it succeeded may be enough")]
-pub fn said(output: &Output) -> String {
+pub fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
@@ -128,9 +128,9 @@ pub fn said(output: &Output) -> String {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn states(pool: &impl Keeps) -> Vec<String> {
-    let told: Value = serde_json::from_str(&said(&run(pool, &["list", "--json"]))).unwrap();
-    told["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
+pub fn states(pool: &impl LeasePool) -> Vec<String> {
+    let list: Value = serde_json::from_str(&stdout_of(&run(pool, &["list", "--json"]))).unwrap();
+    list["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
 }
 
 /// A pool of these GPUs on a Redis of its own.
@@ -140,7 +140,7 @@ pub fn states(pool: &impl Keeps) -> Vec<String> {
 #[must_use]
 pub fn pool(gpus: &str) -> Redis {
     let redis = Redis::start();
-    said(&run(&redis, &["init", "--gpus", gpus]));
+    stdout_of(&run(&redis, &["init", "--gpus", gpus]));
     redis
 }
 
@@ -149,8 +149,8 @@ pub fn pool(gpus: &str) -> Redis {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn hold(pool: &impl Keeps, words: &[&str]) -> Child {
-    let mut command = bailiff(pool, words);
+pub fn hold(pool: &impl LeasePool, args: &[&str]) -> Child {
+    let mut command = bailiff(pool, args);
     command.args(["--", "sh", "-c", "echo begun; exec sleep infinity"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut first = [0; 6];
@@ -173,7 +173,7 @@ pub fn end(mut child: Child, signal: Signal) {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn heir(runner: &Child) -> Pid {
+pub fn command_of(runner: &Child) -> Pid {
     let children = format!("/proc/{0}/task/{0}/children", runner.id());
     let text = until("the command to be there", || {
         fs::read_to_string(&children).ok().filter(|text| !text.is_empty())
@@ -186,8 +186,8 @@ pub fn heir(runner: &Child) -> Pid {
 /// # Panics
 /// Where that fails.
 #[must_use]
-pub fn told(redis: &Redis, words: &[&str]) -> Value {
-    serde_json::from_str(&said(&run(redis, words))).unwrap()
+pub fn json_of(redis: &Redis, args: &[&str]) -> Value {
+    serde_json::from_str(&stdout_of(&run(redis, args))).unwrap()
 }
 
 /// Has a GPU for a moment, and says so if somebody else had it too: whoever has it holds a lock of the kernel's.
@@ -207,7 +207,7 @@ impl Tasks {
     /// # Panics
     /// Where that fails.
     #[must_use]
-    pub fn start(pool: &impl Keeps, count: usize) -> Self {
+    pub fn start(pool: &impl LeasePool, count: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let task = || bailiff(pool, &["run", "--", "sh", "-c", TASK]).arg(directory.path()).spawn().unwrap();
         let tasks = (0..count).map(|_| task()).collect();

@@ -38,14 +38,14 @@ impl Legacy {
     }
 
     /// Sends a command and waits for its answer.
-    pub fn query(&mut self, words: &[&str]) -> Reply {
-        self.send(words);
+    pub fn query(&mut self, args: &[&str]) -> Reply {
+        self.send(args);
         self.answer()
     }
 
-    fn send(&mut self, words: &[&str]) {
-        let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
-        let bytes = format!("*{}\r\n{}", words.len(), words.concat());
+    fn send(&mut self, args: &[&str]) {
+        let args: Vec<String> = args.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        let bytes = format!("*{}\r\n{}", args.len(), args.concat());
         self.stream.get_mut().write_all(bytes.as_bytes()).expect("Redis takes a command");
     }
 
@@ -121,15 +121,15 @@ impl Legacy {
 
     /// `--release`; what it prints.
     pub fn release(&mut self, id: &str) -> String {
-        if let Some(refused) = self.looks(id) {
+        if let Some(refused) = self.refusal(id) {
             return refused;
         }
-        self.erases(id);
-        self.pushes(id)
+        self.erase_record(id);
+        self.push_idle(id)
     }
 
     /// The first steps of `--release`, and what is printed where they are the last.
-    pub fn looks(&mut self, id: &str) -> Option<String> {
+    pub fn refusal(&mut self, id: &str) -> Option<String> {
         let idle = self.list("GPU_IDLE");
         let managed = self.list("GPU_MANAGED");
         if !managed.iter().any(|other| other == id) {
@@ -139,13 +139,13 @@ impl Legacy {
     }
 
     /// The next ones.
-    pub fn erases(&mut self, id: &str) {
+    pub fn erase_record(&mut self, id: &str) {
         self.note(&format!("GPU {id} released by PID {}.", self.pid));
         self.query(&["DEL", &format!("GPU_GPU{id}")]);
     }
 
     /// The last one.
-    pub fn pushes(&mut self, id: &str) -> String {
+    pub fn push_idle(&mut self, id: &str) -> String {
         self.query(&["LPUSH", "GPU_IDLE", id]);
         format!("GPU {id} released.")
     }

@@ -60,7 +60,7 @@ impl Mps {
 
     /// What `nvidia-smi` was asked, a line a time.
     #[must_use]
-    pub fn asked(&self) -> Vec<String> {
+    pub fn smi_calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.directory.path().join("smi")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
@@ -141,8 +141,8 @@ impl Mps {
     /// # Panics
     /// Where it does not start.
     #[must_use]
-    pub fn pretender(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
-        let directory = self.directory.path().join("pretenders");
+    pub fn impostor(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
+        let directory = self.directory.path().join("impostors");
         fs::create_dir_all(&directory).expect("a directory");
         let program = directory.join(part);
         if !program.exists() {
@@ -184,7 +184,7 @@ impl Mps {
     /// # Panics
     /// Where nothing can be written.
     #[must_use]
-    pub fn asker(&self, text: &str) -> PathBuf {
+    pub fn wrapped_control(&self, text: &str) -> PathBuf {
         let real = self.bin().join(PARTS[0]);
         let text = format!(
             "case \"$1\" in -d|-f) exec {} \"$@\";; esac\n\
@@ -192,7 +192,7 @@ impl Mps {
              echo 'Cannot find MPS control daemon process' >&2; exit 1\nfi\n{text}",
             real.display()
         );
-        program(&self.directory.path().join("asker"), &text)
+        program(&self.directory.path().join("wrapped_control"), &text)
     }
 
     /// Sends the daemon a signal.

@@ -66,13 +66,13 @@ impl Node {
     pub fn with_ticks(rules: &str, gpus: &[&str], ticks: &[&str]) -> Self {
         let gpus = gpus.iter().map(|text| Gpu { text: (*text).to_owned(), held: Vec::new() });
         let mut driver = Driver { scenario: Scenario::new(""), head: String::new(), gpus: gpus.collect() };
-        driver.say();
+        driver.write_scenario();
         let home = Home::with(rules);
         let ticks: Vec<String> = ticks.iter().map(|word| (*word).to_owned()).collect();
         let exporter = exporter(&driver.scenario, &home, &ticks);
         let driver = Arc::new(Mutex::new(driver));
         let weak = Arc::downgrade(&driver);
-        std::thread::spawn(move || keep(&weak));
+        std::thread::spawn(move || remove_exited_tenants(&weak));
         Self { exporter, home, ticks, driver }
     }
 
@@ -107,7 +107,7 @@ impl Node {
     pub fn change(&self, change: impl FnOnce(&mut Driver)) {
         let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut driver);
-        driver.say();
+        driver.write_scenario();
     }
 
     /// The number of the exporter's newest snapshot.
@@ -150,7 +150,7 @@ impl Driver {
         self.gpus.iter_mut().for_each(|gpu| gpu.held.retain(|held| held.pid != pid));
     }
 
-    fn say(&mut self) {
+    fn write_scenario(&mut self) {
         let mut text = format!("sampling_period: 20ms\n{}\ngpus:\n", self.head);
         for gpu in &self.gpus {
             let held: Vec<String> =
@@ -161,19 +161,19 @@ impl Driver {
     }
 
     /// Whoever has ended holds nothing.
-    fn forget_ended(&mut self) {
+    fn remove_exited(&mut self) {
         let over = |held: &Held| held.start.is_some() && start(held.pid) != held.start;
         if self.gpus.iter().flat_map(|gpu| &gpu.held).any(over) {
             self.gpus.iter_mut().for_each(|gpu| gpu.held.retain(|held| !over(held)));
-            self.say();
+            self.write_scenario();
         }
     }
 }
 
 /// Looks who has ended, until the node is gone.
-fn keep(driver: &Weak<Mutex<Driver>>) {
+fn remove_exited_tenants(driver: &Weak<Mutex<Driver>>) {
     while let Some(driver) = driver.upgrade() {
-        driver.lock().unwrap_or_else(PoisonError::into_inner).forget_ended();
+        driver.lock().unwrap_or_else(PoisonError::into_inner).remove_exited();
         drop(driver);
         std::thread::park_timeout(Duration::from_millis(5));
     }

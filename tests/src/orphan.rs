@@ -81,7 +81,7 @@ impl Orphan {
     #[must_use]
     pub fn under(mut command: Command) -> Self {
         command.args(["python3", "-c", LEAVING]);
-        Self::said_by(command)
+        Self::run(command)
     }
 
     /// One that has inherited a GPU's device file: it shows in `/proc` as `/dev/nvidia0`, as in a container.
@@ -92,7 +92,7 @@ impl Orphan {
         Self::under(command)
     }
 
-    fn said_by(mut command: Command) -> Self {
+    fn run(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the session starts");
         let mut line = String::new();
         let out = child.stdout.take().expect("it has an output");

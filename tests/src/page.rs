@@ -60,7 +60,7 @@ impl Page {
     ) -> impl Iterator<Item = (&'a Labels, f64)> {
         self.series.iter().filter_map(move |((series, has), value)| {
             let matches =
-                labels.iter().all(|(key, wanted)| has.get(*key).is_some_and(|value| value == wanted));
+                labels.iter().all(|(key, expected)| has.get(*key).is_some_and(|value| value == expected));
             (series == name && matches).then_some((has, *value))
         })
     }
@@ -73,8 +73,8 @@ impl Page {
 
     /// A label of the first series of this name whose labels include these.
     #[must_use]
-    pub fn label(&self, name: &str, labels: &[(&str, &str)], wanted: &str) -> Option<String> {
-        self.all(name, labels).next()?.0.get(wanted).cloned()
+    pub fn label(&self, name: &str, labels: &[(&str, &str)], expected: &str) -> Option<String> {
+        self.all(name, labels).next()?.0.get(expected).cloned()
     }
 
     /// How many series there are.

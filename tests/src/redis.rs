@@ -66,7 +66,7 @@ impl Redis {
     ///
     /// # Panics
     /// Where it cannot be stopped.
-    pub fn standing_still<T>(&self, act: impl FnOnce() -> T) -> T {
+    pub fn while_stopped<T>(&self, act: impl FnOnce() -> T) -> T {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).expect("our own child can be signalled");
         let done = act();

@@ -14,7 +14,7 @@ use crate::home::Home;
 use crate::wait::until;
 
 /// Whose they are.
-pub const NOBODY: u32 = 65534;
+pub const NOBODY_UID: u32 = 65534;
 
 /// A tenant, ended with its test, with all of its session that is in its process group.
 pub struct Tenant {
@@ -27,13 +27,13 @@ pub struct Tenant {
 impl Tenant {
     /// One that notes TERM and ends.
     #[must_use]
-    pub fn obeying(home: &Home) -> Self {
+    pub fn ending_on_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done")
     }
 
     /// One that notes TERM and lives on.
     #[must_use]
-    pub fn stubborn(home: &Home) -> Self {
+    pub fn ignoring_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done")
     }
 
@@ -41,7 +41,7 @@ impl Tenant {
     #[must_use]
     pub fn shell(home: &Home, program: &str) -> Self {
         let tenant = Self::running(home, &["/bin/sh", "-c", program]);
-        until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+        until("the tenant's word", || (!tenant.output_lines().is_empty()).then_some(()));
         tenant
     }
 
@@ -49,7 +49,7 @@ impl Tenant {
     #[must_use]
     pub fn running(home: &Home, program: &[&str]) -> Self {
         let mut command = Command::new("setsid");
-        command.args(program).uid(NOBODY).gid(NOBODY);
+        command.args(program).uid(NOBODY_UID).gid(NOBODY_UID);
         Self::spawn(home, command)
     }
 
@@ -75,31 +75,31 @@ impl Tenant {
 
     /// It has not ended; a zombie has.
     #[must_use]
-    pub fn lives(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         start(self.pid()).is_some()
     }
 
     /// Waits until it has ended.
     pub fn gone(&self) {
-        until("the tenant has ended", || (!self.lives()).then_some(()));
+        until("the tenant has ended", || (!self.is_running()).then_some(()));
     }
 
     /// What it said, a line each.
     #[must_use]
-    pub fn said(&self) -> Vec<String> {
+    pub fn output_lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
     /// How often it was sent TERM, as it noted.
     #[must_use]
-    pub fn asked(&self) -> usize {
-        self.said().iter().filter(|line| *line == "TERM").count()
+    pub fn terms_received(&self) -> usize {
+        self.output_lines().iter().filter(|line| *line == "TERM").count()
     }
 
     /// Waits until it was sent TERM so often.
-    pub fn until_asked(&self, times: usize) {
-        until("TERM", || (self.asked() >= times).then_some(()));
+    pub fn until_terms(&self, times: usize) {
+        until("TERM", || (self.terms_received() >= times).then_some(()));
     }
 
     /// Ends it, and waits until it has.

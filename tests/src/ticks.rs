@@ -30,7 +30,7 @@ impl Ticks {
     }
 
     /// The first of the next snapshots that is so.
-    pub fn find(&mut self, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
-        until("such a snapshot", || Some(self.tick()).filter(|snapshot| wanted(snapshot)))
+    pub fn find(&mut self, expected: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        until("such a snapshot", || Some(self.tick()).filter(|snapshot| expected(snapshot)))
     }
 }

@@ -70,7 +70,7 @@ fn leases() -> AgentStatus {
     let judged = |gpu: &str, judgement: &str| Judged {
         gpu: gpu.into(),
         judgement: judgement.into(),
-        why: "the process that took it has ended, and no process is on the GPU".into(),
+        why: "the process that took it has exited, and no process is on the GPU".into(),
         freed_at_ms: (judgement == "suspect").then_some(1_200_000),
     };
     let judged = vec![judged("0", "keep"), judged("1", "suspect")];

@@ -256,15 +256,15 @@ impl Plan {
 impl RulePlan {
     fn new(dice: &mut Dice, place: u64, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
-        let of = if dice.percent(25) { Kind::Gpu } else { dice.pick(&[Kind::Process, Kind::Workload]) };
+        let target = if dice.percent(25) { Kind::Gpu } else { dice.pick(&[Kind::Process, Kind::Workload]) };
         let samples = u32::try_from(dice.of(1, 6)).unwrap();
         let mut plan = Self {
             name: format!("rule-{place}"),
             mode: if dice.percent(75) { Mode::Enforce } else { Mode::DryRun },
-            of,
+            target,
             select: None,
             except: None,
-            when: when(dice, of, place),
+            when: when(dice, target, place),
             span: if dice.percent(70) {
                 Span::Samples(samples)
             } else {
@@ -275,23 +275,23 @@ impl RulePlan {
             clear_after: u32::try_from(dice.of(1, 4)).unwrap(),
             cooldown: Duration::from_secs(dice.pick(&[0, 20, 60, 300])),
             pick: None,
-            steps: steps(dice, of == Kind::Gpu),
+            steps: steps(dice, target == Kind::Gpu),
             condition: Arc::from(""),
         };
-        if of == Kind::Gpu && dice.percent(80) {
+        if target == Kind::Gpu && dice.percent(80) {
             let order = [Order::SmallestSufficient, Order::LongestIdle, Order::Largest, Order::Youngest];
             let from = dice.pick(&[Cond::GpuUtilMax(1), idle(), Cond::All(vec![idle(), Cond::VramMin(500)])]);
             plan.pick = Some((from, u32::try_from(dice.of(1, 5)).unwrap(), dice.pick(&order)));
             plan.steps = steps(dice, false);
         }
-        if of != Kind::Gpu && dice.percent(30) {
+        if target != Kind::Gpu && dice.percent(30) {
             plan.select = Some(Cond::VramMin(dice.pick(&[500, 1500])));
         }
-        if of != Kind::Gpu && !foreign && dice.percent(20) {
+        if target != Kind::Gpu && !foreign && dice.percent(20) {
             let until = dice.pick(&[None, Some(1_700_010_100_000), Some(1)]);
             plan.except = Some((Cond::Users(vec![1001]), until));
         }
-        if of != Kind::Gpu && plan.except.is_none() && dice.percent(20) {
+        if target != Kind::Gpu && plan.except.is_none() && dice.percent(20) {
             plan.except = Some((except(dice), None));
         }
         if !calm && dice.percent(25) {
@@ -334,9 +334,9 @@ fn idle() -> Cond {
 }
 
 /// No two rules of a policy ask the same, lest it is open whose window goes on after a reload.
-fn when(dice: &mut Dice, of: Kind, place: u64) -> Cond {
+fn when(dice: &mut Dice, target: Kind, place: u64) -> Cond {
     let place = u32::try_from(place).unwrap();
-    if of == Kind::Gpu {
+    if target == Kind::Gpu {
         return dice.pick(&[
             Cond::VramFreeBelow(8000 + u64::from(place)),
             Cond::GpuUtilMax(5 + place),

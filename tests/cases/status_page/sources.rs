@@ -69,11 +69,11 @@ fn quotas_and_mps_daemons_fit_every_screen() {
     let mut browser = Browser::start();
     look(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
     let quotas = browser.text("document.querySelector('#quotas').innerText");
-    for told in ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: what 1000/none says, since it is too short"] {
-        assert!(quotas.contains(told), "no {told} in {quotas}");
+    for text in ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: what 1000/none says, since it is too short"] {
+        assert!(quotas.contains(text), "no {text} in {quotas}");
     }
     let daemons = browser.text("document.querySelector('#mps').innerText");
-    for told in ["control daemon", "answers", "server", "active"] {
-        assert!(daemons.contains(told), "no {told} in {daemons}");
+    for text in ["control daemon", "answers", "server", "active"] {
+        assert!(daemons.contains(text), "no {text} in {daemons}");
     }
 }

@@ -18,7 +18,7 @@ use crate::programs;
 use crate::wait::until;
 
 /// Nobody's number: root's processes are protected.
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 /// The tick that snapshots claim; they are sent as fast as they are taken.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -192,7 +192,7 @@ impl Holder {
         let device = File::open(directory.path().join("nvidia0")).expect("the stand-in for a device");
         let mut command = Command::new("sleep");
         command.arg("infinity").stdin(device).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.uid(NOBODY).gid(NOBODY).spawn().expect("sleep starts");
+        let child = command.uid(NOBODY_UID).gid(NOBODY_UID).spawn().expect("sleep starts");
         let process = until("what /proc says of it", || describe(child.id()));
         Self { child, process }
     }
@@ -203,7 +203,7 @@ fn describe(pid: u32) -> Option<wire::Process> {
     let found = stat::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)?;
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let facts = serde_json::json!({
-        "comm": found.comm, "ppid": found.ppid, "uid": NOBODY, "user": "nobody", "place": Place::parse(&cgroup),
+        "comm": found.comm, "ppid": found.ppid, "uid": NOBODY_UID, "user": "nobody", "place": Place::parse(&cgroup),
         "cpu_seconds": 0.0, "reaped_cpu_seconds": 0.0, "workload": format!("tree:{pid}@{}", found.key.start_ticks),
     });
     (found.comm == "sleep").then(|| wire::Process {

@@ -30,7 +30,7 @@ pub struct Locks {
 /// A process that waits.
 struct Waiter {
     child: Child,
-    told: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Waiter {
@@ -43,21 +43,21 @@ impl Waiter {
             .stdout(Stdio::piped())
             .spawn()
             .expect("it runs");
-        let told = BufReader::new(child.stdout.take().expect("its words"));
-        Self { child, told }
+        let stdout = BufReader::new(child.stdout.take().expect("its words"));
+        Self { child, stdout }
     }
 
     /// The next moment that it tells.
-    fn told(&mut self) -> Duration {
+    fn read_time(&mut self) -> Duration {
         let mut line = String::new();
-        self.told.read_line(&mut line).expect("it lives");
+        self.stdout.read_line(&mut line).expect("it lives");
         Duration::from_nanos(line.trim().parse().unwrap_or_else(|_| panic!("a moment: {line:?}")))
     }
 
     /// Lets it go, and tells when it began to.
     fn go(mut self) -> Duration {
         drop(self.child.stdin.take());
-        let began = self.told();
+        let began = self.read_time();
         self.child.wait().expect("it ends");
         began
     }
@@ -77,18 +77,18 @@ pub fn waiter(arguments: &[String]) -> bool {
 
 fn bare_waiter(pool: &Path) {
     let files = files(pool);
-    let bell = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a bell");
+    let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a bell");
     for file in &files {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        add_watch(&bell, path, WatchFlags::CLOSE_WRITE).expect("the file can be watched");
+        add_watch(&inotify, path, WatchFlags::CLOSE_WRITE).expect("the file can be watched");
     }
-    tell();
+    print_time();
     loop {
-        let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
+        let _ = poll(&mut [PollFd::new(&inotify, PollFlags::IN)], None);
         // The bell may be heard before the lock is let go.
         for file in files.iter().cycle().take(files.len() * 1000) {
             if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                return tell();
+                return print_time();
             }
         }
     }
@@ -114,7 +114,7 @@ fn moment() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.try_into().expect("less than a second"))
 }
 
-fn tell() {
+fn print_time() {
     println!("{}", moment().as_nanos());
 }
 
@@ -147,11 +147,11 @@ impl Locks {
             flock(file, FlockOperation::LockExclusive).expect("nobody has it");
         }
         let mut waiter = Waiter::start("bare-waiter", &self.pool());
-        waiter.told();
+        waiter.read_time();
         std::thread::park_timeout(REST);
         let began = moment();
         drop(held.into_iter().nth(3));
-        let served = waiter.told();
+        let served = waiter.read_time();
         waiter.child.wait().expect("it ends");
         served.saturating_sub(began)
     }
@@ -182,7 +182,7 @@ impl Locks {
         for mut waiter in line {
             std::thread::park_timeout(REST);
             let began = release();
-            took.push([waiter.told(), waiter.told()].map(|told| told.saturating_sub(began)));
+            took.push([waiter.read_time(), waiter.read_time()].map(|time| time.saturating_sub(began)));
             release = Box::new(move || waiter.go());
         }
         release();
@@ -202,8 +202,8 @@ fn wait(pool: &mut Local, lease: &str, want: u32) -> TicketStatus {
 
 fn acknowledge(pool: &mut Local, lease: &str, status: &TicketStatus) {
     let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
-    let said = pool.touch(lease, Duration::from_mins(1), Some(grant.token));
-    assert_eq!(said.as_ref(), Ok(status));
+    let touched = pool.touch(lease, Duration::from_mins(1), Some(grant.token));
+    assert_eq!(touched.as_ref(), Ok(status));
 }
 
 fn ticket(lease: &str, want: u32) -> Ticket {

@@ -19,11 +19,11 @@ const SCRAPES: usize = 300;
 
 fn main() {
     // `bench enforcer` is that part alone.
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if local::waiter(&words) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if local::waiter(&args) {
         return;
     }
-    let part = words.first().cloned();
+    let part = args.first().cloned();
     let parts = [
         ("exporter", exporter as fn()),
         ("enforcer", enforcer),
@@ -76,7 +76,7 @@ fn many() {
          {:.0} us of its CPU, {} out of order",
         f64::from(seen.bytes_each) / 1024.0,
         seen.idle * 100.0,
-        millis(seen.hand_off),
+        millis(seen.handover),
         millis(seen.cpu_each) * 1e3,
         seen.out_of_order
     );
@@ -248,7 +248,7 @@ fn descriptors() {
 /// From the snapshot that confirms a decision to the end of its process, and what judging a thousand takes.
 fn enforcer() {
     const ENDED: usize = 20;
-    let tell = |what: &str, mut took: Vec<Duration>| {
+    let print = |what: &str, mut took: Vec<Duration>| {
         took.sort_unstable();
         let (median, worst) = (millis(took[ENDED / 2]), millis(took[ENDED - 1]));
         println!(
@@ -256,7 +256,7 @@ fn enforcer() {
         );
     };
     let mut context = EvalContext::new(1000 + ENDED, 19);
-    tell("to its end", (0..ENDED).map(|_| context.end_one()).collect());
+    print("to its end", (0..ENDED).map(|_| context.end_one()).collect());
     for _ in 0..100 {
         context.send(100);
         context.judged();
@@ -268,7 +268,7 @@ fn enforcer() {
     }
     let after = context.rss_mib();
     println!("enforcer, 1,000: {:<22} {before:>7.1} MiB after 100 ticks, {after:.1} after 400", "RSS");
-    tell("the kernel's own end", (0..ENDED).map(|_| context.end_without()).collect());
+    print("the kernel's own end", (0..ENDED).map(|_| context.end_without()).collect());
 }
 
 fn millis(duration: Duration) -> f64 {

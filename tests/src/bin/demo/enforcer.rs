@@ -101,8 +101,8 @@ rules:
     pub(crate) fn print_numbers(&self) {
         let page = http::get(self.address(), "/metrics", &[]).expect("it answers");
         for line in page.text().lines().filter(|line| {
-            let told = ["bailiff_kills_total", "bailiff_memory_released_bytes_total"];
-            told.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0")
+            let shown = ["bailiff_kills_total", "bailiff_memory_released_bytes_total"];
+            shown.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0")
         }) {
             println!("  {line}");
         }

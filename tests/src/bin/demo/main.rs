@@ -27,7 +27,7 @@ use crate::show::{idle_ms, print_numbers, show, utilization};
 
 const TICK: &str = "1s";
 /// Where root runs the demo, its processes are nobody's: the enforcer leaves root's alone.
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,8 +49,8 @@ fn hold(name: &str, device: &str) -> ExitCode {
     let named = std::fs::write("/proc/self/comm", name);
     let session = rustix::process::setsid();
     if rustix::process::geteuid().is_root() {
-        let dropped = rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(NOBODY))
-            .and_then(|()| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(NOBODY)));
+        let dropped = rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(NOBODY_UID))
+            .and_then(|()| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(NOBODY_UID)));
         dropped.expect("root may become nobody");
     }
     println!("ready");
@@ -63,11 +63,11 @@ fn hold(name: &str, device: &str) -> ExitCode {
 /// The program that the enforcer runs to tell the owner: a notice comes as JSON on standard input.
 fn take_notice(file: &str) -> ExitCode {
     let mut notice = String::new();
-    let told = io::stdin().read_to_string(&mut notice).and_then(|_| {
+    let input = io::stdin().read_to_string(&mut notice).and_then(|_| {
         let mut all = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
         writeln!(all, "{}", notice.trim_end())
     });
-    if told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if input.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn demo(stays: bool) -> ExitCode {
@@ -79,7 +79,7 @@ fn demo(stays: bool) -> ExitCode {
     } else {
         println!("No NVIDIA driver here: the fake driver of the tests stands in; the processes are real.\n");
     }
-    tell_the_story(directory.path(), stays);
+    run_demo(directory.path(), stays);
     ExitCode::SUCCESS
 }
 
@@ -93,7 +93,7 @@ fn watch_real_gpus(stream: &Path) {
     print_numbers(&exporter, &USE);
 }
 
-fn tell_the_story(directory: &Path, stays: bool) {
+fn run_demo(directory: &Path, stays: bool) {
     let device = directory.join("nvidia0");
     std::fs::write(&device, "").expect("a stand-in for a device file");
     let trainer = Holder::start("trainer", &device);
@@ -140,7 +140,7 @@ fn tell_the_story(directory: &Path, stays: bool) {
     println!();
     print_numbers(&exporter, &USE);
     enforcer.print_numbers();
-    let second = hand_gpus_out(&redis, &enforcer);
+    let second = show_leases(&redis, &enforcer);
     end_the_lease(second, &exporter, &mut ticks);
     quota::limit(directory, (&exporter, &scenario));
     if stays {
@@ -170,11 +170,11 @@ const LEASES: [&str; 3] =
     ["bailiff_lease_gpus{", "bailiff_lease_events_total{", "bailiff_lease_queue_length"];
 
 /// A lease is lost, and its GPU freed for who waits: the job that has it then.
-fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) -> Child {
+fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
     println!("\nThe GPU that is free now is handed out. Two jobs want it, so one waits:\n");
     show_lease(redis, &["init", "--gpus", "1"]);
     let [mut first, second] = ["one", "two"].map(|note| job(redis, note));
-    let lost = leases::heir(&first);
+    let lost = leases::command_of(&first);
     show_lease(redis, &["list"]);
     println!("Job one is killed, and so is the bailiff that ran it: nobody is left to give its GPU back.");
     println!(
@@ -185,8 +185,8 @@ fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) -> Child {
     kill_process(lost, Signal::KILL).expect("its command can be ended");
     enforcer.print_audit_of("reap_dead");
     until("the second job to have it", || {
-        let told = leases::told(redis, &["list", "--json"]);
-        (told["gpus"][0]["lease"]["note"] == "two").then_some(())
+        let list = leases::json_of(redis, &["list", "--json"]);
+        (list["gpus"][0]["lease"]["note"] == "two").then_some(())
     });
     println!("\nJob two has it:\n");
     show_lease(redis, &["list"]);
@@ -199,15 +199,15 @@ fn job(redis: &Redis, note: &str) -> Child {
     let mut command = leases::bailiff(redis, &["run", "--note", note, "--", "sleep", "infinity"]);
     let job = command.spawn().expect("bailiff starts");
     until("its place", || {
-        let told = leases::told(redis, &["list", "--json"]);
-        told.to_string().contains(&format!("\"note\":\"{note}\"")).then_some(())
+        let queue = leases::json_of(redis, &["list", "--json"]);
+        queue.to_string().contains(&format!("\"note\":\"{note}\"")).then_some(())
     });
     job
 }
 
-fn show_lease(redis: &Redis, words: &[&str]) {
-    println!("$ bailiff lease {}", words.join(" "));
-    for line in leases::said(&leases::run(redis, words)).lines() {
+fn show_lease(redis: &Redis, args: &[&str]) {
+    println!("$ bailiff lease {}", args.join(" "));
+    for line in leases::stdout_of(&leases::run(redis, args)).lines() {
         println!("  {line}");
     }
     println!();
@@ -225,8 +225,8 @@ struct Holder(Child);
 
 impl Holder {
     fn start(name: &str, device: &Path) -> Self {
-        let ours: PathBuf = std::env::current_exe().expect("a running program has a file");
-        let mut command = Command::new(ours);
+        let exe: PathBuf = std::env::current_exe().expect("a running program has a file");
+        let mut command = Command::new(exe);
         command.args(["holder", name]).arg(device).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let mut ready = String::new();

@@ -13,15 +13,15 @@ use crate::show::{gib, print_numbers};
 
 const GIB: u64 = 1 << 30;
 /// What each of its requests is for.
-const ASKED: u64 = 3 * GIB;
+const SIZE: u64 = 3 * GIB;
 /// What the driver takes for its context besides.
 const CONTEXT: u64 = GIB / 2;
 
-const SEES: &str = "it sees";
-const ASKS: &str = "asks for 3 GiB";
-const FREES: &str = "frees 3 GiB";
+const QUERY: &str = "it sees";
+const ALLOCATE: &str = "asks for 3 GiB";
+const FREE: &str = "frees 3 GiB";
 
-const FIGURES: [&str; 4] = [
+const METRICS: [&str; 4] = [
     "bailiff_quota_limit_bytes{",
     "bailiff_quota_used_bytes{",
     "bailiff_quota_denied_total{",
@@ -33,15 +33,15 @@ pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenari
     println!("\nA program may have 8 GiB, it and all that it starts. It asks for 3 GiB, again and again:\n");
     println!("$ bailiff run --vram 8GiB -- ./asks");
     let machine = Machine::new();
-    let query = format!("alloc {ASKED}");
+    let query = format!("alloc {SIZE}");
     let mut command = machine.bare(programs::bailiff());
     command.args(["run", "--quiet", "--vram", "8GiB", "--quota-library"]).arg(library());
     command.arg("--quota-dir").arg(directory.join("quota/demo")).arg("--").arg(client("dl")).arg("dl");
     command.args(["init 0", "info", &query, &query, &query, "info", "wait", "free 0", &query]);
-    let mut asking = Asking::start(&mut command);
-    asking.tell(&["", SEES, ASKS, ASKS, ASKS, SEES, ""]);
-    let pid = leases::heir(&asking.child).as_raw_nonzero();
-    let used = (2 * ASKED + CONTEXT) / (1 << 20);
+    let mut program = Client::start(&mut command);
+    program.print_answers(&["", QUERY, ALLOCATE, ALLOCATE, ALLOCATE, QUERY, ""]);
+    let pid = leases::command_of(&program.child).as_raw_nonzero();
+    let used = (2 * SIZE + CONTEXT) / (1 << 20);
     scenario.set(&format!(
         "sampling_period: 100ms\ngpus:\n  - processes: [{{pid: {pid}, used: {used}MiB, sm: 50}}]\n"
     ));
@@ -49,22 +49,22 @@ pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenari
         page.value("bailiff_quota_unaccounted_bytes", &[]).filter(|more| *more > 0.0)
     });
     println!();
-    print_numbers(exporter, &FIGURES);
+    print_numbers(exporter, &METRICS);
     println!("\nWhat is unaccounted for is its context. It frees 3 GiB, asks once more, and has them:\n");
-    asking.go_on();
-    asking.tell(&[FREES, ASKS]);
-    let ended = asking.child.wait().expect("our own child can be waited for");
+    program.go_on();
+    program.print_answers(&[FREE, ALLOCATE]);
+    let ended = program.child.wait().expect("our own child can be waited for");
     let left = std::fs::read_dir(directory.join("quota/demo")).map_or(0, Iterator::count);
     println!("\nIt ended well ({ended}), and {left} files of quotas are left.");
 }
 
 /// The program, and what it says.
-struct Asking {
+struct Client {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Asking {
+impl Client {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bailiff starts");
         let lines = BufReader::new(child.stdout.take().expect("it has an output"));
@@ -72,17 +72,17 @@ impl Asking {
     }
 
     /// Its answers to what it does, in words; to what has no name none.
-    fn tell(&mut self, done: &[&str]) {
+    fn print_answers(&mut self, done: &[&str]) {
         for name in done {
-            let words = self.line();
-            let words: Vec<u64> = words.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            match words[..] {
+            let answer = self.line();
+            let answer: Vec<u64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            match answer[..] {
                 _ if name.is_empty() => {}
                 [free, total, 0] => println!("  {name:<16} {} of {} free", gib(free), gib(total)),
-                [0] if *name == FREES => println!("  {name}"),
+                [0] if *name == FREE => println!("  {name}"),
                 [0] => println!("  {name:<16} granted"),
                 [2] => println!("  {name:<16} refused: CUDA_ERROR_OUT_OF_MEMORY, and it goes on"),
-                _ => println!("  {name:<16} failed: {words:?}"),
+                _ => println!("  {name:<16} failed: {answer:?}"),
             }
         }
     }

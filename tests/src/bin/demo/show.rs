@@ -8,10 +8,10 @@ use end_to_end::exporter::Exporter;
 use end_to_end::http;
 
 /// The figures that a dashboard would show.
-pub(crate) fn print_numbers(exporter: &Exporter, wanted: &[&str]) {
+pub(crate) fn print_numbers(exporter: &Exporter, expected: &[&str]) {
     println!("What Prometheus sees of that:\n");
     let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter answers");
-    for line in answer.text().lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))) {
+    for line in answer.text().lines().filter(|line| expected.iter().any(|name| line.starts_with(name))) {
         println!("  {line}");
     }
 }

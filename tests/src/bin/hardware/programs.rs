@@ -117,7 +117,7 @@ pub(crate) struct Setting {
     /// The GPU.
     pub(crate) uuid: String,
     /// The driver lists processes by the pids that they have in this PID namespace.
-    pub(crate) pids_are_ours: bool,
+    pub(crate) shares_pid_namespace: bool,
 }
 
 impl Setting {
@@ -174,7 +174,7 @@ pub(crate) fn exporter(setting: &Setting) -> Result<Program, String> {
     command.arg(time("interval", setting.interval)).arg(time("look-back", setting.look_back));
     command.arg(flag("record", &setting.at("record.jsonl"))).arg(flag("stream", &setting.at("stream.sock")));
     command.args(setting.nvml.as_ref().map(|path| flag("nvml-library", path)));
-    command.args(setting.pids_are_ours.then_some("--trust-pid-namespace"));
+    command.args(setting.shares_pid_namespace.then_some("--trust-pid-namespace"));
     let exporter = Program::start(&mut command, &setting.at("exporter.log"))?;
     until("the exporter's stream", || setting.at("stream.sock").exists())?;
     Ok(exporter)
@@ -190,7 +190,7 @@ pub(crate) fn enforcer(setting: &Setting, audit: &str, dry_run: bool) -> Result<
     command.arg(flag("stream", &setting.at("stream.sock"))).arg(flag("control", &state.join("control.sock")));
     command.arg(flag("devices", Path::new(&setting.devices)));
     command.arg(flag("state", &state)).arg(flag("audit", &setting.at(audit)));
-    command.args(setting.pids_are_ours.then_some("--trust-pid-namespace"));
+    command.args(setting.shares_pid_namespace.then_some("--trust-pid-namespace"));
     Program::start(&mut command, &setting.at("enforcer.log"))
 }
 

@@ -62,7 +62,7 @@ impl Run {
     /// Tries all rows; fails where CUDA does not run.
     pub(crate) fn report(mut self) -> Result<Report, String> {
         let probe = self.start("idle")?;
-        self.setting.pids_are_ours = probe.listed == probe.pid;
+        self.setting.shares_pid_namespace = probe.listed == probe.pid;
         drop(probe);
         let mut lines = Vec::new();
         for Row { id, claim, plan } in ROWS {
@@ -97,7 +97,7 @@ impl Run {
         let seen = seen.as_ref().map_err(String::clone)?;
         let about: Vec<&Subject> = self.subjects.iter().filter(|one| about.contains(&one.work)).collect();
         let nobody = Subject { work: "", pid: 0, listed: 0, worker: None };
-        let ours = self.setting.pids_are_ours;
+        let ours = self.setting.shares_pid_namespace;
         let of_driver = |check: &Check| matches!(check.about, About::EmptyGpu | About::Driver);
         let holds = |check: &Check| match &about[..] {
             [] => check.holds(seen, &nobody),
@@ -180,8 +180,8 @@ impl Run {
     /// The server that the daemon started for the clients.
     pub(crate) fn mps_server(&mut self) -> Result<Subject, String> {
         let (_, control) = self.mps.as_ref().ok_or("no client was started")?;
-        let said = control.query(Question::Servers).map_err(|error| error.to_string())?;
-        let servers = reply::servers(&said).map_err(|error| error.to_string())?;
+        let reply = control.query(Question::Servers).map_err(|error| error.to_string())?;
+        let servers = reply::servers(&reply).map_err(|error| error.to_string())?;
         let pid = *servers.first().ok_or("CUDA started the clients without MPS")?;
         Ok(Subject { work: "mps-server", pid, listed: pid, worker: None })
     }

@@ -72,7 +72,7 @@ impl Daemons {
     }
 
     /// The end of its log.
-    pub(crate) fn last_words(&self, which: Daemon) -> String {
+    pub(crate) fn remaining_output(&self, which: Daemon) -> String {
         let log = fs::read_to_string(self.log(which)).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(12).collect();
         format!("{which:?}:\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"))

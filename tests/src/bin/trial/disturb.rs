@@ -69,7 +69,7 @@ impl Trial {
         }
     }
 
-    /// Keeps up the number of targets, and closes breakers as an admin would.
+    /// LeasePool up the number of targets, and closes breakers as an admin would.
     pub(crate) fn upkeep(&mut self) {
         if self.world.targets().len() < TARGETS
             && self.world.processes.iter().filter(|p| p.born + Duration::from_secs(1) > boot()).count() < 3
@@ -139,14 +139,14 @@ impl Trial {
     }
 
     fn flip(&mut self) -> Option<()> {
-        let place = self.target()?;
-        let process = &self.world.processes[place];
+        let index = self.target()?;
+        let process = &self.world.processes[index];
         if process.kind == "spin" {
-            self.world.signal(place, Signal::USR2);
-            self.after(600, 4_000, move |trial| trial.world.signal(place, Signal::USR2));
+            self.world.signal(index, Signal::USR2);
+            self.after(600, 4_000, move |trial| trial.world.signal(index, Signal::USR2));
             return Some(());
         }
-        let busy = self.world.targets().iter().filter(|place| self.world.processes[**place].sm() > 0).count();
+        let busy = self.world.targets().iter().filter(|index| self.world.processes[**index].sm() > 0).count();
         // Half of all workloads idle would open a breaker, and nothing would happen.
         if process.sm() > 0 && busy * 3 < self.world.targets().len() * 2 {
             return None;
@@ -155,12 +155,12 @@ impl Trial {
         // A container is idle if all that is in it is.
         let container = process.container.clone();
         let all = self.world.targets().into_iter().filter(|other| {
-            *other == place || (container.is_some() && self.world.processes[*other].container == container)
+            *other == index || (container.is_some() && self.world.processes[*other].container == container)
         });
-        for place in all.collect::<Vec<_>>() {
-            self.use_now(place, sm);
+        for index in all.collect::<Vec<_>>() {
+            self.use_now(index, sm);
             if sm == 0 {
-                self.after(600, 5_000, move |trial| trial.use_now(place, 80));
+                self.after(600, 5_000, move |trial| trial.use_now(index, 80));
             }
         }
         Some(())
@@ -168,57 +168,57 @@ impl Trial {
 
     fn change_cgroup(&mut self) -> Option<()> {
         let mut all = self.world.targets();
-        all.retain(|place| self.world.processes[*place].container.is_some());
-        let place = *self.dice.pick(&all)?;
-        self.world.change_cgroup(place)
+        all.retain(|index| self.world.processes[*index].container.is_some());
+        let index = *self.dice.pick(&all)?;
+        self.world.change_cgroup(index)
     }
 
     /// A target computes so much from now on.
-    pub(crate) fn use_now(&mut self, place: usize, sm: u32) {
-        if self.world.processes[place].ended.is_some() {
+    pub(crate) fn use_now(&mut self, index: usize, sm: u32) {
+        if self.world.processes[index].ended.is_some() {
             return;
         }
-        self.world.set(place, sm);
-        let text = format!("{} computes at {sm}%", self.world.processes[place].name());
-        self.note(Some(place), text);
+        self.world.set(index, sm);
+        let text = format!("{} computes at {sm}%", self.world.processes[index].name());
+        self.note(Some(index), text);
     }
 
     fn stop_target(&mut self) -> Option<()> {
-        let place = self.target()?;
-        self.stop_now(place);
+        let index = self.target()?;
+        self.stop_now(index);
         Some(())
     }
 
-    pub(crate) fn stop_now(&mut self, place: usize) {
-        if self.world.processes[place].stopped_at(boot()).is_none() {
-            self.world.stop(place, true);
+    pub(crate) fn stop_now(&mut self, index: usize) {
+        if self.world.processes[index].stopped_at(boot()).is_none() {
+            self.world.stop(index, true);
             self.note(
-                Some(place),
-                format!("{} was stopped by the trial", self.world.processes[place].name()),
+                Some(index),
+                format!("{} was stopped by the trial", self.world.processes[index].name()),
             );
-            self.after(200, 4_000, move |trial| trial.continue_target(place));
+            self.after(200, 4_000, move |trial| trial.continue_target(index));
         }
     }
 
-    fn continue_target(&mut self, place: usize) {
-        self.world.stop(place, false);
-        self.note(Some(place), "continued by the trial".to_owned());
+    fn continue_target(&mut self, index: usize) {
+        self.world.stop(index, false);
+        self.note(Some(index), "continued by the trial".to_owned());
     }
 
     /// A target ends, and at once another has its pid: a busy one.
     fn reuse_pid(&mut self) -> Option<()> {
-        let place = self.target()?;
-        let old = &self.world.processes[place];
+        let index = self.target()?;
+        let old = &self.world.processes[index];
         let (pid, uid) = (old.pid, old.uid);
         let spec = Spec { uid, sm: 80, ..self.spec() };
         self.reuse.insert(pid, spec);
-        self.world.signal(place, Signal::KILL);
+        self.world.signal(index, Signal::KILL);
         Some(())
     }
 
     fn end_target(&mut self) -> Option<()> {
-        let place = self.target()?;
-        self.world.signal(place, Signal::KILL);
+        let index = self.target()?;
+        self.world.signal(index, Signal::KILL);
         Some(())
     }
 

@@ -217,12 +217,12 @@ impl Trial {
     }
 
     /// Remembers something for the timeline; of a target, or of the node.
-    fn note(&mut self, place: Option<usize>, text: String) {
-        self.note_at(boot(), place, text);
+    fn note(&mut self, index: Option<usize>, text: String) {
+        self.note_at(boot(), index, text);
     }
 
-    fn note_at(&mut self, at: Duration, place: Option<usize>, text: String) {
-        let root = place.map(|place| self.world.processes[place].root);
+    fn note_at(&mut self, at: Duration, index: Option<usize>, text: String) {
+        let root = index.map(|index| self.world.processes[index].root);
         self.events.push_back((at, root, text));
         if self.events.len() > 4_000 {
             self.events.pop_front();
@@ -256,12 +256,12 @@ impl Trial {
         self.read_audit();
         for signal in self.trace.read() {
             self.witness.signal(signal);
-            let place = self.world.at(signal.pid, signal.at);
-            if place.is_some() && signal.code <= 0 {
+            let index = self.world.at(signal.pid, signal.at);
+            if index.is_some() && signal.code <= 0 {
                 let sender = if signal.sender == std::process::id() { "the trial" } else { "the enforcer" };
                 self.note_at(
                     signal.at,
-                    place,
+                    index,
                     format!("signal {} to {} from {sender}", signal.number, signal.pid),
                 );
             }

@@ -235,9 +235,9 @@ impl Witness {
     }
 
     /// A target has logged a signal.
-    pub(crate) fn logged(&mut self, place: usize, number: i32, sender: u32) {
+    pub(crate) fn logged(&mut self, index: usize, number: i32, sender: u32) {
         if self.threads.contains_key(&sender) {
-            *self.logged.entry((place, number)).or_default() += 1;
+            *self.logged.entry((index, number)).or_default() += 1;
         }
     }
 
@@ -264,7 +264,7 @@ impl Witness {
         while let Some(signal) = self.signals.pop_front_if(|signal| signal.at + LATE < now) {
             let ours = self.is_enforcer(&signal);
             match world.at(signal.pid, signal.at) {
-                Some(place) if ours => self.check(signal, place, world),
+                Some(index) if ours => self.check(signal, index, world),
                 None if ours && !signal.to_watchdog => {
                     let text =
                         format!("signal {} to pid {}, which is not of the trial", signal.number, signal.pid);
@@ -276,11 +276,11 @@ impl Witness {
         self.check_stopped(now, world);
     }
 
-    fn check(&mut self, signal: Signal, place: usize, world: &World) {
-        let process = &world.processes[place];
+    fn check(&mut self, signal: Signal, index: usize, world: &World) {
+        let process = &world.processes[index];
         let Signal { at, number, .. } = signal;
         self.count(format!("signal {number}"));
-        *self.traced.entry((place, number)).or_default() += 1;
+        *self.traced.entry((index, number)).or_default() += 1;
         // A time of the audit log is cut to milliseconds.
         let Some(index) =
             self.actions.iter().rposition(|action| action.begun <= at + Duration::from_millis(1))
@@ -289,7 +289,7 @@ impl Witness {
             return self.violate(at, "a signal without a line in the audit log", (text, Some(process.root)));
         };
         let mut action = std::mem::take(&mut self.actions[index]);
-        for (kind, why) in self.faults(&action, (signal, place), world) {
+        for (kind, why) in self.faults(&action, (signal, index), world) {
             let text = format!(
                 "signal {number} to {} by action {} of rule {:?} against {}: {why}",
                 process.name(),
@@ -302,7 +302,7 @@ impl Witness {
         if number != CONT {
             action.first.get_or_insert(at);
         }
-        action.sent.push((place, number, at));
+        action.sent.push((index, number, at));
         self.actions[index] = action;
     }
 
@@ -315,12 +315,12 @@ impl Witness {
             if !over || !action.sent.iter().any(|(_, number, _)| *number == STOP) {
                 continue;
             }
-            for (place, _, at) in action.sent.extract_if(.., |(_, number, _)| *number == STOP) {
-                let process = &world.processes[place];
+            for (index, _, at) in action.sent.extract_if(.., |(_, number, _)| *number == STOP) {
+                let process = &world.processes[index];
                 if process.ended.is_none() && process.stopped_at(now).is_none() && stopped(process) {
                     let text = format!("{} since action {} ({:?})", process.name(), action.id, action.result);
                     left.push((at, (text, Some(process.root))));
-                    world.signal(place, rustix::process::Signal::CONT);
+                    world.signal(index, rustix::process::Signal::CONT);
                 }
             }
         }
@@ -337,12 +337,12 @@ impl Witness {
             .filter(|(key, count)| self.traced.get(*key) < Some(*count))
             .map(|(key, _)| *key)
             .collect();
-        for (place, number) in missing {
+        for (index, number) in missing {
             let text = format!(
                 "{} has logged signal {number} more often than it was traced",
-                world.processes[place].name()
+                world.processes[index].name()
             );
-            self.violate(now, "a signal that was not traced", (text, Some(world.processes[place].root)));
+            self.violate(now, "a signal that was not traced", (text, Some(world.processes[index].root)));
         }
     }
 }

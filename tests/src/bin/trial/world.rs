@@ -188,26 +188,26 @@ impl World {
         // One that has the pid of another is listed at once, as by a driver that knows pids alone.
         if let Some(pid) = pid {
             let until = boot() + Duration::from_secs(1);
-            while !is_ours(pid) && boot() < until {
+            while !belongs_to_trial(pid) && boot() < until {
                 std::thread::yield_now();
             }
             // Another process of this machine may have been faster.
-            if is_ours(pid) { self.ready(pid) } else { self.ended(pid) }
+            if belongs_to_trial(pid) { self.ready(pid) } else { self.ended(pid) }
         }
     }
 
     /// A target runs as what it is to be: the driver lists it from now on.
     pub(crate) fn ready(&mut self, pid: u32) {
-        if let Some(place) = self.at(pid, boot()).filter(|place| self.processes[*place].ticks.is_none()) {
-            self.processes[place].ticks = start(pid);
-            let sm = self.processes[place].sm();
-            self.set(place, sm);
+        if let Some(index) = self.at(pid, boot()).filter(|index| self.processes[*index].ticks.is_none()) {
+            self.processes[index].ticks = start(pid);
+            let sm = self.processes[index].sm();
+            self.set(index, sm);
         }
     }
 
     /// A process has started a helper.
     pub(crate) fn forked(&mut self, (parent, pid, uid): (u32, u32, u32), at: Duration) {
-        let Some(root) = self.at(parent, at).map(|place| self.processes[place].root) else { return };
+        let Some(root) = self.at(parent, at).map(|index| self.processes[index].root) else { return };
         let target = &self.processes[root];
         let helper = Process {
             pid,
@@ -241,38 +241,38 @@ impl World {
         let live = all.filter(|(_, process)| {
             process.ended.is_none() && process.ticks.is_some() && !process.gpus.is_empty()
         });
-        live.map(|(place, _)| place).collect()
+        live.map(|(index, _)| index).collect()
     }
 
     /// A process computes so much from now on.
-    pub(crate) fn set(&mut self, place: usize, sm: u32) {
+    pub(crate) fn set(&mut self, index: usize, sm: u32) {
         let before = boot();
-        self.processes[place].use_of.push((before, Duration::MAX, sm));
+        self.processes[index].use_of.push((before, Duration::MAX, sm));
         self.say();
-        if let Some(last) = self.processes[place].use_of.last_mut() {
+        if let Some(last) = self.processes[index].use_of.last_mut() {
             last.1 = boot();
         }
     }
 
     /// A child has been waited for. The driver lists it no longer.
     pub(crate) fn ended(&mut self, pid: u32) {
-        let place = self.at(pid, Duration::MAX);
-        if let Some(place) = place.filter(|place| self.processes[*place].ended.is_none()) {
-            self.processes[place].ended = Some(boot());
+        let index = self.at(pid, Duration::MAX);
+        if let Some(index) = index.filter(|index| self.processes[*index].ended.is_none()) {
+            self.processes[index].ended = Some(boot());
             self.say();
         }
     }
 
     /// Stops or continues a target.
-    pub(crate) fn stop(&mut self, place: usize, stopped: bool) {
+    pub(crate) fn stop(&mut self, index: usize, stopped: bool) {
         let signal = if stopped { Signal::STOP } else { Signal::CONT };
-        self.processes[place].stops.push((boot(), stopped));
-        self.signal(place, signal);
+        self.processes[index].stops.push((boot(), stopped));
+        self.signal(index, signal);
     }
 
     /// A target of a container moves into a cgroup below its own that is called like another container's, or back.
-    pub(crate) fn change_cgroup(&mut self, place: usize) -> Option<()> {
-        let process = &mut self.processes[place];
+    pub(crate) fn change_cgroup(&mut self, index: usize) -> Option<()> {
+        let process = &mut self.processes[index];
         let number =
             [0, 1].into_iter().find(|number| process.container.as_ref() == Some(&container(*number)))?;
         process.nested = !process.nested;
@@ -281,10 +281,10 @@ impl World {
     }
 
     /// Sends a signal to a process that has not been waited for, so that its pid is no other's.
-    pub(crate) fn signal(&self, place: usize, signal: Signal) {
-        let process = &self.processes[place];
+    pub(crate) fn signal(&self, index: usize, signal: Signal) {
+        let process = &self.processes[index];
         // A helper is waited for by its parent.
-        let there = process.root == place || (process.ticks.is_some() && start(process.pid) == process.ticks);
+        let there = process.root == index || (process.ticks.is_some() && start(process.pid) == process.ticks);
         if process.ended.is_none()
             && there
             && let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw)
@@ -314,8 +314,8 @@ impl World {
 
     /// Ends every target and waits for it.
     pub(crate) fn end(&mut self) {
-        for place in 0..self.processes.len() {
-            self.signal(place, Signal::KILL);
+        for index in 0..self.processes.len() {
+            self.signal(index, Signal::KILL);
         }
     }
 }
@@ -343,13 +343,14 @@ impl Process {
     /// For people.
     pub(crate) fn name(&self) -> String {
         let Self { pid, kind, uid, comm, gpus, .. } = self;
-        let place = self.container.as_ref().map(|id| format!(" in container {id:.1}…")).unwrap_or_default();
-        format!("{pid} ({kind}, user {uid}, {comm}, GPUs {gpus:?}{place})")
+        let container =
+            self.container.as_ref().map(|id| format!(" in container {id:.1}…")).unwrap_or_default();
+        format!("{pid} ({kind}, user {uid}, {comm}, GPUs {gpus:?}{container})")
     }
 }
 
 /// A child of this program's.
-fn is_ours(pid: u32) -> bool {
+fn belongs_to_trial(pid: u32) -> bool {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok();
     stat.and_then(|stat| bailiff_snapshot::stat::parse(&stat))
         .is_some_and(|stat| stat.ppid == std::process::id())

@@ -26,11 +26,11 @@ impl Witness {
     pub(super) fn faults(
         &self,
         action: &Action,
-        (signal, place): (Signal, usize),
+        (signal, index): (Signal, usize),
         world: &World,
     ) -> Vec<Fault> {
         let Signal { at, number, .. } = signal;
-        let process = &world.processes[place];
+        let process = &world.processes[index];
         let mut faults = Vec::new();
         if action.ended.is_some_and(|ended| ended + Duration::from_millis(2) < at) {
             faults.push(("a signal after its action had ended", format!("{:?}", action.result)));
@@ -45,8 +45,8 @@ impl Witness {
         if self.pauses.iter().any(|(from, to)| at > *from + ANSWERED + self.delay(*from, at) && at < *to) {
             faults.push(("a signal during a pause", String::new()));
         }
-        let earlier = |wanted: i32| {
-            action.sent.iter().find(|(receiver, sent, _)| *receiver == place && *sent == wanted)
+        let earlier = |expected: i32| {
+            action.sent.iter().find(|(receiver, sent, _)| *receiver == index && *sent == expected)
         };
         match number {
             KILL => faults.extend(killed(action, (at, process), earlier(TERM).map(|(_, _, at)| *at))),
@@ -54,7 +54,7 @@ impl Witness {
             _ => {}
         }
         if action.first.is_none() {
-            faults.extend(self.busy(action, (at, place), world));
+            faults.extend(self.busy(action, (at, index), world));
         }
         faults
     }
@@ -75,14 +75,14 @@ impl Witness {
     }
 
     /// Which process of the target was busy when the first signal was sent.
-    fn busy(&self, action: &Action, (at, place): (Duration, usize), world: &World) -> Option<Fault> {
+    fn busy(&self, action: &Action, (at, index): (Duration, usize), world: &World) -> Option<Fault> {
         let newest =
             self.seen.iter().rposition(|seen| seen.at + TRANSPORT + self.delay(seen.at, at) <= at)?;
         let seen = &self.seen[newest];
         let before = newest.checked_sub(1).map(|before| &self.seen[before]);
-        let root = world.processes[place].root;
+        let root = world.processes[index].root;
         let whole = action.target.starts_with("workload:container:");
-        let container = world.processes[place].container.as_ref();
+        let container = world.processes[index].container.as_ref();
         let mut of_target = world.processes.iter().filter(|process| {
             let there = process.born <= at && process.ended.is_none_or(|ended| ended > at);
             let member = process.root == root
@@ -130,13 +130,13 @@ fn stranger(action: &Action, process: &Process, world: &World) -> Option<String>
 }
 
 /// What is wrong with a KILL.
-fn killed(action: &Action, (at, process): (Duration, &Process), asked: Option<Duration>) -> Vec<Fault> {
-    let Some(asked) = asked else { return vec![("a KILL without a TERM before it", String::new())] };
+fn killed(action: &Action, (at, process): (Duration, &Process), term_at: Option<Duration>) -> Vec<Fault> {
+    let Some(term_at) = term_at else { return vec![("a KILL without a TERM before it", String::new())] };
     let mut faults = Vec::new();
     let grace = rule(&action.rule).map_or(Duration::ZERO, |rule| rule.grace);
     // One that was started after the first TERM has what is left of the grace.
-    let first = action.first.unwrap_or(asked);
-    let from = if process.born + Duration::from_secs(1) < first { asked } else { first };
+    let first = action.first.unwrap_or(term_at);
+    let from = if process.born + Duration::from_secs(1) < first { term_at } else { first };
     if at + Duration::from_millis(2) < from + grace {
         faults.push((
             "a KILL before the grace was over",
