@@ -71,7 +71,7 @@ impl Fixture {
         fixture.sync.set(HELD);
         fixture.node.hold(&fixture.tenant, 0, "used: 1GiB");
         fixture.enforcer.until_status("an action", |status| status["in_flight"].as_object().map(drop));
-        stage
+        fixture
     }
 
     /// TERM was sent, and the tenant ignores it.
@@ -79,7 +79,7 @@ impl Fixture {
         let fixture = Self::new(Tenant::ignoring_term);
         fixture.node.hold(&fixture.tenant, 0, "used: 1GiB");
         fixture.tenant.until_terms(1);
-        stage
+        fixture
     }
 
     /// Lets the disk write the record; the result is as documented and no signal was sent.

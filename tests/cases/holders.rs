@@ -1,4 +1,4 @@
-//! Who holds which VRAM: real processes in the real `/proc`, over the fake driver.
+//! Holders of GPU memory: real processes in the real `/proc`, over the fake driver.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -129,8 +129,8 @@ fn child_of(parent: u32) -> u32 {
     })
 }
 
-/// As slurmd starts a step: its shepherd is in a session whose leader has ended, and the task below it has only a process
-/// group of its own. Says the pid of the task.
+/// A step as slurmd starts it: its shepherd is in a session whose leader has exited, and the task below has only its own
+/// process group. Prints the pid of the task.
 const STEP: &str = "import ctypes, os, signal\n\
     name = lambda to: ctypes.CDLL(None).prctl(15, to)\n\
     if os.fork() == 0:\n\
@@ -144,7 +144,7 @@ const STEP: &str = "import ctypes, os, signal\n\
     \x20       signal.pause()\n\
     \x20   print(task, flush=True)\n\
     signal.pause()";
-/// A daemon that forked twice. Says its pid.
+/// A daemon that forked twice. Prints its pid.
 const DAEMON: &str = "import os, signal\n\
     if os.fork() == 0:\n\
     \x20   os.setsid()\n\
@@ -152,7 +152,7 @@ const DAEMON: &str = "import os, signal\n\
     \x20   print(os.getpid(), flush=True)\n\
     signal.pause()";
 
-/// Everybody whom this program has started, itself, and the pid that it said: all in one cgroup, and ended with the test.
+/// A program, its descendants, and the process whose pid it printed: all in one cgroup, and ended with the test.
 struct Session {
     leader: std::process::Child,
     pids: Vec<u32>,
@@ -207,11 +207,11 @@ fn only_a_process_of_an_ended_session_is_orphaned() {
     exporter.until("the orphan", |page| orphaned(page, orphan.pid()));
     let page = exporter.page();
     let orphan_values = pids.map(|pid| orphaned(&page, pid));
-    // The daemon was not left behind: the login that it was started from lives.
+    // The daemon is not orphaned: the login that started it still runs.
     assert_eq!(orphan_values, [Some(1.0), Some(0.0), None, Some(0.0)]);
 }
 
-/// A forked worker that inherited the device file is listed by no driver, and holds memory all the same.
+/// A forked worker that inherited the device file is listed by no driver, and still holds memory.
 #[test]
 fn device_opener_is_found_for_unattributed_memory() {
     let procfs = Procfs::new();
@@ -228,7 +228,7 @@ fn device_opener_is_found_for_unattributed_memory() {
     let path = procfs.path().to_str().unwrap().to_owned();
     let exporter = Exporter::start(&scenario, &["--procfs", &path]);
     let device_processes = |page: &Page| page.value("bailiff_gpu_unlisted_processes", &[]);
-    assert_eq!(device_processes(&exporter.next()), None, "nobody looked, since all memory is somebody's");
+    assert_eq!(device_processes(&exporter.next()), None, "not scanned, since all memory is attributed");
     scenario.set(&text("2GiB"));
     exporter.until("one that is not listed", |page| (device_processes(page)? == 1.0).then_some(()));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What withholds everything: an admin's pause, a disk that is full, a stream of somebody else's.
+//! What holds all actions: a pause, a full disk, a stream of another user, and open breakers.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -54,7 +54,7 @@ fn pause_holds_actions_until_resume() {
     assert!(enforcer.is_held("paused"));
     let status = stdout_of(&enforcer.run(&["status"]));
     assert!(status.contains("an admin paused it") && status.contains("driver upgrade"), "{status}");
-    // It outlives the one that was told.
+    // The pause survives a restart of the enforcer.
     assert_eq!(enforcer.stop(), Some(0));
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_waits(tenant.pid(), "paused");
@@ -76,13 +76,13 @@ fn pause_in_the_grace_cancels_the_kill() {
     assert!(enforcer.run(&["pause"]).status.success());
     let line = node.home.until_line("terminate", "cancelled");
     assert_eq!(line["sent"].as_array().unwrap().len(), 1, "{line}");
-    // Longer than the grace would have been.
+    // Longer than the grace.
     enforcer.ticks(15);
     assert!(tenant.is_running() && tenant.terms_received() == 1);
     assert_eq!(enforcer.page().value("bailiff_kills_total", &[("result", "cancelled")]), Some(1.0));
 }
 
-/// A command by nobody, who may not look into the directories on the way to the program.
+/// Runs a command as user nobody, which may not traverse the directories on the way to the program.
 fn as_nobody(enforcer_of: &Home, arguments: &[&str]) -> Output {
     let program = File::open(programs::enforcer()).unwrap();
     let mut command = Command::new("setpriv");
@@ -102,17 +102,17 @@ fn control_socket_accepts_only_root_and_its_group() {
         assert_eq!(refused.status.code(), Some(1), "{}", stdout_of(&refused));
         assert!(stdout_of(&refused).contains("that needs root, or the group"), "{}", stdout_of(&refused));
     }
-    assert!(as_nobody(&home, &["status"]).status.success(), "whoever may connect may ask");
+    assert!(as_nobody(&home, &["status"]).status.success(), "any client that can connect may query");
     assert!(!enforcer.is_held("paused"));
     assert_eq!(home.line("pause", "done"), None);
 }
 
-/// An enforcer whose audit log is on a disk of its own, which is full.
+/// An enforcer whose audit log is on its own full disk.
 fn on_a_full_disk(node: &Node) -> (Enforcer, PathBuf) {
     on_a_disk(node, "head -c 65536 /dev/zero > \"$0/full\"")
 }
 
-/// An enforcer whose audit log is on a disk of its own, after this was done there.
+/// An enforcer whose audit log is on its own disk, prepared by `before`.
 fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     let disk = node.home.path().join("disk");
     fs::create_dir(&disk).unwrap();
@@ -121,7 +121,7 @@ fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     command.args(["--mount", "sh", "-c", &prepare]).arg(&disk).arg(programs::enforcer());
     command.args(enforcer::arguments(&node.home)).arg("--audit").arg(disk.join("audit.jsonl"));
     let enforcer = Enforcer::spawn(&node.home, command);
-    // Its mounts are its own; this is how others see them.
+    // It has its own mount namespace; this is its view from outside.
     let seen = PathBuf::from(format!("/proc/{}/root{}", enforcer.pid(), disk.display()));
     (enforcer, seen)
 }
@@ -174,7 +174,7 @@ fn unwritten_result_is_logged_at_the_next_start() {
     let kept = node.home.state().join("audit.unwritten.jsonl");
     assert!(kept.exists());
 
-    // Its disk went with it; another is in its place.
+    // Its disk is gone; another replaces it.
     let log = node.home.path().join("disk/audit.jsonl");
     let results = || {
         let lines = home::lines(&log).into_iter();
@@ -208,7 +208,7 @@ fn stream_of_another_user_is_rejected() {
     assert!(stdout_of(&enforcer.run(&["status"])).contains("belongs to uid"));
     assert_eq!(enforcer.page().value("bailiff_stream_connected", &[]), Some(0.0));
     listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "nobody was even asked");
+    assert!(listener.accept().is_err(), "no connection was made");
     drop(enforcer);
 
     // The owner is trusted, and another user listens on the socket.

@@ -58,7 +58,7 @@ rules:
         let fixture = Self { node: Node::with_ticks(&rules, &vec![""; gpus], &ticks), redis };
         let output = fixture.bailiff(&["init", "--gpus", &format!("0-{}", gpus - 1)]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        stage
+        fixture
     }
 
     fn enforcer(&self) -> Enforcer {
@@ -437,7 +437,7 @@ fn reap_without_agent_inside() {
     let (other, original) = fixture.task(&fixture.getter_unseen(), "");
     let stream = fixture.node.home.stream();
     let reap = |args: &[&str]| {
-        let output = stage
+        let output = fixture
             .bailiff(&[&["reap", "--stream", stream.to_str().unwrap()], args].concat())
             .output()
             .unwrap();

@@ -1,4 +1,4 @@
-//! `bailiff mps` with the stand-in for MPS, the fake driver, and an `nvidia-smi` that notes what it was asked.
+//! `bailiff mps` with a stand-in for MPS, the fake driver, and an `nvidia-smi` that records its arguments.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -22,7 +22,7 @@ use serde_json::Value;
 
 const NOBODY_UID: u32 = 65534;
 
-/// A machine with two GPUs, whose UUIDs no other test has.
+/// A machine with two GPUs, whose UUIDs are unique to this test.
 struct Machine {
     scenario: Scenario,
     mps: Mps,
@@ -40,12 +40,12 @@ impl Machine {
         machine
     }
 
-    /// Of a GPU by number; no other machine on this one has it.
+    /// The UUID of a GPU by number.
     fn uuid(&self, index: usize) -> String {
         format!("GPU-{:08x}-{:04x}-4000-8000-{index:012x}", std::process::id(), self.number)
     }
 
-    /// What the driver says of both.
+    /// Sets the compute modes that the driver reports.
     fn modes(&self, modes: [&str; 2]) {
         self.gpus([&format!("compute_mode: {}", modes[0]), &format!("compute_mode: {}", modes[1])]);
     }
@@ -68,12 +68,12 @@ impl Machine {
         command
     }
 
-    /// Exit code and all that was said.
+    /// Runs it; returns exit code and output.
     fn run(&self, name: &str, args: &[&str]) -> (Option<i32>, String) {
         code_and_output(&self.bailiff(name, args).output().unwrap())
     }
 
-    /// Begins, and goes on beside the test.
+    /// Starts it in the background.
     fn begins(&self, name: &str, args: &[&str]) -> Child {
         let mut command = self.bailiff(name, args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -396,11 +396,11 @@ fn log_that_is_no_regular_file_is_not_opened() {
     assert_eq!(report["daemons"][0]["log"], "no_file", "{report}");
 }
 
-/// A command that goes on beside the test, and ends with it.
+/// A background command that ends with the test.
 struct Beside(Child);
 
 impl Beside {
-    /// Exit code and all that it said.
+    /// Waits for it; returns exit code and output.
     fn finish(mut self) -> (Option<i32>, String) {
         until("its end", || self.0.try_wait().unwrap());
         let mut text = String::new();
@@ -494,7 +494,7 @@ fn silent_started_daemon_keeps_gpu_modes() {
         let wrapped_control = machine.mps.wrapped_control("exec sleep 1000").display().to_string();
         let mut start = Beside(machine.begins("a", &[form, &["--mps-control", &wrapped_control]].concat()));
         until("its end", || start.0.try_wait().unwrap());
-        // The daemon lives, and has the outputs.
+        // The daemon still runs, and has the outputs open.
         machine.mps.signal("a", Signal::KILL);
         let (code, printed) = start.finish();
         assert_eq!(code, Some(69), "{printed}");
@@ -503,7 +503,7 @@ fn silent_started_daemon_keeps_gpu_modes() {
     }
 }
 
-/// Whether a process waits for the lock of a file.
+/// Returns whether a process waits for a file lock.
 fn waits_for_a_lock(pid: u32) -> bool {
     let locks = std::fs::read_to_string("/proc/locks").unwrap();
     let pid = pid.to_string();
@@ -551,7 +551,7 @@ fn daemons_are_queried_concurrently() {
     for name in names {
         machine.mps.start(name, &machine.uuid(0));
     }
-    // Nobody is answered before four have asked.
+    // The first query is answered once four are waiting.
     let queries = machine.mps.pipes("asks").display().to_string();
     let wrapped_control = machine.mps.wrapped_control(&format!(
         "echo >> {queries}; until [ $(wc -l < {queries}) -ge 4 ]; do sleep 0.02; done"

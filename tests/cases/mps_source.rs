@@ -1,5 +1,5 @@
-//! MPS beside the exporter, with a stand-in for NVIDIA's: what its daemon answers and logs is told; a daemon that is silent,
-//! dead or refuses costs nothing but its own figures; and logs may hold whatever somebody likes.
+//! MPS metrics of the exporter, with a stand-in for NVIDIA's MPS: the output and logs of daemons are exported; a daemon
+//! that is silent, dead or refuses costs only its own metrics; and logs may contain anything.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -30,7 +30,7 @@ use serde_json::Value;
 const NOBODY_UID: u32 = 65534;
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// A daemon of the test's own, in directories of its own.
+/// An MPS daemon in its own directories.
 struct Mps {
     directory: tempfile::TempDir,
     daemon: Running,
@@ -41,7 +41,7 @@ impl Mps {
         Self::start_in(tempfile::tempdir().unwrap(), release, 0)
     }
 
-    /// One of a user in this directory, where his others may be, too.
+    /// A user's daemon in this directory, which may hold others.
     fn start_in(directory: tempfile::TempDir, release: &str, uid: u32) -> Self {
         chown(directory.path(), Some(uid), Some(uid)).unwrap();
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
@@ -64,7 +64,7 @@ impl Mps {
         file.unwrap().write_all(text).unwrap();
     }
 
-    /// A program that computes under it, and the pid of its server.
+    /// A program that computes under the daemon, and the pid of its server.
     fn client(&self) -> (Running, u32) {
         let mut command = Command::new(programs::built("fake-mps-client"));
         let mut child = places(&self.directory, &mut command).stdout(Stdio::piped()).spawn().unwrap();
@@ -74,17 +74,17 @@ impl Mps {
         (Running(child), server.parse().unwrap())
     }
 
-    /// What a person says to it.
+    /// Sends a command as an administrator would.
     fn send(&self, text: &str) {
         assert!(self.query(text));
     }
 
-    /// Whether it was there to hear it.
+    /// Sends a query; returns whether the daemon was there.
     fn query(&self, text: &str) -> bool {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.stdin(Stdio::piped()).stderr(Stdio::null());
         let mut child = places(&self.directory, &mut command).spawn().unwrap();
-        // It may have ended already, where nobody listens.
+        // The process may have ended already if no daemon listens.
         let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
         child.wait().unwrap().success()
     }
@@ -93,7 +93,7 @@ impl Mps {
         kill_process(Pid::from_child(&self.daemon.0), signal).unwrap();
     }
 
-    /// A figure of it, whatever else runs on this machine.
+    /// A metric of this daemon, whatever else runs on this machine.
     fn of(&self, page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let directory = self.directory.path().join("pipes").display().to_string();
         page.value(&format!("bailiff_mps_{name}"), &[&[("pipe_directory", &*directory)], labels].concat())
@@ -102,7 +102,7 @@ impl Mps {
 
 impl Drop for Mps {
     fn drop(&mut self) {
-        // Servers are the daemon's children, and outlive it.
+        // Servers are children of the daemon, and survive it.
         for server in end_to_end::holder::children(self.daemon.0.id()) {
             let pid = Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
             let _ = kill_process(pid, Signal::KILL);
@@ -130,7 +130,7 @@ fn control() -> String {
     programs::built("nvidia-cuda-mps-control").display().to_string()
 }
 
-/// A program that stands in for NVIDIA's client.
+/// A script in place of NVIDIA's client.
 fn script(directory: &tempfile::TempDir, text: &str) -> String {
     let path = directory.path().join("client");
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -159,7 +159,7 @@ fn daemon_output_of_both_releases_is_exported() {
         let (client, server) = mps.client();
         scenario.set(&self::scenario(&[(server, "compute"), (client.0.id(), "[compute, mps]")]));
         let server = [("server", &*server.to_string())];
-        exporter.until("its client is told", |page| {
+        exporter.until("its client is exported", |page| {
             mps.of(page, "clients", &server).filter(|clients| *clients == 1.0)
         });
         let page = exporter.next();
@@ -179,7 +179,7 @@ fn daemon_output_of_both_releases_is_exported() {
         if status.is_some() {
             mps.send(&format!("fake_fault {}\n", server[0].1));
             let fault = [&server[..], &[("status", "fault")]].concat();
-            exporter.until("its fault is told", |page| mps.of(page, "server_status", &fault));
+            exporter.until("its fault is exported", |page| mps.of(page, "server_status", &fault));
             exporter.until("and counted", |page| {
                 mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
             });
@@ -191,7 +191,7 @@ fn daemon_output_of_both_releases_is_exported() {
 fn stopped_daemon_is_reported_at_the_next_sample() {
     let mps = Mps::start("550");
     let scenario = Scenario::new(&scenario(&[]));
-    // It is asked once a minute, and seen at each tick.
+    // The daemon is queried once a minute, and its processes are read at each tick.
     let exporter = watch(&scenario, &control(), "1m");
     let responsive = |expected| {
         exporter.until("it answers, or does not", |page| {
@@ -220,14 +220,14 @@ fn silent_daemon_is_reported_and_its_query_ended() {
     let exporter = watch(&scenario, &client, "1m");
     let pids = || fs::read_to_string(&query).unwrap_or_default();
     until("it is asked", || pids().contains('\n').then_some(()));
-    // The tick goes on meanwhile.
+    // Ticks continue meanwhile.
     let (tick, page) = (exporter.tick(), exporter.next());
     assert!(exporter.tick() >= tick + 2.0);
     assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
-    exporter.until("it is told", |page| mps.of(page, "control_fault_info", &[("reason", "timeout")]));
+    exporter.until("the timeout is exported", |page| mps.of(page, "control_fault_info", &[("reason", "timeout")]));
     assert_eq!(mps.of(&exporter.next(), "control_responsive", &[]), Some(0.0));
     for pid in pids().split_whitespace() {
-        until("who asked is gone", || (!fs::exists(format!("/proc/{pid}")).unwrap()).then_some(()));
+        until("the query process is gone", || (!fs::exists(format!("/proc/{pid}")).unwrap()).then_some(()));
     }
 }
 
@@ -248,16 +248,16 @@ fn unavailable_queries_are_reported() {
         let exporter = watch(&scenario, &client, "100ms");
         exporter.until(reason, |page| mps.of(page, "control_fault_info", &[("reason", reason)]));
         let page = exporter.next();
-        assert_eq!(mps.of(&page, "control_responsive", &[]), None, "nobody knows");
+        assert_eq!(mps.of(&page, "control_responsive", &[]), None, "it is unknown");
         assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
         assert_eq!(page.value("bailiff_source_up", &[("source", "mps")]), Some(0.0));
     }
     let exporter = watch(&scenario, "", "100ms");
     exporter.until("it is seen", |page| mps.of(page, "log_state", &[("log", "control")]));
-    assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "nobody was to ask it");
+    assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "it was not queried");
 }
 
-/// Root's, in a mount namespace in which its directories are its own: at their path here is a user's daemon.
+/// A daemon of root in a mount namespace with its own directories: at their path here is a user's daemon.
 #[test]
 fn daemon_at_the_path_of_another_is_not_confused() {
     let directory = tempfile::tempdir().unwrap();
@@ -275,7 +275,7 @@ fn daemon_at_the_path_of_another_is_not_confused() {
     let exporter = watch(&scenario, &control(), "100ms");
     let pid = hidden.0.id().to_string();
     exporter.until("it is seen", |page| users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")]));
-    exporter.until("that is told", |page| users.of(page, "control_fault_info", &[("reason", "foreign")]));
+    exporter.until("the reason is exported", |page| users.of(page, "control_fault_info", &[("reason", "foreign")]));
     let is_reported_foreign = |page: &Page| {
         assert_eq!(users.of(page, "default_active_thread_ratio", &[]), None);
         assert_eq!(users.of(page, "control_responsive", &[]), None);
@@ -284,7 +284,7 @@ fn daemon_at_the_path_of_another_is_not_confused() {
     let page = exporter.next();
     is_reported_foreign(&page);
     assert_eq!(users.of(&page, "log_state", &[("log", "control"), ("state", "foreign")]), Some(1.0));
-    // Nor is his silence root's.
+    // The silence of the user's daemon is not attributed to root's.
     users.signal(Signal::STOP);
     for _ in 0..5 {
         is_reported_foreign(&exporter.next());
@@ -296,7 +296,7 @@ fn user_daemon_is_queried_despite_a_foreign_claim() {
     let directory = tempfile::tempdir().unwrap();
     let stand_in = end_to_end::mps::Mps::of("550");
     let pipes = directory.path().join("pipes").display().to_string();
-    // He is the older, and there are more of him than may be asked.
+    // This process is older, and there are more than may be queried.
     let names = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
     let _pretenders: Vec<Running> =
         (0..9).map(|_| stand_in.impostor("nvidia-cuda-mps-control", NOBODY_UID - 1, &names)).collect();
@@ -309,7 +309,7 @@ fn user_daemon_is_queried_despite_a_foreign_claim() {
     });
 }
 
-/// The exporter of another user, with these rights in what it starts.
+/// The exporter of another user, with these capabilities for its children.
 fn unattributed(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
     let real = exporter::command(scenario);
     let mut command = Command::new("setpriv");
@@ -357,7 +357,7 @@ fn inaccessible_daemon_is_reported_without_values() {
     let control = control();
     let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
     let exporter = unattributed(&scenario, "-all,+sys_ptrace,+dac_read_search", &flags);
-    exporter.until("that is told", |page| mps.of(page, "control_fault_info", &[("reason", "not_permitted")]));
+    exporter.until("the reason is exported", |page| mps.of(page, "control_fault_info", &[("reason", "not_permitted")]));
     exporter.until("of the logs, too", |page| {
         mps.of(page, "log_state", &[("log", "control"), ("state", "unreadable")])
     });
@@ -375,13 +375,13 @@ fn exited_daemon_leaves_only_its_server() {
     let scenario = Scenario::new(&scenario(&[(server, "compute")]));
     let exporter = watch(&scenario, &control(), "100ms");
     let label = server.to_string();
-    exporter.until("its client is told", |page| mps.of(page, "clients", &[("server", &label)]));
+    exporter.until("its client is exported", |page| mps.of(page, "clients", &[("server", &label)]));
     mps.daemon.0.kill().unwrap();
     mps.daemon.0.wait().unwrap();
     exporter.until("it is gone", |page| mps.of(page, "control_up", &[]).filter(|up| *up == 0.0));
     let page = exporter.next();
     assert_eq!(mps.of(&page, "server_info", &[("server", &label)]), Some(1.0));
-    assert_eq!(mps.of(&page, "clients", &[]), None, "what it said is not told any more");
+    assert_eq!(mps.of(&page, "clients", &[]), None, "its last output is not exported any more");
     assert_eq!(mps.of(&page, "control_responsive", &[]), None);
     assert!(page.value("bailiff_mps_orphan_servers", &[]) >= Some(1.0));
     kill_process(Pid::from_raw(i32::try_from(server).unwrap()).unwrap(), Signal::KILL).unwrap();
@@ -430,17 +430,17 @@ fn logs_are_read_across_rotation_and_truncation() {
     }
     fs::remove_file(mps.log("server.log")).unwrap();
     state("absent");
-    // Who waits, until he is gone.
+    // Waits until this process is gone.
     let mut waits = Running(Command::new("sleep").arg("1000").uid(1001).spawn().unwrap());
     let line = format!(
         "[2026-11-21 06:27:48.525 Control 1] NEW CLIENT {} from user 1001: Server is not ready, push client to pending list\n",
         waits.0.id()
     );
     mps.write("control.log", line.as_bytes());
-    exporter.until("who waits", |page| mps.of(page, "pending_clients", &[("uid", "1001")]));
+    exporter.until("a pending client", |page| mps.of(page, "pending_clients", &[("uid", "1001")]));
     waits.0.kill().unwrap();
     waits.0.wait().unwrap();
-    exporter.until("nobody waits", |page| mps.of(page, "pending_clients", &[]).is_none().then_some(()));
+    exporter.until("no pending client", |page| mps.of(page, "pending_clients", &[]).is_none().then_some(()));
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn hostile_logs_are_bounded() {
         mps.of(page, "log_skipped_bytes_total", &[]).filter(|bytes| *bytes > 1e9)
     });
     let page = exporter.next();
-    assert!(page.value("bailiff_gaps_total", &[("gap", "mps")]) > Some(0.0), "that is told");
+    assert!(page.value("bailiff_gaps_total", &[("gap", "mps")]) > Some(0.0), "the gap is counted");
     mps.send("foo [2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n");
     mps.write(
         "server.log",

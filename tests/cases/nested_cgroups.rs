@@ -1,5 +1,5 @@
-//! Names that a container's processes give to cgroups of their own: they implicate no other container, and moving
-//! between them is no way out. Real exporter, real enforcer, real processes in real cgroups.
+//! Cgroups that a container's processes create with misleading names: they affect no other container, and moving between
+//! them does not prevent an action. Real exporter, real enforcer, real processes in real cgroups.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -27,11 +27,11 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// Logs each signal that a shell can log, and lives on.
+/// Logs each signal that a shell can trap, and ignores it.
 const LOGGING: &str = "for signal in HUP INT QUIT USR1 USR2 CONT; do trap \"echo $signal\" $signal; done; \
     trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done";
 
-/// A container's id of this test's own, since other tests may run beside it.
+/// A container id unique to this test, since tests run concurrently.
 fn id(digit: char) -> String {
     format!("{digit}{:063x}", std::process::id())
 }

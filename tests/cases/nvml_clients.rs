@@ -1,5 +1,5 @@
-//! Clients that are not ours, NVIDIA's Python binding and nvitop, see through the fake driver what the
-//! exporter says, process by process.
+//! Other NVML clients, NVIDIA's Python binding and nvitop, report through the fake driver what the exporter reports,
+//! process by process.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use end_to_end::page::Page;
 use end_to_end::programs;
 use serde_json::Value;
 
-/// What the clients say, as JSON; they have compared themselves with each other.
+/// The clients' reports as JSON; the clients were compared with each other before.
 fn clients(scenario: &Scenario) -> Value {
     let libraries = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(programs::fake_nvml(), libraries.path().join("libnvidia-ml.so.1")).unwrap();
@@ -32,7 +32,7 @@ fn clients(scenario: &Scenario) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Bytes by pid, from the lists that the driver gave; none where one was refused.
+/// Bytes by pid, from the driver's lists; none if a list was refused.
 fn listed(unit: &Value) -> Option<BTreeMap<String, Option<f64>>> {
     let mut holders = BTreeMap::new();
     for list in ["compute", "graphics", "mps"] {
@@ -45,7 +45,7 @@ fn listed(unit: &Value) -> Option<BTreeMap<String, Option<f64>>> {
 
 fn units(gpu: &Value) -> Vec<&Value> {
     let instances = gpu["mig"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // A GPU in MIG mode has its processes in its instances.
+    // The processes of a GPU in MIG mode are in its instances.
     if instances.is_empty() { vec![gpu] } else { instances.iter().collect() }
 }
 
@@ -97,8 +97,8 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
     samples.len()
 }
 
-/// A page of a tick in which the driver took a sample of every GPU: where a tick came late, the next one may follow
-/// within the driver's sampling period, and utilization in it is unknown.
+/// A page of a tick with a driver sample of every GPU: after a late tick, the next one may follow within the driver's
+/// sampling period, and utilization is unknown in it.
 fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
     exporter.next();
     exporter.until("the utilization of all that the driver has samples of", |page| {

@@ -1,4 +1,4 @@
-//! Targets that are stopped or frozen: exempt from rules about idleness, and told of TERM where a rule names their state.
+//! Stopped or frozen targets: exempt from rules about idleness, and sent TERM if a rule matches on their state.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +37,7 @@ fn signal(tenant: &Tenant, signal: Signal) {
     kill_process_group(Pid::from_raw(tenant.pid().cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// A frozen cgroup of the test's own, of version 1 or 2, where such a hierarchy is mounted.
+/// A frozen cgroup of this test, of version 1 or 2, whichever is mounted.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -77,12 +77,12 @@ impl Drop for Cgroup {
         for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
             let _ = fs::write(&root, pid);
         }
-        // A process that ends leaves a moment later.
+        // A process leaves its cgroup a moment after it ends.
         until("the cgroup is empty", || fs::remove_dir(&self.0).ok());
     }
 }
 
-/// Thaws it before the processes in it are waited for: of version 1, frozen ones do not even end.
+/// Thaws the cgroup before its processes are waited for: with version 1, frozen processes cannot end.
 struct Thaw<'a>(&'a Cgroup);
 
 impl Drop for Thaw<'_> {

@@ -1,5 +1,5 @@
-//! Nobody is harmed for what was not seen: exporter, enforcer and driver stop, end, hang and lose GPUs. No streak grows
-//! meanwhile, and afterwards a rule needs its full samples again.
+//! No process is ended for samples that are missing: exporter, enforcer and driver stop, end, hang and lose GPUs. No streak
+//! grows meanwhile, and afterwards a rule needs its full samples again.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -31,7 +31,7 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// A tenant well on its way to its end, and who watches it.
+/// A tenant halfway to its action, and the enforcer.
 struct Setup {
     tenant: Tenant,
     enforcer: Enforcer,
@@ -61,7 +61,7 @@ impl Setup {
         assert!(self.node.home.results("terminate").is_empty());
     }
 
-    /// The streak never grows, is over, and stays so.
+    /// The streak never grows, is reset, and stays at 0.
     fn forgotten(&self) {
         let pid = self.tenant.pid();
         let mut last = self.enforcer.streak(pid);
@@ -71,15 +71,15 @@ impl Setup {
             last = last.min(now);
             (now == 0).then(|| status["stream"]["seq"].as_u64().unwrap())
         });
-        // Not for long: whoever asks a driver that fails waits twice as long each time.
-        self.enforcer.until_status("ticks that tell nothing", |status| {
+        // Not for long: each failed query doubles the time until the next one.
+        self.enforcer.until_status("ticks without data", |status| {
             assert_eq!(streak(status, pid), 0);
             (status["stream"]["seq"].as_u64()? > over_at + 3).then_some(())
         });
         self.assert_no_signal();
     }
 
-    /// From this snapshot on it is ended by full samples, and not before.
+    /// Asserts that from this snapshot on the tenant is ended after the full samples, and not before.
     fn ended_by_full_samples_after(self, seq: u64) {
         self.tenant.gone();
         let due = self.node.home.until_line("terminate", "due");
@@ -91,7 +91,7 @@ impl Setup {
     }
 }
 
-/// Nothing was judged for so long that the action would have been done long ago.
+/// Waits for so many missed samples that the action would have been done.
 fn until_long_unseen(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
         (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.5).then_some(())
@@ -122,7 +122,7 @@ fn missing_exporter_freezes_streaks() {
     setup.ended_by_full_samples_after(0);
 }
 
-/// A hundred ticks, at a tick of a twentieth of a second; the exporter goes on meanwhile.
+/// A hundred ticks of 50 ms; the exporter continues meanwhile.
 #[test]
 fn stopped_enforcer_freezes_streaks() {
     let ticks = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
@@ -132,11 +132,11 @@ fn stopped_enforcer_freezes_streaks() {
     let seq = until("a hundred ticks", || Some(setup.node.tick()).filter(|tick| *tick >= stopped_at + 100));
     setup.assert_no_signal();
     setup.enforcer.signal(Signal::CONT);
-    // What was sent less than two ticks ago may be judged; all that is older is not.
+    // Snapshots less than two ticks old may be evaluated; older ones are not.
     setup.ended_by_full_samples_after(seq - 3);
 }
 
-/// The driver as a whole says this, and heals.
+/// The driver has this fault, and recovers.
 fn while_the_driver(says: &str, also: impl FnOnce(&Setup)) {
     let ticks = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
     let setup = Setup::on(Node::with_ticks(RULES, &[""], &ticks));
@@ -155,13 +155,13 @@ fn failing_driver_freezes_streaks() {
     while_the_driver("faults: {errors: {\"*\": unknown}}", Setup::forgotten);
 }
 
-/// Each look takes as long as it may, and is too old to be judged when it comes.
+/// Each sample takes its whole deadline, and is too old to be evaluated when it arrives.
 #[test]
 fn hung_driver_freezes_streaks() {
     while_the_driver("faults: {hang: true}", |setup| until_long_unseen(&setup.enforcer));
 }
 
-/// It is unloaded, and whoever opens it again finds none.
+/// The driver is unloaded; opening it again fails.
 #[test]
 fn missing_driver_freezes_streaks() {
     while_the_driver("init: driver_not_loaded", |setup| {
@@ -196,7 +196,7 @@ fn lost_gpu_freezes_only_its_streaks() {
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }
 
-/// The holder of two GPUs is idle on the first while the second is no longer seen; others on the first are ended.
+/// The holder of two GPUs is idle on the first while the second is not observed; other holders on the first are ended.
 fn assert_holder_survives_once(lose: impl FnOnce(&mut Driver)) {
     let rules =
         RULES.replace("rules:", "limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:");

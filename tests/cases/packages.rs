@@ -1,5 +1,5 @@
-//! What a package installs, laid out in a directory from this build: everything is where units and programs look for it, and
-//! the enforcer ends nobody by being installed. `make packages-test` installs the packages themselves.
+//! The contents of a package, laid out in a directory from this build: everything is where units and programs expect it,
+//! and installing the enforcer ends no process. `make packages-test` installs the packages themselves.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use end_to_end::programs;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A directory that is laid out as the machine will be.
+/// A directory with the layout of an installed machine.
 struct Staged(TempDir);
 
 impl Staged {
@@ -32,7 +32,7 @@ impl Staged {
         Self(directory)
     }
 
-    /// Where a path of the machine is.
+    /// The path in this directory for a path on the machine.
     fn at(&self, path: &str) -> PathBuf {
         self.0.path().join("root").join(path.trim_start_matches('/'))
     }
@@ -92,7 +92,7 @@ fn installed_enforcer_ends_no_process() {
     );
 }
 
-/// What the manifest says to one of the two packagers, up to the next table.
+/// The part of the manifest for one of the two packagers, up to the next table.
 fn section_of<'a>(manifest: &'a str, packager: &str) -> &'a str {
     let (_, after) = manifest.split_once(&format!("[package.metadata.{packager}]")).unwrap();
     after.split_once("\n[").map_or(after, |(table, _)| table)
@@ -116,7 +116,7 @@ fn both_packages_have_the_same_files() {
     }
 }
 
-/// What a page in Markdown or HTML leads to, but for other sites and its own headings.
+/// Links of a Markdown or HTML page, except those to other sites and its own headings.
 fn links(page: &str) -> Vec<String> {
     let marks = [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"'), ("href=\"", '"')];
     let found = marks.iter().flat_map(|(mark, end)| {
@@ -155,7 +155,7 @@ fn readme_build_includes_the_quota_library() {
     let (build, _) = block.split_once("bailiff info").unwrap();
     let (programs_line, rest) = build.split_once('\n').unwrap();
     assert!(programs_line.starts_with("cargo build --release"), "{programs_line}");
-    // The release build takes minutes: this build's program stands in a directory without the library.
+    // The release build takes minutes: this build's program is copied to a directory without the library.
     let directory = tempfile::tempdir().unwrap();
     fs::copy(programs::bailiff(), directory.path().join("bailiff")).unwrap();
     let script = format!("{rest}PATH=$DIRECTORY:$PATH bailiff run --vram 1GiB -- echo begun");

@@ -1,4 +1,4 @@
-//! Rules that are not about one process: room on a GPU, made by one of its holders, and a server of MPS that nobody uses.
+//! Rules about a whole GPU: `pick` frees memory by ending one holder; and an MPS server without clients is shut down.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -36,7 +36,7 @@ rules:
       idle_for: {samples: 4}
     then: [{flag: warning}, {after: {samples: 2}, terminate: {}}]
 ";
-    // Four are free, and eight are wanted: three are too little, and six are enough.
+    // Four GiB are free, and eight are required: three are too little, and six are enough.
     let node = Node::of(rules, &["memory: {total: 40GiB, reserved: 0MiB}"]);
     let [large, enough, small] = [(); 3].map(|()| Tenant::running(&node.home, &["sleep", "infinity"]));
     node.hold_together(&[(&large, "used: 27GiB"), (&enough, "used: 6GiB"), (&small, "used: 3GiB")]);
@@ -58,7 +58,7 @@ rules:
         .filter_map(|leaf| leaf["name"].as_str())
         .collect();
     assert_eq!(leaves, ["vram_free", "gpu_util", "cpu_util", "vram"], "why the GPU, and why this one");
-    // Longer than a second one would have taken.
+    // Longer than a second action would have taken.
     enforcer.ticks(10);
     assert!(large.is_running() && small.is_running());
     assert_eq!(node.home.results("terminate"), ["due", "begun", "released"]);
@@ -100,7 +100,7 @@ fn picked_holder_is_reported_with_its_countdown() {
     {
         assert!(printed.contains(part), "no {part} in\n{printed}");
     }
-    // A reload that changes something else leaves its countdown, its flag and what was said of it alone.
+    // An unrelated reload keeps the countdown, the flag and the notification.
     let before = left(&enforcer, &name);
     node.home.write(&format!("{COUNTDOWN}limits: {{per_user_hour: 2}}\n"));
     until("the rules are read again", || (node.home.results("reload") == ["done"]).then_some(()));
@@ -110,14 +110,14 @@ fn picked_holder_is_reported_with_its_countdown() {
     assert!(victim.is_running());
 }
 
-/// Seconds until the step against a target.
+/// Seconds until the next step against a target.
 fn left(enforcer: &Enforcer, target: &str) -> f64 {
     let status = enforcer.status();
     let coming = status["pending"].as_array().unwrap().iter().find(|coming| coming["target"] == target);
     coming.unwrap_or_else(|| panic!("{status:#}"))["due_in"].as_f64().unwrap()
 }
 
-/// Asks and ends a server of MPS as its daemon does, and notes what it was told.
+/// Stands in for the control daemon that queries and ends an MPS server, and records its input.
 const CONTROL: &str = "#!/bin/sh
 while read -r line; do
   echo \"$line in $CUDA_MPS_PIPE_DIRECTORY\" >> \"${0%/*}/told\"

@@ -1,4 +1,4 @@
-//! A real Prometheus server, promtool and the parsers of Python's client read the pages.
+//! Pages are read by a real Prometheus server, promtool and the parsers of Python's client.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -64,7 +64,7 @@ fn promtool(page: &[u8]) {
     assert!(output.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
 }
 
-/// Reads the page with Python's parsers; prints how many samples there are.
+/// Parses the page with Python's parsers; prints the number of samples.
 const PARSERS: &str = "
 import sys
 from prometheus_client.parser import text_string_to_metric_families as text
@@ -105,7 +105,7 @@ fn every_parser_accepts_pages_of_0_to_8_gpus() {
 }
 
 fn accepted(exporter: &Exporter, name: &str) {
-    // On a busy machine one of the two may be outdated, and has no samples of processes then.
+    // On a busy machine one of the two may be outdated and lack process samples.
     until(&format!("{name}: two pages of as many samples"), || {
         let plain = http::get(exporter.address(), "/metrics", &[]).unwrap();
         promtool(&plain.body);
@@ -124,7 +124,7 @@ fn every_parser_accepts_a_page_with_leases() {
     let redis = leases::pool("0-1");
     let runner = leases::hold(&redis, &["run"]);
     let scenario = Scenario::named("busy");
-    // Both pages are of one look.
+    // Both pages are of one sample.
     let ticks = ["--interval", "2s", "--deadline", "10s", "--look-back", "4s"];
     let exporter =
         Exporter::start(&scenario, &[&ticks, ["--lease.redis", &redis.address()].as_slice()].concat());

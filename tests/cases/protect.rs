@@ -1,4 +1,4 @@
-//! What is exempt is asked of every process of a target: helpers that hold no memory, and those that come later.
+//! Exemptions are evaluated for every process of a target: helpers without GPU memory, and processes that start later.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -22,7 +22,7 @@ use end_to_end::programs;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 
-/// Ends what is idle; KIND and EXEMPT are replaced.
+/// Ends idle targets; KIND and EXEMPT are replaced.
 const RULES: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, grace: 1s}
@@ -36,7 +36,7 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// A helper that notes TERM and lives on; its holder is another program, with another command line.
+/// A helper that logs TERM and ignores it; its holder is another program, with another command line.
 const HELPER: &str = "bash -c \"trap 'echo HELPER' TERM; while :; do read x <&3; done\"";
 
 fn rules(kind: &str, protect: &str, except: &str) -> String {
@@ -52,7 +52,7 @@ fn node(rules: &str) -> Node {
     Node::with_ticks(rules, &[""], &[TICKS.as_slice(), &["--process.command"]].concat())
 }
 
-/// A holder that notes TERM and lives on, with a helper.
+/// A holder that logs TERM and ignores it, with a helper.
 fn with_helper(node: &Node) -> (Tenant, u32) {
     let program =
         format!("exec 3<&0; trap 'echo TERM' TERM; {HELPER} & echo ready; while :; do read x <&3; done");
@@ -99,7 +99,7 @@ fn exempt_helper_protects_its_holder() {
     }
 }
 
-/// The snapshot that confirmed the action could not have it: it is asked of `/proc` before each signal.
+/// The helper is missing in the snapshot that confirmed the action: `/proc` is read before each signal.
 #[test]
 fn helper_started_after_the_snapshot_cancels_the_action() {
     let bash = exe("/bin/bash").display().to_string();

@@ -1,4 +1,4 @@
-//! Which workloads holders belong to, and who else belongs to those: real processes and made-up ones, on the stream.
+//! Workloads of holders and their other members: real and made-up processes, on the stream.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -20,7 +20,7 @@ use end_to_end::wait::until;
 
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// An exporter over one GPU that these processes hold, and its stream.
+/// An exporter with one GPU that these processes hold, and its stream.
 struct StreamReader {
     ticks: Ticks,
     _exporter: Exporter,
@@ -44,7 +44,7 @@ impl StreamReader {
         Self::new(holders, &["--procfs", procfs.path().to_str().unwrap()])
     }
 
-    /// The first snapshot in which relatives could be told.
+    /// The first snapshot with relatives.
     fn next_with_relatives(&mut self) -> Snapshot {
         self.ticks.find(|snapshot| snapshot.relatives.is_some())
     }
@@ -67,7 +67,7 @@ fn relatives(snapshot: &Snapshot) -> Vec<u32> {
     snapshot.relatives.as_ref().unwrap().iter().map(|relative| relative.pid).collect()
 }
 
-/// The name of a tree, as `/proc` tells it to us.
+/// The name of a process tree, from `/proc`.
 fn tree(root: u32) -> String {
     let stat = bailiff_snapshot::stat::parse(&std::fs::read(format!("/proc/{root}/stat")).unwrap()).unwrap();
     format!("tree:{root}@{}", stat.key.start_ticks)
@@ -109,7 +109,7 @@ fn cpu_time_of_exited_children_counts_for_the_parent() {
     let mut reader = StreamReader::new(&[session.leader()], &[]);
     let reaped = |snapshot: &Snapshot| facts(snapshot, session.leader()).reaped_cpu_seconds;
     let first = reaped(&reader.next_with_relatives()).unwrap();
-    reader.ticks.until("time of the dead", |snapshot| (reaped(snapshot)? > first).then_some(()));
+    reader.ticks.until("time of exited children", |snapshot| (reaped(snapshot)? > first).then_some(()));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn session_led_by_a_program_is_one_workload() {
 
 #[test]
 fn each_job_of_a_shell_is_its_own_workload() {
-    // The inner shell runs a script; the outer one leads the session, as that of a terminal does.
+    // The inner shell runs a script; the outer one leads the session, as a terminal's shell does.
     let session =
         Session::of(&["bash", "-c", "sh -c 'sleep 300 & sleep 301 & wait' & tail -f /dev/null & wait"]);
     let (script, other) = (session.child("sh"), session.child("tail"));
@@ -204,7 +204,7 @@ fn exited_thread_group_leader_is_reported() {
     assert_eq!((state(4200), state(4300)), ("zombie_leader", "zombie"));
 }
 
-/// What is not complete is not told, and becomes so again; holders are told throughout.
+/// An incomplete list is absent, and returns once it is complete; holders are always reported.
 #[test]
 fn incomplete_member_list_is_absent() {
     let job = Process { session: Some(4100), ..Process::new(4100) };
@@ -236,7 +236,7 @@ fn incomplete_member_list_is_absent() {
     });
 }
 
-/// One process of which nobody can say whose it is takes nothing away from all the others.
+/// A process that cannot be attributed does not affect others.
 #[test]
 fn process_with_unreadable_cgroup_is_left_out() {
     let procfs = Procfs::new().with(&Process::new(4100)).with(&Process::new(4200));
@@ -255,7 +255,7 @@ fn process_with_unreadable_cgroup_is_left_out() {
 fn process_table_over_the_limit_is_not_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
     for pid in 100_000..100_000 + (16 << 10) {
-        // One file with many names is made and removed faster than many directories; only the names matter.
+        // Hard links of one file are faster to create and remove than directories; only the names matter.
         std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();
     }
     let snapshot = StreamReader::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
@@ -321,7 +321,7 @@ fn mps_daemon_server_and_client_are_distinguished() {
     assert_eq!((role(&snapshot, 4200), role(&snapshot, 4300)), (None, None));
 }
 
-/// A process is moved into its cgroup a moment after its start: what was read of a young one is soon read again.
+/// A process is moved into its cgroup shortly after its start, so a young process is soon read again.
 #[test]
 fn young_process_moved_to_another_cgroup_is_reread() {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap();

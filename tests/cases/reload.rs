@@ -1,5 +1,5 @@
-//! Rules that are edited while they are in force: every way to edit them, every way to ask for it, and files that make
-//! no sense.
+//! Reloads of rules: every way to edit the file, every way to request a reload, and invalid
+//! files.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +28,7 @@ use rustix::process::Signal;
 
 const BAD: &str = "version: 1\nrules:\n  - name: idle\n    off: process\n    when: {gpu_utill: {max: 1%}}\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
 
-/// Rules with a name of their own, so that one sees which are in force.
+/// Rules with their own name, to see which are in force.
 fn named(name: &str) -> String {
     format!(
         "version: 1\nrules:\n  - {{name: {name}, target: process, when: {{gpu_util: {{max: 1%}}}}, for: {{samples: 3}}, then: [{{flag: info}}]}}\n"
@@ -45,7 +45,7 @@ fn edited(home: &Home, edit: impl Fn(&Path, &str)) {
     edited_before((home, home.enforcer(&[])), edit);
 }
 
-/// Edits three times, and gives how long each took to be in force.
+/// Edits three times, and returns how long each edit took to be in force.
 fn edited_before((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)) -> Vec<Duration> {
     let mut known = vec![in_force(&enforcer.page()).1];
     let mut took = Vec::new();
@@ -80,7 +80,7 @@ fn file_renamed_over_is_read() {
     });
 }
 
-/// As vim does with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
+/// As vim with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
 #[test]
 fn file_saved_with_a_backup_is_read() {
     edited(&Home::with(&named("zero")), |directory, text| {
@@ -90,7 +90,7 @@ fn file_saved_with_a_backup_is_read() {
     });
 }
 
-/// As the kubelet does: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
+/// As the kubelet: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
 #[test]
 fn swapped_config_map_is_read() {
     let swap = |directory: &Path, text: &str| {
@@ -107,7 +107,7 @@ fn swapped_config_map_is_read() {
     edited(&home, swap);
 }
 
-/// The directory of the rules is replaced: that is seen within 2 s, and where the machine is busy long before a minute.
+/// Replaces the directory of the rules: the change is seen within 2 s, on a busy machine well within a minute.
 fn replaced(begin: impl Fn(&Path, &str), edit: impl Fn(&Path, &str)) {
     let home = Home::new();
     begin(home.path(), &named("zero"));
@@ -161,7 +161,7 @@ fn swapped_directory_link_is_read_at_once() {
     replaced(swap, swap);
 }
 
-/// Another name of the file, in another directory.
+/// Another name of the file, in another directory, which is not watched.
 fn unseen() -> (Home, tempfile::TempDir) {
     let elsewhere = tempfile::tempdir().unwrap();
     let home = Home::new();
@@ -176,7 +176,7 @@ fn every_reload_request_is_served() {
     let edit = |text: &str| fs::write(elsewhere.path().join("rules.yaml"), text).unwrap();
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let rule = |enforcer: &Enforcer| in_force(&enforcer.page()).0;
-    // The change may be seen by itself just before it is asked for: then it is edited once more.
+    // The change may be noticed just before the request: then it is edited again.
     let edited = |name: &str, query: &dyn Fn() -> bool| {
         until(name, || {
             edit(&named("other"));
@@ -263,8 +263,8 @@ fn invalid_file_keeps_previous_rules_without_actions() {
     enforcer.until_waits(tenant.pid(), "invalid_file");
     enforcer.ticks(3);
     assert!(tenant.is_running() && tenant.terms_received() == 0);
-    // Its own audit log lies beside the rules, and changes the directory.
-    assert_eq!(node.home.results("reload"), ["refused"], "told once");
+    // The enforcer's own audit log is beside the rules, and changes the directory.
+    assert_eq!(node.home.results("reload"), ["refused"], "reported once");
     let status = enforcer.run(&["status"]);
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(

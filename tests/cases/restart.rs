@@ -1,5 +1,5 @@
-//! The enforcer ends without warning, at any step, and is started again: nobody is sent KILL who was not asked again,
-//! budgets are kept, and the audit log tells what was under way.
+//! The enforcer is killed at any step and restarted: no process is sent KILL without a new TERM, budgets are kept, and the
+//! audit log has the interrupted action.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -41,7 +41,7 @@ fn signals(line: &Value) -> Vec<&str> {
     line["sent"].as_array().unwrap().iter().filter_map(|sent| sent["signal"].as_str()).collect()
 }
 
-/// A tenant that ignores TERM; the enforcer is ended at a moment, and started again.
+/// A tenant that ignores TERM; the enforcer is killed at a given moment, and restarted.
 struct Crash {
     tenant: Tenant,
     node: Node,
@@ -61,12 +61,12 @@ impl Crash {
         Self { tenant, node, enforcer }
     }
 
-    /// It is ended, and was sent TERM again for that.
+    /// Asserts that the tenant is ended, and was sent TERM again before.
     fn ends_with_a_term_of_its_own(&self, earlier: usize) {
         self.tenant.gone();
         let end = self.node.home.until_line("terminate", "released");
         assert_eq!(signals(&end), ["SIGTERM", "SIGSTOP", "SIGKILL"]);
-        assert_eq!(self.tenant.terms_received(), earlier + 1, "asked before each KILL");
+        assert_eq!(self.tenant.terms_received(), earlier + 1, "sent TERM before each KILL");
         let begun = ids(&self.node, "begun");
         assert_eq!(begun.last().copied(), end["id"].as_u64());
         let interrupted = ids(&self.node, "interrupted");
@@ -83,14 +83,14 @@ fn killed_before_the_decision() {
 #[test]
 fn killed_after_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "due")));
-    // It may have been a moment too late.
+    // The kill may have come a moment too late.
     crash.ends_with_a_term_of_its_own(ids(&crash.node, "interrupted").len());
 }
 
 #[test]
 fn killed_right_after_the_action_began() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "begun")));
-    // Whether TERM went out before the end is chance; the one that is counted is the next.
+    // Whether TERM was sent before the kill is random; the next one counts.
     let earlier = crash.tenant.terms_received();
     assert_eq!(ids(&crash.node, "interrupted"), [1]);
     crash.ends_with_a_term_of_its_own(earlier);
@@ -104,7 +104,7 @@ fn killed_in_the_grace() {
     crash.ends_with_a_term_of_its_own(1);
 }
 
-/// What was begun counts, though nobody lived to see its end.
+/// A started action counts for the budget, even if its end was not recorded.
 #[test]
 fn budgets_survive_a_restart() {
     let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_terms(1));
@@ -121,7 +121,7 @@ fn budgets_survive_a_restart() {
     assert_eq!(ids(&crash.node, "begun"), [1]);
 }
 
-/// Asked to end, it gives up the action that it is in: the log has what was sent, and no KILL follows.
+/// On SIGTERM the enforcer cancels its action: the log has the signals sent, and no KILL follows.
 #[test]
 fn unreadable_state_is_a_pause() {
     let node = Node::new(&rules("30s", 6));

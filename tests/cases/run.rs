@@ -1,5 +1,5 @@
-//! `bailiff run`: a limit that all share whom a command starts, GPUs of its own, an end when it idles or its time is up; and
-//! everything is given back, however it ends.
+//! `bailiff run`: a limit shared by all descendants of a command, its own GPUs, an end when it idles or exceeds its time;
+//! and everything is released, however it ends.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
@@ -18,7 +18,7 @@ use end_to_end::tenant::start;
 use end_to_end::wait::until;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-/// `bailiff run` on a machine with a fake driver and no driver's library of NVIDIA's, its quotas in a directory of this test's.
+/// `bailiff run` with a fake driver, no NVIDIA libraries, and quotas in a directory of this test.
 fn bailiff(machine: &Machine, args: &[&str]) -> Command {
     let mut command = machine.bare(programs::bailiff());
     for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD"] {
@@ -46,7 +46,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A running one that has said something, killed with its test.
+/// A running command that has printed a line, killed with its test.
 struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -78,7 +78,7 @@ impl Running {
         holder::children(self.child.id())
     }
 
-    /// What it said on standard error, once it has ended.
+    /// Its standard error, once it has ended.
     fn stderr_text(&mut self) -> String {
         let mut text = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -108,7 +108,7 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
-/// As much as can be written.
+/// The longest duration that can be written.
 const FOREVER: &str = "18446744073709551615s";
 
 #[test]
@@ -139,7 +139,7 @@ fn command_runs_unchanged() {
     let script = "echo ${LD_PRELOAD-none} ${WRAPPER_SHARED-none} ${CUDA_VISIBLE_DEVICES-none} $0";
     let output = run(&machine, &["--quiet", "--", "sh", "-c", script, "--vram"]);
     assert_eq!(stdout_of(&output), "none none none --vram\n");
-    assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
+    assert_eq!(err(&output), "", "no message without options");
     assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command ended with 7 after"));
 }
 
@@ -214,7 +214,7 @@ fn unwritable_stderr_does_not_stop_the_command() {
     }
 }
 
-/// Has a child that leaves one behind, and becomes us.
+/// Starts a child that leaves another behind, then execs the command.
 const FORMER: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
 
 #[test]
@@ -278,7 +278,7 @@ fn waiter_under_nohup_survives_the_terminal() {
     second.ends_with(0);
 }
 
-/// One that has all, one that is refused, and one that is given the same once the first has ended.
+/// One process that uses the whole limit, one that is refused, and one that gets it once the first has ended.
 const THREE: &str = r#"cd $0; mkfifo in; stat -c %a $WRAPPER_SHARED ${WRAPPER_SHARED%/*}
 $1 proc "init 0" "alloc 8192" wait <in >out & exec 9>in
 until grep -q waiting out; do sleep 0.01; done
@@ -293,7 +293,7 @@ fn descendants_share_the_limit_of_the_command() {
     let work = machine.path("work");
     fs::create_dir(&work).unwrap();
     let mut command = bailiff(&machine, &["--vram", "8KiB", "--", "sh", "-c", THREE]);
-    // Stronger than a limit for all, and than any.
+    // It takes precedence over the limit for one GPU and over the switch that disables limits.
     command.env("WRAPPER_MAX_MEMORY_0", "1").env("WRAPPER_DISABLE", "1");
     let output = command.arg(work).arg(client).output().unwrap();
     assert_eq!(stdout_of(&output), "600\n700\n0\n2\n0\n0\n", "{output:?}");
@@ -355,7 +355,7 @@ fn quota_file_is_removed_after_the_last_descendant() {
     let mut running =
         Running::start(bailiff(&machine, &["--quiet", "--vram", "1GiB", "--", "sh", "-c", script]));
     let left = running.pid();
-    // Nothing else tells that the command has ended, and somebody is left.
+    // No other sign shows that the command has ended, and a descendant remains.
     until("the end of the command", || (start(left).is_some() && running.children() == [left]).then_some(()));
     assert_eq!(files(&machine).len(), 1);
     kill(left);
@@ -367,7 +367,7 @@ fn quota_file_is_removed_after_the_last_descendant() {
     }
 }
 
-/// Ends who was left behind; whoever runs something next tidies up.
+/// Ends the descendant that remains; the next run removes the file.
 fn the_next_removes_the_file_of(left: u32, machine: &Machine) {
     kill(left);
     gone(left);
@@ -406,7 +406,7 @@ fn quota_file_of_a_killed_run_is_removed_once_unused() {
     the_next_removes_the_file_of(left, &machine);
 }
 
-/// Writes over its whole environment, as `setproctitle` does.
+/// Overwrites its whole environment, as `setproctitle` does.
 const TITLED: &str = r"import ctypes, time
 begin, end = (int(field) for field in open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49])
 ctypes.memset(begin, 0, end - begin)
@@ -426,7 +426,7 @@ fn process_with_a_changed_title_keeps_the_quota_file() {
     the_next_removes_the_file_of(left, &machine);
 }
 
-/// Its first thread ends, and another goes on.
+/// Its first thread ends, and another continues.
 const HEADLESS: &str = r"import ctypes, os, threading
 threading.Thread(target=threading.Event().wait).start()
 print(os.getpid(), flush=True)
@@ -530,7 +530,7 @@ fn gpus_are_leased_and_released() {
     assert_eq!(states(&pool), ["idle"; 2]);
 }
 
-/// Two processes that hear nothing but SIGKILL, and say who they are.
+/// Two processes that ignore all but SIGKILL, and print their pids.
 const DEAF: &str = "trap '' TERM QUIT; sleep infinity & echo $!; echo $$; while :; do wait; done";
 
 #[test]
@@ -573,7 +573,7 @@ fn gpus(processes: &str) -> String {
     )
 }
 
-/// A command that is to be ended when it idles, over the fake driver.
+/// A command with an idle timeout, over the fake driver.
 fn running(machine: &Machine, scenario: &Scenario) -> Running {
     let library = programs::fake_nvml().display().to_string();
     let args = ["--idle-timeout", "600ms", "--grace", "100ms", "--nvml-library", &library];
@@ -582,7 +582,7 @@ fn running(machine: &Machine, scenario: &Scenario) -> Running {
     Running::start(command)
 }
 
-/// Waits as long as it takes to find out that somebody is idle.
+/// Waits as long as it takes to detect that a command is idle.
 fn an_idle_one_is_ended(machine: &Machine) {
     running(machine, &Scenario::new(&gpus(""))).ends_with(124);
 }

@@ -1,5 +1,5 @@
-//! `bailiff run` as a whole, over a real Redis: what the exporter shows of it while it lives, and that nothing of it is left,
-//! whoever was sent which signal, and when.
+//! `bailiff run` as a whole, over a real Redis: what the exporter shows while it runs, and that nothing of it remains,
+//! whichever process was sent which signal, and when.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -28,10 +28,10 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 const GIB: u64 = 1 << 30;
-/// What the fake drivers call their GPUs, that of CUDA and ours of NVML.
+/// UUIDs of the GPUs in the fake drivers, CUDA and NVML.
 const GPUS: [&str; 2] =
     ["GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"];
-/// What all that a round has started is known by.
+/// Environment variable that marks all processes of a round.
 const TAG: &str = "RUN_WHOLE";
 
 /// Two GPUs, the first with this process.
@@ -42,7 +42,7 @@ fn gpus(process: &str) -> String {
     )
 }
 
-/// A machine with two GPUs, which Redis hands out.
+/// A machine with two GPUs in a pool in Redis.
 struct Fixture {
     machine: Machine,
     scenario: Scenario,
@@ -59,7 +59,7 @@ impl Fixture {
         Self { machine, scenario, redis }
     }
 
-    /// Below this are the directories of users.
+    /// The directory that contains those of the users.
     fn quotas(&self) -> PathBuf {
         self.machine.path("quotas")
     }
@@ -80,12 +80,12 @@ impl Fixture {
         command
     }
 
-    /// Looks, and frees nothing.
+    /// An audit in dry run.
     fn audit(&self) -> Audit {
         Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap().audit().unwrap()
     }
 
-    /// How many GPUs nobody has; none where somebody has or wants one.
+    /// The number of idle GPUs; none if one is leased or requested.
     fn idle(&self) -> Option<u32> {
         let audit = self.audit();
         audit.leases.is_empty().then(|| audit.gpus.iter().map(|gpu| u32::from(gpu.idle == 1)).sum())
@@ -111,7 +111,7 @@ fn reported_for(page: &Page, name: &str) -> usize {
     page.all(name, &[]).count()
 }
 
-/// What a client does: one allocation within 4 GiB, and one that would pass them.
+/// The client's calls: one allocation within 4 GiB, and one beyond.
 const CLIENT: &str = r#"echo $$; exec "$0" proc "init 0" "alloc 3221225472" "alloc 2147483648" wait"#;
 
 #[test]
@@ -144,7 +144,7 @@ fn limited_command_is_exported_until_it_idles() {
     fixture.scenario.set(&holds(0));
     let status = until("idleness ends it", || running.0.try_wait().unwrap());
     assert_eq!(status.code(), Some(124));
-    // Nobody but the launcher gives them back.
+    // Only the launcher releases them.
     assert_eq!((fixture.idle(), fixture.files()), (Some(2), Vec::new()));
     assert_eq!(start(pid.parse().unwrap()), None);
     summary_is(&mut running);
@@ -155,7 +155,7 @@ fn limited_command_is_exported_until_it_idles() {
     });
 }
 
-/// How each line begins and ends; between these is how long it took.
+/// The start and end of each line; between them is a duration.
 fn summary_is(running: &mut Running) {
     let expected = [
         ("bailiff: GPUs 0,1 leased", ""),
@@ -181,30 +181,30 @@ fn summary_is(running: &mut Running) {
     assert!(fits && printed.lines().count() == expected.len(), "{printed}");
 }
 
-/// A part of what a round has started.
+/// A process of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Launcher,
-    /// Who asks the driver for the launcher.
+    /// The helper that queries the driver for the launcher.
     Helper,
     Child,
     Grandchild,
-    /// It has not become what it is to be.
+    /// A process before its exec.
     Beginning,
 }
 
-/// Its command: a child, and below it one that has memory under the quota and one that keeps that one waiting.
+/// The command: a child, and below it a process with memory under the quota and one that keeps it waiting.
 const TREE: &str = r#"sleep "$1" | "$0" proc "init 0" "alloc 4096" wait & sleep 0.02; wait"#;
-/// How long that one waits: most are met while they end, or outlive whoever has started them.
+/// How long it waits: most are signalled while they end, or outlive their parent.
 const SHORT: &str = "0.05";
 const LONG: &str = "0.4";
 
-/// How often something random is done: a short form in the usual run, more in `make soak`.
+/// The number of random rounds: few in the usual run, more in `make soak`.
 fn times(usual: usize, variable: &str) -> usize {
     std::env::var(variable).ok().and_then(|times| times.parse().ok()).unwrap_or(usual)
 }
 
-/// Random choices from a seed.
+/// A random generator with a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -218,15 +218,15 @@ impl Dice {
     }
 }
 
-/// What is done to a round.
+/// A disturbance of a round.
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    /// Who has had one of the GPUs so far gives it back.
+    /// The previous holder of a GPU releases it.
     Free,
     Send(Part, Signal),
 }
 
-/// What is done at which moments.
+/// A schedule of disturbances.
 fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
     let most = u64::try_from(span.as_micros()).unwrap();
     let parts = [Part::Launcher, Part::Launcher, Part::Child, Part::Grandchild, Part::Helper];
@@ -244,11 +244,11 @@ fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
     plan
 }
 
-/// A tree that is disturbed; whatever is left of it ends with this.
+/// A process tree that is disturbed; what remains of it is ended on drop.
 struct Round<'a> {
     fixture: &'a Fixture,
     seed: String,
-    /// Of this round of this test alone.
+    /// Unique to this round.
     tag: String,
     launcher: Child,
     rival: Option<Child>,
@@ -265,7 +265,7 @@ impl<'a> Round<'a> {
         Self { fixture, seed, tag, launcher, rival }
     }
 
-    /// Whether this process is of the tree, and lives.
+    /// Returns whether this process is of the tree and running.
     fn has(&self, pid: u32) -> bool {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let tag = format!("{TAG}={}", self.tag);
@@ -285,39 +285,39 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether it is no child of a shell of the tree: shells fork before they become something else.
+    /// Returns whether it is no child of a shell of the tree: shells fork before they exec.
     fn is_first(&self, pid: u32) -> bool {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok();
         let parent = stat.and_then(|stat| bailiff_snapshot::stat::parse(&stat)).map(|stat| stat.ppid);
         parent.is_some_and(|parent| parent == self.launcher.id() || !self.has(parent))
     }
 
-    /// Who lives of it.
+    /// The running processes of the tree.
     fn members(&self) -> BTreeMap<u32, Part> {
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
         let pids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
         pids.filter(|pid| self.has(*pid)).map(|pid| (pid, self.part(pid))).collect()
     }
 
-    /// Who lives of what the command is.
+    /// The running processes of the command.
     fn command(&self) -> Vec<u32> {
         let of_it = |part: &Part| matches!(part, Part::Child | Part::Grandchild);
         self.members().into_iter().filter(|(_, part)| of_it(part)).map(|(pid, _)| pid).collect()
     }
 
-    /// Signals one of the tree and nobody else, whoever has his pid next.
+    /// Signals a process of the tree, and no process that reuses its pid.
     fn signal(&self, pid: u32, signal: Signal) -> bool {
         let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         let handle = pidfd_open(process, PidfdFlags::empty());
         handle.is_ok_and(|handle| self.has(pid) && pidfd_send_signal(&handle, signal).is_ok())
     }
 
-    /// Whether there was somebody to do it to.
+    /// Applies a disturbance; returns whether there was a process for it.
     fn act(&mut self, act: Act, dice: &mut Dice) -> bool {
         match act {
             Act::Free => self.rival.take().map(|rival| leases::end(rival, Signal::TERM)).is_some(),
             Act::Send(Part::Launcher, signal) => {
-                // Until it has been waited for, its pid is nobody else's.
+                // Its pid cannot be reused until it has been waited for.
                 self.has(self.launcher.id()) && kill_process(Pid::from_child(&self.launcher), signal).is_ok()
             }
             Act::Send(part, signal) => {
@@ -328,16 +328,16 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What it said so far.
+    /// Its standard error so far.
     fn stderr_text(&self) -> String {
         fs::read_to_string(self.fixture.machine.path("said")).unwrap_or_default()
     }
 
-    /// Nothing is left of it, though nobody has helped.
+    /// Asserts that nothing remains, without help.
     fn left_nothing(&self) {
         assert_eq!(self.command(), Vec::<u32>::new());
         assert_eq!(self.fixture.files(), Vec::<PathBuf>::new());
-        // Who goes in the very moment in which he is given GPUs leaves them to whoever looks next.
+        // A launcher that ends just as its GPUs are granted leaves them to the next command.
         if self.fixture.idle() != Some(2) {
             assert!(!self.stderr_text().contains("the command"), "it has not given back what it had");
             self.reap();
@@ -345,8 +345,8 @@ impl<'a> Round<'a> {
         assert_eq!(self.fixture.idle(), Some(2));
     }
 
-    /// Whoever is left keeps all that he has, until he ends; the next commands free it then.
-    /// True where somebody had it.
+    /// Asserts that remaining processes keep everything until they end; the next commands free it then.
+    /// Returns whether a process remained.
     fn left_what_is_used(&self) -> bool {
         let before = self.command();
         self.reap();
@@ -384,7 +384,7 @@ impl<'a> Round<'a> {
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("BAILIFF_SEED={}; {:?}; it said: {}", self.seed, self.members(), self.stderr_text());
+            eprintln!("BAILIFF_SEED={}; {:?}; stderr: {}", self.seed, self.members(), self.stderr_text());
         }
         for pid in self.members().into_keys() {
             self.signal(pid, Signal::KILL);
@@ -397,7 +397,7 @@ impl Drop for Round<'_> {
     }
 }
 
-/// Disturbs one tree. Tells what was done, and how it ended.
+/// Disturbs one tree. Returns what was done, and how it ended.
 fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let mut dice = Dice(seed);
     let plan = plan(&mut dice, span);
@@ -408,7 +408,7 @@ fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let began = if has_rival { Instant::now() } else { began };
     let mut done = Vec::new();
     for (moment, act) in plan {
-        // The moment is what is random here.
+        // Only the moment is random here.
         std::thread::park_timeout(moment.saturating_sub(began.elapsed()));
         let met = round.act(act, &mut dice);
         done.push(if met { format!("{act:?}") } else { "nobody there".to_owned() });

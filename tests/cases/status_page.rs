@@ -1,5 +1,5 @@
-//! The status pages in a real browser: that they fit every screen, break no rule of accessibility, call nothing 0 that
-//! is unknown, work without scripts, and that nobody's name can become a part of them.
+//! The status pages in a real browser: they fit every screen, follow accessibility rules, show no 0 for unknown values,
+//! work without scripts, and never render a process name as markup.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +28,7 @@ use serde_json::json;
 const NONE: &str = "gpus: []\n";
 const ONE: &str = "sampling_period: 20ms\ngpus:\n  - memory: {unaccounted: 2GiB}\n    \
     processes: [{pid: 4100, used: 40GiB}, {pid: 4101, used: 12GiB, sm: 63}]\n";
-/// As nodes are: some busy, some held and idle, one lost, one with memory of nobody, one that nobody has.
+/// A typical node: some GPUs busy, some held and idle, one lost, one with unattributed memory, one without holders.
 const EIGHT: &str = "sampling_period: 20ms
 gpus:
   - {power: 612W, temperature: 71, processes: [{pid: 4100, used: 118GiB, sm: 97, memory: 41}]}
@@ -47,22 +47,22 @@ gpus:
 
 /// How far the page is wider than its window.
 const TOO_WIDE: &str = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
-/// Elements that no page of ours has, and attributes that would run something.
+/// Elements that none of our pages has, and attributes that would run a script.
 const FOREIGN: &str = "[...document.querySelectorAll('*')].filter(one => ['SCRIPT', 'IMG', 'IFRAME', 'OBJECT', 'EMBED', \
     'FORM', 'B', 'BASE', 'LINK'].includes(one.tagName) || [...one.attributes].some(attribute => \
     attribute.name.startsWith('on') || attribute.name == 'style')).map(one => one.outerHTML)";
 
-/// A page fits each of these screens, and breaks no rule of accessibility there.
-fn look(browser: &mut Browser, url: &str, screens: &[Screen]) {
+/// Asserts that a page fits each of these screens, and follows accessibility rules on it.
+fn assert_fits(browser: &mut Browser, url: &str, screens: &[Screen]) {
     for screen in screens {
         fits(browser, url, screen);
         assert_eq!(browser.faults(), [""; 0], "{screen:?}");
     }
 }
 
-/// A page is no wider than this screen, has nothing in it that is not ours, and the browser has nothing to complain of.
+/// Asserts that a page is no wider than this screen, has no foreign element, and causes no browser complaint.
 fn fits(browser: &mut Browser, url: &str, screen: &Screen) {
-    // Still, since a page that is asked about must not go meanwhile.
+    // With `still`, since a page under test must not refresh.
     browser.visit(&format!("{url}?still"), *screen);
     assert_eq!(browser.query("window.innerWidth"), json!(screen.width), "{screen:?}");
     let wide = "[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > innerWidth \
@@ -80,7 +80,7 @@ fn no_gpu_differs_from_no_answer() {
     let mut browser = Browser::start();
     let none = Showcase::new(NONE, 0);
     none.exporter.next();
-    look(&mut browser, &none.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
+    assert_fits(&mut browser, &none.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     assert_eq!(browser.text("document.title"), format!("GPUs of {NAME} · GPU Bailiff"));
     let text = browser.text("document.querySelector('#gpus').innerText");
     assert!(text.contains("answers, and knows no GPU"), "{text}");
@@ -88,7 +88,7 @@ fn no_gpu_differs_from_no_answer() {
     assert!(text.contains("Nobody"), "{text}");
     let broken = Showcase::new("init: driver_not_loaded\ngpus: []\n", 0);
     broken.exporter.next();
-    look(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
+    assert_fits(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     let text = browser.text("document.querySelector('main').innerText");
     assert!(text.contains("unknown: which GPUs there are, since the kernel module is not loaded"), "{text}");
     assert!(text.contains("The source nvml says nothing"), "{text}");
@@ -99,7 +99,7 @@ fn one_gpu_fits_every_screen() {
     let node = Showcase::new(ONE, 2);
     node.exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &node.url(), &ALL);
+    assert_fits(&mut browser, &node.url(), &ALL);
     let card = browser.text("document.querySelector('.card').innerText");
     for part in ["54.0 GiB of 140.4 GiB", "52.0 GiB", "2.0 GiB", "600.0 MiB", "85.8 GiB", "63 % of the time"]
     {
@@ -118,7 +118,7 @@ fn eight_gpus_with_leases_fit_every_screen() {
     let node = Showcase::with(EIGHT, 11, &["--lease.redis", &redis.address()]);
     node.exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &node.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
+    assert_fits(&mut browser, &node.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     let count = |browser: &mut Browser, what: &str| {
         browser.query(&format!("document.querySelectorAll('{what}').length"))
     };
@@ -131,13 +131,13 @@ fn eight_gpus_with_leases_fit_every_screen() {
     end(holder, Signal::TERM);
 }
 
-/// A bar of nothing looks like a bar of 0, so there is none.
+/// An empty bar would look like a bar of 0, so there is none.
 #[test]
 fn unknown_value_has_a_reason_and_no_bar() {
     let node = Showcase::new(include_str!("../fake-nvml/scenarios/mig.yaml"), 4);
     node.exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &node.url(), &[Screen::WIDE]);
+    assert_fits(&mut browser, &node.url(), &[Screen::WIDE]);
     let bars = "[...document.querySelectorAll('.card')].map(card => [card.querySelector('h3').innerText.slice(0, 7), \
         card.querySelectorAll('.bar[aria-label^=Utilization]').length, \
         card.innerText.includes('unknown: not told with MIG')])";
@@ -215,7 +215,7 @@ fn response_is_uncached_and_sandboxed() {
     assert!(browser.complaints().iter().any(|text| text.contains("Content Security Policy")));
 }
 
-/// Names that try to be markup, to turn the text about, to hide, and to fill the page.
+/// Names with markup, bidirectional controls, invisible characters, and excessive length.
 #[test]
 fn process_names_are_never_markup() {
     let names = [
@@ -246,7 +246,7 @@ fn process_names_are_never_markup() {
     let exporter = Exporter::start(&scenario, &["--procfs", &path, "--process.command"]);
     exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &format!("http://{}/", exporter.address()), &[Screen::WIDE, Screen::PHONE]);
+    assert_fits(&mut browser, &format!("http://{}/", exporter.address()), &[Screen::WIDE, Screen::PHONE]);
     assert_eq!(browser.query("window.ran === undefined"), json!(true));
     let text = browser.text("document.querySelector('main').innerText");
     for shown in [
@@ -295,7 +295,7 @@ fn enforcer_page_fits_every_screen() {
     enforcer.until("it is ended", |page| page.happened("bailiff_kills_total", &[]).then_some(()));
     let mut browser = Browser::start();
     let url = format!("http://{}/", enforcer.address());
-    look(&mut browser, &url, &ALL);
+    assert_fits(&mut browser, &url, &ALL);
     for (section, shown) in [
         ("policy", "rules.yaml"),
         ("rules", "too-large"),
@@ -316,7 +316,7 @@ fn enforcer_page_fits_every_screen() {
 
 const HOSTILE: &str = "open('/proc/self/comm', 'w').write('<b>x</b>\\u202e')\nimport signal\nsignal.pause()";
 
-/// The pictures of the documentation: `make screenshots`.
+/// Renders the documentation's pictures: `make screenshots`.
 #[test]
 #[ignore = "it writes pictures into the documentation"]
 fn pictures() {

@@ -1,5 +1,5 @@
-//! Holders that are stuck or were left behind, each made for real: how they show, which rules flag them, what frees them,
-//! and whether their memory comes back. Only the driver is a fake. It needs root, to start processes of others and mount.
+//! Holders that are stuck or orphaned, each made for real: how they are reported, which rules flag them, what frees them,
+//! and whether their memory is released. Only the driver is fake. Needs root, to start processes of others and mount.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -26,35 +26,35 @@ use end_to_end::wait::until;
 const GIB: f64 = 1_073_741_824.0;
 const UNRELEASED: &str = "bailiff_gpu_memory_unreleased_bytes";
 
-/// Its first thread ends, and another lives on.
+/// Its first thread ends, and another continues.
 const ZOMBIE_LEADER: &str = "import ctypes, threading\n\
     threading.Thread(target=lambda: threading.Event().wait()).start()\n\
     print('ready')\n\
     ctypes.CDLL(None).pthread_exit(None)";
-/// It does not wait for a child that has ended.
+/// It does not wait for a child that has exited.
 const ZOMBIES_PARENT: &str =
     "import os, signal\npid = os.fork() or os._exit(0)\nprint('ready')\nsignal.pause()";
-/// In vfork a parent waits in the kernel, in state D, until its child starts a program or ends: this one does neither, and
-/// ends with its parent.
+/// In vfork a parent waits in the kernel, in state D, until its child starts a program or exits: this child does neither,
+/// and ends with its parent.
 const WAITING_IN_THE_KERNEL: &str = "import ctypes, signal\n\
     libc = ctypes.CDLL(None)\nprint('ready')\n\
     if libc.vfork() == 0:\n    libc.prctl(1, 9)\n    signal.pause()";
 
-/// A program of nobody's that has the device open.
+/// A program of user nobody that has the device open.
 fn tenant(node: &Node, program: &str) -> Tenant {
     let tenant = Tenant::running(&node.home, &["python3", "-u", "-c", program]);
     until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 
-/// A process of nobody's that was left behind with the device open.
+/// An orphaned process of user nobody with the device open.
 fn orphan(node: &Node) -> Orphan {
     let mut command = Command::new("setsid");
     command.uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/").stdin(node.home.open_device());
     Orphan::under(command)
 }
 
-/// The rules of these examples, for which three samples are enough, and which enforce and tell nobody.
+/// The rules of these examples, with three samples, enforced and without notifications.
 fn examples(names: &[&str]) -> String {
     let mut rules = "version: 1\ndefaults: {startup_grace: 0s, clear_after: 1, grace: 30s}\n".to_owned();
     rules.push_str("limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:\n");
@@ -90,7 +90,7 @@ fn status_page(node: &Node) -> String {
     http::get(node.exporter.address(), "/", &[]).unwrap().text()
 }
 
-/// The rows of the status page's table of those who are stuck that have this in a cell.
+/// The rows of the status page's table of stuck holders that have this in a cell.
 fn rows(html: &str, cell: &str) -> Vec<String> {
     let table = html.split("id=\"stuck-table-caption\"").nth(1).unwrap_or_default();
     let table = table.split("</table>").next().unwrap_or_default();
@@ -104,7 +104,7 @@ fn info(node: &Node, flags: &[&str]) -> String {
     command.env_remove("LEASE_REDIS_URL").env_remove("COLUMNS");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Sentences are broken into lines of 80 columns.
+    // Sentences are wrapped at 80 columns.
     String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -115,7 +115,7 @@ fn each_kind_is_flagged_with_its_fix() {
     let parent = tenant(&node, ZOMBIES_PARENT);
     let zombie = until("the child", || children(parent.pid()).first().copied());
     let left = orphan(&node);
-    let command_of = Orphan::with_device();
+    let device_process = Orphan::with_device();
     let mut gone = tenant(&node, "print('ready')\nimport signal\nsignal.pause()");
     gone.end();
     for pid in [leader.pid(), waiting.pid(), zombie, left.pid(), gone.pid()] {
@@ -144,7 +144,7 @@ fn each_kind_is_flagged_with_its_fix() {
     node.exporter.until("who has inherited the device", |page| {
         (page.value("bailiff_gpu_unlisted_processes", &[])? >= 1.0).then_some(())
     });
-    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), command_of.pid());
+    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), device_process.pid());
     let enforcer = node.home.enforcer(&[]);
     for (pid, ..) in expected {
         flagged(&enforcer, "stuck-context", Some(pid));
@@ -152,12 +152,12 @@ fn each_kind_is_flagged_with_its_fix() {
     flagged(&enforcer, "unlisted-processes", None);
     enforcer.ticks(3);
     let unaccounted = enforcer.page().all("bailiff_flag", &[("rule", "unaccounted-vram")]).count();
-    assert_eq!(unaccounted, 0, "somebody is listed, and might be he who has it");
+    assert_eq!(unaccounted, 0, "a listed process may hold it");
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
 }
 
-/// On the status page and in the report each stands with what frees it; the command_of is named by both.
-fn shown(node: &Node, stuck: &[(u32, &str)], command_of: u32) {
+/// Asserts that the status page and the report list each with what frees it, and both name the device process.
+fn shown(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
     let html = status_page(node);
     let text = info(node, &["--who"]);
     for (pid, freed_by) in stuck {
@@ -166,11 +166,11 @@ fn shown(node: &Node, stuck: &[(u32, &str)], command_of: u32) {
         assert!(text.contains(&format!("stuck {pid}")) && text.contains(freed_by), "{pid}: {text}");
     }
     assert_eq!(rows(&html, "held by no listed process").len(), 1, "{html}");
-    assert_eq!(rows(&html, &command_of.to_string()).len(), 1, "{html}");
+    assert_eq!(rows(&html, &device_process.to_string()).len(), 1, "{html}");
     assert!(text.contains("2.0GiB, of nobody; below is who has the device open"), "{text}");
     let (_, device_processes) = text.split_once("has the device open:").unwrap();
     assert!(
-        device_processes.contains(&format!("{command_of} root python3 nothing that is listed")),
+        device_processes.contains(&format!("{device_process} root python3 nothing that is listed")),
         "{text}"
     );
 }
@@ -178,7 +178,7 @@ fn shown(node: &Node, stuck: &[(u32, &str)], command_of: u32) {
 #[test]
 fn many_of_one_kind_are_all_counted() {
     let node = Node::new(&examples(&["stuck-context"]));
-    // Next to the highest pids that there are, which no machine comes to soon.
+    // Just below the highest pid, which no machine reaches soon.
     for pid in (4_190_001..).take(40) {
         node.hold_pid(pid, "used: 1GiB");
     }
@@ -192,7 +192,7 @@ fn many_of_one_kind_are_all_counted() {
         (printed.matches("a pid without a process: there is nothing to exempt").count() == 2).then_some(())
     });
     let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
-    assert_eq!(of("disk_sleep"), Some(0.0), "all were looked at");
+    assert_eq!(of("disk_sleep"), Some(0.0), "all were checked");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn killable_holders_are_ended_and_memory_is_freed() {
     );
 }
 
-/// `kill -9 69938` of the notes on contexts: a Python process of weeks ago that holds memory and does next to nothing.
+/// `kill -9 69938` of the original's documentation: an old Python process that holds memory and is nearly idle.
 #[test]
 fn old_python_process_is_ended_and_memory_is_freed() {
     let rules = "version: 1
@@ -269,13 +269,13 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     node.exporter.until("both are seen, and nobody's is missing", |page| {
         (state(page, pid)? == "sleeping" && unreleased(page)? == 0.0).then_some(())
     });
-    // Two looks at which nobody comes: with what was before, what is after is compared.
+    // Two samples without a new holder: the later samples are compared with these.
     node.exporter.next();
     let enforcer = node.home.enforcer(&[]);
     leaking.end();
     let missing = |page: &Page| (unreleased(page)? == 2.0 * GIB).then_some(());
     node.exporter.until("the driver lists it, and it has ended", missing);
-    // From one moment to the other it is of nobody.
+    // Its memory becomes unattributed within one tick.
     node.change(|driver| {
         driver.unlist(pid);
         driver.gpus[0].text = "memory: {unaccounted: 2GiB}".to_owned();
@@ -288,7 +288,7 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
     assert!(info(&node, &[]).contains("GPU 0 2.0GiB not released after its holders exited"));
     assert!(info(&node, &["--full"]).contains("memory unreleased 2.0GiB, of those who ended"));
-    // Another comes and takes some: nothing is told for a tick, and then the same.
+    // Another holder takes some: the value is absent for a tick, and then the same.
     let third = Tenant::ignoring_term(&node.home);
     node.hold(&third, 0, "used: 3GiB");
     node.exporter

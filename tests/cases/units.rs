@@ -1,4 +1,4 @@
-//! The units for systemd: they are understood, they give few rights, and both daemons tell systemd what it waits for.
+//! The systemd units: they are valid, grant few rights, and both daemons send the expected notifications.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use end_to_end::home::Home;
 use end_to_end::{programs, wait};
 use rustix::process::Signal;
 
-/// What systemd makes of a unit, from 0 (no harm) to 10, is at most this; docs and the next reader hold us to it.
+/// Upper bound of `systemd-analyze security` for each unit, from 0 (best) to 10; documented.
 const MOST: [(&str, &str); 2] = [("bailiff-exporter", "31"), ("bailiff-enforcer", "33")];
 
 const RULES: &str = "version: 1
@@ -29,7 +29,7 @@ rules:
   - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
 ";
 
-/// The units, with the programs of this build in place of those that are installed.
+/// The units, with the programs of this build in place of the installed ones.
 fn units(directory: &Path) -> Vec<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
     let programs = programs::bailiff().parent().unwrap().display().to_string();
@@ -46,7 +46,7 @@ fn analyze(arguments: &[&str], units: &[&PathBuf]) {
     let output = Command::new("systemd-analyze").args(arguments).args(units).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
-    // Of what it does not know it only warns.
+    // It only warns about unknown settings.
     assert!(!message.contains("bailiff"), "{message}");
 }
 
@@ -60,7 +60,7 @@ fn units_pass_systemd_verify_and_security() {
     }
 }
 
-/// Where systemd would listen.
+/// The notification socket of systemd.
 struct Manager(UnixDatagram, tempfile::TempDir);
 
 impl Manager {
@@ -71,14 +71,14 @@ impl Manager {
         Self(socket, directory)
     }
 
-    /// A command line that is told of it, and has to be heard of this often.
+    /// A command line with this socket and this watchdog interval.
     fn watch(&self, mut command: Command, often: Duration) -> Command {
         command.env("NOTIFY_SOCKET", self.1.path().join("notify"));
         command.env("WATCHDOG_USEC", often.as_micros().to_string());
         command
     }
 
-    /// Waits for a word.
+    /// Waits for a notification.
     fn expect(&self, word: &str) {
         let mut message = [0; 256];
         loop {

@@ -1,5 +1,5 @@
-//! The web config (`--web.config.file`): a real Prometheus over TLS, with client certificates and passwords, each
-//! good and bad; changes while it runs; and clients that take what they can get.
+//! The web config (`--web.config.file`): a real Prometheus over TLS, with valid and invalid client certificates and
+//! passwords; changes while it runs; and clients that use up connections.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -32,7 +32,7 @@ use serde_json::Value;
 const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
 const CLIENTS: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  \
                        client_allowed_sans: [prometheus.example, 'spiffe://example/scraper']\n";
-/// `alice:correct horse`, `alice:wrong` as RFC 7617 packs them.
+/// `alice:correct horse` and `alice:wrong`, encoded as in RFC 7617.
 const RIGHT: &str = "Authorization: Basic YWxpY2U6Y29ycmVjdCBob3JzZQ==";
 const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=";
 
@@ -49,7 +49,7 @@ struct Site {
 }
 
 impl Site {
-    /// With a certificate of an authority of its own.
+    /// With a certificate of its own authority.
     fn new(config: &str) -> Self {
         let authority = Authority::new("ours");
         let site =
@@ -64,7 +64,7 @@ impl Site {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// As tools that know what they do: another file in the place of the old one.
+    /// Replaces a file atomically.
     fn write(&self, name: &str, text: &str) {
         fs::write(self.directory.path().join("next"), text).unwrap();
         fs::rename(self.directory.path().join("next"), self.directory.path().join(name)).unwrap();
@@ -89,7 +89,7 @@ fn users(password: &str, cost: u32) -> String {
     format!("basic_auth_users:\n  alice: {}\n", bcrypt::hash(password, cost).unwrap())
 }
 
-/// A job of Prometheus' configuration.
+/// A job of the Prometheus configuration.
 fn job(name: &str, target: SocketAddr, rest: &str) -> String {
     format!("  - {{job_name: {name}, static_configs: [{{targets: ['{target}']}}], {rest}}}\n")
 }
@@ -99,7 +99,7 @@ fn prometheus(jobs: &[String]) -> Prometheus {
     Prometheus::of(&format!("global: {{scrape_interval: 2s, scrape_timeout: 2s}}\nscrape_configs:\n{jobs}"))
 }
 
-/// What Prometheus says of its last scrape of a job, once there was one.
+/// Prometheus' status of the last scrape of a job, once there was one.
 fn scraped(prometheus: &Prometheus, job: &str) -> (String, String) {
     until(job, || {
         let targets = prometheus.get("targets")?;
@@ -158,7 +158,7 @@ fn prometheus_is_authenticated_by_the_file() {
     assert_eq!(prometheus.number("sum(up)"), Some(2.0));
 }
 
-/// A request on a connection that stays open, and its answer's first line.
+/// A request on a kept-alive connection; returns the first line of the response.
 fn request_again(stream: &mut Stream) -> io::Result<String> {
     stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let mut response = Vec::new();
@@ -182,7 +182,7 @@ fn new_certificate_applies_without_a_failed_scrape() {
     let mut kept = site.client().connect(exporter.address()).unwrap();
     assert_eq!(request_again(&mut kept).unwrap(), "HTTP/1.1 200 OK");
 
-    // Both in one step, or the key is not the certificate's for a moment.
+    // Both in one step, or key and certificate do not match for a moment.
     let pair = next.signs(&["127.0.0.1"]);
     let inline = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
     let (certificate, key) = (inline(&pair.certificate), inline(&pair.key));
@@ -218,7 +218,7 @@ fn new_password_applies_at_once() {
 
 #[test]
 fn password_removed_during_its_check_is_rejected() {
-    // Cost 12 is half a second here.
+    // bcrypt cost 12 takes half a second here.
     let site = Site::new(&users("correct horse", 12));
     let exporter = site.exporter(&[]);
     let query = |header: &str| {
@@ -232,7 +232,7 @@ fn password_removed_during_its_check_is_rejected() {
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    // He guesses first; when he is refused it is the other's turn, whose password is looked at from then on.
+    // The wrong password is checked first; when it is refused, the check of the other begins.
     let wrong = query(WRONG);
     assert!(request(query("X: y")).contains(" 401 "), "the exporter has read what was sent before");
     let right = query(RIGHT);
@@ -244,7 +244,7 @@ fn password_removed_during_its_check_is_rejected() {
 
 #[test]
 fn password_guessing_delays_no_other_client() {
-    // No more than wait at all.
+    // At most the number of waiting requests.
     const GUESSES: usize = 8;
     let site = Site::new(&users("correct horse", 10));
     let exporter = site.exporter(&[]);
@@ -332,7 +332,7 @@ fn invalid_file_rejects_every_request() {
     exporter.until_logged("server.crt: no such file");
 }
 
-/// An exporter with a certificate and a user, and a Prometheus that scrapes it all the while.
+/// An exporter with a certificate and a user, and a Prometheus that scrapes it all the time.
 struct Besieged {
     site: Site,
     exporter: Exporter,
@@ -356,7 +356,7 @@ impl Besieged {
         self.prometheus.number("count_over_time(up[5m])").unwrap_or_default()
     }
 
-    /// One scrape at least begins after this was called, and all until now were answered.
+    /// Asserts that at least one scrape begins after this call, and all so far succeeded.
     fn scrapes_go_on(&self) {
         let before = self.scrapes();
         until("two more scrapes", || (self.scrapes() >= before + 2.0).then_some(()));
@@ -367,7 +367,7 @@ impl Besieged {
         until("a connection", || self.site.client().connect(self.exporter.address()).ok())
     }
 
-    /// Where the kernel's queue is full it asks again after a second, which nobody waits for here.
+    /// If the kernel's queue is full, the client retries after a second, which is not waited for here.
     fn half_a_handshake(&self) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.exporter.address(), Duration::from_millis(200))?;
         stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1])?;
@@ -402,7 +402,7 @@ fn scrapes_continue_beside_clients_that_do_not_read() {
     let mut stuck: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
     for stream in &mut stuck {
         stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-        // Until it takes no more, since nobody reads what it says.
+        // Until the buffers are full, since the client does not read.
         while stream.write_all(request.as_bytes()).is_ok() {}
     }
     besieged.scrapes_go_on();
@@ -440,7 +440,7 @@ fn scrapes_continue_beside_10000_connections() {
                 let mut open = VecDeque::new();
                 for _ in 0..500 {
                     open.extend(besieged.half_a_handshake().ok());
-                    // No more than a process may have.
+                    // The limit of open files of a process.
                     if open.len() > 25 {
                         open.pop_front();
                     }

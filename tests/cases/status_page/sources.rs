@@ -1,4 +1,4 @@
-//! What the page says of other sources than the driver: `/proc`, files of quotas, daemons of MPS.
+//! The page for sources other than the driver: `/proc`, quota files, MPS daemons.
 
 use std::fs;
 
@@ -12,12 +12,12 @@ use end_to_end::page::Page;
 use end_to_end::procfs::Procfs;
 use end_to_end::showcase::process;
 
-use super::{ALL, ONE, look};
+use super::{ALL, ONE, assert_fits};
 
-/// What NVML calls the first GPU of files of quotas.
+/// The NVML UUID of the first GPU in quota files.
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// An empty directory hides nobody: there is no `/proc` to ask, from the start on or from now on.
+/// An empty directory is no `/proc`, neither at the start nor later.
 #[test]
 fn directory_that_is_no_proc_is_reported_down() {
     let proc_up = |page: &Page| page.value("bailiff_source_up", &[("source", "proc")]);
@@ -67,7 +67,7 @@ fn quotas_and_mps_daemons_fit_every_screen() {
     let server = ("server", &*mps.server("pipes").to_string());
     exporter.until("its client is told", |page| page.value("bailiff_mps_clients", &[server]));
     let mut browser = Browser::start();
-    look(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
+    assert_fits(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
     let quotas = browser.text("document.querySelector('#quotas').innerText");
     for text in ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: what 1000/none says, since it is too short"] {
         assert!(quotas.contains(text), "no {text} in {quotas}");
