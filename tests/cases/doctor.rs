@@ -80,7 +80,7 @@ impl Node {
     }
 
     /// Runs the doctor with these additional flags.
-    fn doctor(&self, flags: &[&str]) -> Report {
+    fn check(&self, flags: &[&str]) -> Report {
         Report::of(&self.doctor(&programs::bailiff(), &[&["--json"], flags].concat()).output().unwrap())
     }
 }
@@ -140,7 +140,7 @@ fn healthy_node_passes_every_check() {
     init.args(["lease", "init", "--redis", &address(&redis, "secret"), "--nvml-library"]);
     init.arg(programs::fake_nvml()).env("FAKE_NVML_SCENARIO", node.scenario.path());
     assert!(init.output().unwrap().status.success());
-    let report = node.doctor(&["--redis", &address(&redis, "secret")]);
+    let report = node.check(&["--redis", &address(&redis, "secret")]);
     assert_eq!((report.of_state("fail"), report.of_state("warn")), (vec![], vec![]), "{:#?}", report.checks);
     for (name, text) in [
         ("driver", "580.95.05, NVML 13.580.95.05, CUDA 13.0"),
@@ -162,18 +162,18 @@ fn healthy_node_passes_every_check() {
     report.assert_check("device order", "skip", "/nonexistent/libcuda.so.1");
     // The hold and its author are reported until the resume.
     assert_eq!(enforcer.run(&["pause", "--reason", "upgrade"]).status.code(), Some(0));
-    let held = node.doctor(&[]);
+    let held = node.check(&[]);
     held.assert_check("enforcer", "warn", "paused");
     held.assert_check("enforcer", "warn", "upgrade");
     node.home.write("version: 1\nrules: [{}]\n");
-    let broken = node.doctor(&[]);
+    let broken = node.check(&[]);
     broken.assert_check("rules", "fail", "rules.yaml");
 }
 
 #[test]
 fn unhealthy_driver_is_reported() {
     let node = Node::new("idle");
-    node.doctor(&["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]).assert_check(
+    node.check(&["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]).assert_check(
         "driver",
         "fail",
         "library not found",
@@ -188,11 +188,11 @@ fn unhealthy_driver_is_reported() {
     ];
     for (scenario, name, text) in cases {
         node.scenario.set(scenario);
-        node.doctor(&["--deadline", "500ms"]).assert_check(name, "fail", text);
+        node.check(&["--deadline", "500ms"]).assert_check(name, "fail", text);
     }
     node.scenario
         .set("gpus: [{}, {faults: {hang: [nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2]}}]\n");
-    let report = node.doctor(&["--deadline", "1s"]);
+    let report = node.check(&["--deadline", "1s"]);
     report.assert_check("gpus", "fail", "GPU 1");
     report.assert_check("gpus", "ok", "1 of 2 answer");
 }
@@ -202,7 +202,7 @@ fn restricted_proc_is_reported() {
     let node = Node::new("idle");
     node.procfs.write("self/status", "CapEff:\t0000000000000000\n");
     fs::remove_file(node.procfs.path().join("driver/nvidia/version")).unwrap();
-    let report = node.doctor(&[]);
+    let report = node.check(&[]);
     report.assert_check("rights", "skip", "without CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE");
     report.assert_check("kernel module", "skip", "no driver/nvidia/version");
     assert_eq!(report.code, Some(0), "what is skipped is no failure");
@@ -212,7 +212,7 @@ fn restricted_proc_is_reported() {
     symlink("pid:[4026532999]", &link).unwrap();
     let path = node.procfs.path().display().to_string();
     node.procfs.write("self/mounts", &format!("proc {path} proc rw,hidepid=invisible 0 0\n"));
-    let report = node.doctor(&[]);
+    let report = node.check(&[]);
     report.assert_check("/proc", "warn", "hidepid=invisible");
     report.assert_check("pid namespace", "warn", "not the host's");
 }
@@ -220,9 +220,9 @@ fn restricted_proc_is_reported() {
 #[test]
 fn missing_exporter_data_is_reported() {
     let node = Node::new("idle");
-    node.doctor(&[]).assert_check("exporter", "skip", "nobody listens");
+    node.check(&[]).assert_check("exporter", "skip", "nobody listens");
     let listener = UnixListener::bind(node.home.stream()).unwrap();
-    node.doctor(&["--deadline", "200ms"]).assert_check("exporter", "fail", "it told nothing in time");
+    node.check(&["--deadline", "200ms"]).assert_check("exporter", "fail", "it told nothing in time");
     let line = |version: u32| {
         json!({
             "version": version, "seq": 7, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1000, "pid_namespace": "host",
@@ -243,7 +243,7 @@ fn missing_exporter_data_is_reported() {
                     }
                 }
             });
-            let report = node.doctor(&[]);
+            let report = node.check(&[]);
             answering.join().unwrap();
             report
         })
@@ -264,21 +264,21 @@ fn is_running(client: &std::os::unix::net::UnixStream) -> bool {
 fn redis_without_persistence_is_reported() {
     let node = Node::new("idle");
     let redis = Redis::with(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "secret"]);
-    let report = node.doctor(&["--redis", &address(&redis, "secret")]);
+    let report = node.check(&["--redis", &address(&redis, "secret")]);
     report.assert_check("redis", "warn", "evicts keys");
     report.assert_check("redis", "warn", "loses the last leases");
     report.assert_check("leases", "skip", "there is no pool");
-    node.doctor(&["--redis", &address(&redis, "wrong")]).assert_check("redis", "fail", "refuses");
-    node.doctor(&["--redis", &redis.address()]).assert_check("redis", "fail", "refuses");
+    node.check(&["--redis", &address(&redis, "wrong")]).assert_check("redis", "fail", "refuses");
+    node.check(&["--redis", &redis.address()]).assert_check("redis", "fail", "refuses");
     drop(redis);
-    node.doctor(&["--redis", "redis+unix:///nonexistent/redis.sock"]).assert_check(
+    node.check(&["--redis", "redis+unix:///nonexistent/redis.sock"]).assert_check(
         "redis",
         "fail",
         "does not answer",
     );
-    node.doctor(&["--redis", "nonsense"]).assert_check("redis", "fail", "is no address");
+    node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is no address");
     // Without Redis the pool is on this machine.
-    let report = node.doctor(&[]);
+    let report = node.check(&[]);
     report.assert_check("redis", "skip", "this machine keeps its pool itself");
     report.assert_check("leases", "skip", "there is no pool");
     let directory = node.home.path().join("pool").display().to_string();
@@ -286,7 +286,7 @@ fn redis_without_persistence_is_reported() {
     init.args(["lease", "init", "--gpus", "0,1", "--pool-dir", &directory]).env_remove("LEASE_REDIS_URL");
     let output = init.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    node.doctor(&[]).assert_check("leases", "ok", "2 GPUs, 0 leased; 0 wait");
+    node.check(&[]).assert_check("leases", "ok", "2 GPUs, 0 leased; 0 wait");
 }
 
 #[test]

@@ -260,26 +260,26 @@ fn mixed_clients_are_served_in_arrival_order() {
         "original", "gpuget", "original", "acquire", "gpuget", "original", "run", "gpuget", "original",
         "acquire",
     ];
-    let (tell, served) = std::sync::mpsc::channel();
+    let (sender, served) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let mut blocked = 0;
         for (number, kind) in kinds.into_iter().enumerate() {
-            let (bench, tell) = (&bench, tell.clone());
+            let (bench, sender) = (&bench, sender.clone());
             scope.spawn(move || match kind {
                 "original" => {
                     let mut original = bench.legacy(std::process::id());
                     let id = original.get();
-                    tell.send(number).unwrap();
+                    sender.send(number).unwrap();
                     assert_eq!(original.release(&id), "GPU 0 released.");
                 }
                 "gpuget" => {
                     assert_eq!(bench.run(&["--get"]), "0");
-                    tell.send(number).unwrap();
+                    sender.send(number).unwrap();
                     assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
                 }
                 "acquire" => {
                     let printed = stdout_of(&bench.lease(&["acquire"]).output().unwrap());
-                    tell.send(number).unwrap();
+                    sender.send(number).unwrap();
                     let name = printed
                         .lines()
                         .find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID="))
@@ -289,7 +289,7 @@ fn mixed_clients_are_served_in_arrival_order() {
                 _ => {
                     let mut child = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
                     assert_eq!(first_line(&mut child), "begun");
-                    tell.send(number).unwrap();
+                    sender.send(number).unwrap();
                     drop(child.stdin.take());
                     assert!(child.wait().unwrap().success());
                 }
@@ -299,7 +299,7 @@ fn mixed_clients_are_served_in_arrival_order() {
         }
         assert_eq!(holder.release("0"), "GPU 0 released.");
     });
-    drop(tell);
+    drop(sender);
     assert_eq!(served.iter().collect::<Vec<usize>>(), (0..kinds.len()).collect::<Vec<usize>>());
     assert_eq!(holder.idle(), ["0"]);
     bench.blocked(0);
@@ -524,9 +524,9 @@ fn double_release_makes_no_second_holder() {
     let (mut one, mut other) = (bench.legacy(1), bench.legacy(1));
     assert_eq!(one.get(), "0");
     // The race between two releases that the original loses.
-    assert_eq!(one.refusal("0"), None);
+    assert_eq!(one.refuse_release("0"), None);
     one.erase_record("0");
-    assert_eq!(other.refusal("0"), None);
+    assert_eq!(other.refuse_release("0"), None);
     one.push_idle("0");
     other.erase_record("0");
     other.push_idle("0");

@@ -217,7 +217,11 @@ fn holders_of_other_users_count_as_alive() {
     let command = command_of(&theirs);
     kill_process(Pid::from_child(&theirs), Signal::KILL).unwrap();
     theirs.wait().unwrap();
-    assert_eq!((reap(&redis), reaped(FOREIGN)), ("0".to_owned(), "0".to_owned()), "the command is still running");
+    assert_eq!(
+        (reap(&redis), reaped(FOREIGN)),
+        ("0".to_owned(), "0".to_owned()),
+        "the command is still running"
+    );
     assert_eq!(reaped(OTHERS), "0", "it is unknown");
     assert_eq!(states(&redis), ["leased"; 2]);
     kill_process(command, Signal::KILL).unwrap();

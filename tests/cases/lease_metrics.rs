@@ -216,8 +216,9 @@ fn lease_of_an_original_client_is_exported() {
     }
     let scenario = Scenario::new(&gpus(&[&[holder.pid()], &[], &[]]));
     let exporter = watch(&scenario, &redis, &[]);
-    let page =
-        exporter.until("the lease holder is known", |page| (unreserved(page, "0") == Some(0.0)).then(|| page.clone()));
+    let page = exporter.until("the lease holder is known", |page| {
+        (unreserved(page, "0") == Some(0.0)).then(|| page.clone())
+    });
     assert_eq!((state(&page, "legacy"), state(&page, "idle")), (Some(2.0), Some(1.0)));
     assert_eq!(page.all("bailiff_lease_held", &[("mode", "legacy")]).count(), 2);
     assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(1.0));

@@ -40,7 +40,11 @@ fn lease_of_named_gpus_is_granted() {
         .spawn()
         .unwrap();
     until("it to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
-    assert_eq!(ids(&["run", "--", "sh", "-c", "echo had"]), "had", "a request for any GPU need not wait behind it");
+    assert_eq!(
+        ids(&["run", "--", "sh", "-c", "echo had"]),
+        "had",
+        "a request for any GPU need not wait behind it"
+    );
     end(holder, Signal::TERM);
     assert_eq!(stdout_of(&waiter.wait_with_output().unwrap()).trim(), "2");
     assert_eq!(states(&redis), ["idle"; 4]);

@@ -224,7 +224,9 @@ fn silent_daemon_is_reported_and_its_query_ended() {
     let (tick, page) = (exporter.tick(), exporter.next());
     assert!(exporter.tick() >= tick + 2.0);
     assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
-    exporter.until("the timeout is exported", |page| mps.of(page, "control_fault_info", &[("reason", "timeout")]));
+    exporter.until("the timeout is exported", |page| {
+        mps.of(page, "control_fault_info", &[("reason", "timeout")])
+    });
     assert_eq!(mps.of(&exporter.next(), "control_responsive", &[]), Some(0.0));
     for pid in pids().split_whitespace() {
         until("the query process is gone", || (!fs::exists(format!("/proc/{pid}")).unwrap()).then_some(()));
@@ -275,7 +277,9 @@ fn daemon_at_the_path_of_another_is_not_confused() {
     let exporter = watch(&scenario, &control(), "100ms");
     let pid = hidden.0.id().to_string();
     exporter.until("it is seen", |page| users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")]));
-    exporter.until("the reason is exported", |page| users.of(page, "control_fault_info", &[("reason", "foreign")]));
+    exporter.until("the reason is exported", |page| {
+        users.of(page, "control_fault_info", &[("reason", "foreign")])
+    });
     let is_reported_foreign = |page: &Page| {
         assert_eq!(users.of(page, "default_active_thread_ratio", &[]), None);
         assert_eq!(users.of(page, "control_responsive", &[]), None);
@@ -357,7 +361,9 @@ fn inaccessible_daemon_is_reported_without_values() {
     let control = control();
     let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
     let exporter = unattributed(&scenario, "-all,+sys_ptrace,+dac_read_search", &flags);
-    exporter.until("the reason is exported", |page| mps.of(page, "control_fault_info", &[("reason", "not_permitted")]));
+    exporter.until("the reason is exported", |page| {
+        mps.of(page, "control_fault_info", &[("reason", "not_permitted")])
+    });
     exporter.until("of the logs, too", |page| {
         mps.of(page, "log_state", &[("log", "control"), ("state", "unreadable")])
     });

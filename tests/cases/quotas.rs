@@ -91,8 +91,8 @@ fn quota_file_is_exported_for_its_processes() {
     let pid = client.0.0.id();
     let scenario = Scenario::new(&scenario(&[(pid, 300)]));
     let exporter = watch(&scenario, directory.path());
-    let page = exporter
-        .until("the process is known", |page| of(page, "process_used_bytes").map(|_| page.clone()));
+    let page =
+        exporter.until("the process is known", |page| of(page, "process_used_bytes").map(|_| page.clone()));
     let figures = ["region_valid", "limit_bytes", "used_bytes", "peak_bytes", "denied_total"];
     let mib = |mib: u64| Some((mib * MIB) as f64);
     assert_eq!(figures.map(|name| of(&page, name)), [Some(1.0), mib(100), mib(40), mib(40), Some(0.0)]);
@@ -296,10 +296,7 @@ fn thousand_files_of_one_user_hide_no_others() {
         all.filter(|(labels, _)| labels["quota"].starts_with(prefix)).count()
     };
     assert_eq!((named("crowd"), named("honest"), named("link")), (64, 1, 0));
-    assert!(
-        page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0),
-        "the gap is counted"
-    );
+    assert!(page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0), "the gap is counted");
 }
 
 #[test]

@@ -56,7 +56,7 @@ const FOREIGN: &str = "[...document.querySelectorAll('*')].filter(one => ['SCRIP
 fn assert_fits(browser: &mut Browser, url: &str, screens: &[Screen]) {
     for screen in screens {
         fits(browser, url, screen);
-        assert_eq!(browser.faults(), [""; 0], "{screen:?}");
+        assert_eq!(browser.accessibility_violations(), [""; 0], "{screen:?}");
     }
 }
 
@@ -68,7 +68,7 @@ fn fits(browser: &mut Browser, url: &str, screen: &Screen) {
     let wide = "[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > innerWidth \
             && !one.closest('.scroll')).map(one => one.outerHTML.slice(0, 200))";
     assert_eq!(browser.query(TOO_WIDE), json!(0), "{screen:?}: {}", browser.query(wide));
-    assert_eq!(browser.complaints(), [""; 0], "{screen:?}");
+    assert_eq!(browser.console_errors(), [""; 0], "{screen:?}");
     assert_eq!(browser.query(FOREIGN), json!([]), "{screen:?}");
     assert_eq!(browser.query("document.querySelectorAll('h1').length"), json!(1));
 }
@@ -201,7 +201,7 @@ fn response_is_uncached_and_sandboxed() {
     assert!(answer.text().contains("href=\"http://127.0.0.1:9837/\""), "{}", answer.text());
     let mut browser = Browser::start();
     browser.visit(&node.url(), Screen::WIDE);
-    assert_eq!(browser.complaints(), [""; 0], "its own style is allowed");
+    assert_eq!(browser.console_errors(), [""; 0], "its own style is allowed");
     browser.query("document.body.insertAdjacentHTML('beforeend', '<p id=red style=\"color: red\">')");
     browser.query(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))",
@@ -212,7 +212,7 @@ fn response_is_uncached_and_sandboxed() {
         json!(true)
     );
     browser.until("true");
-    assert!(browser.complaints().iter().any(|text| text.contains("Content Security Policy")));
+    assert!(browser.console_errors().iter().any(|text| text.contains("Content Security Policy")));
 }
 
 /// Names with markup, bidirectional controls, invisible characters, and excessive length.

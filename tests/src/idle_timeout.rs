@@ -13,19 +13,19 @@ use crate::programs;
 use crate::tenant::start;
 use crate::wait::until;
 
-/// What keeps a busy machine from looking like a driver that hangs.
+/// A long deadline, so that a busy machine does not look like a hung driver.
 const PATIENT: [&str; 2] = ["--deadline", "10"];
 
-/// A running one, ended with its test, and with it whoever said a pid.
+/// A running command; it and the processes whose pids it printed end with the test.
 pub struct IdleTimeout {
     child: Child,
     directory: TempDir,
 }
 
-/// `gpu_idle_timeout.py`, with these words behind it.
+/// `gpu_idle_timeout.py` with these arguments.
 ///
 /// # Panics
-/// Where there is no such program.
+/// If there is no such program.
 #[must_use]
 pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
     let name = scenario.directory().join("gpu_idle_timeout.py");
@@ -40,7 +40,7 @@ pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
 }
 
 impl IdleTimeout {
-    /// Starts it, with an input on which nothing comes.
+    /// Starts it, with an open and empty standard input.
     #[must_use]
     pub fn start(scenario: &Scenario, args: &[&str]) -> Self {
         Self::spawn(command(scenario, args))
@@ -49,7 +49,7 @@ impl IdleTimeout {
     /// Starts any command line.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn spawn(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
@@ -68,16 +68,16 @@ impl IdleTimeout {
         Pid::from_child(&self.child)
     }
 
-    /// What the command said, in lines.
+    /// The command's output, in lines.
     #[must_use]
     pub fn output_lines(&self) -> Vec<String> {
         self.lines("said")
     }
 
-    /// The pids that the command said, once there are so many.
+    /// The pids that the command printed, once there are this many.
     ///
     /// # Panics
-    /// Where they do not come.
+    /// If they are not printed.
     #[must_use]
     pub fn pids(&self, count: usize) -> Vec<u32> {
         until("pids", || {
@@ -93,10 +93,10 @@ impl IdleTimeout {
         self.lines("log").iter().map(|line| line.get(time..).unwrap_or(line).to_owned()).collect()
     }
 
-    /// Waits until the log has so many lines with this in them.
+    /// Waits until the log has this many lines with this text.
     ///
     /// # Panics
-    /// Where they do not come.
+    /// If they are not logged.
     pub fn until_logged(&self, times: usize, text: &str) {
         until(text, || {
             let found = self.log().iter().filter(|line| line.contains(text)).count();
@@ -111,28 +111,28 @@ impl IdleTimeout {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Its input ends.
+    /// Closes its standard input.
     pub fn close_input(&mut self) {
         self.child.stdin = None;
     }
 
-    /// Waits until it has ended.
+    /// Waits for its end.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If it does not.
     pub fn end(&mut self) -> ExitStatus {
         until("its end", || self.child.try_wait().unwrap())
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it is running.
     ///
     /// # Panics
-    /// Where that cannot be told.
+    /// If that cannot be determined.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -150,7 +150,7 @@ impl Drop for IdleTimeout {
             let _ = self.child.wait();
         }
         for pid in self.output_lines().iter().filter_map(|line| line.parse::<u32>().ok()) {
-            // Only what was started here prints one, and it is of this test's own session or its child's.
+            // Only processes started here print a pid, and they belong to this test's session or its child's.
             if start(pid).is_some()
                 && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
             {

@@ -1,5 +1,5 @@
-//! What the end-to-end cases share: the real programs, a made-up `/proc`, a strict reader of pages, and
-//! waiting for conditions. Everything here may fail loudly, since only tests and the demo use it.
+//! Shared parts of the end-to-end cases: the real programs, a made-up `/proc`, a strict parser of pages, and
+//! waiting for conditions. Everything here may panic, since only tests and the demo use it.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,

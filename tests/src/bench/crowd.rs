@@ -1,4 +1,4 @@
-//! A crowd that waits for one GPU: what it costs Redis that they wait, and that the GPU goes through all their hands.
+//! Many waiters for one GPU: the cost of waiting for Redis, and of a GPU that passes through all of them.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -13,28 +13,28 @@ use crate::wait::until;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const TTL: Duration = Duration::from_mins(1);
-/// Twice as long as until a ticket is renewed.
+/// Twice the interval after which a ticket is renewed.
 const OBSERVATION: Duration = Duration::from_secs(20);
 
-/// What was seen of it.
+/// Measured values.
 #[derive(Debug)]
 pub struct Crowd {
-    /// Redis' memory for one who waits, in bytes.
+    /// Redis memory per waiter, in bytes.
     pub bytes_each: u32,
-    /// Redis' CPU while all wait, of one core.
+    /// Redis CPU while all wait, as a share of one core.
     pub idle: f64,
-    /// From one to the next, on the average.
+    /// Average time from one holder to the next.
     pub handover: Duration,
-    /// Redis' CPU for that.
+    /// Redis CPU per handover.
     pub cpu_each: Duration,
-    /// Who was served before his turn.
+    /// Waiters served before their turn.
     pub out_of_order: usize,
 }
 
-/// Lets so many wait, and then serves them.
+/// Starts this many waiters, and then serves them.
 ///
 /// # Panics
-/// Where Redis does not answer.
+/// If Redis does not answer.
 #[must_use]
 pub fn crowd(count: usize) -> Crowd {
     raise_limit();
@@ -43,7 +43,7 @@ pub fn crowd(count: usize) -> Crowd {
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
     let holder = ticket(count);
     let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("it is idle") };
-    // Whoever does not say that he knows of it lets the next have it.
+    // A grant that is not acknowledged passes to the next waiter.
     pool.renew(&holder, &grant, TTL).expect("Redis answers");
     let before = memory(&redis);
     std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ pub fn crowd(count: usize) -> Crowd {
     })
 }
 
-/// One who waits, has it for a moment, and gives it back.
+/// A waiter that holds the GPU for a moment, and releases it.
 fn wait(redis: &Redis, number: usize, waits: &Sender<()>, sender: &Sender<usize>) {
     let (mut pool, ticket, local_host) = (open(redis), ticket(number), LocalHost::read());
     let receiver = |_| {
@@ -105,7 +105,7 @@ fn memory(redis: &Redis) -> u64 {
     used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis tells its memory")
 }
 
-/// Two descriptors for each who waits.
+/// Two descriptors for each waiter.
 fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,4 +1,4 @@
-//! Leases: what a command costs, and how soon a waiter has what was freed, beside the bare pop that Redis itself offers.
+//! Leases: the cost of a command, and the delay until a waiter gets a freed GPU, compared with Redis' own blocking pop.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ pub struct Counter {
     redis: Redis,
 }
 
-/// A connection that speaks in lines.
+/// A line-based connection.
 struct Line {
     reader: BufReader<UnixStream>,
 }
@@ -32,7 +32,7 @@ impl Line {
         self.reader.get_mut().write_all(format!("{words}\r\n").as_bytes()).expect("Redis reads");
     }
 
-    /// So many lines of answers.
+    /// Reads this many lines.
     fn receive(&mut self, lines: usize) -> Vec<String> {
         let line = |reader: &mut BufReader<UnixStream>| {
             let mut line = String::new();
@@ -55,7 +55,7 @@ impl Line {
 }
 
 impl Counter {
-    /// Starts one.
+    /// Starts Redis with the pool.
     #[must_use]
     pub fn new() -> Self {
         let counter = Self { redis: Redis::start() };
@@ -77,7 +77,7 @@ impl Counter {
         (took, String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// What acquire and release take, from the start of a process to its end.
+    /// Durations of acquire and release, each from process start to exit.
     #[must_use]
     pub fn one_shot(&self) -> (Duration, Duration) {
         let pid = std::process::id().to_string();
@@ -87,7 +87,7 @@ impl Counter {
         (acquired, self.command(&["release", lease]).0)
     }
 
-    /// What `run` adds to a command.
+    /// The time that `run` adds to a command.
     #[must_use]
     pub fn run(&self) -> (Duration, Duration) {
         let began = Instant::now();
@@ -96,7 +96,7 @@ impl Counter {
         (self.command(&["run", "true"]).0, bare)
     }
 
-    /// From a push to the end of a bare pop, with so many blocked in it.
+    /// From a push to the return of a plain pop, with this many blocked connections.
     #[must_use]
     pub fn bare(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 1, |redis, served| {
@@ -107,7 +107,7 @@ impl Counter {
         })
     }
 
-    /// The same until a waiter of ours has its lease.
+    /// The same until one of our waiters has its lease.
     #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 2, |redis, served| {
@@ -127,11 +127,11 @@ impl Counter {
         })
     }
 
-    /// Serves waiters one after the other; `each` is how many blocked connections one has.
+    /// Serves waiters one after the other; `each` is the number of blocked connections per waiter.
     fn served(&self, waiters: usize, each: usize, wait: impl Fn(&Redis, &dyn Fn()) + Sync) -> Vec<Duration> {
         let list = if each == 1 { "BARE" } else { "GPU_IDLE" };
         let mut line = Line::open(&self.redis);
-        // Whoever has a GPU gives it back when it was served: it is taken out again, so that one is served at a time.
+        // A waiter returns the GPU after it was served; it is removed again, so that one is served at a time.
         line.send("DEL BARE GPU_IDLE");
         line.receive(1);
         std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ impl Counter {
                     let (go, come) = channel::<()>();
                     wait(&self.redis, &|| {
                         sender.send((Instant::now(), go.clone())).expect("somebody measures");
-                        // Until the next one is measured nobody gives anything back.
+                        // The GPU is returned only when the next one is measured.
                         let _ = come.recv();
                     });
                 });
@@ -153,7 +153,7 @@ impl Counter {
             for number in 0..waiters {
                 std::thread::park_timeout(Duration::from_millis(1));
                 let began = Instant::now();
-                // A pool knows one GPU; what it holds is forgotten before it is pushed again.
+                // The pool has one GPU; its lease is removed before it is pushed again.
                 line.send(&format!("LPUSH {list} 0"));
                 line.receive(1);
                 let (served, go) = receiver.recv().expect("a waiter is served");

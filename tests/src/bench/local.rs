@@ -1,5 +1,5 @@
-//! A pool of this machine's own: how soon a waiter, a process of its own as in life, has what was let go, beside the least
-//! that the kernel allows: a bell when one of the files is closed, and a lock.
+//! A pool of this machine: the delay until a waiter, a separate process as in production, gets a freed GPU, compared with
+//! the minimum of the kernel: inotify on the close of a file, and a lock.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -19,15 +19,15 @@ use tempfile::TempDir;
 use crate::wait::until;
 
 const GPUS: u32 = 8;
-/// Until a waiter is at rest, who looks around ever less often, and the caches are somebody else's.
+/// Until a waiter polls rarely, and caches are cold.
 const REST: Duration = Duration::from_millis(20);
 
-/// A pool of eight GPUs where `/run` would be: in memory.
+/// A pool of eight GPUs in memory, as in `/run`.
 pub struct Locks {
     directory: TempDir,
 }
 
-/// A process that waits.
+/// A waiting process.
 struct Waiter {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -47,14 +47,14 @@ impl Waiter {
         Self { child, stdout }
     }
 
-    /// The next moment that it tells.
+    /// The next time that it prints.
     fn read_time(&mut self) -> Duration {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it lives");
         Duration::from_nanos(line.trim().parse().unwrap_or_else(|_| panic!("a moment: {line:?}")))
     }
 
-    /// Lets it go, and tells when it began to.
+    /// Releases it, and returns when the release began.
     fn go(mut self) -> Duration {
         drop(self.child.stdin.take());
         let began = self.read_time();
@@ -63,7 +63,7 @@ impl Waiter {
     }
 }
 
-/// Waits, where these are the arguments of one who does; whether they are.
+/// Runs as a waiter if these are the arguments of one; returns whether it did.
 #[must_use]
 pub fn waiter(arguments: &[String]) -> bool {
     let [part, pool] = arguments else { return false };
@@ -85,7 +85,7 @@ fn bare_waiter(pool: &Path) {
     print_time();
     loop {
         let _ = poll(&mut [PollFd::new(&inotify, PollFlags::IN)], None);
-        // The bell may be heard before the lock is let go.
+        // The event may arrive before the lock is released.
         for file in files.iter().cycle().take(files.len() * 1000) {
             if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 return print_time();
@@ -94,7 +94,7 @@ fn bare_waiter(pool: &Path) {
     }
 }
 
-/// Waits, and holds until its input ends.
+/// Waits, and holds the GPU until its input ends.
 fn our_waiter(path: &Path) {
     let mut pool = Local::at(path);
     let lease = format!("w{}", std::process::id());
@@ -124,7 +124,7 @@ fn files(pool: &Path) -> Vec<File> {
 }
 
 impl Locks {
-    /// Begins one.
+    /// Creates a pool.
     #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
@@ -139,7 +139,7 @@ impl Locks {
         self.directory.path().join("lease")
     }
 
-    /// From the close of a file to the lock of whoever heard it.
+    /// From the close of a file to the lock of the process that was notified.
     #[must_use]
     pub fn bare(&self) -> Duration {
         let held = files(&self.pool());
@@ -156,7 +156,7 @@ impl Locks {
         served.saturating_sub(began)
     }
 
-    /// The same until each of so many waiters of ours has his lease; and until he has written down that he has it.
+    /// The same until each of this many waiters has its lease; and until the lease is recorded.
     #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<[Duration; 2]> {
         let (mut others, mut pool) = (Local::at(self.pool()), Local::at(self.pool()));

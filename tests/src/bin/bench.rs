@@ -259,12 +259,12 @@ fn enforcer() {
     print("to its end", (0..ENDED).map(|_| context.end_one()).collect());
     for _ in 0..100 {
         context.send(100);
-        context.judged();
+        context.until_evaluated();
     }
     let before = context.rss_mib();
     for _ in 0..300 {
         context.send(100);
-        context.judged();
+        context.until_evaluated();
     }
     let after = context.rss_mib();
     println!("enforcer, 1,000: {:<22} {before:>7.1} MiB after 100 ticks, {after:.1} after 400", "RSS");
