@@ -1,4 +1,4 @@
-//! The commands that talk with a daemon: what they print, over a real socket.
+//! Output of the commands that query a daemon, over a real socket.
 
 #![expect(
     clippy::disallowed_methods,
@@ -33,7 +33,7 @@ use tokio::sync::oneshot;
 
 const NOW: Now = Now { wall: Duration::from_secs(1_700_000_000), boot: Duration::from_secs(3602) };
 
-/// Answers as a daemon does whose socket belongs to this group.
+/// A fake daemon whose socket belongs to this group.
 struct Daemon(u32);
 
 impl Answers for Daemon {
@@ -187,7 +187,7 @@ fn pause_and_resume_are_sent() {
     assert!(out.starts_with(b"resumed"));
 }
 
-/// What `replay` says of a record.
+/// Runs `replay` on a record.
 fn replayed(record: &str) -> Result<Exit, Failure> {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let (rules, path) = (directory.path().join("rules.yaml"), directory.path().join("record"));

@@ -1,4 +1,4 @@
-//! Entries of `protect` and `except` are asked of every process of a target: of holders, helpers and children alike.
+//! Entries of `protect` and `except` are evaluated for every process of a target: holders, helpers and children.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ const HOLDER: u32 = 4100;
 const CHILD: u32 = 4101;
 const HELPER: u32 = 4102;
 
-/// A snapshot of a workload of three: a holder, its child and a helper that another process started. One of them is changed.
+/// A snapshot of a workload of three: a holder, its child, and a helper of another parent. One of them is changed.
 struct Node {
     changed: u32,
     change: Value,
@@ -31,7 +31,7 @@ impl Node {
         Self { changed, change, relatives: true, gpu: json!({"index": "0", "uuid": "GPU-0", "listed": 1}) }
     }
 
-    /// What is known of one of them; all of it has its place in facts and in relatives.
+    /// Attributes of one process, valid as facts of a holder and as a relative.
     fn process(&self, pid: u32) -> Value {
         let mut known = json!({
             "comm": "train", "ppid": if pid == CHILD { HOLDER } else { 1 }, "uid": 1000, "user": "bob",
@@ -58,7 +58,7 @@ impl Node {
             .map(|(pid, uid)| {
                 let mut relative = self.process(*pid);
                 merge(&mut relative, &json!({"pid": pid, "start_ticks": 100}));
-                // Groups are told by owner, so each has one of its own where they differ.
+                // Groups are reported per owner, so a process with other groups gets its own owner.
                 if *pid == self.changed && self.change.get("groups").is_some() {
                     merge(&mut relative, &json!({"uid": uid}));
                 }
@@ -76,7 +76,7 @@ impl Node {
         serde_json::from_value(snapshot).unwrap()
     }
 
-    /// A gate of a rule about targets of this kind, by `explain`.
+    /// A gate of a rule about targets of this kind, from `explain`.
     fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateReport {
         Self::gates(policy, self.snapshot()).into_iter().find(|told| told.gate == gate).unwrap()
     }
@@ -119,7 +119,7 @@ fn place(fields: &Value) -> Value {
     json!({"place": place})
 }
 
-/// Selectors with what matches, what differs and what is not known; a change may stand more than once.
+/// Selectors with an expected truth and the change of the process that leads to it.
 fn table() -> Vec<(&'static str, Truth, Value)> {
     use Truth::{False, True, Unknown};
     let of_pod = |fields: Value| {
@@ -189,7 +189,7 @@ fn every_selector_is_evaluated_for_every_member() {
             assert_eq!(node.protected(kind, entry), expected, "protect {entry}: {kind}, {pid} {change}");
             assert_eq!(node.excepted(kind, entry), expected, "except {entry}: {kind}, {pid} {change}");
         }
-        // The helper is no part of the process.
+        // The helper does not belong to a `process` target.
         let node = Node::of(HELPER, change);
         assert_eq!(node.protected("process", entry), Truth::False, "{entry}");
     }
@@ -227,7 +227,7 @@ fn unlisted_member_may_be_exempt() {
     }
 }
 
-/// A child of a shell is a workload of its own, and ends with its parent all the same.
+/// A child of a shell is a separate workload, but ends with its parent.
 #[test]
 fn child_in_another_workload_is_evaluated() {
     let change = json!({"exe": "/opt/keep", "workload": "tree:4101@100"});
@@ -240,7 +240,7 @@ fn child_in_another_workload_is_evaluated() {
     }
 }
 
-/// One process must be all that the keys of an entry say; attributes are those of the target.
+/// A single process must match all keys of an entry; attributes are those of the target.
 #[test]
 fn entry_must_match_a_single_member() {
     let guarded = json!({"comm": "guarded", "exe": "/opt/keep"});
@@ -301,7 +301,7 @@ fn protect_entries_have_a_reason_and_an_expiry() {
     assert_eq!(over[0].passes, Truth::True, "its last day is over");
 }
 
-/// What selectors of `select` and `when` mean has not changed: one of those that hold memory.
+/// Selectors of `select` and `when` match only processes that hold memory.
 #[test]
 fn select_is_evaluated_for_holders_only() {
     let gate = |pid: u32, change: Value| {
@@ -330,7 +330,7 @@ fn person(node: &Node, pid: u32) -> ProcessInfo {
     ProcessInfo { stat, uid: relative.uid.unwrap(), place: place.into(), unified: None }
 }
 
-/// A process that the snapshot does not have, asked of what is known of it when it is in hand.
+/// A process that is missing in the snapshot is evaluated with what `/proc` says at the action.
 #[test]
 fn process_found_at_the_action_is_checked_for_exemptions() {
     let text = "version: 1
@@ -374,7 +374,7 @@ rules:
     assert_eq!((line("a"), line("b")), (CommandLine::Needed, CommandLine::Ignored));
 }
 
-/// `/proc` has no names of pods and users: those of the snapshot are taken.
+/// `/proc` has no names of pods and users: those of the snapshot are used.
 #[test]
 fn process_found_at_the_action_has_pod_and_owner() {
     let text = |entry: &str| {

@@ -1,4 +1,4 @@
-//! Cases of the page of metrics: what is on it, what is not, and that no name breaks it.
+//! The metrics page: its contents, absent values, and hostile names.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
 
@@ -117,7 +117,7 @@ proptest! {
     #[test]
     fn hostile_names_do_not_break_the_page(user in any::<String>(), comm in any::<String>(), target in ".{0,300}") {
         let mut status = named(&user, &comm);
-        // Two targets whose names are cut to the same.
+        // Two targets whose truncated names are equal.
         for flag in &mut status.flags {
             flag.target.clone_from(&target);
             flag.pid = None;

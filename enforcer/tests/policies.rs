@@ -1,4 +1,4 @@
-//! Files of rules: good ones and what they mean, bad ones and what is said of them, and anything at all.
+//! Rules files: valid ones and their meaning, invalid ones and their messages, and arbitrary bytes.
 //! `UPDATE_GOLDEN=1` renews the texts and the schema; read the difference.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, clippy::panic, reason = "cases are files")]
 
@@ -17,7 +17,7 @@ fn local_host(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Files of rules in a directory, sorted by name.
+/// Rules files in a directory, sorted by name.
 fn files(directory: &str) -> Vec<(String, Vec<u8>, PathBuf)> {
     let mut files: Vec<_> = fs::read_dir(local_host(directory))
         .unwrap()
@@ -106,7 +106,7 @@ fn colours_are_for_terminals_only() {
     assert!(!faults.render(FaultStyle::Plain).contains('\u{1b}'));
 }
 
-/// The fault that refuses a file.
+/// The fault for which a file is refused.
 fn refusal(bytes: &[u8]) -> String {
     let faults = policy::load(bytes, "bomb.yaml", NOW).unwrap_err();
     let error = faults.iter().find(|fault| fault.severity == FaultSeverity::Error).unwrap();
@@ -168,7 +168,7 @@ fn any_good_file() -> impl Strategy<Value = Vec<u8>> {
     prop::sample::select(good)
 }
 
-/// Bytes that mean something to YAML or to the grammar, and some that do not.
+/// Bytes with a meaning in YAML or the grammar, and some without.
 fn a_change() -> impl Strategy<Value = Vec<u8>> {
     let words = [
         "",
@@ -219,7 +219,7 @@ fn a_change() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Loads it; whatever comes of it can be shown.
+/// Loads it; any result can be displayed.
 fn survives(bytes: &[u8]) {
     let report = check::report("x.yaml", bytes, NOW, FaultStyle::Plain);
     assert!(!report.text.is_empty());
@@ -259,7 +259,7 @@ fn one_rule(text: &str) -> policy::Rule {
     loaded.policy.rules.into_iter().next().unwrap()
 }
 
-/// A rule of processes with this `when`, after these keys of the file.
+/// A process rule with this `when`, after these top-level keys.
 fn condition(when: &str, file: &str) -> String {
     let rule =
         format!("rules: [{{name: a, target: process, when: {when}, for: 30m, then: [{{flag: info}}]}}]\n");

@@ -1,4 +1,4 @@
-//! The tests of the rules that are shipped pass, and tests that should fail do.
+//! The tests of the shipped rules pass, and tests that should fail do.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -39,7 +39,7 @@ fn every_shipped_rules_file_has_tests() {
     }
 }
 
-/// A file of tests beside a file with one rule.
+/// A tests file beside a file with one rule.
 fn written(tests: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let rules = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}\n";

@@ -1,4 +1,4 @@
-//! The enforcer's pages as their readers meet them: over real sockets, with a made-up status.
+//! The enforcer's pages over real sockets, with a made-up status.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -62,7 +62,7 @@ impl Running {
         self.show.send_replace(Arc::new(status));
     }
 
-    /// What is answered to a reload that ends like this.
+    /// The response to a reload with this outcome.
     fn reload(&mut self, outcome: Outcome) -> String {
         let mut reloads = self.reloads.take().expect("reloads are on");
         let loop_of_ours = thread::spawn(move || {

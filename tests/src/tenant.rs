@@ -41,7 +41,7 @@ impl Tenant {
     #[must_use]
     pub fn shell(home: &Home, program: &str) -> Self {
         let tenant = Self::running(home, &["/bin/sh", "-c", program]);
-        until("the tenant's word", || (!tenant.output_lines().is_empty()).then_some(()));
+        until("the tenant's first line", || (!tenant.output_lines().is_empty()).then_some(()));
         tenant
     }
 

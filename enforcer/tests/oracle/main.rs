@@ -1,4 +1,4 @@
-//! Random histories, judged by the engine and by an oracle written from the specification alone.
+//! Random histories, evaluated by the engine and by an oracle written from the specification alone.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod dice;
@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use plan::Weather;
 use trace::Traces;
 
-/// 20,000 traces in all; more of each kind, and others each time: `BAILIFF_TRACES=200000`.
+/// 20,000 traces in all; `BAILIFF_TRACES=200000` runs more of each kind, with new seeds each time.
 #[expect(clippy::disallowed_methods, reason = "how many traces is the caller's choice")]
 fn runner(usual: u32, salt: u8) -> TestRunner {
     let asked: Option<u32> = std::env::var("BAILIFF_TRACES").ok().map(|text| text.parse().unwrap());
@@ -33,7 +33,7 @@ fn runner(usual: u32, salt: u8) -> TestRunner {
     }
 }
 
-/// Walks, and sees to it that there was anything to be seen.
+/// Walks the traces, and checks that they had matches and actions at all.
 fn walk(weather: Weather, usual: u32, salt: u8) {
     let totals = [const { AtomicU64::new(0) }; 4];
     let result = runner(usual, salt).run(&Traces(weather), |trace| {

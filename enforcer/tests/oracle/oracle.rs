@@ -1,5 +1,5 @@
-//! The oracle: keeps every past outcome, and works out again at each tick what the specification allows and demands.
-//! It knows nothing of how the engine does it, and believes its verdicts only where it has checked them.
+//! The oracle: keeps every past outcome, and computes at each tick what the specification allows and requires. It does
+//! not use the engine's code, and takes over its verdicts only after checking them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,12 +41,12 @@ struct Requested {
     pids: Vec<u32>,
     mode: Mode,
     outcome: Option<Outcome>,
-    /// Longer than an hour ago, by a clock that did not stop since.
+    /// More than an hour ago, by a clock that has not been stopped since.
     past: bool,
 }
 
 impl Requested {
-    /// It was, or may have been, done.
+    /// Returns whether it was or may have been done.
     fn counts(&self) -> bool {
         use Outcome::{Cancelled, DryRun, Gone, IdentityChanged, Refused, Reprieved};
         self.mode == Mode::Enforce
@@ -57,7 +57,7 @@ impl Requested {
     }
 }
 
-/// Failures of actions against one user: in a row, and since an admin's word.
+/// Failed actions against one user: in a row, and since the last resume.
 #[derive(Debug, Clone, Default)]
 struct Failures {
     surely: u32,
@@ -75,9 +75,9 @@ pub(crate) struct Oracle {
     since_start: u32,
     since_reload: u32,
     tracks: BTreeMap<(Arc<str>, String), Track>,
-    /// For rules with `pick`: what `from` says of workloads.
+    /// For rules with `pick`: outcomes of `from` for workloads.
     picks: BTreeMap<(Arc<str>, String), Track>,
-    /// Steps that a rule with `pick` has done about somebody: rule, step, whom, tick.
+    /// Completed steps of rules with `pick`: rule, step, target, tick.
     picked: Vec<(Arc<str>, usize, String, u64)>,
     requests: Vec<Requested>,
     in_flight: Option<u64>,
@@ -87,22 +87,22 @@ pub(crate) struct Oracle {
     mass_open: bool,
     mass_possible: bool,
     mass_seen: bool,
-    /// When some process was last observed busy.
+    /// When a process was last observed busy.
     busy_ms: Option<u64>,
     unknown_possible: bool,
-    /// Against whom an action failed.
+    /// Users against whom actions failed.
     failed: BTreeMap<String, Traces>,
-    /// Or was refused, ever.
+    /// Targets of refused actions.
     refused: BTreeSet<String>,
-    /// Decided, and perhaps begun, when a restart came.
+    /// Actions that were decided, and perhaps begun, when a restart came.
     begun: Vec<String>,
     paused: bool,
-    /// When, on which boot, and for how many milliseconds; none where an admin has to end it.
+    /// When it began, on which boot, and its duration in milliseconds; none if it needs a resume.
     pause: Option<(Now, Option<String>, u64)>,
     outside: BTreeSet<Hold>,
     matches: u64,
     match_numbers: BTreeMap<(Arc<str>, String), u64>,
-    /// Certainly eligible at the tick before, where nothing was in the way.
+    /// Targets certainly eligible at the previous tick, without a hold.
     waiting: Option<BTreeSet<(Arc<str>, String)>>,
     pub(crate) acts: u64,
     pub(crate) enforced: u64,
@@ -154,7 +154,7 @@ impl Oracle {
         rule.mode.min(self.cap)
     }
 
-    // What happens to the engine.
+    // Events of the engine.
 
     pub(crate) fn hold(&mut self, hold: Hold, holds: bool) {
         if holds {
@@ -174,7 +174,7 @@ impl Oracle {
     pub(crate) fn resume(&mut self) {
         (self.paused, self.pause) = (false, None);
         self.failures.clear();
-        // An admin has seen that so many match: it opens again once fewer have.
+        // A resume acknowledges the matches: the breaker opens again only after they became fewer.
         self.mass_seen |= self.mass_possible;
         (self.mass_open, self.mass_possible, self.unknown_possible) = (false, false, false);
         self.failed.clear();
@@ -247,7 +247,7 @@ impl Oracle {
     }
 
     pub(crate) fn restarted(&mut self) {
-        // What was decided may have been begun before the end, and counts as done.
+        // Decided actions may have begun before the restart, and count as done.
         let decided = self.tracks.iter().chain(&self.picks).filter_map(|((_, id), track)| {
             track.stage.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
         });
@@ -264,9 +264,9 @@ impl Oracle {
         self.waiting = None;
     }
 
-    // What the engine is shown.
+    // Inputs of the engine.
 
-    /// Whether a snapshot is to be judged, and how many intervals were missed before it.
+    /// Returns the number of missed intervals, or why a snapshot is skipped.
     fn admit(&mut self, now: Now, view: &View) -> Result<u32, Skip> {
         let snapshot = &view.snapshot;
         if snapshot.interval_ms == 0 {
@@ -301,7 +301,7 @@ impl Oracle {
         Ok(missed)
     }
 
-    /// Checks what the engine made of a snapshot.
+    /// Checks the engine's result for a snapshot.
     pub(crate) fn ticked(&mut self, now: Now, view: &View, result: &Result<Vec<Verdict>, Skip>) -> Checked {
         let missed = match self.admit(now, view) {
             Ok(missed) => missed,
@@ -316,7 +316,7 @@ impl Oracle {
         self.since_reload = self.since_reload.saturating_add(1);
         let interval = view.snapshot.interval_ms;
         if self.interval.replace(interval).is_some_and(|before| before != interval) {
-            // Samples of another length cannot be counted together.
+            // Samples of different intervals cannot be added.
             for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
                 track.put(Mark::Anew, 0);
                 track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
@@ -347,7 +347,7 @@ impl Oracle {
         self.waited(&stage, missed > 0 || late)
     }
 
-    /// The wall may be stepped; the time since boot says how long a pause was, as long as it is the same boot.
+    /// The wall clock may be stepped; within a boot, the time since boot gives the duration of a pause.
     fn end_pause(&mut self, now: Now, view: &View) {
         let over = |(since, boot, ms): &mut (Now, Option<String>, u64)| {
             let same = boot.is_some() && *boot == view.snapshot.boot_id;
@@ -360,7 +360,7 @@ impl Oracle {
         }
     }
 
-    /// A user against whom nothing failed for so long begins again.
+    /// A user without failures for the clean time starts over.
     fn forget_failures(&mut self, now: Now, view: &View) {
         let boot = &view.snapshot.boot_id;
         let reset = self.plan.limits.breaker_reset;
@@ -372,17 +372,17 @@ impl Oracle {
         });
     }
 
-    /// Three actions in a row against this user have failed.
+    /// Returns whether three actions in a row against this user failed.
     fn failing(&self, uid: Option<u32>) -> bool {
         self.failures.get(&uid).is_some_and(|failures| failures.surely >= 3)
     }
 
-    /// And against another one.
+    /// Returns whether that holds for a second user, too.
     fn all_failing(&self) -> bool {
         self.failures.values().filter(|failures| failures.surely >= 3).count() >= 2
     }
 
-    /// Feeds every track, and tells what is true of everybody now.
+    /// Updates every track, and returns what was found for each target.
     fn find(&mut self, sight: &Coverage<'_>, missed: u32, wall: u64) -> BTreeMap<(Arc<str>, String), Found> {
         let mut found = BTreeMap::new();
         let view = sight.view;
@@ -478,7 +478,7 @@ impl Oracle {
         self.mass_possible |= possible;
     }
 
-    /// Why nothing destructive may be done to anybody.
+    /// The hold for all destructive actions, if any.
     fn held(&self, view: &View) -> Option<Hold> {
         if self.paused {
             Some(Hold::Paused)
@@ -501,7 +501,7 @@ impl Oracle {
         }
     }
 
-    /// Flags, notices, and how they end.
+    /// Checks flags, notices, and how they end.
     fn quiet_steps(&mut self, context: &EvalContext<'_>) -> Checked {
         let rules = self.plan.rules.clone();
         for rule in rules.iter().filter(|rule| rule.pick.is_none()) {
@@ -534,7 +534,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Of rules with `pick`: whom they are about.
+    /// Checks the targets of rules with `pick`.
     fn picked_steps(&mut self, context: &EvalContext<'_>) -> Checked {
         let rules = self.plan.rules.clone();
         for verdict in context.verdicts {
@@ -587,8 +587,8 @@ impl Oracle {
 
     fn requests(&mut self, context: &EvalContext<'_>, missed: u32) -> Checked {
         let held = self.held(context.view);
-        // A late one confirms nothing, and budgets that are not on the disk yet hold an action up: what was decided waits
-        // for the next.
+        // A late snapshot confirms nothing, and budgets not yet on disk delay an action: the decision waits for the next
+        // one.
         let late = self.is_late(context.view);
         let disk =
             held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.all_failing();
@@ -636,12 +636,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// The sample was taken before the last decision.
+    /// Returns whether the sample was taken before the last decision.
     fn is_late(&self, view: &View) -> bool {
         self.decided_ms.is_some_and(|decided| view.snapshot.boot_ms <= decided)
     }
 
-    /// An action must be due on its own account, and nobody may be in its way.
+    /// Checks that an action is due, and that no hold applies to it.
     fn check_request(&mut self, verdict: &Verdict, context: &EvalContext<'_>, confirmed: u32) -> Checked {
         let rule = self.plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap().clone();
         let id = verdict.subject.id.to_string();
@@ -705,7 +705,7 @@ impl Oracle {
         let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
         ensure!(of(limits.per_node_hour, recent.len()), "the node's budget is used up: {verdict:?}");
         let users = recent.iter().filter(|request| request.uid == target.uid()).count();
-        // Of several owners none is charged: such a one is refused where the action is done.
+        // A target of several owners is not charged: the action refuses it.
         ensure!(
             target.uid().is_none() || of(limits.per_user_hour, users),
             "the user's budget is used up: {verdict:?}"
@@ -729,7 +729,7 @@ impl Oracle {
         let Some(before) = before.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) else {
             return Ok(());
         };
-        // The turn began with the first action of that match.
+        // The cooldown began with the first action of that match.
         let first =
             self.requests.iter().find(|request| request.match_of == before.match_of && request.target == id);
         let waited = context.since(first.unwrap_or(before));
@@ -786,7 +786,7 @@ impl Oracle {
             Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
                 !self.requests.is_empty() || !self.begun.is_empty()
             }
-            // With `pick` it is the GPU that rests.
+            // With `pick` the cooldown is that of the GPU.
             Hold::Cooldown => {
                 self.requests.iter().map(|request| &request.target).chain(&self.begun).any(|target| {
                     *target == verdict.subject.id.to_string()
@@ -810,7 +810,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Nothing that must be done may wait without a reason.
+    /// Checks that no required action waits without a reason.
     fn waited(&mut self, context: &EvalContext<'_>, excused: bool) -> Checked {
         let mut surely = BTreeSet::new();
         let mut perhaps = BTreeSet::new();
@@ -872,7 +872,7 @@ impl Oracle {
     }
 }
 
-/// A tick, and what the engine found in it.
+/// A tick, and what the engine reported for it.
 struct EvalContext<'a> {
     now: Now,
     view: &'a View,
@@ -886,7 +886,7 @@ impl EvalContext<'_> {
         self.verdicts.iter().filter(move |verdict| *verdict.rule == *rule && *verdict.subject.id.0 == *id)
     }
 
-    /// How long ago an action was, by the clock that says longest: where they differ the oracle claims nothing.
+    /// Time since an action, by the clock with the longest; the oracle makes no claim where clocks differ.
     fn since(&self, request: &Requested) -> i128 {
         let wall = i128::try_from(self.now.wall.as_millis()).unwrap() - i128::from(request.wall_ms);
         let boot = i128::try_from(self.now.boot.as_millis()).unwrap() - i128::from(request.boot_ms);
@@ -895,7 +895,7 @@ impl EvalContext<'_> {
     }
 }
 
-/// The gates in their order; the first that stops a target decides.
+/// The gates in order; the first that stops a target decides.
 fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) -> Truth {
     match protected {
         Truth::False => {}

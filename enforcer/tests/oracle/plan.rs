@@ -1,4 +1,4 @@
-//! Policies as the oracle knows them: plain data, from which the engine's own form is made.
+//! Policies as plain data of the oracle, from which the engine's form is built.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +15,7 @@ use bailiff_enforcer::value::{Bounds, Test, Unit};
 use crate::dice::Dice;
 use crate::world::{INTERVAL, MIB};
 
-/// What can be asked, in the oracle's own words.
+/// A condition in the oracle's own form.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Cond {
     GpuUtilMax(u32),
@@ -41,7 +41,7 @@ pub(crate) struct RulePlan {
     pub(crate) mode: Mode,
     pub(crate) target: Kind,
     pub(crate) select: Option<Cond>,
-    /// Whom it spares, until so many milliseconds since the epoch.
+    /// The exception, and its expiry in milliseconds since the epoch.
     pub(crate) except: Option<(Cond, Option<u64>)>,
     pub(crate) when: Cond,
     pub(crate) span: Span,
@@ -51,7 +51,7 @@ pub(crate) struct RulePlan {
     pub(crate) cooldown: Duration,
     pub(crate) pick: Option<(Cond, u32, Order)>,
     pub(crate) steps: Vec<Step>,
-    /// Windows are kept by this.
+    /// The key of the rule's windows.
     pub(crate) condition: Arc<str>,
 }
 
@@ -64,17 +64,17 @@ pub(crate) struct Plan {
     pub(crate) rules: Vec<Arc<RulePlan>>,
 }
 
-/// What a trace may hold.
+/// The kind of history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// Nothing in the way: everything must happen on its tick.
+    /// No disturbances: everything must happen on its tick.
     Calm,
-    /// Anything.
+    /// Any events.
     Rough,
 }
 
 impl RulePlan {
-    /// What is stopped, traced or frozen is exempt from a rule that asks for idleness, unless the rule names one of these.
+    /// Stopped, traced or frozen targets are exempt from a rule about idleness, unless the rule names one of these states.
     pub(crate) fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|(from, ..)| from);
         let conds: Vec<&Cond> =
@@ -192,7 +192,7 @@ impl RulePlan {
     }
 }
 
-/// A span in samples, at an interval of so many milliseconds.
+/// A span in samples, at this interval in milliseconds.
 pub(crate) fn samples(span: Span, interval: u64) -> u32 {
     match span {
         Span::Samples(samples) => samples,
@@ -300,7 +300,7 @@ impl RulePlan {
         plan.named()
     }
 
-    /// A little other, as an admin would edit it.
+    /// Changes the rule a little, as an admin would.
     pub(crate) fn edit(&mut self, dice: &mut Dice) {
         match dice.below(6) {
             0 => self.name = format!("{}-renamed", self.name),
@@ -316,7 +316,7 @@ impl RulePlan {
     }
 }
 
-/// Entries that mean one process among those of a target.
+/// Entries that match one of the processes of a target.
 fn except(dice: &mut Dice) -> Cond {
     let keep = || Cond::Exes(vec!["/opt/keep"]);
     dice.pick(&[
@@ -333,7 +333,7 @@ fn idle() -> Cond {
     Cond::All(vec![Cond::GpuUtilMax(1), Cond::CpuUtilMax(5)])
 }
 
-/// No two rules of a policy ask the same, lest it is open whose window goes on after a reload.
+/// Conditions differ between rules of a policy: otherwise it is ambiguous whose window continues after a reload.
 fn when(dice: &mut Dice, target: Kind, place: u64) -> Cond {
     let place = u32::try_from(place).unwrap();
     if target == Kind::Gpu {

@@ -1,4 +1,4 @@
-//! What a snapshot says of a target, read by the oracle itself: who is there, what is true of it, who is spared.
+//! The oracle's own reading of a snapshot: which targets exist, their attributes, and which are exempt.
 
 use bailiff_enforcer::policy::Kind;
 use bailiff_enforcer::value::Value;
@@ -14,7 +14,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) id: String,
     pub(crate) processes: Vec<&'a wire::Process>,
     pub(crate) relatives: Option<Vec<&'a wire::Relative>>,
-    /// Descendants of a workload's processes that have another workload.
+    /// Descendants of a workload's processes that belong to another workload.
     below: Vec<&'a wire::Relative>,
     pub(crate) gpu: Option<&'a wire::Gpu>,
     held: Vec<(&'a wire::Gpu, &'a wire::Holder)>,
@@ -22,7 +22,7 @@ pub(crate) struct Seen<'a> {
     snapshot: &'a wire::Snapshot,
 }
 
-/// What is known of one process.
+/// Attributes of one process.
 #[derive(Default)]
 struct Process<'a> {
     uid: Option<u32>,
@@ -30,7 +30,7 @@ struct Process<'a> {
     exe: Option<&'a str>,
 }
 
-/// Everybody in one snapshot.
+/// All targets in one snapshot.
 pub(crate) struct Coverage<'a> {
     pub(crate) view: &'a View,
     processes: Vec<Seen<'a>>,
@@ -62,14 +62,14 @@ impl<'a> Coverage<'a> {
     }
 }
 
-/// What tells whether one who is not seen is gone.
+/// What decides whether a target that is not observed is gone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Traces {
     pub(crate) gpus: Vec<String>,
     pub(crate) pids: Vec<u32>,
 }
 
-/// Everybody of a kind.
+/// All targets of a kind.
 fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
     let snapshot = &view.snapshot;
     let mut found: Vec<Seen<'a>> = Vec::new();
@@ -123,7 +123,7 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
     found
 }
 
-/// Children of these processes that are not among those that are counted.
+/// Children of these processes that are not counted already.
 fn below<'a>(
     snapshot: &'a wire::Snapshot,
     processes: &[&wire::Process],
@@ -153,7 +153,7 @@ pub(crate) fn workload(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.workload.as_deref()
 }
 
-/// A GPU that gave no list may be held by any process. Of a lost one a memory may tell more.
+/// A GPU without a list may be held by any process. For a lost GPU, the remembered list may tell.
 fn blind(snapshot: &wire::Snapshot) -> bool {
     let silent = snapshot.gpus.iter().filter(|gpu| gpu.instances.is_none());
     silent.filter(|gpu| gpu.fault.is_some() || gpu.listed.is_none()).any(|gpu| {
@@ -162,8 +162,8 @@ fn blind(snapshot: &wire::Snapshot) -> bool {
     })
 }
 
-/// A process that started once a GPU was lost does not hold it. Of the others those do not that a list of its holders
-/// lacks, if they started before that list.
+/// A process that started after a GPU was lost does not hold it. Neither do processes that started before the remembered
+/// list and are not in it.
 fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
     match (ticks, lost.since_ms, &lost.last) {
         (Some(ticks), Some(since), _) if ticks * 10 >= since => false,
@@ -193,7 +193,7 @@ impl Seen<'_> {
         uuids
     }
 
-    /// Since the youngest of its processes began; none where one of them is not known.
+    /// Age of the youngest process; none if one is unknown.
     pub(crate) fn youngest_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().max()? * 10))
@@ -203,7 +203,7 @@ impl Seen<'_> {
         self.processes.iter().all(|process| process.state == "gone")
     }
 
-    /// Since the oldest of its processes began; none where one of them is not known.
+    /// Age of the oldest process; none if one is unknown.
     pub(crate) fn age_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().min()? * 10))
@@ -280,7 +280,7 @@ impl Seen<'_> {
         }
     }
 
-    /// It may hold more than is seen.
+    /// It may hold more than observed.
     fn partial(&self) -> bool {
         let mut members: Vec<(u32, Option<u64>)> =
             self.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
@@ -353,8 +353,8 @@ impl Seen<'_> {
         }
     }
 
-    /// Whether it is spared, whatever a rule says. How many there are, and whose, is looked at where the action is
-    /// done.
+    /// Returns whether it is protected from all rules. The number of processes and their owners are checked by the
+    /// action.
     pub(crate) fn protected(&self, plan: &Plan) -> Truth {
         if self.gpu.is_some() || self.processes.iter().all(|process| process.state == "gone") {
             return Truth::False;
@@ -382,8 +382,8 @@ impl Seen<'_> {
         plan.protect.as_ref().map_or(Truth::False, |protect| self.exempts(protect))
     }
 
-    /// Whether one of its processes is meant, whether it holds memory or not; of what is not known of one of them nobody can
-    /// say, nor of one that may be there and was not seen.
+    /// Returns whether one of its processes matches, whether it holds memory or not; unknown if a process is unknown or was
+    /// possibly not observed.
     pub(crate) fn exempts(&self, cond: &Cond) -> Truth {
         if self.gpu.is_some() {
             return self.ask(cond);
@@ -403,7 +403,7 @@ impl Seen<'_> {
         [Truth::True, Truth::Unknown].into_iter().find(|truth| found.contains(truth)).unwrap_or(Truth::False)
     }
 
-    /// What is asked of one process is asked of it; the rest is asked of the target.
+    /// Process conditions are evaluated for the process; others for the target.
     fn of_one(&self, cond: &Cond, process: &Process<'_>) -> Truth {
         let known = |text: Option<&str>, wanted: &[&str]| {
             text.map_or(Truth::Unknown, |text| wanted.contains(&text).into())
@@ -427,7 +427,7 @@ impl Seen<'_> {
         }
     }
 
-    /// The owner of all that are in it.
+    /// The common owner of its processes.
     pub(crate) fn uid(&self) -> Option<u32> {
         let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));
         let others = self.relatives.iter().flatten().map(|relative| relative.uid);
@@ -437,7 +437,7 @@ impl Seen<'_> {
     }
 }
 
-/// Who serves the host is nobody's to end; in a container a name proves nothing but for those who serve the driver.
+/// System services are protected; in a container only names of driver services are.
 fn is_protected(pid: u32, (comm, contained): (&str, bool), uid: Option<u32>) -> bool {
     let named = comm == "nv-hostengine" || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
     pid <= 1 || uid.is_none() || named

@@ -1,4 +1,4 @@
-//! A random history of a node, and its walk through the engine under the oracle's eyes.
+//! A random history of a node, and its walk through the engine, checked by the oracle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::oracle::{Oracle, ensure};
 use crate::plan::{Plan, Weather};
 use crate::world::{Change, INTERVAL, SLOTS, World};
 
-/// What may happen.
+/// An event.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// Changes, then so many milliseconds, then a snapshot that comes so late.
+    /// Changes, then this many milliseconds, then a snapshot with this delay.
     Interval {
         changes: Vec<Change>,
         ms: u64,
         late: u64,
     },
-    /// The last snapshot once more.
+    /// The last snapshot again.
     Again,
-    /// A snapshot of a time to come.
+    /// A snapshot from the future.
     Ahead,
-    /// How the action in flight ended, and whether its target is gone.
+    /// The result of the action in flight, and whether its target is gone.
     Report(Outcome, bool),
-    /// Of an action that nobody has begun.
+    /// The result of an action that was not requested.
     StrayReport(Outcome),
     Reload(Box<Plan>, Mode),
     Restart {
@@ -50,7 +50,7 @@ pub(crate) struct Trace {
     pub(crate) events: Vec<Event>,
 }
 
-/// What a walk has seen, so that a test can tell that it saw anything.
+/// Counts of what happened in a walk, so that a test can check that it covered something.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seen {
     pub(crate) intervals: u64,
@@ -63,7 +63,7 @@ impl Trace {
     pub(crate) fn new(seed: u64, weather: Weather) -> Self {
         let mut dice = Dice::new(seed);
         let dice = &mut dice;
-        // A selector by owner says nothing clear of a target with several.
+        // A selector by owner is ambiguous for a target with several.
         let foreign = dice.percent(30);
         let plan = Plan::new(dice, weather, foreign);
         let mut world = World::new(dice);
@@ -92,7 +92,7 @@ impl Trace {
         Self { plan, cap, world, events }
     }
 
-    /// For people: the policy, then an event a line.
+    /// For readers: the policy, then an event per line.
     pub(crate) fn told(&self) -> String {
         let slots = self.world.slots.iter().filter(|slot| slot.alive);
         let mut text = format!("cap {:?}\n", self.cap);
@@ -104,7 +104,7 @@ impl Trace {
         text
     }
 
-    /// Walks; tells where the engine and the oracle differ.
+    /// Runs the trace; fails where the engine and the oracle differ.
     pub(crate) fn walk(&self) -> Result<Seen, String> {
         let mut walk = Walk {
             engine: Engine::new(self.plan.policy(), self.cap),
@@ -186,7 +186,7 @@ fn ordinary(dice: &mut Dice, calm: bool) -> Change {
     }
 }
 
-/// Something that is mended at the next interval.
+/// An error that is repaired at the next interval.
 fn error(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
     let place = slot(dice);
     match dice.below(20) {
@@ -307,7 +307,7 @@ struct Walk {
     called_off: Option<u64>,
 }
 
-/// A report of an action that nobody has begun.
+/// A report of an action that was not requested.
 fn stray(outcome: Outcome) -> Report {
     Report { id: u64::MAX, outcome, detail: String::new(), released: None, acted: true }
 }
@@ -405,7 +405,7 @@ impl Walk {
     fn report(&mut self, outcome: Outcome, ends: bool) {
         let Some((id, target, mode)) = self.acting.take() else { return };
         let outcome = if mode == Mode::DryRun { Outcome::DryRun } else { outcome };
-        // Half of those that were called off had been sent a signal by then.
+        // Half of the cancelled ones had been sent a signal by then.
         let acted = match outcome {
             Outcome::Gone
             | Outcome::IdentityChanged
@@ -429,7 +429,7 @@ impl Walk {
         let reloaded = self.engine.reload(plan.policy(), cap);
         self.cap = cap;
         self.oracle.reload(plan.clone(), cap);
-        // Whom the new file spares is asked again: whatever is under way is called off.
+        // Exemptions of the new file apply: any action in flight is cancelled.
         let flying = self.acting.as_ref().map(|(id, ..)| *id);
         ensure!(
             reloaded.cancel.is_none_or(|id| Some(id) == flying),
@@ -457,7 +457,7 @@ impl Walk {
     }
 }
 
-/// Traces from seeds. Proptest makes a failing one smaller by leaving events out.
+/// Traces from seeds. Proptest shrinks a failing one by leaving out events.
 #[derive(Debug)]
 pub(crate) struct Traces(pub Weather);
 
@@ -473,7 +473,7 @@ impl Strategy for Traces {
     }
 }
 
-/// A trace that may lose events: large parts first.
+/// A trace that can leave out events: large parts first.
 #[derive(Debug)]
 pub(crate) struct Shrinking {
     trace: Trace,

@@ -1,4 +1,4 @@
-//! All that was ever found of one target, and what follows from it by the table of the specification.
+//! All outcomes of one target, and what follows from them by the table of the specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::oracle::{Checked, ensure};
 use crate::plan::{RulePlan, samples};
 use crate::seen::Traces;
 
-/// One sample, or samples that were missed.
+/// One sample, or missed samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Mark {
     Seen(Truth),
@@ -21,11 +21,11 @@ pub(crate) enum Mark {
     Anew,
 }
 
-/// All that was ever found of one target by one condition.
+/// All outcomes of one target under one condition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Track {
     pub(crate) marks: Vec<Mark>,
-    /// The gap that was allowed at each mark: a reload may change it.
+    /// The gap allowed at each mark: a reload may change it.
     pub(crate) gaps: Vec<u32>,
     pub(crate) traces: Traces,
     pub(crate) stage: Stage,
@@ -39,25 +39,25 @@ pub(crate) struct Track {
 pub(crate) struct Stage {
     /// It matches.
     pub(crate) open: bool,
-    /// Since this tick.
+    /// The tick since which it matches.
     pub(crate) begins: bool,
     /// Steps done in this match.
     pub(crate) done: usize,
-    /// Its owner was told.
+    /// Its owner was notified.
     pub(crate) told: bool,
     /// Or an action was due.
     pub(crate) warned: bool,
     pub(crate) acted: bool,
-    /// A reload or a restart has made it open what was done.
+    /// After a reload or a restart it is uncertain what was done.
     pub(crate) fuzzy: bool,
     pub(crate) flagged: bool,
     pub(crate) withheld: Option<(u64, Hold)>,
     pub(crate) due: Option<(u64, usize)>,
-    /// The last action that was begun did nothing, and may be begun again.
+    /// The last action had no effect, and may be repeated.
     pub(crate) again: bool,
 }
 
-/// What was found about one target at this tick.
+/// What was found for one target at this tick.
 pub(crate) struct Found {
     pub(crate) outcome: Truth,
     pub(crate) count: u32,
@@ -67,7 +67,7 @@ pub(crate) struct Found {
     pub(crate) workload: Option<String>,
 }
 
-/// Every source that would tell of one who is not there has answered.
+/// Every source that could report the target has answered.
 pub(crate) fn is_gone(traces: &Traces, view: &View) -> bool {
     let snapshot = &view.snapshot;
     let up = |name: &str| snapshot.sources.get(name).is_some_and(|source| source.up);
@@ -75,14 +75,14 @@ pub(crate) fn is_gone(traces: &Traces, view: &View) -> bool {
         let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(uuid));
         gpu.is_some_and(|gpu| gpu.fault.is_none() && gpu.listed.is_some())
     };
-    // A pid that is listed and of which nothing else is known may still be the one.
+    // A listed pid without further facts may still be the process.
     let unconfirmed = snapshot.processes.iter().any(|process| {
         process.start_ticks.is_none() && process.state != "gone" && traces.pids.contains(&process.pid)
     });
     up("nvml") && up("proc") && traces.gpus.iter().all(told) && !unconfirmed
 }
 
-/// Those who are not there: gone for good where every source that would tell has answered, else unknown.
+/// Targets not observed: gone if every source that could report them has answered, else unknown.
 pub(crate) fn absent(
     tracks: &mut BTreeMap<(Arc<str>, String), Track>,
     rule: &RulePlan,
@@ -155,12 +155,12 @@ impl Track {
         })
     }
 
-    /// Samples since the last true one: not those that were missed.
+    /// Samples since the last true one, without missed ones.
     pub(crate) fn not_true(&self) -> u32 {
         u32::try_from(self.seen().take_while(|truth| *truth != Truth::True).count()).unwrap()
     }
 
-    /// What must be said now, and may be; gives how many flags were raised.
+    /// Checks the notices and flags that are required or allowed now; returns the number of flags raised.
     pub(crate) fn check_quiet(
         &mut self,
         rule: &RulePlan,
@@ -174,11 +174,11 @@ impl Track {
         self.check_flag(rule, said)
     }
 
-    /// The stage ends with its streak, and whoever was told hears of it.
+    /// The match ends with its streak, and the notified owner is notified of the end.
     pub(crate) fn check_end(&mut self, found: &Found, said: &[&What]) -> Checked {
         let stage = &mut self.stage;
         let ended = stage.open && found.outcome != Truth::True && found.count == 0;
-        // Also where a gap came between two true samples.
+        // Also if a gap came between two true samples.
         let again = stage.open && found.outcome == Truth::True && found.count == 1;
         let reprieved = said.iter().any(|what| matches!(what, What::Reprieved(_)));
         if ended || again {
@@ -193,7 +193,7 @@ impl Track {
         Ok(())
     }
 
-    /// Flags and notices are told in their turn, and no others.
+    /// Checks that flags and notices are reported in order, and no others.
     pub(crate) fn check_told(
         &mut self,
         rule: &RulePlan,
@@ -227,7 +227,7 @@ impl Track {
         Ok(())
     }
 
-    /// A flag comes down after so many samples that are not true; gives how many went up.
+    /// A flag clears after this many samples that are not true; returns the number of flags raised.
     pub(crate) fn check_flag(&mut self, rule: &RulePlan, said: &[&What]) -> Result<u64, String> {
         let since = self.not_true();
         let stage = &mut self.stage;
@@ -243,7 +243,7 @@ impl Track {
 }
 
 impl Stage {
-    /// The harmless steps that are due at a sample that is true and matches.
+    /// The non-destructive steps that are due at a true, matching sample.
     pub(crate) fn due_now(&mut self, rule: &RulePlan, found: &Found) -> Vec<What> {
         let mut due = Vec::new();
         self.begins = !self.open;

@@ -1,4 +1,4 @@
-//! A small node: GPUs, processes and sources, changed a little from interval to interval, and seen as snapshots.
+//! A small node: GPUs, processes and sources, changed a little between intervals, and rendered as snapshots.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const INTERVAL: u64 = 5000;
 pub(crate) const SLOTS: usize = 6;
 
-/// One that holds memory, or held it.
+/// A process that holds or held memory.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
@@ -20,7 +20,7 @@ pub(crate) struct Slot {
     pub(crate) uid: Option<u32>,
     pub(crate) comm: &'static str,
     pub(crate) workload: Option<u8>,
-    /// Bits: which GPUs.
+    /// A bit mask of GPUs.
     pub(crate) gpus: u8,
     pub(crate) mib: Option<u64>,
     pub(crate) util: Option<u32>,
@@ -31,9 +31,9 @@ pub(crate) struct Slot {
     pub(crate) orphaned: Option<bool>,
     pub(crate) state: &'static str,
     pub(crate) contained: bool,
-    /// A process below it that holds nothing: its name and owner.
+    /// A child without memory: its name and owner.
     pub(crate) child: Option<(&'static str, Option<u32>)>,
-    /// What it runs, and what the process below it runs; none where that is not known.
+    /// The executables of the process and of its child; none if unknown.
     pub(crate) exe: Option<&'static str>,
     pub(crate) child_exe: Option<&'static str>,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Card {
     pub(crate) free_mib: Option<u64>,
     pub(crate) mig: bool,
     pub(crate) absent: bool,
-    /// When it was lost or went missing, and its holders until then where they are remembered.
+    /// When it was lost or went missing, and its remembered holders.
     lost: (u64, Option<LastListed>),
 }
 
-/// All there is.
+/// The whole node.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct World {
@@ -68,7 +68,7 @@ pub(crate) struct World {
     pub(crate) seq: u64,
 }
 
-/// A little thing that happens.
+/// A small change.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
     Util(usize, Option<u32>),
@@ -81,7 +81,7 @@ pub(crate) enum Change {
     Orphaned(usize, Option<bool>),
     State(usize, &'static str),
     End(usize),
-    /// The pid is used again at once.
+    /// The pid is reused at once.
     Reuse(usize),
     Begin(usize),
     Gpus(usize, u8),
@@ -103,7 +103,7 @@ pub(crate) enum Change {
 }
 
 impl World {
-    /// A node in which most are idle.
+    /// A node with mostly idle processes.
     pub(crate) fn new(dice: &mut Dice) -> Self {
         let cards = dice.of(1, 3);
         let used = usize::try_from(dice.of(1, SLOTS as u64)).unwrap();
@@ -137,7 +137,7 @@ impl World {
         self.boot_ms.checked_add_signed(self.wall_offset).unwrap()
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub(crate) fn pass(&mut self, ms: u64) {
         self.boot_ms += ms;
         self.seq += 1;
@@ -149,7 +149,7 @@ impl World {
 
     pub(crate) fn reboot(&mut self) {
         self.boot += 1;
-        // Wall time goes on.
+        // Wall time advances.
         let lost = self.boot_ms - 100_000;
         self.wall_offset += i64::try_from(lost).unwrap();
         self.boot_ms = 100_000;
@@ -211,7 +211,7 @@ impl World {
         &mut self.cards[place % count]
     }
 
-    /// Notes what may be remembered of a GPU that is lost from now on; two times of three it is.
+    /// Records the holders of a GPU that is lost from now on, in two of three cases.
     fn lose(&mut self, place: usize) {
         let place = place % self.cards.len();
         let at_ms = self.boot_ms - INTERVAL;
@@ -221,7 +221,7 @@ impl World {
         self.cards[place].lost = (self.boot_ms, remembered.then_some(LastListed { at_ms, holders }));
     }
 
-    /// GPUs that are lost or missing; now and then not even that is certain.
+    /// GPUs that are lost or missing; sometimes this is unknown.
     fn lost(&self) -> Vec<LostGpu> {
         let lost = |card: &Card| card.absent || card.fault == Some("lost");
         let cards = self.cards.iter().enumerate().filter(|(_, card)| self.nvml && lost(card));
@@ -236,7 +236,7 @@ impl World {
             .collect()
     }
 
-    /// What the exporter would say.
+    /// The snapshot that the exporter would send.
     pub(crate) fn seen(&self) -> wire::Snapshot {
         let source = |up| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
         let gpus: Vec<wire::Gpu> = if self.nvml {

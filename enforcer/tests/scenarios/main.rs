@@ -1,5 +1,5 @@
-//! The engine, case by case: a policy as an admin writes it, snapshots with their times, and what is said of them.
-//! Each paragraph of the specification's evaluation has its cases here.
+//! The engine, case by case: a policy as an admin writes it, snapshots with their times, and the resulting events.
+//! Each paragraph on evaluation in the specification has its cases here.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod node;
@@ -14,7 +14,7 @@ use bailiff_snapshot::Truth;
 
 use node::{Gpu, Node, TICK};
 
-/// A policy of one rule that ends processes, three idle samples and the steps as given.
+/// A policy of one rule that ends processes after three idle samples, with these steps.
 fn rule(more: &str, then: &str) -> String {
     format!(
         "version: 1
@@ -434,7 +434,7 @@ fn signal_before_such_a_terminate_also_waits() {
     assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
 }
 
-/// Workloads of one process each, and their utilization.
+/// Workloads of one process each, with their utilization.
 fn workloads(node: &mut Node, utilization: &[Option<u32>]) {
     for (place, util) in (0..).zip(utilization) {
         node.process(4100 + place * 100).util = *util;
@@ -797,7 +797,7 @@ fn reload_keeps_the_boot_id() {
 fn sample_before_the_decision_confirms_nothing() {
     let mut node = Node::new(&terminate());
     node.run("FFTT");
-    // Two snapshots waited for their turn: the second was taken before the first was judged.
+    // Two snapshots were queued: the second was taken before the first was evaluated.
     node.boot_ms += TICK;
     assert_eq!(node.judge(TICK * 3 / 2).unwrap(), "4100 due terminate");
     node.boot_ms += TICK;
@@ -807,7 +807,7 @@ fn sample_before_the_decision_confirms_nothing() {
 
 #[test]
 fn reload_cancels_the_action_in_flight() {
-    // What has not changed is created again under the new file, which may spare somebody.
+    // Unchanged actions are created again under the new file, which may exempt their target.
     let other = terminate().replace("max: 1%", "max: 2%");
     let watching = terminate().replace("mode: enforce", "mode: dry-run");
     for next in [other, watching, terminate()] {
@@ -946,7 +946,7 @@ fn next_holder_is_picked_only_if_still_needed() {
     );
 }
 
-/// A policy that picks with a flag, a notice and six more samples before the end; a workload of 9,000 MiB.
+/// A policy that picks, with a flag, a notice and six more samples before the end; a workload of 9,000 MiB.
 fn flagging() -> (String, Node) {
     let policy = picking("").replace("[{notify: [owner]}, {after: {samples: 1}", STEPS);
     let mut node = Node::new(&policy);
@@ -986,7 +986,7 @@ fn pick_state_survives_reload_and_restart() {
 fn pick_countdown_after_a_longer_for_starts_later() {
     let (policy, mut node) = flagging();
     assert_eq!(node.ticks(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
-    // The match begins at the GPU's eighth true sample now, the one of the reload; the step is due six after that.
+    // The match begins at the GPU's eighth true sample now, that of the reload; the step is due six samples later.
     assert_eq!(node.reload(&policy.replace("for: {samples: 2}", "for: {samples: 8}")), None);
     let said = node.ticks(7);
     assert_eq!(said, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
@@ -1042,10 +1042,10 @@ fn removed_rule_keeps_others_with_the_same_condition() {
     assert_eq!(node.run("TTFF"), ["", "", "", "4100 clear"], "its flag was up, and is not raised again");
 }
 
-/// What happens to a node.
+/// An event of a node.
 type Act = Box<dyn Fn(&mut Node)>;
 
-/// What the table of docs/rules.md says of an event in a state.
+/// The cell for an event in a state, from the table in docs/rules.md.
 fn cell(event: &str, state: usize) -> String {
     let docs = include_str!("../../../docs/rules.md");
     let rows =

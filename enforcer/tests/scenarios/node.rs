@@ -1,4 +1,4 @@
-//! A made-up node and the enforcer's engine on it: ticks go in, short words come out.
+//! A made-up node with the enforcer's engine: ticks go in, short summaries come out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
 pub(crate) const TICK: u64 = 5000;
 const MIB: u64 = 1 << 20;
 
-/// One who holds memory.
+/// A process that holds memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) ticks: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Process {
     pub(crate) workload: String,
     pub(crate) gpus: Vec<usize>,
     pub(crate) mib: Option<u64>,
-    /// Percent; none where it was not observed.
+    /// Percent; none if not observed.
     pub(crate) util: Option<u32>,
     /// `/proc` confirms it.
     pub(crate) confirmed: bool,
@@ -33,9 +33,9 @@ pub(crate) struct Process {
 pub(crate) struct Gpu {
     pub(crate) free_mib: u64,
     pub(crate) fault: Option<&'static str>,
-    /// Where it is lost, it is remembered which processes held it.
+    /// Whether its holders are remembered when it is lost.
     pub(crate) remembered: bool,
-    /// When it was first found lost; none: just now.
+    /// When it was first found lost; none means just now.
     pub(crate) since_ms: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Node {
     policy: Arc<Policy>,
     pub(crate) wall_offset: u64,
     view: Option<Arc<View>>,
-    /// The action in flight, and all before.
+    /// The ids of the action in flight, and of all before.
     pub(crate) requests: Vec<u64>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn load(rules: &str) -> Arc<Policy> {
 }
 
 impl Node {
-    /// One that has just begun.
+    /// A node just after the start of the enforcer.
     pub(crate) fn fresh(rules: &str) -> Self {
         let policy = load(rules);
         Self {
@@ -83,14 +83,14 @@ impl Node {
         }
     }
 
-    /// One that has run for a while, with nobody on its GPUs.
+    /// A node that has run for a while, without holders.
     pub(crate) fn new(rules: &str) -> Self {
         let mut node = Self::fresh(rules);
         assert_eq!(node.ticks(3), ["", "", ""]);
         node
     }
 
-    /// Lets an idle holder begin, or changes one.
+    /// Starts an idle holder, or changes one.
     pub(crate) fn process(&mut self, pid: u32) -> &mut Process {
         self.processes.entry(pid).or_insert_with(|| Process {
             ticks: 100,
@@ -113,13 +113,13 @@ impl Node {
         Now { boot: Duration::from_millis(boot), wall: Duration::from_millis(boot + self.wall_offset) }
     }
 
-    /// A tick later: what the engine says.
+    /// Advances by a tick; returns the engine's summary.
     pub(crate) fn tick(&mut self) -> String {
         self.wait(TICK);
         self.judge(0).unwrap()
     }
 
-    /// A snapshot of now, which comes so late.
+    /// Feeds a snapshot of now with this delay.
     pub(crate) fn judge(&mut self, late: u64) -> Result<String, Skip> {
         let view = Arc::new(View::between(self.view.as_deref(), self.seen()));
         let verdicts = self.engine.tick(self.now(late), view.clone())?;
@@ -136,7 +136,7 @@ impl Node {
         (0..count).map(|_| self.tick()).collect()
     }
 
-    /// A tick a letter, for process 4100: true (idle), false (busy), unknown, or a dot for a tick that is missed.
+    /// A letter per tick, for process 4100: true (idle), false (busy), unknown, or a dot for a missed tick.
     pub(crate) fn run(&mut self, letters: &str) -> Vec<String> {
         let mut said = Vec::new();
         for letter in letters.chars() {
@@ -154,7 +154,7 @@ impl Node {
         said
     }
 
-    /// How the last action ended.
+    /// Reports the result of the last action.
     pub(crate) fn report(&mut self, outcome: Outcome) {
         let id = *self.requests.last().unwrap();
         let nothing =
@@ -176,14 +176,14 @@ impl Node {
         self.engine.reload(self.policy.clone(), Mode::Enforce).cancel
     }
 
-    /// The enforcer ends and begins again; its state goes through its file.
+    /// Restarts the enforcer; its state goes through its file.
     pub(crate) fn restart(&mut self) {
         let text = serde_json::to_string(&self.engine.saved()).unwrap();
         self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
         self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
     }
 
-    /// The enforcer dies, and another begins.
+    /// Kills the enforcer, and starts another.
     pub(crate) fn crash(&mut self) {
         let text = serde_json::to_string(&self.engine.saved_for_a_crash()).unwrap();
         self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
