@@ -27,8 +27,8 @@ const RULES: &str = "version: 1\nrules:\n  - {name: idle, target: process, when:
 fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&asked);
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&requests);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
@@ -36,13 +36,13 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr
             while lines.next().is_some_and(|line| !line.is_empty()) {}
             let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
             let (status, body) = answer(&path);
-            seen.lock().unwrap().push(path);
+            recorded.lock().unwrap().push(path);
             let head =
                 format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
             let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
         }
     });
-    (address, asked)
+    (address, requests)
 }
 
 fn query(address: &str, change: impl FnOnce(&mut Settings)) -> Result<Backtest, Failure> {
@@ -78,12 +78,15 @@ fn refused(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
 fn server_other_than_prometheus_is_reported() {
     let page = "<html>\n\t<body class=\"x\">It works, and this page goes on for more than a line</body>\r\n</html>\n";
     for status in [200, 404] {
-        let told = refused(move |_| (status, page.to_owned()));
-        assert!(!told.contains(['\u{a0}', '\u{fffd}']), "{told:?}");
-        assert!(told.contains("not an answer of Prometheus"), "{told}");
+        let message = refused(move |_| (status, page.to_owned()));
+        assert!(!message.contains(['\u{a0}', '\u{fffd}']), "{message:?}");
+        assert!(message.contains("not an answer of Prometheus"), "{message}");
     }
-    let told = refused(move |_| (404, page.to_owned()));
-    assert!(told.contains("404") && told.contains("<html> <body class=\"x\">It works, and"), "{told}");
+    let message = refused(move |_| (404, page.to_owned()));
+    assert!(
+        message.contains("404") && message.contains("<html> <body class=\"x\">It works, and"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn invalid_settings_are_refused() {
 
 #[test]
 fn server_warnings_are_in_the_report() {
-    let (address, asked) = serve(|path| {
+    let (address, requests) = serve(|path| {
         let warned = NOTHING.replace('}', "").replace("[]", "[]}") + r#","warnings":["a store is\ndown"]}"#;
         (200, if path.contains("/series") { SERIES.to_owned() } else { warned })
     });
@@ -140,15 +143,15 @@ fn server_warnings_are_in_the_report() {
     let [report] = &backtest.exporters[..] else { panic!("{backtest:#?}") };
     assert!(report.notes.contains(&"Prometheus warns: a store is down".to_owned()), "{:?}", report.notes);
     assert_eq!(report.period.snapshots, 0);
-    let asked = asked.lock().unwrap();
-    assert!(asked.iter().all(|path| !path.contains("query_range")));
-    assert!(asked[0].contains("instance%3D%22a%5C%22b%22"), "{}", asked[0]);
+    let requests = requests.lock().unwrap();
+    assert!(requests.iter().all(|path| !path.contains("query_range")));
+    assert!(requests[0].contains("instance%3D%22a%5C%22b%22"), "{}", requests[0]);
 }
 
 #[test]
 fn large_range_is_queried_in_parts() {
     let refusal = r#"{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory in query execution"}"#;
-    let (address, asked) = serve(move |path| {
+    let (address, requests) = serve(move |path| {
         // Only ranges of 15 minutes and less are small enough.
         let small = path.contains("900000ms") || path.contains("450000ms");
         match path.contains("/series") {
@@ -162,9 +165,9 @@ fn large_range_is_queried_in_parts() {
     let backtest =
         query(&format!("http://{address}"), |settings| settings.to = Duration::from_secs(START + 3600));
     assert_eq!(backtest.unwrap().exporters.len(), 1);
-    let asked = asked.lock().unwrap();
-    let long = |long: &str| asked.iter().filter(|path| path.contains(long)).count();
-    assert!(long("1800000ms") > 0 && long("900000ms") > 8, "{asked:#?}");
+    let requests = requests.lock().unwrap();
+    let long = |long: &str| requests.iter().filter(|path| path.contains(long)).count();
+    assert!(long("1800000ms") > 0 && long("900000ms") > 8, "{requests:#?}");
 }
 
 /// Only the anchor series has samples.

@@ -54,7 +54,7 @@ impl Answers for Daemon {
 
 struct Running {
     control: PathBuf,
-    _tell: oneshot::Sender<()>,
+    _stop: oneshot::Sender<()>,
     _directory: TempDir,
 }
 
@@ -63,17 +63,17 @@ fn start() -> Running {
     let control = directory.path().join("enforcer.sock");
     let socket = Socket::open(&control, "control").expect("it is free");
     let group = socket.group().expect("it is there");
-    let (tell, told) = oneshot::channel::<()>();
+    let (stop_sender, stop) = oneshot::channel::<()>();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
         runtime.block_on(async move {
             tokio::select! {
                 () = control::serve(socket, Arc::new(Daemon(group)), Limits::default()) => {}
-                _ = told => {}
+                _ = stop => {}
             }
         });
     });
-    Running { control, _tell: tell, _directory: directory }
+    Running { control, _stop: stop_sender, _directory: directory }
 }
 
 impl Running {
@@ -104,7 +104,7 @@ impl Running {
 fn status_on_a_terminal_has_80_columns() {
     let text = start().status(&[], Some(80));
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    for told in [
+    for part in [
         "gpu-7  bailiff-enforcer 0.1.0\n",
         "policy   /etc/bailiff/rules.yaml, abababababab, loaded 16 min 40 s ago\n",
         "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
@@ -120,7 +120,7 @@ fn status_on_a_terminal_has_80_columns() {
         "SINCE\ncritical idle process:41@98765 python3  alice 1 min 0 s ago\n",
         "\n10s ago idle terminate process:40@1234 released 40.0GiB\n",
     ] {
-        assert!(text.contains(told), "{told}{text}");
+        assert!(text.contains(part), "{part}{text}");
     }
 }
 
@@ -174,8 +174,8 @@ fn json_has_every_field() {
 #[test]
 fn pause_and_resume_are_sent() {
     let running = start();
-    let told = running.pause(&["--for", "2h", "--reason", "upgrade"]).expect("root may");
-    assert!(told.starts_with("paused for 2 h 0 min: "), "{told}");
+    let printed = running.pause(&["--for", "2h", "--reason", "upgrade"]).expect("root may");
+    assert!(printed.starts_with("paused for 2 h 0 min: "), "{printed}");
     let refused = running.pause(&["--reason", "x"]).expect_err("this daemon does not want to");
     assert!(matches!(&refused, Stop::Failed(error) if error.to_string().contains("for_seconds: None")));
     for time in ["soon", "0s"] {
@@ -217,9 +217,9 @@ fn refused_file_exits_with_64() {
     let mut out = Vec::new();
     assert_eq!(pause::reload(&running.control, Colors::Plain, &mut out).expect("it answers"), Exit::Usage);
     assert!(String::from_utf8(out).expect("it is text").ends_with("rules.yaml:3:9: one\n"));
-    let nobody = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
-        .expect_err("nobody answers");
-    assert!(nobody.to_string().contains("is the daemon running"), "{nobody}");
+    let error = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
+        .expect_err("no daemon answers");
+    assert!(error.to_string().contains("is the daemon running"), "{error}");
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn check_prints_faults_as_data() {
     let exit =
         bailiff_enforcer::commands::check::run(&flags, Colors::Plain, &mut out).expect("it can be printed");
     assert_eq!(exit, Exit::Usage);
-    let told: Value = serde_json::from_slice(&out).expect("JSON");
-    assert_eq!((&told[0]["file"], &told[0]["valid"]), (&json!(file), &json!(false)));
-    let fault = &told[0]["faults"][0];
+    let report: Value = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!((&report[0]["file"], &report[0]["valid"]), (&json!(file), &json!(false)));
+    let fault = &report[0]["faults"][0];
     assert_eq!(
         (&fault["severity"], &fault["line"], &fault["column"]),
         (&json!("error"), &json!(2), &json!(27))

@@ -78,7 +78,7 @@ impl Node {
 
     /// A gate of a rule about targets of this kind, from `explain`.
     fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateReport {
-        Self::gates(policy, self.snapshot()).into_iter().find(|told| told.gate == gate).unwrap()
+        Self::gates(policy, self.snapshot()).into_iter().find(|report| report.gate == gate).unwrap()
     }
 
     /// The gates of a rule about targets of this kind.
@@ -92,8 +92,8 @@ impl Node {
         let view = Arc::new(View::between(None, snapshot));
         let now = Now { boot: view.boot(), wall: view.boot() };
         engine.tick(now, view).unwrap();
-        let told = engine.explain(now, &Question::default()).unwrap();
-        let [one] = told.as_slice() else { panic!("{told:?}") };
+        let report = engine.explain(now, &Question::default()).unwrap();
+        let [one] = report.as_slice() else { panic!("{report:?}") };
         one.gates.clone()
     }
 
@@ -269,18 +269,18 @@ fn entry_must_match_a_single_member() {
 
 #[test]
 fn explain_names_the_member_and_its_attribute() {
-    let told = |change: Value| {
+    let report = |change: Value| {
         Node::of(HELPER, change)
             .gate(("workload", "protect: {exe: [/opt/keep], comms: [guarded]}", ""), "protection")
     };
-    let exempt = told(json!({"exe": "/opt/keep"}));
+    let exempt = report(json!({"exe": "/opt/keep"}));
     assert_eq!(exempt.why.as_deref(), Some("process 4102 (train) is exempt"));
     let exe = exempt.leaves.iter().find(|leaf| leaf.name == "exe").unwrap();
     assert_eq!((exe.value.as_str(), exe.outcome), ("/opt/keep", Truth::True));
-    let unknown = told(json!({"exe": null}));
+    let unknown = report(json!({"exe": null}));
     assert_eq!(unknown.why.as_deref(), Some("process 4102 (train) may be exempt"));
     assert_eq!(unknown.leaves.iter().find(|leaf| leaf.name == "exe").unwrap().value, "unknown");
-    assert_eq!(told(json!({})).why, None);
+    assert_eq!(report(json!({})).why, None);
 }
 
 #[test]
@@ -357,7 +357,7 @@ rules:
     };
     let train = Some("/opt/train");
     assert_eq!(exempt("a", train, Some("train")), None);
-    assert_eq!(exempt("b", train, None), None, "no exception of this rule asks for a command line");
+    assert_eq!(exempt("b", train, None), None, "no exception of this rule needs a command line");
     let cases = [
         ("b", Some("/opt/keep"), None, "the policy protects it (exe is /opt/keep)"),
         ("b", None, None, "it cannot be told whether the policy protects it (exe is unknown)"),
@@ -398,8 +398,8 @@ fn process_found_at_the_action_has_pod_and_owner() {
         let policy = policy::load(text(entry).as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy;
         let of = (Arc::from("a"), TargetId(Arc::from("workload:slurm:1")));
         let exemptions = Exemptions::new(Arc::new(policy), of, Arc::clone(&view), Duration::ZERO);
-        let told = exemptions.exempt(&person(&node, HELPER), &Program::default());
-        assert_eq!(told.is_some(), exempt, "{entry}: {told:?}");
+        let report = exemptions.exempt(&person(&node, HELPER), &Program::default());
+        assert_eq!(report.is_some(), exempt, "{entry}: {report:?}");
     }
 }
 

@@ -77,7 +77,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "members without memory are not asked what is exempt",
+        "members without memory are not checked for exemptions",
         "enforcer/src/engine/protection.rs",
         ("holders.chain(relatives).chain(unseen)", "holders.chain(relatives.take(0)).chain(unseen)"),
     ),
@@ -129,7 +129,7 @@ const MUTANTS: [Mutant; 34] = [
         ("Absent::Gone => after = Track::default(),", "Absent::Gone => {}"),
     ),
     mutant(
-        "the second look is left out",
+        "the confirming sample is left out",
         "enforcer/src/engine/in_flight.rs",
         (
             "            self.choose(&candidate, tick);\n",
@@ -225,7 +225,7 @@ const MUTANTS: [Mutant; 34] = [
         ("next.settling = SETTLING;", "next.settling = 0;"),
     ),
     mutant(
-        "whoever is busy is picked",
+        "a busy holder is picked",
         "enforcer/src/engine/pick.rs",
         ("                && seen.streak.count >= needed\n", ""),
     ),
@@ -238,7 +238,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "who has left the GPU stays picked",
+        "a holder that left the GPU stays picked",
         "enforcer/src/engine/pick.rs",
         (
             "if view.targets[target].gpus.iter().any(|held| gpu.gpus.contains(held)) {",

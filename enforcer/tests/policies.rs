@@ -323,11 +323,11 @@ fn rule_overrides_file_overrides_built_in_defaults() {
         "{file}{rule}, mode: dry-run, max_gap: 0, startup_grace: 0s, clear_after: 7, cooldown: 1s}}]"
     ));
     let seconds = Duration::from_secs;
-    let told =
+    let gate_of =
         |rule: &policy::Rule| (rule.mode, rule.max_gap, rule.startup_grace, rule.clear_after, rule.cooldown);
-    assert_eq!(told(&built_in), (DryRun, 2, seconds(600), Samples(3), seconds(1800)));
-    assert_eq!(told(&of_file), (Enforce, 5, seconds(60), Time(seconds(120)), seconds(14_400)));
-    assert_eq!(told(&own), (DryRun, 0, Duration::ZERO, Samples(7), seconds(1)));
+    assert_eq!(gate_of(&built_in), (DryRun, 2, seconds(600), Samples(3), seconds(1800)));
+    assert_eq!(gate_of(&of_file), (Enforce, 5, seconds(60), Time(seconds(120)), seconds(14_400)));
+    assert_eq!(gate_of(&own), (DryRun, 0, Duration::ZERO, Samples(7), seconds(1)));
     let grace = |rule: &policy::Rule| rule.then[2].action.clone();
     assert_eq!(grace(&built_in), policy::Action::Terminate { grace: seconds(60), requires_notice: false });
     assert_eq!(grace(&of_file), policy::Action::Terminate { grace: seconds(9), requires_notice: false });
@@ -354,9 +354,9 @@ fn full_example_is_parsed() {
     };
     let fields: Vec<Field> = protected
         .iter()
-        .map(|ask| match ask {
+        .map(|condition| match condition {
             Condition::Select(selector) => selector.field,
-            _ => panic!("{ask:?}"),
+            _ => panic!("{condition:?}"),
         })
         .collect();
     assert_eq!(fields, [Field::Users, Field::Comms, Field::Namespaces]);

@@ -17,7 +17,7 @@ fn config() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config")
 }
 
-fn told(file: &Path) -> (Exit, String) {
+fn run(file: &Path) -> (Exit, String) {
     let mut out = Vec::new();
     let settings = test::Settings { files: vec![file.to_owned()], form: Form::Text };
     let exit = test::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
@@ -26,7 +26,7 @@ fn told(file: &Path) -> (Exit, String) {
 
 #[test]
 fn shipped_rules_pass_their_tests() {
-    let (exit, text) = told(&config().join("tests/rules.test.yaml"));
+    let (exit, text) = run(&config().join("tests/rules.test.yaml"));
     assert_eq!(exit, Exit::Done, "{text}");
 }
 
@@ -57,7 +57,7 @@ fn failure_reports_expected_and_actual() {
          - name: right\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
          expect: [{at: 300s, rule: idle, step: terminate, target: 4100}]\n",
     );
-    let (exit, text) = told(&file);
+    let (exit, text) = run(&file);
     assert_eq!(exit, Exit::Failed);
     for part in [
         "FAILED: too early",
@@ -128,7 +128,7 @@ fn documented_example_passes() {
     let (rules, tests) = (blocks.next().unwrap(), blocks.next().unwrap());
     let (directory, file) = written(tests);
     fs::write(directory.path().join("rules.yaml"), rules).unwrap();
-    let (exit, text) = told(&file);
+    let (exit, text) = run(&file);
     assert_eq!(exit, Exit::Done, "{text}");
     assert!(text.contains('2'), "both tests ran: {text}");
 }

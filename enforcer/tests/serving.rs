@@ -25,7 +25,7 @@ struct Running {
     address: SocketAddr,
     show: watch::Sender<Arc<Status>>,
     reloads: Option<mpsc::Receiver<Reload>>,
-    _tell: oneshot::Sender<()>,
+    _stop: oneshot::Sender<()>,
     _server: JoinHandle<std::io::Result<()>>,
 }
 
@@ -43,14 +43,14 @@ fn start(lifecycle: Lifecycle) -> Running {
     let (query, reloads) = mpsc::channel(1);
     let on = matches!(lifecycle, Lifecycle::On);
     let routes = Arc::new(Routes { status, reloads: on.then_some(query) });
-    let (tell, told) = oneshot::channel::<()>();
+    let (stop_sender, stop) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let web = Web::open(None).expect("it needs no file");
         let site = Site { listeners: vec![listener], web };
-        runtime.block_on(server::serve(site, routes, PATIENT, async { drop(told.await) }))
+        runtime.block_on(server::serve(site, routes, PATIENT, async { drop(stop.await) }))
     });
-    Running { address, show, reloads: on.then_some(reloads), _tell: tell, _server: server }
+    Running { address, show, reloads: on.then_some(reloads), _stop: stop_sender, _server: server }
 }
 
 impl Running {
@@ -66,7 +66,7 @@ impl Running {
     fn reload(&mut self, outcome: Outcome) -> String {
         let mut reloads = self.reloads.take().expect("reloads are on");
         let loop_of_ours = thread::spawn(move || {
-            let Reload(answer) = reloads.blocking_recv().expect("somebody asks");
+            let Reload(answer) = reloads.blocking_recv().expect("a reload request");
             answer.send(outcome).expect("the answer is waited for");
             reloads
         });
@@ -121,7 +121,7 @@ fn cross_site_request_does_not_reload() {
     }
     drop(running.reloads.take());
     let own = running.query("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
-    assert_eq!(code(&own), "503", "it was asked of the loop, which has gone: {own}");
+    assert_eq!(code(&own), "503", "the loop has ended: {own}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn reload_response_has_the_result() {
         assert!(code(&answer) == expected && answer.ends_with(text), "{answer}");
     }
     running.reloads = None;
-    assert_eq!(code(&running.query("POST /-/reload")), "503", "nobody reloads any more");
+    assert_eq!(code(&running.query("POST /-/reload")), "503", "no loop to reload");
 }
 
 #[test]
@@ -166,10 +166,10 @@ fn ready_needs_a_policy_and_a_snapshot() {
 
 #[test]
 fn ended_loop_is_unhealthy() {
-    let Running { address, show, _tell: tell, .. } = start(Lifecycle::Off);
+    let Running { address, show, _stop: stop_sender, .. } = start(Lifecycle::Off);
     drop(show);
     assert_eq!(code(&query(address, "GET /-/healthy")), "503");
-    drop(tell);
+    drop(stop_sender);
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn idle_holder_is_flagged_notified_and_ended() {
     });
     until("the notice", || terminal.read().contains(&format!("pid {pid}")).then_some(()));
     tenant.gone();
-    assert_eq!(tenant.terms_received(), 1, "it was asked, and obeyed");
+    assert_eq!(tenant.terms_received(), 1, "it received TERM and exited");
     let page = enforcer.until("it is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "released")]).then(|| enforcer.page())
     });

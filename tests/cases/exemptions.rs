@@ -84,7 +84,7 @@ fn workload_of_several_owners_is_exempt() {
     command.args(["sh", "-c", other]);
     let tenant = Tenant::spawn(&node.home, command);
     let other = child(tenant.pid(), "sleep");
-    until("both are who they are", || {
+    until("both have their uids", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
         (comm == "sleep\n").then_some(())
     });
@@ -207,7 +207,10 @@ fn pid_reused_after_the_decision_inside() {
     enforcer.ticks(3);
     println!("too late: {too_late}, results: {:?}", node.home.results("terminate"));
     assert!(too_late || terms == 0);
-    assert!(second.is_running() && second.terms_received() == 0, "whoever got the pid was sent something");
+    assert!(
+        second.is_running() && second.terms_received() == 0,
+        "the process with the reused pid received a signal"
+    );
     let first_only = |line: &Value| line["target"]["id"] == format!("process:{pid}@{began}");
     let lines = node.home.lines();
     assert!(

@@ -201,7 +201,7 @@ GPU.py --info";
     assert_eq!(lines[..4], ["8", "8", &format!("got 0 for {pid}"), "There is 1 ACTIVE GPUs, IDs: 0"]);
     assert!(
         lines[4].starts_with(&format!("GPU 0 acquired by PID {pid} at 20")),
-        "whose GPU it is: {printed}"
+        "the holder of the GPU: {printed}"
     );
     assert_eq!(lines[5], "GPU 0 released.");
     assert_eq!(lines[6], "usage: GPU.py [-h] [--gpu-count] [--managed-gpu-count]");
@@ -396,9 +396,7 @@ fn waiter_after_server_rollback_keeps_its_place() {
     send(&child, Signal::STOP);
     assert_eq!(original.release("0"), "GPU 0 released.");
     // Removes the grant in Redis before the waiter reads it.
-    let Reply::Text(lease) = original.query(&["HGET", "GPU_V2:OWN", "0"]) else {
-        panic!("nobody was granted it")
-    };
+    let Reply::Text(lease) = original.query(&["HGET", "GPU_V2:OWN", "0"]) else { panic!("no grant") };
     let key = format!("GPU_V2:LEASE:{lease}");
     for args in [
         vec!["HSET", &key, "state", "waiting"],

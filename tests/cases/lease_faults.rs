@@ -159,7 +159,7 @@ fn container_holders_are_judged_within_their_pid_namespace() {
     assert_eq!(inside.query("kill -9 $holder; wait $holder 2>/dev/null; echo dead"), "dead");
     assert_eq!((reap(&redis), another.query("$BAILIFF lease reap")), ("0".to_owned(), "0".to_owned()));
     assert_eq!(states(&redis), ["leased"; 2]);
-    assert_eq!(inside.query("$BAILIFF lease reap"), "1", "who can look at it");
+    assert_eq!(inside.query("$BAILIFF lease reap"), "1", "its PID namespace is visible");
     assert_eq!(states(&redis), ["leased", "idle"]);
     // The holder outside is not affected by processes inside.
     let outside = hold(&redis, &["run"]);
@@ -170,7 +170,7 @@ fn container_holders_are_judged_within_their_pid_namespace() {
     end(outside, Signal::TERM);
     drop(inside);
     assert_eq!(another.query("$BAILIFF lease reap"), "0", "a container sees only itself");
-    until("a container that is gone to have nobody left", || (reap(&redis) == "1").then_some(()));
+    until("a container that is gone to have no process left", || (reap(&redis) == "1").then_some(()));
     assert_eq!(states(&redis), ["idle"; 2]);
 }
 

@@ -219,7 +219,7 @@ fn silent_daemon_is_reported_and_its_query_ended() {
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &client, "1m");
     let pids = || fs::read_to_string(&query).unwrap_or_default();
-    until("it is asked", || pids().contains('\n').then_some(()));
+    until("it is queried", || pids().contains('\n').then_some(()));
     // Ticks continue meanwhile.
     let (tick, page) = (exporter.tick(), exporter.next());
     assert!(exporter.tick() >= tick + 2.0);

@@ -229,7 +229,7 @@ fn incomplete_member_list_is_absent() {
 
     procfs.remove(1);
     let snapshot = reader.ticks.find(none);
-    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "who is seen is seen");
+    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "observed processes stay");
     procfs.remove(4100);
     reader.ticks.until("a parent that may be hidden", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
@@ -316,7 +316,7 @@ fn mps_daemon_server_and_client_are_distinguished() {
     assert_eq!(
         role(&snapshot, 4100).as_deref(),
         Some("mps_control"),
-        "by its own word, where its program is not told"
+        "by its name, if its program is unknown"
     );
     assert_eq!((role(&snapshot, 4200), role(&snapshot, 4300)), (None, None));
 }

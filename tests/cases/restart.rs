@@ -99,7 +99,7 @@ fn killed_right_after_the_action_began() {
 #[test]
 fn killed_in_the_grace() {
     let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_terms(1));
-    assert_eq!(ids(&crash.node, "interrupted"), [1], "the log tells it before anything else is done");
+    assert_eq!(ids(&crash.node, "interrupted"), [1], "the log has it before any other event");
     crash.enforcer.until_logged("did not live to see its end");
     crash.ends_with_a_term_of_its_own(1);
 }

@@ -101,7 +101,7 @@ impl Drop for Running {
 }
 
 fn gone(pid: u32) {
-    until("the end of who was started", || start(pid).is_none().then_some(()));
+    until("the end of the process", || start(pid).is_none().then_some(()));
 }
 
 fn kill(pid: u32) {
@@ -524,7 +524,7 @@ fn gpus_are_leased_and_released() {
     let late = leased(&["--gpus", "1", "--vram", "1GiB", "--wait", "50ms", "true"]);
     assert_eq!(code(&late), 124);
     assert_eq!(code(&leased(&["--gpus", "1", "--nonblock", "true"])), 75);
-    assert_eq!(files(&machine).len(), 1, "who waited in vain leaves nothing behind");
+    assert_eq!(files(&machine).len(), 1, "a waiter that gives up leaves no file");
     held.signal(Signal::TERM);
     held.ends_with(143);
     assert_eq!(states(&pool), ["idle"; 2]);
@@ -639,7 +639,7 @@ fn command_starts_once_enough_memory_is_free() {
     }
     let mut waiting = Running::start(command(&["--quiet"]));
     until("the lease", || (states(&pool) == ["leased"]).then_some(()));
-    assert_eq!(waiting.children().len(), 1, "nobody but the helper");
+    assert_eq!(waiting.children().len(), 1, "only the helper");
     scenario.set(&gpus(""));
     assert_eq!(waiting.line(), "begun");
     waiting.ends_with(0);

@@ -357,7 +357,7 @@ impl<'a> Round<'a> {
             assert_eq!(held.collect::<Vec<_>>(), [("held", 2)]);
             assert_eq!(files.len(), 1);
         }
-        until("the end of all who are left", || {
+        until("the end of all that remain", || {
             for pid in self.command() {
                 self.signal(pid, Signal::KILL);
             }
@@ -411,7 +411,7 @@ fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
         // Only the moment is random here.
         std::thread::park_timeout(moment.saturating_sub(began.elapsed()));
         let met = round.act(act, &mut dice);
-        done.push(if met { format!("{act:?}") } else { "nobody there".to_owned() });
+        done.push(if met { format!("{act:?}") } else { "no process".to_owned() });
     }
     let status = round.ended();
     let left = round.stderr_text().contains("are left after");

@@ -175,7 +175,7 @@ fn refresh_needs_no_script_and_can_be_disabled() {
     for scripts in [true, false] {
         browser.scripts(scripts);
         browser.visit(&node.url(), Screen::WIDE);
-        assert_eq!(browser.query(TOO_WIDE), json!(0), "an expression is asked where scripts are off, too");
+        assert_eq!(browser.query(TOO_WIDE), json!(0), "expressions are evaluated without scripts");
         let time = browser.text("document.querySelector('time').innerText");
         browser
             .until(&format!("![null, '{time}'].includes(document.querySelector('time')?.innerText ?? null)"));

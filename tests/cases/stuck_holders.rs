@@ -141,7 +141,7 @@ fn each_kind_is_flagged_with_its_fix() {
     let parents: Vec<_> = page.all("bailiff_process_parent_info", &[]).map(|(labels, _)| labels).collect();
     assert_eq!(parents.len(), 1, "of the one that has ended");
     assert_eq!(parents[0]["parent"], parent.pid().to_string());
-    node.exporter.until("who has inherited the device", |page| {
+    node.exporter.until("the process that inherited the device", |page| {
         (page.value("bailiff_gpu_unlisted_processes", &[])? >= 1.0).then_some(())
     });
     shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), device_process.pid());
@@ -219,7 +219,7 @@ fn killable_holders_are_ended_and_memory_is_freed() {
     assert_eq!(
         state(&node.exporter.page(), busy.pid()).as_deref(),
         Some("sleeping"),
-        "whoever works is spared"
+        "a busy process is exempt"
     );
 }
 
@@ -266,7 +266,7 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     node.hold_pid(leaking.pid(), "used: 2GiB");
     let unreleased = |page: &Page| page.value(UNRELEASED, &[]);
     let pid = leaking.pid();
-    node.exporter.until("both are seen, and nobody's is missing", |page| {
+    node.exporter.until("both are reported, and no memory is missing", |page| {
         (state(page, pid)? == "sleeping" && unreleased(page)? == 0.0).then_some(())
     });
     // Two samples without a new holder: the later samples are compared with these.

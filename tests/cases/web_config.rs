@@ -391,7 +391,7 @@ fn scrapes_continue_beside_unfinished_requests() {
     for _ in 0..100 {
         sent = sent.and_then(|()| endless.write_all(&megabyte));
     }
-    sent.expect_err("nobody takes 100 MB of headers");
+    sent.expect_err("100 MB of headers are refused");
     besieged.scrapes_go_on();
 }
 

@@ -61,7 +61,7 @@ impl Enforcer {
     #[must_use]
     pub fn query(&self, question: &Value) -> Value {
         let mut socket = UnixStream::connect(&self.control).expect("the control socket");
-        writeln!(socket, "{question}").expect("a question can be asked");
+        writeln!(socket, "{question}").expect("a request can be sent");
         let mut answer = String::new();
         BufReader::new(socket).read_line(&mut answer).expect("it answers");
         serde_json::from_str(&answer).expect("it answers in JSON")

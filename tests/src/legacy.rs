@@ -197,9 +197,7 @@ impl Legacy {
 
     /// The number of blocked connections.
     pub fn blocked(&mut self) -> usize {
-        let Reply::Text(info) = self.query(&["INFO", "clients"]) else {
-            panic!("Redis tells of its clients")
-        };
+        let Reply::Text(info) = self.query(&["INFO", "clients"]) else { panic!("Redis lists its clients") };
         let count = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
         count.and_then(|count| count.trim().parse().ok()).expect("a number")
     }

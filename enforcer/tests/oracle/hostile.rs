@@ -59,7 +59,7 @@ pub(crate) fn walk(seed: u64) -> u64 {
 /// A rule with every condition that a kind of target supports.
 fn curious(like: &Rule, kind: Kind) -> Rule {
     let attributes = rules::ALL.iter().filter(|attribute| attribute.of.contains(&kind));
-    let asks = attributes.map(|attribute| {
+    let conditions = attributes.map(|attribute| {
         let test = match attribute.unit {
             Unit::Flag => Test::Is(true),
             Unit::Words(_) => Test::AnyOf(1),
@@ -72,7 +72,7 @@ fn curious(like: &Rule, kind: Kind) -> Rule {
         target: kind,
         select: None,
         except: Vec::new(),
-        when: Condition::Any(asks.collect()),
+        when: Condition::Any(conditions.collect()),
         condition: format!("curious {kind:?}"),
         span: Span::Time(Duration::from_secs(1)),
         pick: None,

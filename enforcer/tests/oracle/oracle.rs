@@ -10,14 +10,14 @@ use bailiff_enforcer::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_enforcer::view::View;
 use bailiff_snapshot::Truth;
 
+use crate::observed::{self, Coverage, ObservedTarget, Traces};
 use crate::plan::{Plan, RulePlan, samples};
-use crate::seen::{self, Coverage, Seen, Traces};
-use crate::track::{Found, Mark, Stage, Track, absent, count, is_gone};
+use crate::track::{Found, Mark, MatchState, Track, absent, count, is_gone};
 
 macro_rules! ensure {
-    ($holds:expr, $($said:tt)+) => {
+    ($holds:expr, $($format:tt)+) => {
         if !$holds {
-            return Err(format!($($said)+));
+            return Err(format!($($format)+));
         }
     };
 }
@@ -215,7 +215,7 @@ impl Oracle {
         }
         for ((_, id), track) in &mut self.tracks {
             if undone && *id == target {
-                track.stage.again = true;
+                track.state.again = true;
             }
         }
     }
@@ -238,8 +238,8 @@ impl Oracle {
         for tracks in [&mut self.tracks, &mut self.picks] {
             tracks.retain(|(condition, _), _| kept.contains_key(condition));
             for ((condition, _), track) in tracks.iter_mut() {
-                track.stage.fuzzy |= !kept[condition];
-                (track.stage.due, track.stage.withheld) = (None, None);
+                track.state.fuzzy |= !kept[condition];
+                (track.state.due, track.state.withheld) = (None, None);
             }
         }
         self.since_reload = 0;
@@ -249,7 +249,7 @@ impl Oracle {
     pub(crate) fn restarted(&mut self) {
         // Decided actions may have begun before the restart, and count as done.
         let decided = self.tracks.iter().chain(&self.picks).filter_map(|((_, id), track)| {
-            track.stage.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
+            track.state.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
         });
         self.begun.extend(decided);
         self.since_start = 0;
@@ -257,9 +257,9 @@ impl Oracle {
         (self.in_flight, self.decided_ms) = (None, None);
         self.outside.clear();
         for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
-            (track.stage.due, track.stage.withheld) = (None, None);
-            track.stage.fuzzy |= track.stage.acted;
-            track.stage.again |= track.stage.acted;
+            (track.state.due, track.state.withheld) = (None, None);
+            track.state.fuzzy |= track.state.acted;
+            track.state.again |= track.state.acted;
         }
         self.waiting = None;
     }
@@ -318,8 +318,8 @@ impl Oracle {
         if self.interval.replace(interval).is_some_and(|before| before != interval) {
             // Samples of different intervals cannot be added.
             for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
-                track.put(Mark::Anew, 0);
-                track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
+                track.put(Mark::Reset, 0);
+                track.state = MatchState { flagged: track.state.flagged, ..MatchState::default() };
             }
             self.waiting = None;
         }
@@ -336,15 +336,15 @@ impl Oracle {
             there.is_some() || !is_gone(traces, view)
         });
         self.breakers(&sight, &found);
-        let stage = EvalContext { now, view, sight: &sight, found: &found, verdicts };
+        let context = EvalContext { now, view, sight: &sight, found: &found, verdicts };
         let late = self.is_late(view);
         for request in &mut self.requests {
-            request.past |= stage.since(request) >= HOUR;
+            request.past |= context.since(request) >= HOUR;
         }
-        self.quiet_steps(&stage)?;
-        self.picked_steps(&stage)?;
-        self.requests(&stage, missed)?;
-        self.waited(&stage, missed > 0 || late)
+        self.quiet_steps(&context)?;
+        self.picked_steps(&context)?;
+        self.requests(&context, missed)?;
+        self.waited(&context, missed > 0 || late)
     }
 
     /// The wall clock may be stepped; within a boot, the time since boot gives the duration of a pause.
@@ -412,7 +412,7 @@ impl Oracle {
                         workload: target
                             .processes
                             .first()
-                            .and_then(|it| seen::workload(it))
+                            .and_then(|it| observed::workload(it))
                             .map(str::to_owned),
                     },
                 );
@@ -423,7 +423,7 @@ impl Oracle {
                 absent(&mut self.picks, rule, (&present, missed), view);
                 for target in workloads {
                     let track = self.picks.entry((condition.clone(), target.id.clone())).or_default();
-                    track.feed(target.ask(from), (missed, rule.max_gap), target.traces());
+                    track.feed(target.evaluate(from), (missed, rule.max_gap), target.traces());
                     let streak = count(track);
                     if streak == 0 || streak == 1 && track.now() == Truth::True {
                         track.began = self.tick;
@@ -435,8 +435,13 @@ impl Oracle {
     }
 
     fn breakers(&mut self, sight: &Coverage<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
-        let loose =
-            sight.view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
+        let loose = sight
+            .view
+            .snapshot
+            .processes
+            .iter()
+            .filter(|process| observed::workload(process).is_none())
+            .count();
         let workloads = sight.of(Kind::Workload).len();
         let (mut surely, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
         for rule in self.plan.rules.iter().filter(|rule| rule.destructive()) {
@@ -509,14 +514,14 @@ impl Oracle {
             for ((_, id), found) in context.found.iter().filter(|((of, _), _)| *of == condition) {
                 let key = (condition.clone(), id.clone());
                 let track = self.tracks.get_mut(&key).unwrap();
-                let said: Vec<&What> = context.about(&rule.name, id).map(|verdict| &verdict.what).collect();
-                self.flags += track.check_quiet(rule, found, &said).map_err(|error| {
+                let format: Vec<&What> = context.about(&rule.name, id).map(|verdict| &verdict.what).collect();
+                self.flags += track.check_quiet(rule, found, &format).map_err(|error| {
                     format!(
-                        "{} about {id}: {error}; streak {} of {}; {:?}; {said:?}",
+                        "{} about {id}: {error}; streak {} of {}; {:?}; {format:?}",
                         rule.name, found.count, found.needed, track.marks
                     )
                 })?;
-                if std::mem::take(&mut track.stage.begins) {
+                if std::mem::take(&mut track.state.begins) {
                     self.matches += 1;
                     self.match_numbers.insert(key, self.matches);
                 }
@@ -529,7 +534,7 @@ impl Oracle {
             let present =
                 context.found.contains_key(&(rule.condition.clone(), verdict.subject.id.to_string()));
             let late = matches!(verdict.what, What::Clear(_) | What::Reprieved(_));
-            ensure!(present || late || rule.pick.is_some(), "about somebody who is not there: {verdict:?}");
+            ensure!(present || late || rule.pick.is_some(), "about an absent target: {verdict:?}");
         }
         Ok(())
     }
@@ -553,7 +558,7 @@ impl Oracle {
             };
             let condition = rule.condition.clone();
             let pick = self.picks.get(&(condition.clone(), id.clone()));
-            let Some(pick) = pick else { return Err(format!("picked nobody that is there: {verdict:?}")) };
+            let Some(pick) = pick else { return Err(format!("picked an absent target: {verdict:?}")) };
             let idle = count(pick);
             ensure!(pick.now() == Truth::True, "picked, and `from` is {:?}: {verdict:?}", pick.now());
             ensure!(idle >= idle_for + confirmed, "idle {idle} of {idle_for}: {:?}: {verdict:?}", pick.marks);
@@ -567,14 +572,14 @@ impl Oracle {
                 pick.traces.gpus.iter().any(long_enough),
                 "no GPU of its matches for so long: {verdict:?}"
             );
-            let told = |before: usize| {
-                self.picked.iter().any(|(name, step, whom, tick)| {
-                    *name == condition && *step == before && *whom == id && *tick >= pick.began
+            let completed = |before: usize| {
+                self.picked.iter().any(|(name, step, target_id, tick)| {
+                    *name == condition && *step == before && *target_id == id && *tick >= pick.began
                 })
             };
-            let fuzzy = pick.stage.fuzzy;
+            let fuzzy = pick.state.fuzzy;
             ensure!(
-                fuzzy || (0..step).all(told),
+                fuzzy || (0..step).all(completed),
                 "a step was left out for this one: {:?}: {verdict:?}",
                 self.picked
             );
@@ -602,8 +607,8 @@ impl Oracle {
         let tracks = self.tracks.iter_mut().chain(&mut self.picks);
         let waits = |condition: &Arc<str>| missed == 0 && (late || counted.contains(condition));
         for (_, track) in tracks.filter(|((condition, _), _)| waits(condition)) {
-            let due = track.stage.due.filter(|(tick, _)| *tick + 1 == self.tick);
-            track.stage.due = due.map(|(_, step)| (self.tick, step)).or(track.stage.due);
+            let due = track.state.due.filter(|(tick, _)| *tick + 1 == self.tick);
+            track.state.due = due.map(|(_, step)| (self.tick, step)).or(track.state.due);
         }
         let acts = context.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
         ensure!(acts <= 1, "{acts} actions in one tick");
@@ -649,7 +654,7 @@ impl Oracle {
         ensure!(action.destructive(), "{verdict:?}");
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
         let Some(target) = context.sight.find(kind, &id) else {
-            return Err(format!("against somebody who is not there: {verdict:?}"));
+            return Err(format!("against an absent target: {verdict:?}"));
         };
         ensure!(
             verdict.mode == Mode::DryRun || !self.failing(target.uid()),
@@ -674,14 +679,14 @@ impl Oracle {
         let track = tracks.get_mut(&key).unwrap();
         if confirmed == 1 {
             ensure!(
-                track.stage.due == Some((self.tick - 1, step)),
+                track.state.due == Some((self.tick - 1, step)),
                 "not decided at the interval before: {verdict:?}"
             );
             ensure!(track.before() == Some(Truth::True), "not true at the interval before: {verdict:?}");
         } else {
-            track.stage.due = Some((self.tick, step));
+            track.state.due = Some((self.tick, step));
         }
-        track.stage.warned = true;
+        track.state.warned = true;
         if rule.pick.is_some() {
             return Ok(());
         }
@@ -689,13 +694,13 @@ impl Oracle {
         ensure!(found.outcome == Truth::True, "{:?} now: {verdict:?}", found.outcome);
         let due = found.needed + samples(rule.steps[step].after, found.interval) + confirmed;
         ensure!(found.count >= due, "{} of {due} true: {:?}: {verdict:?}", found.count, track.marks);
-        let stage = &track.stage;
-        let in_turn = stage.done == step || stage.fuzzy || (stage.again && stage.done == step + 1);
-        ensure!(in_turn, "step {step} after {} steps: {verdict:?}", stage.done);
+        let state = &track.state;
+        let in_turn = state.done == step || state.fuzzy || (state.again && state.done == step + 1);
+        ensure!(in_turn, "step {step} after {} steps: {verdict:?}", state.done);
         Ok(())
     }
 
-    fn check_budgets(&self, verdict: &Verdict, target: &Seen<'_>) -> Checked {
+    fn check_budgets(&self, verdict: &Verdict, target: &ObservedTarget<'_>) -> Checked {
         if verdict.mode != Mode::Enforce {
             return Ok(());
         }
@@ -745,10 +750,10 @@ impl Oracle {
         let What::Act(_, action) = &verdict.what else { unreachable!("an action") };
         let step = rule.steps.iter().position(|step| step.action == *action).unwrap();
         let tracks = if rule.pick.is_some() { &mut self.picks } else { &mut self.tracks };
-        let stage = &mut tracks.get_mut(&key).unwrap().stage;
-        (stage.done, stage.acted, stage.again, stage.due) = (step + 1, true, false, None);
+        let state = &mut tracks.get_mut(&key).unwrap().state;
+        (state.done, state.acted, state.again, state.due) = (step + 1, true, false, None);
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
-        let seen = context.sight.find(kind, &target).unwrap();
+        let observed = context.sight.find(kind, &target).unwrap();
         self.in_flight = Some(id);
         self.acts += 1;
         self.enforced += u64::from(verdict.mode == Mode::Enforce);
@@ -760,9 +765,9 @@ impl Oracle {
             boot: context.view.snapshot.boot_id.clone(),
             boot_ms: u64::try_from(context.now.boot.as_millis()).unwrap(),
             wall_ms: u64::try_from(context.now.wall.as_millis()).unwrap(),
-            uid: seen.uid(),
-            gpus: seen.gpus(),
-            pids: seen.traces().pids,
+            uid: observed.uid(),
+            gpus: observed.gpus(),
+            pids: observed.traces().pids,
             mode: verdict.mode,
             outcome: None,
             past: false,
@@ -803,9 +808,9 @@ impl Oracle {
         let rule = plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap();
         let key = (rule.condition.clone(), verdict.subject.id.to_string());
         if let Some(track) = self.tracks.get_mut(&key) {
-            let again = track.stage.withheld == Some((self.tick - 1, hold));
-            ensure!(!again || rule.pick.is_some(), "told again: {verdict:?}");
-            track.stage.withheld = Some((self.tick, hold));
+            let again = track.state.withheld == Some((self.tick - 1, hold));
+            ensure!(!again || rule.pick.is_some(), "reported again: {verdict:?}");
+            track.state.withheld = Some((self.tick, hold));
         }
         Ok(())
     }
@@ -825,20 +830,20 @@ impl Oracle {
                 if rule.pick.is_some() {
                     continue;
                 }
-                let stage = &self.tracks[key].stage;
-                let Some(step) = rule.steps.get(stage.done) else {
-                    if !stage.fuzzy && !stage.again {
+                let state = &self.tracks[key].state;
+                let Some(step) = rule.steps.get(state.done) else {
+                    if !state.fuzzy && !state.again {
                         perhaps.remove(key);
                     }
                     continue;
                 };
                 let due = found.count >= found.needed + samples(step.after, found.interval);
-                let nobody = found.protected != Truth::False || key.1.contains('#');
-                if !stage.fuzzy && (!step.action.destructive() || !due || nobody) {
+                let not_actionable = found.protected != Truth::False || key.1.contains('#');
+                if !state.fuzzy && (!step.action.destructive() || !due || not_actionable) {
                     perhaps.remove(key);
                     continue;
                 }
-                let free = rule.pick.is_none() && !stage.fuzzy && !stage.again && self.unburdened(rule, key);
+                let free = rule.pick.is_none() && !state.fuzzy && !state.again && self.unburdened(rule, key);
                 if free && due && step.action.destructive() {
                     surely.insert(key.clone());
                 }
@@ -896,22 +901,22 @@ impl EvalContext<'_> {
 }
 
 /// The gates in order; the first that stops a target decides.
-fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) -> Truth {
+fn gates(rule: &RulePlan, target: &ObservedTarget<'_>, (protected, wall): (Truth, u64)) -> Truth {
     match protected {
         Truth::False => {}
         Truth::True => return Truth::False,
         Truth::Unknown => return Truth::Unknown,
     }
     if let Some(select) = &rule.select {
-        match target.ask(select) {
+        match target.evaluate(select) {
             Truth::True => {}
             stopped => return stopped,
         }
     }
-    if let Some((spared, until)) = &rule.except
+    if let Some((exception, until)) = &rule.except
         && until.is_none_or(|until| wall <= until)
     {
-        match target.exempts(spared) {
+        match target.exempts(exception) {
             Truth::False => {}
             Truth::True => return Truth::False,
             Truth::Unknown => return Truth::Unknown,
@@ -929,5 +934,5 @@ fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) ->
     if rule.exempts_on_hold() && on_hold() {
         return Truth::False;
     }
-    target.ask(&rule.when)
+    target.evaluate(&rule.when)
 }

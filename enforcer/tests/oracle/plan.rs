@@ -106,8 +106,8 @@ impl Cond {
             Self::State(state) => {
                 let attribute = attribute("state");
                 let Unit::Words(words) = attribute.unit else { unreachable!("state has words") };
-                let place = words.iter().position(|word| word == state).unwrap();
-                leaf("state", Test::AnyOf(1 << place))
+                let index = words.iter().position(|word| word == state).unwrap();
+                leaf("state", Test::AnyOf(1 << index))
             }
             Self::Users(uids) => select(Field::Users, uids),
             Self::Comms(names) => select(Field::Comms, names),
@@ -221,7 +221,7 @@ impl Plan {
     pub(crate) fn new(dice: &mut Dice, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
         let count = if calm { 1 } else { dice.of(1, 3) };
-        let rules = (0..count).map(|place| Arc::new(RulePlan::new(dice, place, weather, foreign))).collect();
+        let rules = (0..count).map(|index| Arc::new(RulePlan::new(dice, index, weather, foreign))).collect();
         let small = |dice: &mut Dice| u32::try_from(dice.of(1, 4)).unwrap();
         let tight = !calm && dice.percent(40);
         Self {
@@ -254,17 +254,17 @@ impl Plan {
 }
 
 impl RulePlan {
-    fn new(dice: &mut Dice, place: u64, weather: Weather, foreign: bool) -> Self {
+    fn new(dice: &mut Dice, index: u64, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
         let target = if dice.percent(25) { Kind::Gpu } else { dice.pick(&[Kind::Process, Kind::Workload]) };
         let samples = u32::try_from(dice.of(1, 6)).unwrap();
         let mut plan = Self {
-            name: format!("rule-{place}"),
+            name: format!("rule-{index}"),
             mode: if dice.percent(75) { Mode::Enforce } else { Mode::DryRun },
             target,
             select: None,
             except: None,
-            when: when(dice, target, place),
+            when: when(dice, target, index),
             span: if dice.percent(70) {
                 Span::Samples(samples)
             } else {
@@ -334,16 +334,16 @@ fn idle() -> Cond {
 }
 
 /// Conditions differ between rules of a policy: otherwise it is ambiguous whose window continues after a reload.
-fn when(dice: &mut Dice, target: Kind, place: u64) -> Cond {
-    let place = u32::try_from(place).unwrap();
+fn when(dice: &mut Dice, target: Kind, index: u64) -> Cond {
+    let index = u32::try_from(index).unwrap();
     if target == Kind::Gpu {
         return dice.pick(&[
-            Cond::VramFreeBelow(8000 + u64::from(place)),
-            Cond::GpuUtilMax(5 + place),
-            Cond::All(vec![Cond::ProcessCountMax(4), Cond::VramFreeBelow(8000 + u64::from(place))]),
+            Cond::VramFreeBelow(8000 + u64::from(index)),
+            Cond::GpuUtilMax(5 + index),
+            Cond::All(vec![Cond::ProcessCountMax(4), Cond::VramFreeBelow(8000 + u64::from(index))]),
         ]);
     }
-    let util = Cond::GpuUtilMax(1 + place);
+    let util = Cond::GpuUtilMax(1 + index);
     match dice.below(10) {
         9 => Cond::Any(vec![Cond::State("stopped"), util]),
         8 => Cond::Any(vec![Cond::State("gone"), util]),

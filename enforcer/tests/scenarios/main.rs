@@ -41,7 +41,7 @@ fn terminate() -> String {
     rule("", "[{terminate: {}}]")
 }
 
-fn told() -> String {
+fn notifying() -> String {
     rule("", "[{notify: [owner]}, {after: {samples: 2}, terminate: {}}]")
 }
 
@@ -100,11 +100,11 @@ fn changed_interval_resets_streaks() {
 fn repeated_snapshot_is_not_evaluated() {
     let mut node = Node::new(&terminate());
     node.run("TT");
-    assert_eq!(node.judge(0), Err(Skip::Duplicate));
+    assert_eq!(node.feed(0), Err(Skip::Duplicate));
     node.wait(TICK);
-    assert_eq!(node.judge(2 * TICK + 1), Err(Skip::Stale));
+    assert_eq!(node.feed(2 * TICK + 1), Err(Skip::Stale));
     node.boot_ms -= 2 * TICK;
-    assert_eq!(node.judge(0), Err(Skip::Duplicate), "an older one");
+    assert_eq!(node.feed(0), Err(Skip::Duplicate), "an older one");
     node.boot_ms += 2 * TICK;
     let ahead = node.seen();
     node.boot_ms -= 1;
@@ -112,7 +112,7 @@ fn repeated_snapshot_is_not_evaluated() {
     assert_eq!(node.engine.tick(node.now(0), view.into()), Err(Skip::Future));
     node.boot_ms += 1;
     node.interval = 0;
-    assert_eq!(node.judge(0), Err(Skip::NoInterval));
+    assert_eq!(node.feed(0), Err(Skip::NoInterval));
     node.interval = TICK;
     assert_eq!(node.run("T"), ["4100 due terminate"], "the stale one's tick was missed, no more");
 }
@@ -145,16 +145,16 @@ fn request_needs_true_at_decision_and_next_sample() {
 
 #[test]
 fn notified_target_is_reprieved_at_once() {
-    let mut node = Node::new(&told());
+    let mut node = Node::new(&notifying());
     assert_eq!(node.run("TTTF"), ["", "", "4100 notify owner", "4100 reprieved"]);
     assert_eq!(
         node.run("TTTUU"),
         ["", "", "4100 notify owner", "", "4100 reprieved"],
         "unknown for too long"
     );
-    let said = node.run("TTTTTT");
+    let events = node.run("TTTTTT");
     assert_eq!(
-        said,
+        events,
         ["", "", "4100 notify owner", "", "4100 due terminate", "4100 terminate"],
         "from the first step"
     );
@@ -185,7 +185,7 @@ fn flag_of_an_absent_target_clears() {
 
 #[test]
 fn target_that_is_gone_leaves_no_state() {
-    let mut node = Node::new(&told());
+    let mut node = Node::new(&notifying());
     assert_eq!(node.run("TTTTT"), ["", "", "4100 notify owner", "", "4100 due terminate"]);
     let gone = node.processes.remove(&4100).unwrap();
     assert_eq!(node.tick(), "", "the decision goes with it");
@@ -215,7 +215,7 @@ fn unobserved_target_is_not_gone() {
     node.proc_up = true;
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "of two is not");
     node.process(4100).confirmed = false;
-    assert_eq!(node.tick(), "", "who is not confirmed is not acted upon");
+    assert_eq!(node.tick(), "", "an unconfirmed process is not acted upon");
     node.process(4100).confirmed = true;
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
@@ -237,8 +237,8 @@ fn lost_gpu_makes_its_holders_unknown_and_no_others() {
         node.gpus[1].fault = Some("lost");
         assert_eq!(node.ticks(6), [""; 6], "{of}: it may compute on the lost one");
         node.process(4200);
-        let said = node.ticks(4).concat();
-        assert!(said.ends_with("4200 terminate") && !said.contains("4100"), "{of}: {said}");
+        let events = node.ticks(4).concat();
+        assert!(events.ends_with("4200 terminate") && !events.contains("4100"), "{of}: {events}");
     }
 }
 
@@ -268,36 +268,36 @@ fn lost_gpu_makes_sums_of_its_holders_lower_bounds() {
         let mut node = Node::new(&terminate().replace("gpu_util: {max: 1%}", when));
         node.process(4100).gpus = vec![0, 1];
         node.gpus[1].fault = Some("lost");
-        let said = node.ticks(4).concat();
-        assert_eq!(said.contains("4100 terminate"), ends, "{when}: {said}");
+        let events = node.ticks(4).concat();
+        assert_eq!(events.contains("4100 terminate"), ends, "{when}: {events}");
     }
 }
 
 #[test]
 fn gate_that_is_false_or_unknown_skips_the_target() {
     let gate = |more: &str| rule(more, "[{terminate: {}}]");
-    let spared = |policy: &str, change: fn(&mut Node)| {
+    let skipped = |policy: &str, change: fn(&mut Node)| {
         let mut node = Node::new(policy);
         node.process(4100);
         change(&mut node);
         node.ticks(8).iter().all(String::is_empty)
     };
-    assert!(!spared(&gate(""), |_| {}));
-    assert!(spared(&gate(""), |node| node.process(4100).comm = "sshd"));
-    assert!(spared(&gate(""), |node| node.process(4100).uid = Some(0)));
-    assert!(spared(&gate(""), |node| node.process(4100).uid = None), "nobody knows whose it is");
+    assert!(!skipped(&gate(""), |_| {}));
+    assert!(skipped(&gate(""), |node| node.process(4100).comm = "sshd"));
+    assert!(skipped(&gate(""), |node| node.process(4100).uid = Some(0)));
+    assert!(skipped(&gate(""), |node| node.process(4100).uid = None), "its owner is unknown");
     let protect = terminate().replace("rules:", "protect: {users: [user-1000]}\nrules:");
-    assert!(spared(&protect, |_| {}));
+    assert!(skipped(&protect, |_| {}));
     let select = gate("    select: {vram: {min: 512MiB}}");
-    assert!(!spared(&select, |_| {}));
-    assert!(spared(&select, |node| node.process(4100).mib = Some(100)));
-    assert!(spared(&select, |node| node.process(4100).mib = None), "nobody knows how much it holds");
+    assert!(!skipped(&select, |_| {}));
+    assert!(skipped(&select, |node| node.process(4100).mib = Some(100)));
+    assert!(skipped(&select, |node| node.process(4100).mib = None), "its memory is unknown");
     let except = gate("    except: [{users: [user-1000], until: 2030-01-01, reason: deadline}]");
-    assert!(spared(&except, |_| {}));
-    assert!(!spared(&except, |node| node.process(4100).uid = Some(1001)));
+    assert!(skipped(&except, |_| {}));
+    assert!(!skipped(&except, |node| node.process(4100).uid = Some(1001)));
     let grace = gate("    startup_grace: 10m");
-    assert!(!spared(&grace, |_| {}), "it began long ago");
-    assert!(spared(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));
+    assert!(!skipped(&grace, |_| {}), "it started long ago");
+    assert!(skipped(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn workload_is_idle_when_every_member_is() {
     node.process(4200).util = Some(50);
     assert_eq!(node.run("TTTT"), [""; 4], "one rank is busy");
     node.process(4200).util = None;
-    assert_eq!(node.run("TTTT"), [""; 4], "nobody knows of one rank");
+    assert_eq!(node.run("TTTT"), [""; 4], "one rank is unknown");
     node.process(4200).util = Some(0);
     assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
     node.report(Outcome::Cancelled);
@@ -365,10 +365,10 @@ fn actions_stay_within_the_budget() {
         node.process(4200).uid = Some(uid);
         node.process(4200).gpus = vec![gpu];
         let withheld = format!("4200 withheld terminate: {hold}");
-        assert_eq!(node.ticks(5), ["", "", &withheld, "", ""], "told once");
+        assert_eq!(node.ticks(5), ["", "", &withheld, "", ""], "reported once");
         node.restart();
-        let said = node.ticks(6);
-        assert!(said.contains(&withheld) && !said.contains(&"4200 terminate".to_owned()), "{said:?}");
+        let events = node.ticks(6);
+        assert!(events.contains(&withheld) && !events.contains(&"4200 terminate".to_owned()), "{events:?}");
         node.wait(3_600_000);
         assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "an hour later");
     }
@@ -489,21 +489,21 @@ fn mass_breaker_stays_closed_while_another_workload_is_observed_busy() {
     };
     assert!(!with(Some(80), Some(80)));
     assert!(!with(Some(80), None), "it was busy while the others were observed idle");
-    assert!(with(None, None), "nothing shows that the driver tells busy from idle");
+    assert!(with(None, None), "no evidence that the driver distinguishes busy from idle");
     let mut node = Node::new(&policy);
     workloads(&mut node, &[None, None, Some(80), None]);
     node.tick();
     workloads(&mut node, &[Some(0), Some(0), None, None]);
-    let said = node.ticks(4).concat();
-    assert!(said.contains("mass_breaker"), "it was busy before the others were observed idle: {said}");
+    let events = node.ticks(4).concat();
+    assert!(events.contains("mass_breaker"), "it was busy before the others were observed idle: {events}");
 }
 
 /// Three actions in a row against a user fail.
 fn fail(node: &mut Node, uid: u32) {
     for pid in [uid * 10, uid * 10 + 1, uid * 10 + 2] {
         node.process(pid).uid = Some(uid);
-        let said = node.ticks(4).concat();
-        assert!(said.ends_with(&format!("{pid} terminate")), "{said}");
+        let events = node.ticks(4).concat();
+        assert!(events.ends_with(&format!("{pid} terminate")), "{events}");
         node.report(Outcome::GoneNotReleased);
         node.processes.remove(&pid);
         assert_eq!(node.tick(), "");
@@ -517,8 +517,8 @@ fn failures_of_one_user_hold_only_that_user() {
     node.process(4100);
     assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
     node.restart();
-    let said = node.ticks(6);
-    assert!(said.contains(&"4100 withheld terminate: user_failure_breaker".to_owned()), "{said:?}");
+    let events = node.ticks(6);
+    assert!(events.contains(&"4100 withheld terminate: user_failure_breaker".to_owned()), "{events:?}");
     node.process(4200).uid = Some(1001);
     assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
     node.report(Outcome::Released);
@@ -599,9 +599,9 @@ fn unknown_breaker_closes_after_clean_time() {
     }
     assert_eq!(node.run("TTTTTT"), [""; 6]);
     node.wait(300_000);
-    let said = node.run("TTTTTTTTTTTT").concat();
+    let events = node.run("TTTTTTTTTTTT").concat();
     assert_eq!(
-        said, "4100 withheld terminate: unknown_breaker",
+        events, "4100 withheld terminate: unknown_breaker",
         "time in which nothing was seen is not clean"
     );
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
@@ -621,9 +621,9 @@ fn processes_younger_than_two_intervals_are_not_unknown() {
             }
             assert_eq!(node.tick(), "");
         }
-        let said = node.run("TTTT").concat();
-        assert_eq!(said.contains("unknown_breaker"), opens, "{age} ms old: {said}");
-        assert_eq!(said.contains("4100 terminate"), !opens, "{age} ms old: {said}");
+        let events = node.run("TTTT").concat();
+        assert_eq!(events.contains("unknown_breaker"), opens, "{age} ms old: {events}");
+        assert_eq!(events.contains("4100 terminate"), !opens, "{age} ms old: {events}");
     }
 }
 
@@ -639,9 +639,9 @@ fn target_that_survived_is_not_retried() {
         "nor in another match"
     );
     node.restart();
-    let said = node.run("TTTTT");
-    assert_eq!(said.last().unwrap(), "", "nor after a restart: {said:?}");
-    assert!(said.contains(&"4100 withheld terminate: failed".to_owned()), "{said:?}");
+    let events = node.run("TTTTT");
+    assert_eq!(events.last().unwrap(), "", "nor after a restart: {events:?}");
+    assert!(events.contains(&"4100 withheld terminate: failed".to_owned()), "{events:?}");
     node.engine.resume();
     node.run("F");
     assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"], "an admin may say so");
@@ -668,7 +668,7 @@ fn held_action_stays_due() {
         let mut node = Node::new(&terminate());
         begin(&mut node);
         let withheld = format!("4100 withheld terminate: {hold}");
-        assert_eq!(node.run("TTTTT"), ["", "", &withheld, "", ""], "told once");
+        assert_eq!(node.run("TTTTT"), ["", "", &withheld, "", ""], "reported once");
         end(&mut node);
         assert_eq!(node.run("T"), ["4100 due terminate"], "{hold}");
         begin(&mut node);
@@ -692,15 +692,15 @@ fn state_of_another_interval_is_ignored() {
 #[test]
 fn first_three_snapshots_start_no_action() {
     let mut node = Node::fresh(&terminate());
-    let said = node.run("TTTTT");
-    assert_eq!(said, ["", "", "4100 withheld terminate: started", "4100 due terminate", "4100 terminate"]);
+    let events = node.run("TTTTT");
+    assert_eq!(events, ["", "", "4100 withheld terminate: started", "4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
 fn reload_keeps_streaks_of_unchanged_rules() {
-    let mut node = Node::new(&told());
+    let mut node = Node::new(&notifying());
     assert_eq!(node.run("TT"), ["", ""]);
-    assert_eq!(node.reload(&told().replace("name: idle", "name: renamed")), None);
+    assert_eq!(node.reload(&notifying().replace("name: idle", "name: renamed")), None);
     assert_eq!(node.run("T"), ["4100 notify owner"]);
     assert_eq!(node.run("TTTT"), ["", "4100 due terminate", "4100 terminate", ""]);
 }
@@ -710,8 +710,8 @@ fn reload_holds_actions_for_two_snapshots() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
     node.reload(&terminate());
-    let said = node.run("TTTT");
-    assert_eq!(said, ["4100 withheld terminate: reloaded", "", "4100 due terminate", "4100 terminate"]);
+    let events = node.run("TTTT");
+    assert_eq!(events, ["4100 withheld terminate: reloaded", "", "4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
@@ -724,11 +724,11 @@ fn reload_resets_streaks_of_changed_rules() {
     let mut node = Node::new(&watching);
     node.run("TT");
     node.reload(&terminate());
-    let said = node.run("TTTT");
+    let events = node.run("TTTT");
     assert_eq!(
-        said,
+        events,
         ["", "", "4100 due terminate", "4100 terminate"],
-        "nobody is ended for time it only watched"
+        "samples of the dry run do not count"
     );
 }
 
@@ -799,9 +799,9 @@ fn sample_before_the_decision_confirms_nothing() {
     node.run("FFTT");
     // Two snapshots were queued: the second was taken before the first was evaluated.
     node.boot_ms += TICK;
-    assert_eq!(node.judge(TICK * 3 / 2).unwrap(), "4100 due terminate");
+    assert_eq!(node.feed(TICK * 3 / 2).unwrap(), "4100 due terminate");
     node.boot_ms += TICK;
-    assert_eq!(node.judge(TICK / 2).unwrap(), "");
+    assert_eq!(node.feed(TICK / 2).unwrap(), "");
     assert_eq!(node.run("T"), ["4100 terminate"]);
 }
 
@@ -855,8 +855,8 @@ fn request_interrupted_by_a_restart_starts_over() {
     let mut node = Node::new(&policy);
     assert_eq!(node.run("TTTT")[3], "4100 terminate");
     node.restart();
-    let said = node.run("TTTTT");
-    assert_eq!(said, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
+    let events = node.run("TTTTT");
+    assert_eq!(events, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
     assert_eq!(node.requests.len(), 2);
     assert!(node.requests[0] < node.requests[1], "with an id of its own");
 }
@@ -894,8 +894,11 @@ fn crowded(sizes: &[(u32, u64)]) -> Node {
 #[test]
 fn smallest_sufficient_holder_is_picked_and_notified_first() {
     let mut node = crowded(&[(4100, 9000), (4200, 7000), (4300, 500), (4400, 30_000)]);
-    let said = node.ticks(5);
-    assert_eq!(said, ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]);
+    let events = node.ticks(5);
+    assert_eq!(
+        events,
+        ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
+    );
     let mut node = crowded(&[(4100, 900), (4200, 700)]);
     assert_eq!(node.ticks(3), ["", "", "slurm:4100 notify owner"], "the largest where none is enough");
 }
@@ -909,11 +912,11 @@ fn busy_holders_and_other_gpus_are_not_picked() {
     node.process(4300).util = Some(50);
     assert_eq!(node.tick(), "slurm:4300 reprieved");
     node.process(4100).util = Some(0);
-    let said = node.ticks(5);
+    let events = node.ticks(5);
     assert_eq!(
-        said,
+        events,
         ["", "", "slurm:4100 notify owner", "slurm:4100 due terminate", "slurm:4100 terminate"],
-        "idle for long enough, and told as well"
+        "idle for long enough, and notified"
     );
 }
 
@@ -975,8 +978,8 @@ fn pick_state_survives_reload_and_restart() {
             Some((before, after)) => assert_eq!(node.reload(&policy.replace(before, after)), None),
             None => node.restart(),
         }
-        let said = node.ticks(5);
-        assert_eq!(said, ["", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"], "{what}");
+        let events = node.ticks(5);
+        assert_eq!(events, ["", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"], "{what}");
         let flags: Vec<String> = node.engine.flags().iter().map(|flag| flag.subject.id.to_string()).collect();
         assert_eq!(flags, ["workload:slurm:4100"], "{what}");
     }
@@ -988,8 +991,8 @@ fn pick_countdown_after_a_longer_for_starts_later() {
     assert_eq!(node.ticks(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
     // The match begins at the GPU's eighth true sample now, that of the reload; the step is due six samples later.
     assert_eq!(node.reload(&policy.replace("for: {samples: 2}", "for: {samples: 8}")), None);
-    let said = node.ticks(7);
-    assert_eq!(said, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
+    let events = node.ticks(7);
+    assert_eq!(events, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
 }
 
 #[test]
@@ -1019,15 +1022,15 @@ fn picked_workload_is_reported_with_its_countdown() {
     }
     let about = |pid| {
         let question = Question { pid: Some(pid), rule: None };
-        let told = node.engine.explain(node.now(0), &question).unwrap();
-        told.into_iter().find(|told| told.kind == Kind::Workload).unwrap()
+        let notifying = node.engine.explain(node.now(0), &question).unwrap();
+        notifying.into_iter().find(|notifying| notifying.kind == Kind::Workload).unwrap()
     };
     let victim = about(4100);
     assert_eq!(victim.pending, node.engine.pending(10)[0]);
     assert_eq!(victim.gates.last().unwrap().gate, "from");
     let other = about(4200);
     assert_eq!((other.outcome, other.pending.next), (Truth::True, None), "another one was picked");
-    assert!(other.pick.unwrap().contains("workload:slurm:4100"), "and it is said which");
+    assert!(other.pick.unwrap().contains("workload:slurm:4100"), "the other workload is named");
 }
 
 #[test]
@@ -1076,17 +1079,17 @@ fn decided_action_is_cancelled_as_documented() {
         let mut node = Node::new(&terminate());
         assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
         act(&mut node);
-        let said = if then == "-" {
+        let events = if then == "-" {
             node.processes.remove(&4100);
             node.tick()
         } else {
             node.run(then).pop().unwrap()
         };
-        let found = match said.as_str() {
+        let found = match events.as_str() {
             "" => "dropped",
             "4100 due terminate" => "decided again",
-            said if said.contains("withheld") => "withheld",
-            said => said,
+            events if events.contains("withheld") => "withheld",
+            events => events,
         };
         assert_eq!(found, cell(event, 1), "{event}");
     }
@@ -1126,8 +1129,8 @@ fn picked_workload_must_stay_idle_and_needed() {
     let mut node = Node::new(&picking("").replace("[{flag: warning}]", "[{terminate: {}}]"));
     node.gpus[0].free_mib = 1;
     node.process(4100);
-    let said = node.ticks(12);
-    assert!(said.iter().any(|said| said.contains("terminate")), "{said:?}");
+    let events = node.ticks(12);
+    assert!(events.iter().any(|events| events.contains("terminate")), "{events:?}");
     let id = *node.requests.last().unwrap();
     assert_eq!(node.engine.agrees(id), Ok(()));
     node.process(4100).util = Some(50);

@@ -116,11 +116,11 @@ impl Node {
     /// Advances by a tick; returns the engine's summary.
     pub(crate) fn tick(&mut self) -> String {
         self.wait(TICK);
-        self.judge(0).unwrap()
+        self.feed(0).unwrap()
     }
 
     /// Feeds a snapshot of now with this delay.
-    pub(crate) fn judge(&mut self, late: u64) -> Result<String, Skip> {
+    pub(crate) fn feed(&mut self, late: u64) -> Result<String, Skip> {
         let view = Arc::new(View::between(self.view.as_deref(), self.seen()));
         let verdicts = self.engine.tick(self.now(late), view.clone())?;
         self.view = Some(view);
@@ -129,7 +129,7 @@ impl Node {
                 self.requests.push(id);
             }
         }
-        Ok(verdicts.iter().map(word).collect::<Vec<_>>().join(", "))
+        Ok(verdicts.iter().map(summary).collect::<Vec<_>>().join(", "))
     }
 
     pub(crate) fn ticks(&mut self, count: usize) -> Vec<String> {
@@ -138,7 +138,7 @@ impl Node {
 
     /// A letter per tick, for process 4100: true (idle), false (busy), unknown, or a dot for a missed tick.
     pub(crate) fn run(&mut self, letters: &str) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         for letter in letters.chars() {
             self.process(4100).util = match letter {
                 'T' => Some(0),
@@ -149,9 +149,9 @@ impl Node {
                     continue;
                 }
             };
-            said.push(self.tick());
+            events.push(self.tick());
         }
-        said
+        events
     }
 
     /// Reports the result of the last action.
@@ -204,8 +204,8 @@ impl Node {
                 ("nvml".to_owned(), source(true)),
                 ("proc".to_owned(), source(self.proc_up)),
             ]),
-            gpus: self.gpus.iter().enumerate().map(|(place, gpu)| self.gpu(place, gpu)).collect(),
-            processes: self.listed().map(|(pid, process)| self.told(*pid, process)).collect(),
+            gpus: self.gpus.iter().enumerate().map(|(index, gpu)| self.gpu(index, gpu)).collect(),
+            processes: self.listed().map(|(pid, process)| self.wire_process(*pid, process)).collect(),
             device_processes: None,
             relatives: Some(Vec::new()),
             groups: BTreeMap::new(),
@@ -218,12 +218,12 @@ impl Node {
 
     fn lost(&self) -> Vec<LostGpu> {
         let lost = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.fault == Some("lost"));
-        lost.map(|(place, gpu)| {
-            let held = self.processes.iter().filter(|(_, process)| process.gpus.contains(&place));
+        lost.map(|(index, gpu)| {
+            let held = self.processes.iter().filter(|(_, process)| process.gpus.contains(&index));
             let holders = held.map(|(pid, process)| (*pid, Some(process.ticks))).collect();
             LostGpu {
-                index: place.to_string(),
-                uuid: Some(format!("GPU-{place}")),
+                index: index.to_string(),
+                uuid: Some(format!("GPU-{index}")),
                 since_ms: gpu.since_ms.or(Some(self.boot_ms)),
                 last: gpu.remembered.then_some(LastListed { at_ms: 2000, holders }),
                 ..LostGpu::default()
@@ -233,12 +233,12 @@ impl Node {
     }
 
     fn listed(&self) -> impl Iterator<Item = (&u32, &Process)> {
-        let told = |place: &usize| self.gpus[*place].fault.is_none();
-        self.processes.iter().filter(move |(_, process)| process.gpus.iter().any(told))
+        let wire_process = |index: &usize| self.gpus[*index].fault.is_none();
+        self.processes.iter().filter(move |(_, process)| process.gpus.iter().any(wire_process))
     }
 
-    fn gpu(&self, place: usize, gpu: &Gpu) -> wire::Gpu {
-        let on_it = self.processes.iter().filter(|(_, process)| process.gpus.contains(&place));
+    fn gpu(&self, index: usize, gpu: &Gpu) -> wire::Gpu {
+        let on_it = self.processes.iter().filter(|(_, process)| process.gpus.contains(&index));
         let holders: Vec<wire::Holder> = on_it
             .filter(|_| gpu.fault.is_none())
             .map(|(pid, process)| wire::Holder {
@@ -251,8 +251,8 @@ impl Node {
             })
             .collect();
         wire::Gpu {
-            index: place.to_string(),
-            uuid: Some(format!("GPU-{place}")),
+            index: index.to_string(),
+            uuid: Some(format!("GPU-{index}")),
             name: None,
             parent_uuid: None,
             minor: None,
@@ -273,7 +273,7 @@ impl Node {
         }
     }
 
-    fn told(&self, pid: u32, process: &Process) -> wire::Process {
+    fn wire_process(&self, pid: u32, process: &Process) -> wire::Process {
         let known = process.confirmed && self.proc_up;
         wire::Process {
             pid,
@@ -285,7 +285,7 @@ impl Node {
                 ppid: 3000,
                 uid: process.uid,
                 user: process.uid.map(|uid| format!("user-{uid}")),
-                place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
+                index: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
                 command: None,
                 cpu_seconds: 1.0,
                 io_bytes: None,
@@ -303,10 +303,10 @@ impl Node {
 }
 
 /// `4100 due terminate`: a process by its pid, a workload and a GPU by name.
-fn word(verdict: &Verdict) -> String {
+fn summary(verdict: &Verdict) -> String {
     let id = verdict.subject.id.to_string();
-    let who = id.split_once(':').map_or(id.as_str(), |(_, who)| who);
-    let who = who.split('@').next().unwrap_or(who);
+    let target = id.split_once(':').map_or(id.as_str(), |(_, target)| target);
+    let target = target.split('@').next().unwrap_or(target);
     let what = match &verdict.what {
         What::Flag(_) => "flag".to_owned(),
         What::Clear(_) => "clear".to_owned(),
@@ -317,5 +317,5 @@ fn word(verdict: &Verdict) -> String {
         What::Withheld(action, hold) => format!("withheld {}: {}", action.name(), hold.name()),
         What::Reprieved(_) => "reprieved".to_owned(),
     };
-    format!("{who} {what}")
+    format!("{target} {what}")
 }

@@ -65,7 +65,7 @@ fn quotas_and_mps_daemons_fit_every_screen() {
         ["--deadline", "10s", "--quota.dir", &dir, "--mps.control", &control, "--mps.interval", "100ms"];
     let exporter = Exporter::start(&scenario, &flags);
     let server = ("server", &*mps.server("pipes").to_string());
-    exporter.until("its client is told", |page| page.value("bailiff_mps_clients", &[server]));
+    exporter.until("its client is exported", |page| page.value("bailiff_mps_clients", &[server]));
     let mut browser = Browser::start();
     assert_fits(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
     let quotas = browser.text("document.querySelector('#quotas').innerText");

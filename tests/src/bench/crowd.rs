@@ -85,7 +85,7 @@ fn wait(redis: &Redis, number: usize, waits: &Sender<()>, sender: &Sender<usize>
     let status = pool.wait(&ticket, (&local_host, None), receiver).expect("Redis answers");
     let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
     pool.renew(&ticket, &grant, TTL).expect("Redis answers");
-    sender.send(number).expect("somebody counts");
+    sender.send(number).expect("a receiver");
     pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis answers");
 }
 
@@ -102,7 +102,7 @@ fn ticket(number: usize) -> Ticket {
 fn memory(redis: &Redis) -> u64 {
     let receiver = redis.query("INFO memory");
     let used = receiver.lines().find_map(|line| line.strip_prefix("used_memory:"));
-    used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis tells its memory")
+    used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis reports its memory")
 }
 
 /// Two descriptors for each waiter.

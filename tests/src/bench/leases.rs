@@ -141,7 +141,7 @@ impl Counter {
                 scope.spawn(move || {
                     let (go, come) = channel::<()>();
                     wait(&self.redis, &|| {
-                        sender.send((Instant::now(), go.clone())).expect("somebody measures");
+                        sender.send((Instant::now(), go.clone())).expect("a receiver");
                         // The GPU is returned only when the next one is measured.
                         let _ = come.recv();
                     });

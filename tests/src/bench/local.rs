@@ -144,7 +144,7 @@ impl Locks {
     pub fn bare(&self) -> Duration {
         let held = files(&self.pool());
         for file in &held {
-            flock(file, FlockOperation::LockExclusive).expect("nobody has it");
+            flock(file, FlockOperation::LockExclusive).expect("it is free");
         }
         let mut waiter = Waiter::start("bare-waiter", &self.pool());
         waiter.read_time();

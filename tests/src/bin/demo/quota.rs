@@ -1,4 +1,4 @@
-//! A program under a limit: what it is shown, what it is refused, and what the exporter tells of that.
+//! A program under a memory limit: what it can see and allocate, and what the exporter reports.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,9 +12,9 @@ use end_to_end::{leases, programs};
 use crate::show::{gib, print_numbers};
 
 const GIB: u64 = 1 << 30;
-/// What each of its requests is for.
+/// The size of each request.
 const SIZE: u64 = 3 * GIB;
-/// What the driver takes for its context besides.
+/// Driver memory for its context.
 const CONTEXT: u64 = GIB / 2;
 
 const QUERY: &str = "it sees";
@@ -28,7 +28,7 @@ const METRICS: [&str; 4] = [
     "bailiff_quota_unaccounted_bytes{",
 ];
 
-/// Runs it on a fake driver of CUDA, in which the library stands as it would in front of the real one.
+/// Runs it on a fake CUDA driver, with the quota library in front as with the real one.
 pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenario)) {
     println!("\nA program may have 8 GiB, it and all that it starts. It asks for 3 GiB, again and again:\n");
     println!("$ bailiff run --vram 8GiB -- ./asks");
@@ -45,7 +45,7 @@ pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenari
     scenario.set(&format!(
         "sampling_period: 100ms\ngpus:\n  - processes: [{{pid: {pid}, used: {used}MiB, sm: 50}}]\n"
     ));
-    exporter.until("its use is told", |page| {
+    exporter.until("its use is exported", |page| {
         page.value("bailiff_quota_unaccounted_bytes", &[]).filter(|more| *more > 0.0)
     });
     println!();
@@ -58,7 +58,7 @@ pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenari
     println!("\nIt ended well ({ended}), and {left} files of quotas are left.");
 }
 
-/// The program, and what it says.
+/// The program, and its output.
 struct Client {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -71,7 +71,7 @@ impl Client {
         Self { child, lines }
     }
 
-    /// Its answers to what it does, in words; to what has no name none.
+    /// Prints its answers to these calls; skips calls without a name.
     fn print_answers(&mut self, done: &[&str]) {
         for name in done {
             let answer = self.line();
@@ -95,7 +95,7 @@ impl Client {
 
     fn go_on(&mut self) {
         self.child.stdin.as_mut().expect("it has an input").write_all(b"\n").expect("it reads");
-        // What it answers to that.
+        // The answer to `wait`.
         let _ = self.line();
     }
 }

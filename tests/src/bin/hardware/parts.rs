@@ -1,4 +1,4 @@
-//! The parts of a run that need more than a period of observation. Each fills one row, or says why it cannot be tried.
+//! The parts of a run that need more than a period of observation. Each fills one row, or reports why it was not tried.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::report::{Tried, outcome};
 use crate::run::{FOREIGN_PIDS, Run, Subject, pause};
 use crate::worker::{ALLOCATION, Work};
 
-/// How long memory may take to come back.
+/// Time limit for the release of memory.
 const RELEASE: Duration = Duration::from_secs(10);
 /// Microseconds that the driver's buffer must cover: the exporter's sampling interval, unless a flag changes it.
 const BUFFER: u64 = 5_000_000;
 
 impl Run {
-    /// A process of others in both lists: no worker draws.
+    /// Looks for a process in both lists among existing processes: no worker uses graphics.
     pub(crate) fn two_lists(&mut self) -> Tried {
         let answer = self.read(0)?;
         let mut both =
@@ -69,7 +69,7 @@ impl Run {
         outcome(["a process with 512 MiB was killed and reaped", &answer, ""], &claims)
     }
 
-    /// Neither a step of the clock nor a full buffer is caused; both are looked for in all that was read.
+    /// Clock steps and full buffers are not caused, but detected in all samples read.
     pub(crate) fn stamps(&mut self) -> Tried {
         let samples = self.read(0)?.device;
         let stamps = || samples.iter().map(|sample| sample.0);
@@ -117,7 +117,7 @@ impl Run {
         let mut subject = self.start("forked")?;
         let worker = subject.worker.as_mut().ok_or("no worker")?;
         let child = worker.child.ok_or("no child was forked")?;
-        // Until the exporter has seen it.
+        // Until the exporter has sampled it.
         pause(3 * self.setting.interval);
         worker.kill();
         let seen = self.observe()?;
@@ -166,7 +166,7 @@ impl Run {
         self.let_run(&["idle"])?;
         let pid = self.subject("idle")?.pid;
         if self.setting.shares_pid_namespace {
-            // Where it never comes, the row says so.
+            // If it never comes, the row reports it.
             let _ = until("the enforcer's decision", || self.decisions(pid)[1] > 0);
         }
         let decisions = self.decisions(pid);
@@ -194,7 +194,7 @@ impl Run {
         self.published(["after all of these decisions", "", &published], &claims)
     }
 
-    /// The one part in which the enforcer acts: its rules protect every process by name but the workers.
+    /// The only part in which the enforcer acts: its rules protect all process names except the workers'.
     pub(crate) fn terminate(&mut self) -> Tried {
         self.without_mig()?;
         if !self.setting.shares_pid_namespace {
@@ -206,7 +206,7 @@ impl Run {
         let mut subject = self.start("terminated")?;
         let worker = subject.worker.as_mut().ok_or("no worker")?;
         let mut status = None;
-        // Where it never comes, the row says so.
+        // If it never comes, the row reports it.
         let _ = until("the end of the worker", || {
             status = worker.program.ended();
             status.is_some()
@@ -234,7 +234,7 @@ impl Run {
         outcome(["a process with 512 MiB did nothing", &status, &published], &claims)
     }
 
-    /// An outcome that rests on the driver's pids being those that processes have here.
+    /// An outcome that requires the driver's pids to be those of this PID namespace.
     fn published(&self, cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
         if self.setting.shares_pid_namespace { outcome(cells, claims) } else { Err(FOREIGN_PIDS.to_owned()) }
     }

@@ -1,4 +1,4 @@
-//! What has happened, taken in: children that ended, what targets have logged, the audit log.
+//! Input of the trial: ended children, signals logged by targets, the audit log.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ impl Trial {
             let pid = pid.as_raw_pid().unsigned_abs();
             if let Some(which) = self.daemons.ended(pid) {
                 self.note(None, format!("{which:?} ended: {status:?}"));
-                // Rules that are invalid are a refusal to start.
+                // Invalid rules prevent the start.
                 if status.exit_status() == Some(64) && (self.rules_busy || self.rules_good + BEFORE > boot())
                 {
                     self.after(1_000, 1_000, move |trial| trial.start(which));
@@ -39,7 +39,7 @@ impl Trial {
         }
     }
 
-    /// What targets have logged: `WORD NANOSECONDS PID A B C`.
+    /// Signals logged by targets: `WORD NANOSECONDS PID A B C`.
     pub(crate) fn read_signals(&mut self) {
         for line in self.signals.lines(&self.daemons.home.path().join("signals")) {
             let words: Vec<&str> = line.split(' ').collect();
@@ -83,7 +83,7 @@ impl Trial {
         }
     }
 
-    /// Between decision, confirmation and action the target begins to compute, or is stopped.
+    /// Makes the target busy, or stops it, between decision, confirmation and action.
     fn provoke(&mut self, index: usize, result: &str) {
         let share = match result {
             "due" => 30,

@@ -10,7 +10,7 @@ use crate::plan::{Cond, Plan};
 use crate::world::MIB;
 
 /// One target in one snapshot.
-pub(crate) struct Seen<'a> {
+pub(crate) struct ObservedTarget<'a> {
     pub(crate) id: String,
     pub(crate) processes: Vec<&'a wire::Process>,
     pub(crate) relatives: Option<Vec<&'a wire::Relative>>,
@@ -33,9 +33,9 @@ struct Process<'a> {
 /// All targets in one snapshot.
 pub(crate) struct Coverage<'a> {
     pub(crate) view: &'a View,
-    processes: Vec<Seen<'a>>,
-    workloads: Vec<Seen<'a>>,
-    gpus: Vec<Seen<'a>>,
+    processes: Vec<ObservedTarget<'a>>,
+    workloads: Vec<ObservedTarget<'a>>,
+    gpus: Vec<ObservedTarget<'a>>,
 }
 
 impl<'a> Coverage<'a> {
@@ -48,7 +48,7 @@ impl<'a> Coverage<'a> {
         }
     }
 
-    pub(crate) fn of(&self, kind: Kind) -> &[Seen<'a>] {
+    pub(crate) fn of(&self, kind: Kind) -> &[ObservedTarget<'a>] {
         match kind {
             Kind::Process => &self.processes,
             Kind::Workload => &self.workloads,
@@ -57,7 +57,7 @@ impl<'a> Coverage<'a> {
         }
     }
 
-    pub(crate) fn find(&self, kind: Kind, id: &str) -> Option<&Seen<'a>> {
+    pub(crate) fn find(&self, kind: Kind, id: &str) -> Option<&ObservedTarget<'a>> {
         self.of(kind).iter().find(|target| target.id == id)
     }
 }
@@ -70,18 +70,18 @@ pub(crate) struct Traces {
 }
 
 /// All targets of a kind.
-fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
+fn all<'a>(view: &'a View, kind: Kind) -> Vec<ObservedTarget<'a>> {
     let snapshot = &view.snapshot;
-    let mut found: Vec<Seen<'a>> = Vec::new();
-    let seen = |id: String,
-                processes: Vec<&'a wire::Process>,
-                relatives: Option<Vec<&'a wire::Relative>>,
-                gpu| {
+    let mut found: Vec<ObservedTarget<'a>> = Vec::new();
+    let observe = |id: String,
+                   processes: Vec<&'a wire::Process>,
+                   relatives: Option<Vec<&'a wire::Relative>>,
+                   gpu| {
         let cpu =
             view.targets.iter().find(|target| *target.id.0 == *id).map_or(Value::Unknown(""), |it| it.cpu);
         let held = holdings(snapshot, &processes);
         let below = below(snapshot, &processes, relatives.as_deref());
-        Seen { id, processes, relatives, below, gpu, held, cpu, snapshot }
+        ObservedTarget { id, processes, relatives, below, gpu, held, cpu, snapshot }
     };
     match kind {
         Kind::Process => {
@@ -95,7 +95,7 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
                     .relatives
                     .as_ref()
                     .map(|all| all.iter().filter(|relative| relative.ppid == process.pid).collect());
-                found.push(seen(id, vec![process], below, None));
+                found.push(observe(id, vec![process], below, None));
             }
         }
         Kind::Workload => {
@@ -108,13 +108,13 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
                     .relatives
                     .as_ref()
                     .map(|all| all.iter().filter(|relative| relative.workload == name).collect());
-                found.push(seen(format!("workload:{name}"), members, below, None));
+                found.push(observe(format!("workload:{name}"), members, below, None));
             }
         }
         Kind::Gpu => {
             for gpu in &snapshot.gpus {
                 if let Some(uuid) = &gpu.uuid {
-                    found.push(seen(format!("gpu:{uuid}"), Vec::new(), None, Some(gpu)));
+                    found.push(observe(format!("gpu:{uuid}"), Vec::new(), None, Some(gpu)));
                 }
             }
         }
@@ -174,7 +174,7 @@ fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
     }
 }
 
-impl Seen<'_> {
+impl ObservedTarget<'_> {
     fn holdings(&self) -> &[(&wire::Gpu, &wire::Holder)] {
         &self.held
     }
@@ -209,10 +209,10 @@ impl Seen<'_> {
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().min()? * 10))
     }
 
-    pub(crate) fn ask(&self, cond: &Cond) -> Truth {
+    pub(crate) fn evaluate(&self, cond: &Cond) -> Truth {
         match cond {
             Cond::All(conds) => {
-                let all: Vec<Truth> = conds.iter().map(|cond| self.ask(cond)).collect();
+                let all: Vec<Truth> = conds.iter().map(|cond| self.evaluate(cond)).collect();
                 if all.contains(&Truth::False) {
                     Truth::False
                 } else if all.contains(&Truth::Unknown) {
@@ -222,7 +222,7 @@ impl Seen<'_> {
                 }
             }
             Cond::Any(conds) => {
-                let all: Vec<Truth> = conds.iter().map(|cond| self.ask(cond)).collect();
+                let all: Vec<Truth> = conds.iter().map(|cond| self.evaluate(cond)).collect();
                 if all.contains(&Truth::True) {
                     Truth::True
                 } else if all.contains(&Truth::Unknown) {
@@ -231,7 +231,7 @@ impl Seen<'_> {
                     Truth::False
                 }
             }
-            Cond::Not(cond) => match self.ask(cond) {
+            Cond::Not(cond) => match self.evaluate(cond) {
                 Truth::True => Truth::False,
                 Truth::False => Truth::True,
                 Truth::Unknown => Truth::Unknown,
@@ -386,7 +386,7 @@ impl Seen<'_> {
     /// possibly not observed.
     pub(crate) fn exempts(&self, cond: &Cond) -> Truth {
         if self.gpu.is_some() {
-            return self.ask(cond);
+            return self.evaluate(cond);
         }
         let holders = self.processes.iter().map(|process| match &process.facts {
             Some(facts) => Process { uid: facts.uid, comm: Some(&facts.comm), exe: facts.exe.as_deref() },
