@@ -373,7 +373,7 @@ impl Slot {
         })
     }
 
-    fn index(&self) -> Place {
+    fn place(&self) -> Place {
         let container = self.contained.then(|| "c0ffee".to_owned());
         Place { cgroup: "/made.slice".to_owned(), container, ..Place::default() }
     }
@@ -384,7 +384,7 @@ impl Slot {
             ppid: 3000,
             uid: self.uid,
             user: self.uid.map(|uid| format!("user-{uid}")),
-            index: self.index().into(),
+            place: self.place().into(),
             command: None,
             cpu_seconds: self.cpu,
             io_bytes: None,
@@ -410,7 +410,7 @@ impl Slot {
             comm: comm.to_owned(),
             state: "sleeping".to_owned(),
             workload: self.workload_name().unwrap_or_default(),
-            index: self.index().into(),
+            place: self.place().into(),
             exe: self.child_exe.map(str::to_owned),
             command: None,
             cpu_seconds: 1.0,

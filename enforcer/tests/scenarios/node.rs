@@ -285,7 +285,7 @@ impl Node {
                 ppid: 3000,
                 uid: process.uid,
                 user: process.uid.map(|uid| format!("user-{uid}")),
-                index: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
+                place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
                 command: None,
                 cpu_seconds: 1.0,
                 io_bytes: None,
