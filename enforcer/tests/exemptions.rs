@@ -360,9 +360,9 @@ rules:
     assert_eq!(exempt("b", train, None), None, "no exception of this rule needs a command line");
     let cases = [
         ("b", Some("/opt/keep"), None, "the policy protects it (exe is /opt/keep)"),
-        ("b", None, None, "it cannot be told whether the policy protects it (exe is unknown)"),
+        ("b", None, None, "it is unknown whether the policy protects it (exe is unknown)"),
         ("a", train, Some("keep it"), "it is an exception: kept (cmdline is keep it)"),
-        ("a", train, None, "it cannot be told whether it is an exception: kept (cmdline is unknown)"),
+        ("a", train, None, "it is unknown whether it is an exception: kept (cmdline is unknown)"),
     ];
     for (rule, exe, command, why) in cases {
         assert_eq!(exempt(rule, exe, command).as_deref(), Some(why));

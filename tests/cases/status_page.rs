@@ -85,13 +85,13 @@ fn no_gpu_differs_from_no_answer() {
     let text = browser.text("document.querySelector('#gpus').innerText");
     assert!(text.contains("answers, and knows no GPU"), "{text}");
     let text = browser.text("document.querySelector('#holders').innerText");
-    assert!(text.contains("Nobody"), "{text}");
+    assert!(text.contains("None: there is no GPU."), "{text}");
     let broken = Showcase::new("init: driver_not_loaded\ngpus: []\n", 0);
     broken.exporter.next();
     assert_fits(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     let text = browser.text("document.querySelector('main').innerText");
     assert!(text.contains("unknown: which GPUs there are, since the kernel module is not loaded"), "{text}");
-    assert!(text.contains("The source nvml says nothing"), "{text}");
+    assert!(text.contains("The source nvml did not answer"), "{text}");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn eight_gpus_with_leases_fit_every_screen() {
     let lost = browser.text("document.querySelectorAll('.card')[7].innerText");
     assert!(lost.contains("unknown: the GPU has fallen off the bus"), "{lost}");
     let text = browser.text("document.querySelectorAll('.card')[6].innerText");
-    assert!(text.contains("unknown: the driver does not tell how much each holder has"), "{text}");
+    assert!(text.contains("unknown: the driver does not report the memory of each holder"), "{text}");
     end(holder, Signal::TERM);
 }
 
@@ -140,7 +140,7 @@ fn unknown_value_has_a_reason_and_no_bar() {
     assert_fits(&mut browser, &node.url(), &[Screen::WIDE]);
     let bars = "[...document.querySelectorAll('.card')].map(card => [card.querySelector('h3').innerText.slice(0, 7), \
         card.querySelectorAll('.bar[aria-label^=Utilization]').length, \
-        card.innerText.includes('unknown: not told with MIG')])";
+        card.innerText.includes('unknown: not reported in MIG mode')])";
     let bars = browser.query(bars);
     let bars = bars.as_array().unwrap();
     assert!(bars.contains(&json!(["GPU 0:0", 0, true])), "{bars:?}");
