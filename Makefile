@@ -76,7 +76,7 @@ soak: ## long tests (90 minutes): more random walks and histories, repeated serv
 	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture
 	cargo build --package bailiff --package bailiff-exporter --package bailiff-quota --package fake-nvml --package fake-cuda
 	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared
-	BAILIFF_ENDS=200 cargo test --package end-to-end --test run_whole -- whoever --nocapture
-	BAILIFF_SAMPLES=1000 cargo test --package end-to-end --test idle_timeout -- errors_ends_nobody --nocapture
+	BAILIFF_ENDS=200 cargo test --package end-to-end --test run_lifecycle -- signalled_run --nocapture
+	BAILIFF_SAMPLES=1000 cargo test --package end-to-end --test idle_timeout -- driver_errors_end_no_process --nocapture
 	cargo build --package bailiff-enforcer --package end-to-end
 	target/debug/trial 1800

@@ -1,4 +1,4 @@
-//! What `backtest` says where Prometheus does not give what is needed: a made-up server answers.
+//! `backtest` with a made-up Prometheus server that lacks data or fails.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -23,12 +23,12 @@ const SERIES: &str = r#"{"status":"success","data":[{"__name__":"bailiff_snapsho
 const NOTHING: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#;
 const RULES: &str = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}]}\n";
 
-/// Answers what `answer` says to each path; gives what was asked.
+/// Serves `answer` for each path; returns its address and the requests received.
 fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&asked);
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&requests);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
@@ -36,13 +36,13 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr
             while lines.next().is_some_and(|line| !line.is_empty()) {}
             let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
             let (status, body) = answer(&path);
-            seen.lock().unwrap().push(path);
+            recorded.lock().unwrap().push(path);
             let head =
                 format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
             let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
         }
     });
-    (address, asked)
+    (address, requests)
 }
 
 fn query(address: &str, change: impl FnOnce(&mut Settings)) -> Result<Backtest, Failure> {
@@ -75,19 +75,22 @@ fn refused(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
 }
 
 #[test]
-fn server_that_is_not_prometheus_is_told_in_plain_words() {
+fn server_other_than_prometheus_is_reported() {
     let page = "<html>\n\t<body class=\"x\">It works, and this page goes on for more than a line</body>\r\n</html>\n";
     for status in [200, 404] {
-        let told = refused(move |_| (status, page.to_owned()));
-        assert!(!told.contains(['\u{a0}', '\u{fffd}']), "{told:?}");
-        assert!(told.contains("not an answer of Prometheus"), "{told}");
+        let message = refused(move |_| (status, page.to_owned()));
+        assert!(!message.contains(['\u{a0}', '\u{fffd}']), "{message:?}");
+        assert!(message.contains("not an answer of Prometheus"), "{message}");
     }
-    let told = refused(move |_| (404, page.to_owned()));
-    assert!(told.contains("404") && told.contains("<html> <body class=\"x\">It works, and"), "{told}");
+    let message = refused(move |_| (404, page.to_owned()));
+    assert!(
+        message.contains("404") && message.contains("<html> <body class=\"x\">It works, and"),
+        "{message}"
+    );
 }
 
 #[test]
-fn a_server_that_is_down_is_named() {
+fn unreachable_server_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failure = query(&format!("http://{free}"), |_| ()).unwrap_err();
     assert!(
@@ -97,7 +100,7 @@ fn a_server_that_is_down_is_named() {
 }
 
 #[test]
-fn what_the_server_says_is_told() {
+fn server_error_is_reported() {
     let error = r#"{"status":"error","errorType":"bad_data","error":"parse error: \u001b[2J unexpected"}"#;
     let text = refused(move |_| (400, error.to_owned()));
     assert!(text.ends_with("refused: bad_data: parse error: \u{fffd}[2J unexpected"), "{text}");
@@ -117,7 +120,7 @@ fn what_the_server_says_is_told() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_settings_are_refused() {
     for address in ["prometheus:9090", "http://user:secret@prometheus:9090", "http://prometheus:9090/?x"] {
         let failure = query(address, |_| ()).unwrap_err();
         assert_eq!(failure.exit(), Exit::Usage, "{address}");
@@ -128,8 +131,8 @@ fn settings_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn warnings_of_the_server_are_in_the_report() {
-    let (address, asked) = serve(|path| {
+fn server_warnings_are_in_the_report() {
+    let (address, requests) = serve(|path| {
         let warned = NOTHING.replace('}', "").replace("[]", "[]}") + r#","warnings":["a store is\ndown"]}"#;
         (200, if path.contains("/series") { SERIES.to_owned() } else { warned })
     });
@@ -140,16 +143,16 @@ fn warnings_of_the_server_are_in_the_report() {
     let [report] = &backtest.exporters[..] else { panic!("{backtest:#?}") };
     assert!(report.notes.contains(&"Prometheus warns: a store is down".to_owned()), "{:?}", report.notes);
     assert_eq!(report.period.snapshots, 0);
-    let asked = asked.lock().unwrap();
-    assert!(asked.iter().all(|path| !path.contains("query_range")));
-    assert!(asked[0].contains("instance%3D%22a%5C%22b%22"), "{}", asked[0]);
+    let requests = requests.lock().unwrap();
+    assert!(requests.iter().all(|path| !path.contains("query_range")));
+    assert!(requests[0].contains("instance%3D%22a%5C%22b%22"), "{}", requests[0]);
 }
 
 #[test]
-fn too_much_at_once_is_asked_for_in_parts() {
+fn large_range_is_queried_in_parts() {
     let refusal = r#"{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory in query execution"}"#;
-    let (address, asked) = serve(move |path| {
-        // Only a quarter of an hour is little enough.
+    let (address, requests) = serve(move |path| {
+        // Only ranges of 15 minutes and less are small enough.
         let small = path.contains("900000ms") || path.contains("450000ms");
         match path.contains("/series") {
             true => (200, SERIES.to_owned()),
@@ -162,12 +165,12 @@ fn too_much_at_once_is_asked_for_in_parts() {
     let backtest =
         query(&format!("http://{address}"), |settings| settings.to = Duration::from_secs(START + 3600));
     assert_eq!(backtest.unwrap().exporters.len(), 1);
-    let asked = asked.lock().unwrap();
-    let long = |long: &str| asked.iter().filter(|path| path.contains(long)).count();
-    assert!(long("1800000ms") > 0 && long("900000ms") > 8, "{asked:#?}");
+    let requests = requests.lock().unwrap();
+    let long = |long: &str| requests.iter().filter(|path| path.contains(long)).count();
+    assert!(long("1800000ms") > 0 && long("900000ms") > 8, "{requests:#?}");
 }
 
-/// The anchor has samples, nothing else.
+/// Only the anchor series has samples.
 fn two_scrapes(path: &str) -> String {
     if !path.contains("bailiff_snapshots_total") {
         return NOTHING.to_owned();

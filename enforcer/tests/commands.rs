@@ -1,4 +1,4 @@
-//! The commands that talk with a daemon: what they print, over a real socket.
+//! Output of the commands that query a daemon, over a real socket.
 
 #![expect(
     clippy::disallowed_methods,
@@ -33,7 +33,7 @@ use tokio::sync::oneshot;
 
 const NOW: Now = Now { wall: Duration::from_secs(1_700_000_000), boot: Duration::from_secs(3602) };
 
-/// Answers as a daemon does whose socket belongs to this group.
+/// A fake daemon whose socket belongs to this group.
 struct Daemon(u32);
 
 impl Answers for Daemon {
@@ -54,7 +54,7 @@ impl Answers for Daemon {
 
 struct Running {
     control: PathBuf,
-    _tell: oneshot::Sender<()>,
+    _stop: oneshot::Sender<()>,
     _directory: TempDir,
 }
 
@@ -63,17 +63,17 @@ fn start() -> Running {
     let control = directory.path().join("enforcer.sock");
     let socket = Socket::open(&control, "control").expect("it is free");
     let group = socket.group().expect("it is there");
-    let (tell, told) = oneshot::channel::<()>();
+    let (stop_sender, stop) = oneshot::channel::<()>();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
         runtime.block_on(async move {
             tokio::select! {
                 () = control::serve(socket, Arc::new(Daemon(group)), Limits::default()) => {}
-                _ = told => {}
+                _ = stop => {}
             }
         });
     });
-    Running { control, _tell: tell, _directory: directory }
+    Running { control, _stop: stop_sender, _directory: directory }
 }
 
 impl Running {
@@ -104,7 +104,7 @@ impl Running {
 fn status_on_a_terminal_has_80_columns() {
     let text = start().status(&[], Some(80));
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    for told in [
+    for part in [
         "gpu-7  bailiff-enforcer 0.1.0\n",
         "policy   /etc/bailiff/rules.yaml, abababababab, loaded 16 min 40 s ago\n",
         "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
@@ -120,12 +120,12 @@ fn status_on_a_terminal_has_80_columns() {
         "SINCE\ncritical idle process:41@98765 python3  alice 1 min 0 s ago\n",
         "\n10s ago idle terminate process:40@1234 released 40.0GiB\n",
     ] {
-        assert!(text.contains(told), "{told}{text}");
+        assert!(text.contains(part), "{part}{text}");
     }
 }
 
 #[test]
-fn the_status_of_a_daemon_that_knows_nothing() {
+fn status_of_a_daemon_without_data_is_complete() {
     let text = status::text(&Status::default(), NOW, (Colors::Plain, None));
     assert!(
         text.contains("none in force") && text.contains("no snapshot yet; down: not connected"),
@@ -134,7 +134,7 @@ fn the_status_of_a_daemon_that_knows_nothing() {
 }
 
 #[test]
-fn targets_are_whole_in_a_pipe_and_on_a_terminal() {
+fn targets_are_never_truncated() {
     let mut status = named("a-user-with-a-long-name", "a-long-command");
     let name = "workload:tree:4194303@123456789012";
     status.actions[0].target = name.into();
@@ -154,7 +154,7 @@ fn targets_are_whole_in_a_pipe_and_on_a_terminal() {
 }
 
 #[test]
-fn names_do_not_move_the_terminal() {
+fn names_are_escaped_on_a_terminal() {
     let status = named("\u{1b}[2J\u{202e}", "a\nb\r\u{7}");
     for colors in [Colors::Plain, Colors::Colour] {
         let text =
@@ -166,16 +166,16 @@ fn names_do_not_move_the_terminal() {
 }
 
 #[test]
-fn json_has_all_of_it() {
+fn json_has_every_field() {
     let text = start().status(&["--json"], None);
     assert_eq!(serde_json::from_str::<Status>(&text).expect("it is JSON"), full());
 }
 
 #[test]
-fn pause_and_resume() {
+fn pause_and_resume_are_sent() {
     let running = start();
-    let told = running.pause(&["--for", "2h", "--reason", "upgrade"]).expect("root may");
-    assert!(told.starts_with("paused for 2 h 0 min: "), "{told}");
+    let printed = running.pause(&["--for", "2h", "--reason", "upgrade"]).expect("root may");
+    assert!(printed.starts_with("paused for 2 h 0 min: "), "{printed}");
     let refused = running.pause(&["--reason", "x"]).expect_err("this daemon does not want to");
     assert!(matches!(&refused, Stop::Failed(error) if error.to_string().contains("for_seconds: None")));
     for time in ["soon", "0s"] {
@@ -187,7 +187,7 @@ fn pause_and_resume() {
     assert!(out.starts_with(b"resumed"));
 }
 
-/// What `replay` says of a record.
+/// Runs `replay` on a record.
 fn replayed(record: &str) -> Result<Exit, Failure> {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let (rules, path) = (directory.path().join("rules.yaml"), directory.path().join("record"));
@@ -199,7 +199,7 @@ fn replayed(record: &str) -> Result<Exit, Failure> {
 }
 
 #[test]
-fn replay_of_a_file_without_snapshots_fails_and_names_the_first_line() {
+fn replay_without_snapshots_names_the_first_line() {
     for (record, why) in [
         ("\n{\"level\":\"info\"}\nversion: 1\n", "line 2: not a snapshot: missing field `version`"),
         ("version: 1\nrules: []\n", "line 1: not a snapshot: expected value"),
@@ -212,14 +212,14 @@ fn replay_of_a_file_without_snapshots_fails_and_names_the_first_line() {
 }
 
 #[test]
-fn a_refused_file_ends_with_64() {
+fn refused_file_exits_with_64() {
     let running = start();
     let mut out = Vec::new();
     assert_eq!(pause::reload(&running.control, Colors::Plain, &mut out).expect("it answers"), Exit::Usage);
     assert!(String::from_utf8(out).expect("it is text").ends_with("rules.yaml:3:9: one\n"));
-    let nobody = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
-        .expect_err("nobody answers");
-    assert!(nobody.to_string().contains("is the daemon running"), "{nobody}");
+    let error = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
+        .expect_err("no daemon answers");
+    assert!(error.to_string().contains("is the daemon running"), "{error}");
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn check_prints_faults_as_data() {
     let exit =
         bailiff_enforcer::commands::check::run(&flags, Colors::Plain, &mut out).expect("it can be printed");
     assert_eq!(exit, Exit::Usage);
-    let told: Value = serde_json::from_slice(&out).expect("JSON");
-    assert_eq!((&told[0]["file"], &told[0]["valid"]), (&json!(file), &json!(false)));
-    let fault = &told[0]["faults"][0];
+    let report: Value = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!((&report[0]["file"], &report[0]["valid"]), (&json!(file), &json!(false)));
+    let fault = &report[0]["faults"][0];
     assert_eq!(
         (&fault["severity"], &fault["line"], &fault["column"]),
         (&json!("error"), &json!(2), &json!(27))

@@ -1,5 +1,5 @@
-//! `docs/enforcer-metrics.md` says what `metrics.rs` and the comments of the words say, `docs/rules.md` what the schema does,
-//! and a full page reads as it did: `UPDATE_GOLDEN=1` renews them.
+//! `docs/enforcer-metrics.md` matches `metrics.rs` and the comments of its label values, `docs/rules.md` the schema, and a
+//! full page its golden file: `UPDATE_GOLDEN=1` renews them.
 #![expect(clippy::disallowed_methods, clippy::expect_used, reason = "the pages are files")]
 
 #[path = "made_up/mod.rs"]
@@ -45,7 +45,7 @@ its target, and `bailiff_budget_used` tells of the node's budget:
 |---|---|
 ";
 
-/// Sections of values, from the words and their comments: none can be forgotten.
+/// Sections of label values, generated from the enums and their comments, so that none is missing.
 fn values() -> String {
     let (node, one): (Vec<_>, Vec<_>) = Hold::ALL.into_iter().partition(|hold| hold.node_wide());
     let of_one = one.iter().map(|hold| format!("| `{}` | {} |\n", hold.name(), hold.about()));
@@ -73,13 +73,13 @@ fn every_metric_is_documented() {
 }
 
 #[test]
-fn every_key_of_the_rules_is_documented() {
+fn every_rules_key_is_documented() {
     compare("../docs/rules.md", &reference::page(&bailiff_enforcer::policy::schema()));
 }
 
-/// `promtool` reads this page in the end-to-end cases.
+/// `promtool` checks this page in the end-to-end cases.
 #[test]
-fn a_full_page_reads_as_it_did() {
+fn full_page_matches_the_golden_file() {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let moment = Moment { boot: Duration::from_secs(3602), own };
     let mut page = Vec::new();

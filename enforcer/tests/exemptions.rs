@@ -1,4 +1,4 @@
-//! Entries of `protect` and `except` are asked of every process of a target: of holders, helpers and children alike.
+//! Entries of `protect` and `except` are evaluated for every process of a target: holders, helpers and children.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ const HOLDER: u32 = 4100;
 const CHILD: u32 = 4101;
 const HELPER: u32 = 4102;
 
-/// A snapshot of a workload of three: a holder, its child and a helper that another process started. One of them is changed.
+/// A snapshot of a workload of three: a holder, its child, and a helper of another parent. One of them is changed.
 struct Node {
     changed: u32,
     change: Value,
@@ -31,7 +31,7 @@ impl Node {
         Self { changed, change, relatives: true, gpu: json!({"index": "0", "uuid": "GPU-0", "listed": 1}) }
     }
 
-    /// What is known of one of them; all of it has its place in facts and in relatives.
+    /// Attributes of one process, valid as facts of a holder and as a relative.
     fn process(&self, pid: u32) -> Value {
         let mut known = json!({
             "comm": "train", "ppid": if pid == CHILD { HOLDER } else { 1 }, "uid": 1000, "user": "bob",
@@ -58,7 +58,7 @@ impl Node {
             .map(|(pid, uid)| {
                 let mut relative = self.process(*pid);
                 merge(&mut relative, &json!({"pid": pid, "start_ticks": 100}));
-                // Groups are told by owner, so each has one of its own where they differ.
+                // Groups are reported per owner, so a process with other groups gets its own owner.
                 if *pid == self.changed && self.change.get("groups").is_some() {
                     merge(&mut relative, &json!({"uid": uid}));
                 }
@@ -76,9 +76,9 @@ impl Node {
         serde_json::from_value(snapshot).unwrap()
     }
 
-    /// A gate of a rule about targets of this kind, by `explain`.
+    /// A gate of a rule about targets of this kind, from `explain`.
     fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateReport {
-        Self::gates(policy, self.snapshot()).into_iter().find(|told| told.gate == gate).unwrap()
+        Self::gates(policy, self.snapshot()).into_iter().find(|report| report.gate == gate).unwrap()
     }
 
     /// The gates of a rule about targets of this kind.
@@ -92,8 +92,8 @@ impl Node {
         let view = Arc::new(View::between(None, snapshot));
         let now = Now { boot: view.boot(), wall: view.boot() };
         engine.tick(now, view).unwrap();
-        let told = engine.explain(now, &Question::default()).unwrap();
-        let [one] = told.as_slice() else { panic!("{told:?}") };
+        let report = engine.explain(now, &Question::default()).unwrap();
+        let [one] = report.as_slice() else { panic!("{report:?}") };
         one.gates.clone()
     }
 
@@ -119,7 +119,7 @@ fn place(fields: &Value) -> Value {
     json!({"place": place})
 }
 
-/// Selectors with what matches, what differs and what is not known; a change may stand more than once.
+/// Selectors with an expected truth and the change of the process that leads to it.
 fn table() -> Vec<(&'static str, Truth, Value)> {
     use Truth::{False, True, Unknown};
     let of_pod = |fields: Value| {
@@ -176,7 +176,7 @@ fn table() -> Vec<(&'static str, Truth, Value)> {
 }
 
 #[test]
-fn every_selector_is_asked_of_every_member() {
+fn every_selector_is_evaluated_for_every_member() {
     for (entry, expected, change) in table() {
         for (kind, pid) in [
             ("process", HOLDER),
@@ -189,14 +189,14 @@ fn every_selector_is_asked_of_every_member() {
             assert_eq!(node.protected(kind, entry), expected, "protect {entry}: {kind}, {pid} {change}");
             assert_eq!(node.excepted(kind, entry), expected, "except {entry}: {kind}, {pid} {change}");
         }
-        // The helper is no part of the process.
+        // The helper does not belong to a `process` target.
         let node = Node::of(HELPER, change);
         assert_eq!(node.protected("process", entry), Truth::False, "{entry}");
     }
 }
 
 #[test]
-fn gpus_are_asked_of_the_whole_target() {
+fn gpus_are_evaluated_for_the_whole_target() {
     let other = json!({"index": "1", "uuid": "GPU-1"});
     let cases = [
         (json!({"index": "0", "uuid": "GPU-0"}), Truth::False),
@@ -217,7 +217,7 @@ fn gpus_are_asked_of_the_whole_target() {
 }
 
 #[test]
-fn member_that_was_not_looked_for_may_be_exempt() {
+fn unlisted_member_may_be_exempt() {
     let node = |change: Value| Node { relatives: false, ..Node::of(HOLDER, change) };
     for kind in ["process", "workload"] {
         assert_eq!(node(json!({})).protected(kind, "{exe: [/opt/keep]}"), Truth::Unknown);
@@ -227,9 +227,9 @@ fn member_that_was_not_looked_for_may_be_exempt() {
     }
 }
 
-/// A child of a shell is a workload of its own, and ends with its parent all the same.
+/// A child of a shell is a separate workload, but ends with its parent.
 #[test]
-fn child_of_another_workload_is_asked() {
+fn child_in_another_workload_is_evaluated() {
     let change = json!({"exe": "/opt/keep", "workload": "tree:4101@100"});
     for (pid, expected) in [(CHILD, Truth::True), (HELPER, Truth::False)] {
         assert_eq!(
@@ -240,9 +240,9 @@ fn child_of_another_workload_is_asked() {
     }
 }
 
-/// One process must be all that the keys of an entry say; attributes are those of the target.
+/// A single process must match all keys of an entry; attributes are those of the target.
 #[test]
-fn entry_is_asked_of_one_member_at_a_time() {
+fn entry_must_match_a_single_member() {
     let guarded = json!({"comm": "guarded", "exe": "/opt/keep"});
     let half = json!({"comm": "guarded"});
     let unread = json!({"comm": "guarded", "exe": null});
@@ -268,23 +268,23 @@ fn entry_is_asked_of_one_member_at_a_time() {
 }
 
 #[test]
-fn explain_names_the_member_and_what_of_it_is_meant() {
-    let told = |change: Value| {
+fn explain_names_the_member_and_its_attribute() {
+    let report = |change: Value| {
         Node::of(HELPER, change)
             .gate(("workload", "protect: {exe: [/opt/keep], comms: [guarded]}", ""), "protection")
     };
-    let exempt = told(json!({"exe": "/opt/keep"}));
+    let exempt = report(json!({"exe": "/opt/keep"}));
     assert_eq!(exempt.why.as_deref(), Some("process 4102 (train) is exempt"));
     let exe = exempt.leaves.iter().find(|leaf| leaf.name == "exe").unwrap();
     assert_eq!((exe.value.as_str(), exe.outcome), ("/opt/keep", Truth::True));
-    let unknown = told(json!({"exe": null}));
+    let unknown = report(json!({"exe": null}));
     assert_eq!(unknown.why.as_deref(), Some("process 4102 (train) may be exempt"));
     assert_eq!(unknown.leaves.iter().find(|leaf| leaf.name == "exe").unwrap().value, "unknown");
-    assert_eq!(told(json!({})).why, None);
+    assert_eq!(report(json!({})).why, None);
 }
 
 #[test]
-fn protect_takes_entries_with_a_reason_and_an_end() {
+fn protect_entries_have_a_reason_and_an_expiry() {
     let node = Node::of(HELPER, json!({"exe": "/opt/keep"}));
     let entry = |more: &str| format!("[{{exe: [/opt/keep], reason: \"paper deadline\"{more}}}]");
     // The snapshot is of 1970-01-01.
@@ -301,9 +301,9 @@ fn protect_takes_entries_with_a_reason_and_an_end() {
     assert_eq!(over[0].passes, Truth::True, "its last day is over");
 }
 
-/// What selectors of `select` and `when` mean has not changed: one of those that hold memory.
+/// Selectors of `select` and `when` match only processes that hold memory.
 #[test]
-fn select_is_asked_of_holders_alone() {
+fn select_is_evaluated_for_holders_only() {
     let gate = |pid: u32, change: Value| {
         Node::of(pid, change).gate(("workload", "", "select: {exe: [/opt/keep]}"), "select").passes
     };
@@ -330,9 +330,9 @@ fn person(node: &Node, pid: u32) -> ProcessInfo {
     ProcessInfo { stat, uid: relative.uid.unwrap(), place: place.into(), unified: None }
 }
 
-/// A process that the snapshot does not have, asked of what is known of it when it is in hand.
+/// A process that is missing in the snapshot is evaluated with what `/proc` says at the action.
 #[test]
-fn process_that_is_met_at_the_action_is_asked_protect_and_the_exceptions_of_its_rule() {
+fn process_found_at_the_action_is_checked_for_exemptions() {
     let text = "version: 1
 protect: {exe: [/opt/keep]}
 rules:
@@ -357,12 +357,12 @@ rules:
     };
     let train = Some("/opt/train");
     assert_eq!(exempt("a", train, Some("train")), None);
-    assert_eq!(exempt("b", train, None), None, "no exception of this rule asks for a command line");
+    assert_eq!(exempt("b", train, None), None, "no exception of this rule needs a command line");
     let cases = [
         ("b", Some("/opt/keep"), None, "the policy protects it (exe is /opt/keep)"),
         ("b", None, None, "it is unknown whether the policy protects it (exe is unknown)"),
         ("a", train, Some("keep it"), "it is an exception: kept (cmdline is keep it)"),
-        ("a", train, None, "it cannot be told whether it is an exception: kept (cmdline is unknown)"),
+        ("a", train, None, "it is unknown whether it is an exception: kept (cmdline is unknown)"),
     ];
     for (rule, exe, command, why) in cases {
         assert_eq!(exempt(rule, exe, command).as_deref(), Some(why));
@@ -374,9 +374,9 @@ rules:
     assert_eq!((line("a"), line("b")), (CommandLine::Needed, CommandLine::Ignored));
 }
 
-/// `/proc` has no names of pods and users: those of the snapshot are taken.
+/// `/proc` has no names of pods and users: those of the snapshot are used.
 #[test]
-fn process_that_is_met_at_the_action_has_the_names_of_its_pod_and_owner() {
+fn process_found_at_the_action_has_pod_and_owner() {
     let text = |entry: &str| {
         format!(
             "version: 1\nprotect: {entry}\nrules:\n  - {{name: a, target: workload, when: {{age: {{min: 1s}}}}, for: 30m, then: [{{flag: info}}]}}\n"
@@ -398,13 +398,13 @@ fn process_that_is_met_at_the_action_has_the_names_of_its_pod_and_owner() {
         let policy = policy::load(text(entry).as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy;
         let of = (Arc::from("a"), TargetId(Arc::from("workload:slurm:1")));
         let exemptions = Exemptions::new(Arc::new(policy), of, Arc::clone(&view), Duration::ZERO);
-        let told = exemptions.exempt(&person(&node, HELPER), &Program::default());
-        assert_eq!(told.is_some(), exempt, "{entry}: {told:?}");
+        let report = exemptions.exempt(&person(&node, HELPER), &Program::default());
+        assert_eq!(report.is_some(), exempt, "{entry}: {report:?}");
     }
 }
 
 #[test]
-fn target_with_a_process_of_ours_is_exempt_by_its_identity_and_not_by_a_name() {
+fn own_processes_are_exempt_by_identity() {
     let ours = |start_ticks| BTreeSet::from([ProcessKey { pid: HELPER, start_ticks }]);
     for (ours, passes) in [(ours(100), Truth::False), (ours(99), Truth::True), (BTreeSet::new(), Truth::True)]
     {

@@ -1,5 +1,5 @@
-//! Whether the oracle can see: deliberate faults are put into a copy of the engine, one at a time, and its test must
-//! fail for each. `cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture`
+//! Mutation test of the oracle: deliberate faults are put into a copy of the engine, one at a time, and the oracle's test
+//! must fail for each. `cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture`
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![expect(clippy::disallowed_methods, reason = "copies the workspace and runs cargo in the copy")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// One fault: in this file, this text, once, becomes that.
+/// One mutation: in this file, this text, which occurs once, is replaced.
 struct Mutant {
     name: &'static str,
     file: &'static str,
@@ -77,7 +77,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "members without memory are not asked what is exempt",
+        "members without memory are not checked for exemptions",
         "enforcer/src/engine/protection.rs",
         ("holders.chain(relatives).chain(unseen)", "holders.chain(relatives.take(0)).chain(unseen)"),
     ),
@@ -129,7 +129,7 @@ const MUTANTS: [Mutant; 34] = [
         ("Absent::Gone => after = Track::default(),", "Absent::Gone => {}"),
     ),
     mutant(
-        "the second look is left out",
+        "the confirming sample is left out",
         "enforcer/src/engine/in_flight.rs",
         (
             "            self.choose(&candidate, tick);\n",
@@ -225,7 +225,7 @@ const MUTANTS: [Mutant; 34] = [
         ("next.settling = SETTLING;", "next.settling = 0;"),
     ),
     mutant(
-        "whoever is busy is picked",
+        "a busy holder is picked",
         "enforcer/src/engine/pick.rs",
         ("                && seen.streak.count >= needed\n", ""),
     ),
@@ -238,7 +238,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "who has left the GPU stays picked",
+        "a holder that left the GPU stays picked",
         "enforcer/src/engine/pick.rs",
         (
             "if view.targets[target].gpus.iter().any(|held| gpu.gpus.contains(held)) {",
@@ -252,7 +252,7 @@ fn workspace() -> PathBuf {
 }
 
 impl Mutant {
-    /// The file with the fault in it.
+    /// The file with the mutation.
     fn text(&self, root: &Path) -> String {
         let text = fs::read_to_string(root.join(self.file)).unwrap();
         assert_eq!(self.places(root), 1, "{}: {} holds {:?} so many times", self.name, self.file, self.find);
@@ -265,7 +265,7 @@ impl Mutant {
 }
 
 #[test]
-fn every_fault_finds_its_place() {
+fn every_mutation_applies() {
     let lost = MUTANTS.iter().filter(|mutant| mutant.places(&workspace()) != 1);
     let lost: Vec<&str> = lost.map(|mutant| mutant.name).collect();
     assert!(lost.is_empty(), "their text does not stand in its file once: {lost:?}");
@@ -273,7 +273,7 @@ fn every_fault_finds_its_place() {
 
 #[test]
 #[ignore = "builds the engine once for each fault: half an hour"]
-fn the_oracle_sees_every_fault() {
+fn oracle_detects_every_mutation() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("workspace");
     copy(&workspace(), &root);
@@ -304,7 +304,7 @@ fn run(root: &Path) -> Output {
     cargo(root, &["--", "--nocapture"])
 }
 
-/// The oracle's test in the copy, with a target directory of its own.
+/// Runs the oracle's test in the copy, with its own target directory.
 fn cargo(root: &Path, more: &[&str]) -> Output {
     Command::new(env!("CARGO"))
         .args(["test", "--quiet", "--offline", "--package", "bailiff-enforcer", "--test", "oracle"])
@@ -321,7 +321,7 @@ fn tail(output: &Output) -> String {
     text.lines().rev().take(30).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
-/// Everything but what was built, and what is git's.
+/// Copies everything except build output and .git.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -1,4 +1,4 @@
-//! Cases of the page of metrics: what is on it, what is not, and that no name breaks it.
+//! The metrics page: its contents, absent values, and hostile names.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
 
@@ -32,7 +32,7 @@ fn read(status: &Status) -> Page {
 }
 
 #[test]
-fn every_family_is_on_a_full_page_with_the_labels_of_the_table() {
+fn full_page_has_every_family_with_its_labels() {
     let page = read(&full());
     for sample in &page.samples {
         let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == sample.name);
@@ -46,14 +46,14 @@ fn every_family_is_on_a_full_page_with_the_labels_of_the_table() {
 }
 
 #[test]
-fn both_formats_tell_the_same() {
+fn both_formats_have_the_same_samples() {
     let open = written(&full(), Format::OpenMetrics);
     assert!(open.ends_with("# EOF\n"));
     assert_eq!(read(&full()).samples, parse(&open).samples);
 }
 
 #[test]
-fn what_was_not_observed_is_absent() {
+fn unobserved_values_are_absent() {
     let page = read(&Status::default());
     for name in [
         "bailiff_rule_matches",
@@ -75,12 +75,12 @@ fn what_was_not_observed_is_absent() {
 }
 
 #[test]
-fn ages_are_those_of_the_request() {
+fn ages_are_computed_per_request() {
     assert_eq!(read(&full()).value("bailiff_enforcer_snapshot_age_seconds", &[]), Some(2.0));
 }
 
 #[test]
-fn an_open_breaker_is_a_hold_as_well() {
+fn open_breaker_is_also_a_hold() {
     let page = read(&full());
     let held = |hold| page.value("bailiff_hold_active", &[("hold", hold)]);
     assert_eq!((held("mass_breaker"), held("paused"), held("stale")), (Some(1.0), Some(1.0), Some(0.0)));
@@ -90,7 +90,7 @@ fn an_open_breaker_is_a_hold_as_well() {
 }
 
 #[test]
-fn a_flag_names_its_gpu_where_there_is_one() {
+fn flag_names_its_gpu() {
     let page = read(&full());
     let gpus: Vec<Option<&String>> =
         page.values("bailiff_flag").into_iter().map(|(labels, _)| labels.get("gpu_uuid")).collect();
@@ -98,7 +98,7 @@ fn a_flag_names_its_gpu_where_there_is_one() {
 }
 
 #[test]
-fn flags_are_bounded_and_the_worst_are_shown() {
+fn flags_are_bounded_to_the_most_severe() {
     let mut status = full();
     let (warning, critical) = (status.flags[0].clone(), status.flags[1].clone());
     status.flags.clear();
@@ -115,9 +115,9 @@ fn flags_are_bounded_and_the_worst_are_shown() {
 
 proptest! {
     #[test]
-    fn no_name_breaks_the_page(user in any::<String>(), comm in any::<String>(), target in ".{0,300}") {
+    fn hostile_names_do_not_break_the_page(user in any::<String>(), comm in any::<String>(), target in ".{0,300}") {
         let mut status = named(&user, &comm);
-        // Two targets whose names are cut to the same.
+        // Two targets whose truncated names are equal.
         for flag in &mut status.flags {
             flag.target.clone_from(&target);
             flag.pid = None;

@@ -1,4 +1,4 @@
-//! Files of rules: good ones and what they mean, bad ones and what is said of them, and anything at all.
+//! Rules files: valid ones and their meaning, invalid ones and their messages, and arbitrary bytes.
 //! `UPDATE_GOLDEN=1` renews the texts and the schema; read the difference.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, clippy::panic, reason = "cases are files")]
 
@@ -17,7 +17,7 @@ fn local_host(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Files of rules in a directory, sorted by name.
+/// Rules files in a directory, sorted by name.
 fn files(directory: &str) -> Vec<(String, Vec<u8>, PathBuf)> {
     let mut files: Vec<_> = fs::read_dir(local_host(directory))
         .unwrap()
@@ -43,7 +43,7 @@ fn shipped() -> Vec<(String, Vec<u8>, PathBuf)> {
 }
 
 #[test]
-fn what_is_shipped_loads_without_a_warning_and_ends_nobody() {
+fn shipped_rules_have_no_warnings_and_no_actions() {
     for (name, bytes, _) in shipped() {
         let loaded = policy::load(&bytes, &name, NOW).unwrap_or_else(|faults| panic!("{faults}"));
         assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);
@@ -54,7 +54,7 @@ fn what_is_shipped_loads_without_a_warning_and_ends_nobody() {
 }
 
 #[test]
-fn every_example_is_one_rule_of_its_own_name() {
+fn every_example_is_one_rule_named_after_its_file() {
     for (name, bytes, _) in files("../config/rules") {
         let rules = policy::load(&bytes, &name, NOW).unwrap().policy.rules;
         let names: Vec<String> = rules.iter().map(|rule| format!("{}.yaml", rule.name)).collect();
@@ -63,7 +63,7 @@ fn every_example_is_one_rule_of_its_own_name() {
 }
 
 #[test]
-fn good_files_mean_what_their_reports_say() {
+fn good_files_match_their_reports() {
     for (name, bytes, path) in files("tests/good") {
         let report = check::report(&name, &bytes, NOW, FaultStyle::Plain);
         assert!(report.sound, "{}", report.text);
@@ -72,7 +72,7 @@ fn good_files_mean_what_their_reports_say() {
 }
 
 #[test]
-fn bad_files_are_refused_with_every_fault_at_its_place() {
+fn bad_files_match_their_reports() {
     for (name, bytes, path) in files("tests/bad") {
         let faults = policy::load(&bytes, &name, NOW).expect_err(&name);
         assert!(faults.errors() > 0, "{name}");
@@ -88,7 +88,7 @@ fn bad_files_are_refused_with_every_fault_at_its_place() {
 }
 
 #[test]
-fn faults_are_sorted_by_place_and_their_bytes_are_theirs() {
+fn faults_are_sorted_by_position() {
     let text = "version: 1\nrules:\n  - name: ä\n    off: gpu\n    then: [{flagg: info}]\n";
     let faults = policy::load(text.as_bytes(), "x.yaml", NOW).unwrap_err();
     let places: Vec<(usize, usize, &str)> =
@@ -100,13 +100,13 @@ fn faults_are_sorted_by_place_and_their_bytes_are_theirs() {
 }
 
 #[test]
-fn colours_are_for_terminals() {
+fn colours_are_for_terminals_only() {
     let faults = policy::load(b"version: 2\n", "x.yaml", NOW).unwrap_err();
     assert!(faults.render(FaultStyle::Coloured).contains("\u{1b}["));
     assert!(!faults.render(FaultStyle::Plain).contains('\u{1b}'));
 }
 
-/// The fault that refuses a file.
+/// The fault for which a file is refused.
 fn refusal(bytes: &[u8]) -> String {
     let faults = policy::load(bytes, "bomb.yaml", NOW).unwrap_err();
     let error = faults.iter().find(|fault| fault.severity == FaultSeverity::Error).unwrap();
@@ -115,7 +115,7 @@ fn refusal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn bombs_are_refused_before_they_grow() {
+fn yaml_bombs_are_refused() {
     assert!(refusal(&vec![b' '; (1 << 20) + 1]).contains("1 MiB"));
     assert!(refusal(&vec![b'['; 1 << 20]).contains("more than 32 deep"));
     assert!(refusal("{a: ".repeat(200_000).as_bytes()).contains("more than 32 deep"));
@@ -126,7 +126,7 @@ fn bombs_are_refused_before_they_grow() {
 }
 
 #[test]
-fn billions_of_laughs_are_refused() {
+fn yaml_aliases_billion_laughs_are_refused() {
     let mut aliases = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
     let mut uses = "version: 1\nconditions:\n  a0: {orphaned: true}\n".to_owned();
     for step in 1..20 {
@@ -143,7 +143,7 @@ fn billions_of_laughs_are_refused() {
 }
 
 #[test]
-fn a_long_row_of_conditions_is_refused() {
+fn too_many_conditions_are_refused() {
     let mut text = "version: 1\nconditions:\n  a0: {orphaned: true}\n".to_owned();
     for step in 1..2000 {
         writeln!(text, "  a{step}: {{use: a{}}}", step - 1).unwrap();
@@ -155,7 +155,7 @@ fn a_long_row_of_conditions_is_refused() {
 }
 
 #[test]
-fn a_hundred_faults_are_kept_and_all_are_counted() {
+fn first_100_faults_are_kept_and_all_counted() {
     let text = (0..1000).map(|key| format!("key{key}: 1")).collect::<Vec<_>>().join("\n");
     let faults = policy::load(text.as_bytes(), "x.yaml", NOW).unwrap_err();
     assert_eq!((faults.errors(), faults.iter().count()), (1002, 100));
@@ -168,7 +168,7 @@ fn any_good_file() -> impl Strategy<Value = Vec<u8>> {
     prop::sample::select(good)
 }
 
-/// Bytes that mean something to YAML or to the grammar, and some that do not.
+/// Bytes with a meaning in YAML or the grammar, and some without.
 fn a_change() -> impl Strategy<Value = Vec<u8>> {
     let words = [
         "",
@@ -219,7 +219,7 @@ fn a_change() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Loads it; whatever comes of it can be shown.
+/// Loads it; any result can be displayed.
 fn survives(bytes: &[u8]) {
     let report = check::report("x.yaml", bytes, NOW, FaultStyle::Plain);
     assert!(!report.text.is_empty());
@@ -233,12 +233,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         survives(&bytes);
     }
 
     #[test]
-    fn changed_files_do_no_harm(
+    fn mutated_files_do_not_panic(
         good in any_good_file(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..8, a_change()), 1..6),
     ) {
@@ -259,7 +259,7 @@ fn one_rule(text: &str) -> policy::Rule {
     loaded.policy.rules.into_iter().next().unwrap()
 }
 
-/// A rule of processes with this `when`, after these keys of the file.
+/// A process rule with this `when`, after these top-level keys.
 fn condition(when: &str, file: &str) -> String {
     let rule =
         format!("rules: [{{name: a, target: process, when: {when}, for: 30m, then: [{{flag: info}}]}}]\n");
@@ -267,7 +267,7 @@ fn condition(when: &str, file: &str) -> String {
 }
 
 #[test]
-fn conditions_that_mean_the_same_have_one_name() {
+fn equal_conditions_have_equal_hashes() {
     let idle = condition("{gpu_util: {max: 1%}, cpu_util: {max: 5%}}", "");
     let named = "conditions: {idle: {cpu_util: {max: 5%}, gpu_util: {max: 1%}}}\n";
     for (when, file) in [
@@ -297,7 +297,7 @@ fn conditions_that_mean_the_same_have_one_name() {
 }
 
 #[test]
-fn what_a_rule_picks_from_is_part_of_its_condition() {
+fn pick_candidates_are_part_of_the_condition_hash() {
     let rule = |pick: &str| {
         let when = "when: {vram_free: {below: 8GiB}}, for: 30m";
         one_rule(&format!("rules: [{{name: a, target: gpu, {when}, pick: {pick}, then: [{{flag: info}}]}}]"))
@@ -312,7 +312,7 @@ fn what_a_rule_picks_from_is_part_of_its_condition() {
 }
 
 #[test]
-fn a_rule_says_or_the_file_says_or_the_built_in_values_hold() {
+fn rule_overrides_file_overrides_built_in_defaults() {
     use policy::Mode::{DryRun, Enforce};
     use policy::Span::{Samples, Time};
     let rule = "rules: [{name: a, target: process, when: {orphaned: true}, for: 30m, then: [{flag: info}, {notify: o}, {terminate: {}}]";
@@ -323,18 +323,18 @@ fn a_rule_says_or_the_file_says_or_the_built_in_values_hold() {
         "{file}{rule}, mode: dry-run, max_gap: 0, startup_grace: 0s, clear_after: 7, cooldown: 1s}}]"
     ));
     let seconds = Duration::from_secs;
-    let told =
+    let gate_of =
         |rule: &policy::Rule| (rule.mode, rule.max_gap, rule.startup_grace, rule.clear_after, rule.cooldown);
-    assert_eq!(told(&built_in), (DryRun, 2, seconds(600), Samples(3), seconds(1800)));
-    assert_eq!(told(&of_file), (Enforce, 5, seconds(60), Time(seconds(120)), seconds(14_400)));
-    assert_eq!(told(&own), (DryRun, 0, Duration::ZERO, Samples(7), seconds(1)));
+    assert_eq!(gate_of(&built_in), (DryRun, 2, seconds(600), Samples(3), seconds(1800)));
+    assert_eq!(gate_of(&of_file), (Enforce, 5, seconds(60), Time(seconds(120)), seconds(14_400)));
+    assert_eq!(gate_of(&own), (DryRun, 0, Duration::ZERO, Samples(7), seconds(1)));
     let grace = |rule: &policy::Rule| rule.then[2].action.clone();
     assert_eq!(grace(&built_in), policy::Action::Terminate { grace: seconds(60), requires_notice: false });
     assert_eq!(grace(&of_file), policy::Action::Terminate { grace: seconds(9), requires_notice: false });
 }
 
 #[test]
-fn the_full_example_is_understood() {
+fn full_example_is_parsed() {
     use policy::{Action, Address, Channel, Condition, Field, Kind, Order, Span};
     let text = fs::read(local_host("tests/good/everything.yaml")).unwrap();
     let policy = policy::load(&text, "everything.yaml", NOW).unwrap().policy;
@@ -354,9 +354,9 @@ fn the_full_example_is_understood() {
     };
     let fields: Vec<Field> = protected
         .iter()
-        .map(|ask| match ask {
+        .map(|condition| match condition {
             Condition::Select(selector) => selector.field,
-            _ => panic!("{ask:?}"),
+            _ => panic!("{condition:?}"),
         })
         .collect();
     assert_eq!(fields, [Field::Users, Field::Comms, Field::Namespaces]);
@@ -374,7 +374,7 @@ fn the_full_example_is_understood() {
 }
 
 #[test]
-fn windows_of_destructive_steps_are_long_enough() {
+fn destructive_steps_have_a_minimum_window() {
     let loads = |file: &str, span: &str, then: &str| {
         let text = format!(
             "version: 1\nnotify: {{o: {{tty: true}}}}\n{file}rules: [{{name: a, target: process, when: {{orphaned: true}}, for: {span}, then: [{{notify: o}}, {then}]}}]"

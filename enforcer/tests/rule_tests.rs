@@ -1,4 +1,4 @@
-//! The tests of the rules that are shipped pass, and tests that should fail do.
+//! The tests of the shipped rules pass, and tests that should fail do.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -17,7 +17,7 @@ fn config() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config")
 }
 
-fn told(file: &Path) -> (Exit, String) {
+fn run(file: &Path) -> (Exit, String) {
     let mut out = Vec::new();
     let settings = test::Settings { files: vec![file.to_owned()], form: Form::Text };
     let exit = test::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
@@ -25,13 +25,13 @@ fn told(file: &Path) -> (Exit, String) {
 }
 
 #[test]
-fn the_shipped_rules_do_what_their_tests_say() {
-    let (exit, text) = told(&config().join("tests/rules.test.yaml"));
+fn shipped_rules_pass_their_tests() {
+    let (exit, text) = run(&config().join("tests/rules.test.yaml"));
     assert_eq!(exit, Exit::Done, "{text}");
 }
 
 #[test]
-fn every_shipped_file_of_rules_is_tested() {
+fn every_shipped_rules_file_has_tests() {
     let tests = fs::read_to_string(config().join("tests/rules.test.yaml")).unwrap();
     for entry in fs::read_dir(config().join("rules")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -39,7 +39,7 @@ fn every_shipped_file_of_rules_is_tested() {
     }
 }
 
-/// A file of tests beside a file with one rule.
+/// A tests file beside a file with one rule.
 fn written(tests: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let rules = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}\n";
@@ -50,14 +50,14 @@ fn written(tests: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn what_was_expected_and_what_there_was_are_told() {
+fn failure_reports_expected_and_actual() {
     let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: too early\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
          expect: [{at: 290s, rule: idle, step: terminate, target: 4100}]\n    never: [{step: flag}]\n  \
          - name: right\n    targets: [{process: 4100, series: {gpu_util: '0x99'}}]\n    \
          expect: [{at: 300s, rule: idle, step: terminate, target: 4100}]\n",
     );
-    let (exit, text) = told(&file);
+    let (exit, text) = run(&file);
     assert_eq!(exit, Exit::Failed);
     for part in [
         "FAILED: too early",
@@ -74,7 +74,7 @@ fn what_was_expected_and_what_there_was_are_told() {
 }
 
 #[test]
-fn every_fault_of_a_file_is_told_with_its_line() {
+fn every_fault_has_its_line() {
     let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: wrong\n    targets:\n      - process: 4100\n        vram: 8GB\n        \
          series:\n          gpu_util: '0x'\n    expect:\n      - {at: 3s, rule: idle, step: terminate}\n      \
@@ -128,13 +128,13 @@ fn documented_example_passes() {
     let (rules, tests) = (blocks.next().unwrap(), blocks.next().unwrap());
     let (directory, file) = written(tests);
     fs::write(directory.path().join("rules.yaml"), rules).unwrap();
-    let (exit, text) = told(&file);
+    let (exit, text) = run(&file);
     assert_eq!(exit, Exit::Done, "{text}");
     assert!(text.contains('2'), "both tests ran: {text}");
 }
 
 #[test]
-fn every_key_of_the_tests_is_documented() {
+fn every_test_key_is_documented() {
     let page = page();
     let source =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/test/written.rs"));

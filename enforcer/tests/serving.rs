@@ -1,4 +1,4 @@
-//! The enforcer's pages as their readers meet them: over real sockets, with a made-up status.
+//! The enforcer's pages over real sockets, with a made-up status.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -25,7 +25,7 @@ struct Running {
     address: SocketAddr,
     show: watch::Sender<Arc<Status>>,
     reloads: Option<mpsc::Receiver<Reload>>,
-    _tell: oneshot::Sender<()>,
+    _stop: oneshot::Sender<()>,
     _server: JoinHandle<std::io::Result<()>>,
 }
 
@@ -43,14 +43,14 @@ fn start(lifecycle: Lifecycle) -> Running {
     let (query, reloads) = mpsc::channel(1);
     let on = matches!(lifecycle, Lifecycle::On);
     let routes = Arc::new(Routes { status, reloads: on.then_some(query) });
-    let (tell, told) = oneshot::channel::<()>();
+    let (stop_sender, stop) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let web = Web::open(None).expect("it needs no file");
         let site = Site { listeners: vec![listener], web };
-        runtime.block_on(server::serve(site, routes, PATIENT, async { drop(told.await) }))
+        runtime.block_on(server::serve(site, routes, PATIENT, async { drop(stop.await) }))
     });
-    Running { address, show, reloads: on.then_some(reloads), _tell: tell, _server: server }
+    Running { address, show, reloads: on.then_some(reloads), _stop: stop_sender, _server: server }
 }
 
 impl Running {
@@ -62,11 +62,11 @@ impl Running {
         self.show.send_replace(Arc::new(status));
     }
 
-    /// What is answered to a reload that ends like this.
+    /// The response to a reload with this outcome.
     fn reload(&mut self, outcome: Outcome) -> String {
         let mut reloads = self.reloads.take().expect("reloads are on");
         let loop_of_ours = thread::spawn(move || {
-            let Reload(answer) = reloads.blocking_recv().expect("somebody asks");
+            let Reload(answer) = reloads.blocking_recv().expect("a reload request");
             answer.send(outcome).expect("the answer is waited for");
             reloads
         });
@@ -91,7 +91,7 @@ fn code(answer: &str) -> &str {
 }
 
 #[test]
-fn reading_and_nothing_else() {
+fn only_read_endpoints_are_served() {
     let running = start(Lifecycle::Off);
     let cases = [
         ("GET /", "200"),
@@ -113,7 +113,7 @@ fn reading_and_nothing_else() {
 }
 
 #[test]
-fn a_page_of_another_site_reloads_nothing() {
+fn cross_site_request_does_not_reload() {
     let mut running = start(Lifecycle::On);
     for site in ["http://evil", "https://x.evil", "null"] {
         let answer = running.query(&format!("POST /-/reload HTTP/1.1\r\nOrigin: {site}\r\nX-Rest:"));
@@ -121,11 +121,11 @@ fn a_page_of_another_site_reloads_nothing() {
     }
     drop(running.reloads.take());
     let own = running.query("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
-    assert_eq!(code(&own), "503", "it was asked of the loop, which has gone: {own}");
+    assert_eq!(code(&own), "503", "the loop has ended: {own}");
 }
 
 #[test]
-fn a_reload_answers_how_it_went() {
+fn reload_response_has_the_result() {
     let mut running = start(Lifecycle::On);
     let cases = [
         (Outcome::Applied("ab12".into()), "200", "in force: ab12\n"),
@@ -141,11 +141,11 @@ fn a_reload_answers_how_it_went() {
         assert!(code(&answer) == expected && answer.ends_with(text), "{answer}");
     }
     running.reloads = None;
-    assert_eq!(code(&running.query("POST /-/reload")), "503", "nobody reloads any more");
+    assert_eq!(code(&running.query("POST /-/reload")), "503", "no loop to reload");
 }
 
 #[test]
-fn ready_is_with_a_policy_and_a_snapshot() {
+fn ready_needs_a_policy_and_a_snapshot() {
     let running = start(Lifecycle::Off);
     assert!(running.query("GET /-/ready").ends_with("no policy is in force yet\n"));
     let mut status = full();
@@ -165,15 +165,15 @@ fn ready_is_with_a_policy_and_a_snapshot() {
 }
 
 #[test]
-fn a_loop_that_ended_is_unhealthy() {
-    let Running { address, show, _tell: tell, .. } = start(Lifecycle::Off);
+fn ended_loop_is_unhealthy() {
+    let Running { address, show, _stop: stop_sender, .. } = start(Lifecycle::Off);
     drop(show);
     assert_eq!(code(&query(address, "GET /-/healthy")), "503");
-    drop(tell);
+    drop(stop_sender);
 }
 
 #[test]
-fn the_page_tells_what_is_held_and_why() {
+fn page_lists_holds_with_reasons() {
     let running = start(Lifecycle::Off);
     running.show(full());
     let html = running.query("GET /");
@@ -196,7 +196,7 @@ fn the_page_tells_what_is_held_and_why() {
 }
 
 #[test]
-fn names_are_text_and_never_markup() {
+fn names_are_never_markup() {
     let running = start(Lifecycle::Off);
     running.show(named("<script>alert(1)</script>", "\u{202e}\u{1b}[2J<b>"));
     let html = running.query("GET /");

@@ -1,4 +1,4 @@
-//! What a real Prometheus has scraped of the real exporter is judged by rules afterwards; and so is its record.
+//! Evaluates rules over what a real Prometheus scraped from the real exporter, and over the recorded stream.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -31,7 +31,7 @@ rules:
 ";
 const NEEDED: usize = 12;
 
-/// A driver that takes a sample of its devices many times a tick, so that every tick is observed.
+/// A driver that samples its devices several times per tick, so that every tick has samples.
 fn held_by(holder: &Holder) -> Scenario {
     let pid = holder.pid();
     Scenario::new(&format!("sampling_period: 20ms\ngpus:\n  - processes: [{{pid: {pid}, used: 1GiB}}]\n"))
@@ -56,7 +56,7 @@ fn backtest(prometheus: &Prometheus, rules: &Path, from: Duration) -> Backtest {
         to: now(),
         instance: None,
         children: Children::Unknown,
-        // Some parts of the time, so that they are seen to join.
+        // Several chunks, so that joining them is tested.
         chunk: Duration::from_secs(4),
         interval: None,
         admin: Admin::Away,
@@ -79,7 +79,7 @@ fn samples(prometheus: &Prometheus, selector: &str) -> Vec<(u64, f64)> {
 }
 
 #[test]
-fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
+fn idle_process_is_a_hit_and_gaps_are_skipped() {
     let holder = Holder::sleeping();
     let scenario = held_by(&holder);
     let rules = rules(scenario.directory());
@@ -114,10 +114,14 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
     let [report] = &backtest.exporters[..] else { panic!("one exporter: {backtest:#?}") };
     let [idle_rule, fully_idle] = &report.rules[..] else { panic!("two rules: {report:#?}") };
     let [action] = &idle_rule.actions[..] else { panic!("one action: {report:#?}") };
-    // Due when the streak after the gap is long enough, and done one scrape later.
+    // Due once the streak after the gap is long enough, and confirmed one scrape later.
     let due = idle[gap + 1 + NEEDED].0;
-    let told = action.at.since_epoch().as_secs_f64();
-    assert!((told - taken_at(due)).abs() < 0.002, "{told} is not {}: {report:#?}", taken_at(due));
+    let reported_at = action.at.since_epoch().as_secs_f64();
+    assert!(
+        (reported_at - taken_at(due)).abs() < 0.002,
+        "{reported_at} is not {}: {report:#?}",
+        taken_at(due)
+    );
     assert_eq!((action.needed as usize, action.again, action.vram), (NEEDED, false, Some(1 << 30)));
     assert_eq!(action.comms, ["sleep"]);
     assert!(action.target.starts_with(&format!("process:{}@", holder.pid())), "{}", action.target);
@@ -130,7 +134,7 @@ fn an_idle_process_would_have_been_ended_and_a_gap_is_not_judged() {
 }
 
 #[test]
-fn a_record_is_replayed_and_its_torn_end_is_counted() {
+fn record_with_a_torn_end_is_replayed() {
     let holder = Holder::sleeping();
     let scenario = held_by(&holder);
     let rules = rules(scenario.directory());
@@ -143,7 +147,7 @@ fn a_record_is_replayed_and_its_torn_end_is_counted() {
         replay::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
         serde_json::from_slice::<Value>(&out).unwrap()
     };
-    // How many ticks that takes depends on how many this machine misses.
+    // The number of ticks depends on how many this machine misses.
     until("a streak in the record", || {
         fs::metadata(&record).ok().filter(|about| about.len() > 0)?;
         (replay()["rules"][0]["kills"] == 1).then_some(())

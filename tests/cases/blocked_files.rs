@@ -1,5 +1,5 @@
-//! Files of the administrator's that do not answer: FIFOs, and file systems that hang. Each leaves the emergency brake
-//! (`pause`) and the metrics as they are, and ends no process.
+//! Administrator files that block: FIFOs and hung file systems. In each case the emergency brake (`pause`) and the metrics
+//! keep working, and no process is ended.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -34,11 +34,11 @@ rules:
     for: {samples: 4}
     then: [{flag: info}, {terminate: {}}]
 ";
-/// The brake answers within this.
+/// Time limit for the emergency brake.
 const BRAKE: Duration = Duration::from_millis(100);
 
-/// `pause` is answered within 100 ms: the median of five. A busy machine may be late, so it is tried again; a brake that is
-/// blocked is late every time.
+/// Asserts that the median of five `pause` requests is below 100 ms. Retried, because a busy machine may be slow; a
+/// blocked brake is slow every time.
 fn assert_brakes(home: &Home) {
     let query = |question: Value| query_within(&home.control(), &question, Duration::from_secs(10));
     until("pause is answered within 100 ms", || {
@@ -78,7 +78,7 @@ fn fifo(path: &Path) {
     fs::rename(next, path).unwrap();
 }
 
-/// A file system that hangs, for the enforcer of a home alone.
+/// A hung file system that only the enforcer of this home sees.
 fn hung(home: &Home) -> Hung {
     Hung::at(home.path().join("hung"))
 }
@@ -89,13 +89,13 @@ fn beside(home: &Home, hung: &Hung, arguments: &[&str]) -> Enforcer {
     Enforcer::spawn(home, hung.beside(&command))
 }
 
-/// What a tenant sees of it: nothing.
-fn assert_unharmed(enforcer: &Enforcer, tenant: &Tenant) {
+/// Asserts that the tenant received no signal.
+fn assert_no_signal(enforcer: &Enforcer, tenant: &Tenant) {
     enforcer.ticks(8);
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
 }
 
-/// A directory under another name, for a path that is to be replaced in one step.
+/// A directory behind a symbolic link, for a path that is replaced in one step.
 fn linked(home: &Home, name: &str) -> PathBuf {
     let (path, real) = (home.path().join(name), home.path().join(format!("{name}.real")));
     match fs::rename(&path, &real) {
@@ -107,49 +107,52 @@ fn linked(home: &Home, name: &str) -> PathBuf {
 }
 
 #[test]
-fn rules_replaced_by_a_fifo_hold_actions_and_leave_the_brake() {
+fn rules_replaced_by_a_fifo_hold_actions() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let enforcer = node.home.enforcer(&[]);
     fifo(&node.home.rules());
-    // Also where a reload asks for it.
+    // Also for an explicit reload.
     let output = enforcer.run(&["reload"]);
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     until_held(&enforcer, "invalid_file");
     assert_brakes(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "invalid_file");
-    assert_unharmed(&enforcer, &tenant);
+    assert_no_signal(&enforcer, &tenant);
     node.home.write(RULES);
     tenant.gone();
 }
 
 #[test]
-fn rules_on_a_file_system_that_hangs_hold_actions_and_leave_the_brake() {
+fn rules_on_a_hung_file_system_hold_actions() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let enforcer = beside(&node.home, &hung, &[]);
     link(&hung.path("rules.yaml"), &node.home.rules());
     until_held(&enforcer, "invalid_file");
     assert_brakes(&node.home);
     let output = enforcer.run(&["reload"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("rules.yaml: ") && said.contains("no answer for 2s"), "{said}");
-    assert!(said.starts_with("the rules file was not loaded") && !said.contains("no sense"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(printed.contains("rules.yaml: ") && printed.contains("no answer for 2s"), "{printed}");
+    assert!(
+        printed.starts_with("the rules file was not loaded") && !printed.contains("no sense"),
+        "{printed}"
+    );
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     assert!(words(&status).contains("no answer for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "invalid_file");
-    assert_unharmed(&enforcer, &tenant);
+    assert_no_signal(&enforcer, &tenant);
     node.home.write(RULES);
-    // The thread that waits for the hung file is not let go before the file system is.
+    // The thread that waits for the hung file ends only with the file system.
     drop(hung);
     tenant.gone();
 }
 
 #[test]
-fn rules_that_do_not_answer_at_the_start_are_a_refusal() {
+fn unreadable_rules_prevent_the_start() {
     let home = Home::with(RULES);
     fifo(&home.rules());
     let output = enforcer::command(&home).output().unwrap();
@@ -157,48 +160,48 @@ fn rules_that_do_not_answer_at_the_start_are_a_refusal() {
     let hung = hung(&home);
     link(&hung.path("rules.yaml"), &home.rules());
     let output = hung.beside(&enforcer::command(&home)).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(64), "{told}");
-    assert!(told.contains("no answer for 2s"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{printed}");
+    assert!(printed.contains("no answer for 2s"), "{printed}");
 }
 
 #[test]
-fn audit_log_that_hangs_holds_actions_and_leaves_the_brake() {
+fn hung_audit_log_holds_actions() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let log = linked(&node.home, "log");
     let file = log.join("audit.jsonl").display().to_string();
     let mut enforcer = beside(&node.home, &hung, &["--audit", &file]);
     until("the log is there", || log.join("audit.jsonl").exists().then_some(()));
     link(&hung.path(""), &log);
-    // It takes a line to find out.
+    // The enforcer notices when it writes the next line.
     assert_brakes(&node.home);
     until_held(&enforcer, "audit");
     assert_brakes(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "audit");
-    assert_unharmed(&enforcer, &tenant);
+    assert_no_signal(&enforcer, &tenant);
     assert_eq!(enforcer.stop(), Some(0), "nor does its end wait for the disk");
 }
 
 #[test]
-fn audit_log_that_hangs_at_the_start_holds_actions_and_leaves_the_brake() {
+fn hung_audit_log_at_start_holds_actions() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let file = hung.path("audit.jsonl").display().to_string();
     let enforcer = beside(&node.home, &hung, &["--audit", &file]);
     assert_brakes(&node.home);
     until_held(&enforcer, "audit");
     node.hold(&tenant, 0, "used: 1GiB");
-    assert_unharmed(&enforcer, &tenant);
+    assert_no_signal(&enforcer, &tenant);
 }
 
 #[test]
-fn state_that_hangs_holds_actions_and_leaves_the_brake() {
+fn hung_state_holds_actions() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let state = linked(&node.home, "state");
     let mut enforcer = beside(&node.home, &hung, &[]);
@@ -210,14 +213,14 @@ fn state_that_hangs_holds_actions_and_leaves_the_brake() {
     until_held(&enforcer, "state");
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "state");
-    assert_unharmed(&enforcer, &tenant);
+    assert_no_signal(&enforcer, &tenant);
     assert_eq!(enforcer.stop(), Some(0), "nor does its end wait for the disk");
 }
 
 #[test]
-fn state_that_hangs_at_the_start_is_a_pause_and_leaves_the_brake() {
+fn hung_state_at_start_is_a_pause() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let state = hung.path("").display().to_string();
     let enforcer = beside(&node.home, &hung, &["--state", &state]);
@@ -225,12 +228,12 @@ fn state_that_hangs_at_the_start_is_a_pause_and_leaves_the_brake() {
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     assert!(words(&status).contains("cannot be taken up: no answer for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");
-    assert_unharmed(&enforcer, &tenant);
+    assert_no_signal(&enforcer, &tenant);
     assert_brakes(&node.home);
 }
 
 #[test]
-fn state_that_is_a_fifo_at_the_start_is_a_pause_and_leaves_the_brake() {
+fn fifo_state_at_start_is_a_pause() {
     let node = Node::new(RULES);
     fifo(&node.home.state().join("state.json"));
     fifo(&node.home.state().join("state.json.new"));
@@ -241,7 +244,7 @@ fn state_that_is_a_fifo_at_the_start_is_a_pause_and_leaves_the_brake() {
 }
 
 #[test]
-fn web_config_that_hangs_leaves_the_brake() {
+fn hung_web_config_keeps_pause_working() {
     let home = Home::with(RULES);
     let hung = hung(&home);
     let config = home.path().join("web.yml");
@@ -261,12 +264,12 @@ fn web_config_that_hangs_leaves_the_brake() {
     let mut command = enforcer::command(&home);
     command.args(["--web.config.file", &path]);
     let output = hung.beside(&command).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && told.contains("no answer for 5s"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && printed.contains("no answer for 5s"), "{printed}");
 }
 
 #[test]
-fn stream_socket_that_hangs_leaves_the_brake() {
+fn hung_stream_socket_keeps_pause_working() {
     let home = Home::with(RULES);
     let hung = hung(&home);
     let stream = hung.path("stream.sock").display().to_string();
@@ -278,7 +281,7 @@ fn stream_socket_that_hangs_leaves_the_brake() {
     assert_eq!(enforcer.stop(), Some(0));
 }
 
-/// Rules that find a secret in a file of this path; every way to name one, and programs.
+/// Rules that reference a secret in a file at this path in every supported way, and programs.
 fn naming(path: &Path) -> Vec<String> {
     let path = path.display();
     let rule = |then: &str| {
@@ -293,9 +296,9 @@ fn naming(path: &Path) -> Vec<String> {
     ]
 }
 
-/// Of each of these rules: the brake, the metrics, and the end.
+/// Checks the brake, the metrics and the exit for these rules.
 fn assert_brakes_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let pid = tenant.pid().to_string();
     enforcer.until("the flag", |page| page.value("bailiff_flag", &[("pid", &pid)]));
@@ -308,12 +311,12 @@ fn assert_brakes_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
 }
 
 #[test]
-fn files_and_programs_that_rules_name_and_that_hang_leave_the_brake() {
+fn hung_rule_files_and_programs_keep_pause_working() {
     let node = Node::new(RULES);
-    for place in 0..naming(Path::new("")).len() {
-        // It goes with the enforcer that saw it.
-        let hung = Hung::at(node.home.path().join(format!("hung-{place}")));
-        let rules = &naming(&hung.path("named"))[place];
+    for index in 0..naming(Path::new("")).len() {
+        // A hung file system of its own for each enforcer.
+        let hung = Hung::at(node.home.path().join(format!("hung-{index}")));
+        let rules = &naming(&hung.path("named"))[index];
         node.home.write(rules);
         assert_brakes_with(rules, &node, beside(&node.home, &hung, &[]));
     }
@@ -326,7 +329,7 @@ fn files_and_programs_that_rules_name_and_that_hang_leave_the_brake() {
 }
 
 #[test]
-fn clients_that_say_nothing_leave_the_brake() {
+fn silent_clients_keep_pause_working() {
     let home = Home::with(RULES);
     let enforcer = home.enforcer(&[]);
     let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(home.control()).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! `bailiff completions`: each shell offers what `--help` shows, and runs no command meanwhile.
+//! `bailiff completions`: each shell offers what `--help` shows, and runs no command while completing.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -12,12 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use end_to_end::leases::said;
+use end_to_end::leases::stdout_of;
 use end_to_end::programs;
 use tempfile::TempDir;
 
-/// Each shell, the file in which it looks for completions, and a program of it that prints what it offers for each line
-/// of `$HOME/asked`.
+/// Each shell, its completion file, and a script that prints what the shell offers for each line of
+/// `$HOME/asked`.
 const SHELLS: [(&str, &str, &str); 3] = [
     ("bash", "completions.bash", BASH),
     ("zsh", "_bailiff", ZSH),
@@ -44,7 +44,7 @@ for asked in (cat $HOME/asked)
 end
 ";
 
-/// Completion of zsh is for its line editor alone, so a zsh runs on a terminal of zsh's own, with `.zshrc`.
+/// zsh completes only in its line editor, so a zsh runs on its own terminal (zpty) with `.zshrc`.
 const ZSH: &str = r"
 zmodload zsh/zpty
 zpty editor zsh -i
@@ -69,7 +69,7 @@ zle-line-init() {
 zle -N zle-line-init
 "#;
 
-/// A user's home, in which a command called bailiff only notes that it was run.
+/// A home directory whose `bailiff` command only records that it was run.
 struct Home(TempDir);
 
 impl Home {
@@ -79,7 +79,7 @@ impl Home {
         for (shell, file, _) in SHELLS {
             let file = path.join(file);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, said(&completions(shell))).unwrap();
+            fs::write(file, stdout_of(&completions(shell))).unwrap();
         }
         fs::write(path.join(".zshrc"), ZSHRC).unwrap();
         fs::create_dir_all(path.join("bin")).unwrap();
@@ -94,7 +94,7 @@ impl Home {
         self.0.path()
     }
 
-    /// What a shell does in this home, in a directory without files.
+    /// Runs a script of this shell in this home, in a directory without files.
     fn shell(&self, shell: &str, words: &[&str]) -> Output {
         let mut command = Command::new(shell);
         let usual = std::env::var("PATH").unwrap();
@@ -105,13 +105,13 @@ impl Home {
         output.unwrap_or_else(|error| panic!("{shell}: {error}; run `tests/setup shells`"))
     }
 
-    /// The words that a shell offers for each of these beginnings of a line.
+    /// The words that a shell offers for each of these partial lines.
     fn offered(&self, (shell, _, script): (&str, &str, &str), lines: &[&str]) -> Offered {
         fs::write(self.path().join("asked"), lines.join("\n") + "\n").unwrap();
         let output = self.shell(shell, &["-c", script]);
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{shell}");
         let mut offered: Offered = lines.iter().map(|line| ((*line).to_owned(), BTreeSet::new())).collect();
-        for (line, word) in said(&output).lines().map(|row| row.split_once('\t').unwrap()) {
+        for (line, word) in stdout_of(&output).lines().map(|row| row.split_once('\t').unwrap()) {
             offered.get_mut(line).unwrap().insert(word.to_owned());
         }
         offered
@@ -124,10 +124,10 @@ fn completions(shell: &str) -> Output {
     Command::new(programs::bailiff()).args(["completions", shell]).output().unwrap()
 }
 
-/// What a command's `--help` shows: its commands, and its flags by their long names.
+/// The commands and long flags that a command's `--help` shows.
 fn help(path: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let words = path.split(' ').skip(1).chain(["--help"]);
-    let help = said(&Command::new(programs::bailiff()).args(words).output().unwrap());
+    let help = stdout_of(&Command::new(programs::bailiff()).args(words).output().unwrap());
     let listed = help.split("\nCommands:\n").nth(1).map_or("", |rest| rest.split("\n\n").next().unwrap());
     let commands = listed.lines().map(|line| line.split_whitespace().next().unwrap().to_owned());
     let rows = help.lines().map(str::trim_start).filter(|row| row.starts_with('-') && !row.starts_with("- "));
@@ -135,7 +135,7 @@ fn help(path: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     (commands.collect(), flags.filter(|word| word.starts_with("--")).map(str::to_owned).collect())
 }
 
-/// The commands below one, and itself; those of gpuget are GPU.py's, which no help of ours shows.
+/// A command path and all paths below it; the flags of gpuget are GPU.py's and are not in our help.
 fn paths(path: &str) -> Vec<String> {
     let (commands, _) = help(path);
     let below = commands.iter().filter(|command| !["help", "gpuget"].contains(&command.as_str()));
@@ -149,7 +149,7 @@ fn completion_script_parses_in_its_shell() {
     for (shell, file, _) in SHELLS {
         let path = home.path().join(file);
         let check = if shell == "fish" { "--no-execute" } else { "-n" };
-        said(&home.shell(shell, &[check, path.to_str().unwrap()]));
+        stdout_of(&home.shell(shell, &[check, path.to_str().unwrap()]));
     }
     assert_eq!(completions("tcsh").status.code(), Some(64));
 }
@@ -185,15 +185,15 @@ fn completion_runs_no_command() {
             ("bailiff run --vr", "--vram"),
             ("bailiff lease acquire --format ", "env ids json uuid"),
             ("bailiff lease run --on-lost t", "term"),
-            // clap_complete gives fish no values of arguments without a flag.
+            // clap_complete offers no values of positional arguments in fish.
             ("bailiff completions z", if shell.0 == "fish" { "" } else { "zsh" }),
             ("bailiff help lease ho", ""),
         ];
         let offered = home.offered(shell, &expected.map(|(line, _)| line));
         assert!(!home.path().join("run").exists(), "{}: completing ran a command", shell.0);
         for (line, words) in expected {
-            let wanted = words.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(offered[line], wanted, "{}: {line}", shell.0);
+            let expected = words.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(offered[line], expected, "{}: {line}", shell.0);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `bailiff doctor`: a node on which all is well, and then each part of it broken. It needs root, to give made-up
-//! processes an owner.
+//! `bailiff doctor` on a healthy node, and with each part broken. Needs root, to set the owner of made-up
+//! processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -42,7 +42,7 @@ struct Node {
 }
 
 impl Node {
-    /// One on which nothing is wrong, and nothing of ours runs yet.
+    /// A healthy node on which no GPU Bailiff daemon runs.
     fn new(scenario: &str) -> Self {
         let procfs = Procfs::new();
         for pid in [4100, 4101, 4102, 4103, 4104, 4110, 4111] {
@@ -79,54 +79,54 @@ impl Node {
         command
     }
 
-    /// What is told with these flags besides.
-    fn told(&self, flags: &[&str]) -> Told {
-        Told::of(&self.doctor(&programs::bailiff(), &[&["--json"], flags].concat()).output().unwrap())
+    /// Runs the doctor with these additional flags.
+    fn check(&self, flags: &[&str]) -> Report {
+        Report::of(&self.doctor(&programs::bailiff(), &[&["--json"], flags].concat()).output().unwrap())
     }
 }
 
-/// What a doctor told.
-struct Told {
+/// The JSON report of one run.
+struct Report {
     code: Option<i32>,
     checks: Vec<Value>,
 }
 
-impl Told {
+impl Report {
     fn of(output: &Output) -> Self {
-        let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         let code = output.status.code();
-        assert_eq!(told["ok"], code == Some(0), "{told}");
-        Self { code, checks: told["checks"].as_array().unwrap().clone() }
+        assert_eq!(report["ok"], code == Some(0), "{report}");
+        Self { code, checks: report["checks"].as_array().unwrap().clone() }
     }
 
-    /// Those of a state, by name.
+    /// Names of the checks with this state.
     fn of_state(&self, state: &str) -> Vec<&str> {
         let of_it = self.checks.iter().filter(|check| check["state"] == state);
         of_it.map(|check| check["check"].as_str().unwrap()).collect()
     }
 
-    /// Whether a check is of this state and says this.
-    fn says(&self, name: &str, state: &str, words: &str) {
-        let says = |check: &&Value| {
+    /// Asserts that a check has this state and that its text contains `text`.
+    fn assert_check(&self, name: &str, state: &str, text: &str) {
+        let matches = |check: &&Value| {
             check["check"] == name
                 && check["state"] == state
-                && check["text"].as_str().unwrap().contains(words)
+                && check["text"].as_str().unwrap().contains(text)
         };
-        let found = self.checks.iter().find(says);
+        let found = self.checks.iter().find(matches);
         let found =
-            found.unwrap_or_else(|| panic!("{name} is not {state} with {words:?}: {:#?}", self.checks));
-        assert!(state == "ok" || state == "skip" || found["hint"].is_string(), "no way out of {found}");
+            found.unwrap_or_else(|| panic!("{name} is not {state} with {text:?}: {:#?}", self.checks));
+        assert!(state == "ok" || state == "skip" || found["hint"].is_string(), "no hint in {found}");
         assert_eq!(self.code, Some(i32::from(!self.of_state("fail").is_empty())));
     }
 }
 
-/// With a user and a password, on a socket.
+/// The address of a Unix socket, with a user and a password.
 fn address(redis: &Redis, password: &str) -> String {
     format!("{}?pass={password}", redis.address())
 }
 
 #[test]
-fn a_node_on_which_all_is_well() {
+fn healthy_node_passes_every_check() {
     let node = Node::new("idle");
     let exporter = node.exporter();
     exporter
@@ -140,9 +140,9 @@ fn a_node_on_which_all_is_well() {
     init.args(["lease", "init", "--redis", &address(&redis, "secret"), "--nvml-library"]);
     init.arg(programs::fake_nvml()).env("FAKE_NVML_SCENARIO", node.scenario.path());
     assert!(init.output().unwrap().status.success());
-    let told = node.told(&["--redis", &address(&redis, "secret")]);
-    assert_eq!((told.of_state("fail"), told.of_state("warn")), (vec![], vec![]), "{:#?}", told.checks);
-    for (name, words) in [
+    let report = node.check(&["--redis", &address(&redis, "secret")]);
+    assert_eq!((report.of_state("fail"), report.of_state("warn")), (vec![], vec![]), "{:#?}", report.checks);
+    for (name, text) in [
         ("driver", "580.95.05, NVML 13.580.95.05, CUDA 13.0"),
         ("kernel module", "580.95.05, as NVML"),
         ("gpus", "2 of 2 answer: NVIDIA H200"),
@@ -156,24 +156,24 @@ fn a_node_on_which_all_is_well() {
         ("leases", "2 GPUs, 0 leased; 0 wait"),
         ("versions", "bailiff, bailiff-exporter, bailiff-enforcer 0.1.0"),
     ] {
-        told.says(name, "ok", words);
+        report.assert_check(name, "ok", text);
     }
-    told.says("mps", "skip", "no MPS daemon runs");
-    told.says("device order", "skip", "/nonexistent/libcuda.so.1");
-    // What is held, and by whom, is told until it is resumed.
+    report.assert_check("mps", "skip", "no MPS daemon runs");
+    report.assert_check("device order", "skip", "/nonexistent/libcuda.so.1");
+    // The hold and its author are reported until the resume.
     assert_eq!(enforcer.run(&["pause", "--reason", "upgrade"]).status.code(), Some(0));
-    let held = node.told(&[]);
-    held.says("enforcer", "warn", "paused");
-    held.says("enforcer", "warn", "upgrade");
+    let held = node.check(&[]);
+    held.assert_check("enforcer", "warn", "paused");
+    held.assert_check("enforcer", "warn", "upgrade");
     node.home.write("version: 1\nrules: [{}]\n");
-    let broken = node.told(&[]);
-    broken.says("rules", "fail", "rules.yaml");
+    let broken = node.check(&[]);
+    broken.assert_check("rules", "fail", "rules.yaml");
 }
 
 #[test]
-fn a_driver_that_is_not_well() {
+fn unhealthy_driver_is_reported() {
     let node = Node::new("idle");
-    node.told(&["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]).says(
+    node.check(&["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]).assert_check(
         "driver",
         "fail",
         "library not found",
@@ -186,50 +186,50 @@ fn a_driver_that_is_not_well() {
         ("gpus: [{}, {faults: {lost: true}}]\n", "gpus", "GPU 1: lost"),
         ("driver: 575.1\nnvml: 12.575.1\ngpus: [{}]\n", "kernel module", "580.95.05, and NVML is of 575.1"),
     ];
-    for (scenario, name, words) in cases {
+    for (scenario, name, text) in cases {
         node.scenario.set(scenario);
-        node.told(&["--deadline", "500ms"]).says(name, "fail", words);
+        node.check(&["--deadline", "500ms"]).assert_check(name, "fail", text);
     }
     node.scenario
         .set("gpus: [{}, {faults: {hang: [nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2]}}]\n");
-    let told = node.told(&["--deadline", "1s"]);
-    told.says("gpus", "fail", "GPU 1");
-    told.says("gpus", "ok", "1 of 2 answer");
+    let report = node.check(&["--deadline", "1s"]);
+    report.assert_check("gpus", "fail", "GPU 1");
+    report.assert_check("gpus", "ok", "1 of 2 answer");
 }
 
 #[test]
-fn a_proc_that_shows_less() {
+fn restricted_proc_is_reported() {
     let node = Node::new("idle");
     node.procfs.write("self/status", "CapEff:\t0000000000000000\n");
     fs::remove_file(node.procfs.path().join("driver/nvidia/version")).unwrap();
-    let told = node.told(&[]);
-    told.says("rights", "skip", "without CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE");
-    told.says("kernel module", "skip", "no driver/nvidia/version");
-    assert_eq!(told.code, Some(0), "what is skipped is no failure");
+    let report = node.check(&[]);
+    report.assert_check("rights", "skip", "without CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE");
+    report.assert_check("kernel module", "skip", "no driver/nvidia/version");
+    assert_eq!(report.code, Some(0), "what is skipped is no failure");
     fs::remove_file(node.procfs.path().join("1/stat")).unwrap();
     let link = node.procfs.path().join("self/ns/pid");
     fs::remove_file(&link).unwrap();
     symlink("pid:[4026532999]", &link).unwrap();
     let path = node.procfs.path().display().to_string();
     node.procfs.write("self/mounts", &format!("proc {path} proc rw,hidepid=invisible 0 0\n"));
-    let told = node.told(&[]);
-    told.says("/proc", "warn", "hidepid=invisible");
-    told.says("pid namespace", "warn", "not the host's");
+    let report = node.check(&[]);
+    report.assert_check("/proc", "warn", "hidepid=invisible");
+    report.assert_check("pid namespace", "warn", "not the host's");
 }
 
 #[test]
-fn an_exporter_that_does_not_tell() {
+fn missing_exporter_data_is_reported() {
     let node = Node::new("idle");
-    node.told(&[]).says("exporter", "skip", "no process listens");
+    node.check(&[]).assert_check("exporter", "skip", "no process listens");
     let listener = UnixListener::bind(node.home.stream()).unwrap();
-    node.told(&["--deadline", "200ms"]).says("exporter", "fail", "no snapshot before the deadline");
+    node.check(&["--deadline", "200ms"]).assert_check("exporter", "fail", "no snapshot before the deadline");
     let line = |version: u32| {
         json!({
             "version": version, "seq": 7, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1000, "pid_namespace": "host",
             "sources": {"nvml": {"up": false, "fault": "timeout"}}, "gpus": [], "processes": [],
         })
     };
-    // The first that asked is still in the line, and reads no more.
+    // The first client is still connected, and is not read any more.
     let answer = |version: u32| {
         std::thread::scope(|scope| {
             let answering = scope.spawn(|| {
@@ -237,89 +237,93 @@ fn an_exporter_that_does_not_tell() {
                     let (mut client, _) = listener.accept().unwrap();
                     if writeln!(client, "{}", line(version)).is_ok()
                         && fs::metadata("/").is_ok()
-                        && lives(&client)
+                        && is_running(&client)
                     {
                         return;
                     }
                 }
             });
-            let told = node.told(&[]);
+            let report = node.check(&[]);
             answering.join().unwrap();
-            told
+            report
         })
     };
-    let told = answer(1);
-    told.says("exporter", "fail", "the newest snapshot is stale: sample 7");
-    told.says("exporter", "fail", "the exporter cannot read nvml: timeout");
-    answer(2).says("exporter", "fail", "a snapshot of version 2, and this program reads version 1");
+    let report = answer(1);
+    report.assert_check("exporter", "fail", "the newest snapshot is stale: sample 7");
+    report.assert_check("exporter", "fail", "the exporter cannot read nvml: timeout");
+    answer(2).assert_check("exporter", "fail", "a snapshot of version 2, and this program reads version 1");
 }
 
-/// Whether whoever connected is still there.
-fn lives(client: &std::os::unix::net::UnixStream) -> bool {
+/// Returns whether the client is still connected.
+fn is_running(client: &std::os::unix::net::UnixStream) -> bool {
     let peer = rustix::net::sockopt::socket_peercred(client).unwrap();
     fs::metadata(format!("/proc/{}", peer.pid.as_raw_pid())).is_ok()
 }
 
 #[test]
-fn a_redis_that_loses_leases() {
+fn redis_without_persistence_is_reported() {
     let node = Node::new("idle");
     let redis = Redis::with(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "secret"]);
-    let told = node.told(&["--redis", &address(&redis, "secret")]);
-    told.says("redis", "warn", "evicts keys");
-    told.says("redis", "warn", "loses the last leases");
-    told.says("leases", "skip", "there is no lease pool");
-    node.told(&["--redis", &address(&redis, "wrong")]).says("redis", "fail", "refuses");
-    node.told(&["--redis", &redis.address()]).says("redis", "fail", "refuses");
+    let report = node.check(&["--redis", &address(&redis, "secret")]);
+    report.assert_check("redis", "warn", "evicts keys");
+    report.assert_check("redis", "warn", "loses the last leases");
+    report.assert_check("leases", "skip", "there is no lease pool");
+    node.check(&["--redis", &address(&redis, "wrong")]).assert_check("redis", "fail", "refuses");
+    node.check(&["--redis", &redis.address()]).assert_check("redis", "fail", "refuses");
     drop(redis);
-    node.told(&["--redis", "redis+unix:///nonexistent/redis.sock"]).says("redis", "fail", "does not answer");
-    node.told(&["--redis", "nonsense"]).says("redis", "fail", "is no address");
-    // Without a Redis this machine keeps its pool.
-    let told = node.told(&[]);
-    told.says("redis", "skip", "this machine keeps its own pool");
-    told.says("leases", "skip", "there is no lease pool");
+    node.check(&["--redis", "redis+unix:///nonexistent/redis.sock"]).assert_check(
+        "redis",
+        "fail",
+        "does not answer",
+    );
+    node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is no address");
+    // Without Redis the pool is on this machine.
+    let report = node.check(&[]);
+    report.assert_check("redis", "skip", "this machine keeps its own pool");
+    report.assert_check("leases", "skip", "there is no lease pool");
     let directory = node.home.path().join("pool").display().to_string();
     let mut init = Command::new(programs::bailiff());
     init.args(["lease", "init", "--gpus", "0,1", "--pool-dir", &directory]).env_remove("LEASE_REDIS_URL");
     let output = init.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    node.told(&[]).says("leases", "ok", "2 GPUs, 0 leased; 0 wait");
+    node.check(&[]).assert_check("leases", "ok", "2 GPUs, 0 leased; 0 wait");
 }
 
 #[test]
-fn mps_that_does_not_go_together() {
+fn inconsistent_mps_is_reported() {
     let node = Node::new("mps");
     let mps = Mps::of("550");
-    let told = || {
+    let report = || {
         let mut command = node.doctor(&programs::bailiff(), &["--json"]);
-        Told::of(&command.env("PATH", mps.bin()).output().unwrap())
+        Report::of(&command.env("PATH", mps.bin()).output().unwrap())
     };
-    told().says("mps", "warn", "GPU 0 allows one process at a time");
+    report().assert_check("mps", "warn", "GPU 0 allows one process at a time");
     let part = |pid: u32, program: &str| {
         node.procfs.add(&Process { comm: "nvidia-cuda-mps".into(), ..Process::new(pid) });
         node.procfs.write(&format!("{pid}/cmdline"), &format!("{program}\0-d\0"));
     };
     part(4100, "nvidia-cuda-mps-server");
-    told().says("mps", "warn", "server 4100 runs without its daemon");
+    report().assert_check("mps", "warn", "server 4100 runs without its daemon");
     part(900, "/usr/bin/nvidia-cuda-mps-control");
-    told().says("mps", "skip", "cannot read its environment");
+    report().assert_check("mps", "skip", "cannot read its environment");
     let pipes = mps.pipes("a").display().to_string();
     node.procfs.write("900/environ", &format!("CUDA_MPS_PIPE_DIRECTORY={pipes}\0"));
-    told().says("mps", "skip", &format!("daemon 900 ({pipes}): no control daemon answers there"));
+    report().assert_check("mps", "skip", &format!("daemon 900 ({pipes}): no control daemon answers there"));
     mps.start("a", "GPU-1");
     node.procfs.write("4101/environ", "HOME=/root\0CUDA_VISIBLE_DEVICES=GPU-1\0");
-    let found = told();
-    found.says("mps", "ok", "daemon 900, 1 servers, 4 clients");
+    let found = report();
+    found.assert_check("mps", "ok", "daemon 900, 1 servers, 4 clients");
     assert!(!found.of_state("warn").contains(&"mps"), "{:#?}", found.checks);
     node.procfs.write("4102/environ", "HOME=/root\0CUDA_VISIBLE_DEVICES=1\0");
-    told().says("mps", "warn", "client 4102 was started with CUDA_VISIBLE_DEVICES=1");
+    report().assert_check("mps", "warn", "client 4102 was started with CUDA_VISIBLE_DEVICES=1");
     mps.signal("a", Signal::STOP);
-    let found = told();
-    found.says("mps", "fail", &format!("daemon 900 ({pipes}) does not answer"));
+    let found = report();
+    found.assert_check("mps", "fail", &format!("daemon 900 ({pipes}) does not answer"));
     assert!(!found.of_state("ok").contains(&"mps"), "{:#?}", found.checks);
 }
 
 #[test]
-fn programs_of_two_releases() {
+fn programs_of_two_releases_are_reported() {
     let node = Node::new("idle");
     let directory = node.home.path().join("bin");
     fs::create_dir(&directory).unwrap();
@@ -329,23 +333,23 @@ fn programs_of_two_releases() {
     fs::write(&script, "#!/bin/sh\necho bailiff-exporter 0.0.9\n").unwrap();
     fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
     fs::write(directory.join("libbailiff_quota.so"), "none\n").unwrap();
-    let told = Told::of(&node.doctor(&ours, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
-    told.says("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
-    told.says("quota library", "fail", "cannot be loaded");
-    told.says("rules", "skip", "bailiff-enforcer, which checks them, is not installed");
+    let report = Report::of(&node.doctor(&ours, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
+    report.assert_check("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
+    report.assert_check("quota library", "fail", "cannot be loaded");
+    report.assert_check("rules", "skip", "bailiff-enforcer, which checks them, is not installed");
     fs::remove_file(directory.join("libbailiff_quota.so")).unwrap();
     let mut without = node.doctor(&ours, &["--json"]);
-    Told::of(&without.output().unwrap()).says(
+    Report::of(&without.output().unwrap()).assert_check(
         "quota library",
         "skip",
         "bin/libbailiff_quota.so, nor /usr/lib",
     );
-    let told = Told::of(&without.env("BAILIFF_QUOTA_LIBRARY", "/nowhere.so").output().unwrap());
-    told.says("quota library", "fail", "searched /nowhere.so");
+    let report = Report::of(&without.env("BAILIFF_QUOTA_LIBRARY", "/nowhere.so").output().unwrap());
+    report.assert_check("quota library", "fail", "searched /nowhere.so");
 }
 
 #[test]
-fn it_is_told_in_eighty_columns() {
+fn report_fits_80_columns() {
     let node = Node::new("lost");
     let output = node.doctor(&programs::bailiff(), &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

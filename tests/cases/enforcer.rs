@@ -1,4 +1,4 @@
-//! From the first idle sample to memory that is back: real exporter, real enforcer, real processes, fake driver.
+//! From the first idle sample to released memory: real exporter, enforcer and processes over the fake driver.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use end_to_end::enforcer::pending;
 use end_to_end::node::Node;
 use end_to_end::page::Page;
 use end_to_end::programs;
-use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::tenant::{NOBODY_UID, Tenant};
 use end_to_end::ticks::Ticks;
 use end_to_end::wait::until;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
 
-/// Three idle samples are a match; the owner hears of it, and has two more.
+/// Three idle samples match; the owner is notified and has two more samples.
 const RULES: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -43,7 +43,7 @@ fn count(page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     page.value(name, labels)
 }
 
-/// A terminal of nobody's that takes messages, and what was written to it so far.
+/// A terminal of user nobody that accepts messages, and what was written to it so far.
 struct Terminal(File, String);
 
 impl Terminal {
@@ -54,7 +54,7 @@ impl Terminal {
         unlockpt(&ours).unwrap();
         rustix::io::ioctl_fionbio(&ours, true).unwrap();
         let path = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
-        chown(&path, Some(NOBODY), None).unwrap();
+        chown(&path, Some(NOBODY_UID), None).unwrap();
         set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
         Self(ours.into(), String::new())
     }
@@ -69,10 +69,10 @@ impl Terminal {
 }
 
 #[test]
-fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
+fn idle_holder_is_flagged_notified_and_ended() {
     let mut terminal = Terminal::new();
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let pid = tenant.pid().to_string();
     node.hold(&tenant, 0, "used: 2GiB");
     let mut ticks = Ticks::of(&node.home.stream());
@@ -83,7 +83,7 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
     });
     until("the notice", || terminal.read().contains(&format!("pid {pid}")).then_some(()));
     tenant.gone();
-    assert_eq!(tenant.asked(), 1, "it was asked, and obeyed");
+    assert_eq!(tenant.terms_received(), 1, "it received TERM and exited");
     let page = enforcer.until("it is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "released")]).then(|| enforcer.page())
     });
@@ -109,7 +109,7 @@ fn an_idle_holder_is_flagged_told_and_ended_and_its_memory_is_back() {
     let time = humantime::parse_rfc3339(begun["time"].as_str().unwrap()).unwrap();
     let seen = UNIX_EPOCH + Duration::from_millis(snapshot.wall_ms);
     println!(
-        "from the look that confirmed it to the audit log's word, on disk: {:?}",
+        "from the sample that confirmed it to the audit log line, on disk: {:?}",
         time.duration_since(seen)
     );
     let end = node.home.line("terminate", "released").unwrap();
@@ -130,7 +130,7 @@ fn audited(node: &Node, pid: u32) {
         ("terminate", "begun"),
         ("terminate", "released"),
     ];
-    // The flag comes down while the memory is looked for, and channels deliver while the rest goes on.
+    // The flag clears while the memory is checked, and channels deliver concurrently.
     let others: Vec<_> = of_rule
         .iter()
         .filter(|line| !matches!(line, ("flag", "cleared") | ("notify", "delivered")))
@@ -163,50 +163,50 @@ fn sent(line: &Value) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn whoever_ignores_term_is_killed_after_the_grace() {
+fn holder_that_ignores_term_is_killed_after_grace() {
     let node = Node::new(&RULES.replace("grace: 30s", "grace: 1s"));
-    let tenant = Tenant::stubborn(&node.home);
+    let tenant = Tenant::ignoring_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
-    tenant.until_asked(1);
+    tenant.until_terms(1);
     assert!(node.home.line("terminate", "begun").is_some(), "on the disk before the action");
     assert_eq!(enforcer.page().value("bailiff_action_in_flight", &[]), Some(1.0));
-    assert!(tenant.lives());
+    assert!(tenant.is_running());
     tenant.gone();
     let end = node.home.until_line("terminate", "released");
     let signals: Vec<String> = sent(&end).into_iter().map(|(_, signal)| signal).collect();
     assert_eq!(signals, ["SIGTERM", "SIGSTOP", "SIGKILL"]);
-    assert_eq!(tenant.asked(), 1);
-    let at = |place: usize| end["sent"][place]["at_ms"].as_u64().unwrap();
+    assert_eq!(tenant.terms_received(), 1);
+    let at = |index: usize| end["sent"][index]["at_ms"].as_u64().unwrap();
     assert!(at(2) - at(0) >= 1000, "the grace was {} ms", at(2) - at(0));
 }
 
 #[test]
-fn whoever_works_again_is_reprieved() {
+fn holder_that_works_again_is_reprieved() {
     let node = Node::new(&RULES.replace("{samples: 2}", "{samples: 6}"));
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
-    // It needs nine true samples, and another that confirms them.
+    // Nine true samples are needed, and one more that confirms them.
     enforcer.until_streak(tenant.pid(), 8);
     node.hold(&tenant, 0, "used: 1GiB, sm: 80");
     let line = node.home.until_line("reprieve", "spared");
-    // A machine that is too busy misses ticks, which nobody knows anything of.
+    // A busy machine misses ticks, which count as unknown.
     let why = ["it was seen not to match", "unknown for too long"];
     assert!(why.iter().any(|why| line["detail"] == *why), "{line}");
     enforcer.ticks(3);
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
     assert_eq!(node.home.line("terminate", "begun"), None);
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert_eq!(pending(&enforcer.status(), tenant.pid()), None);
 }
 
 #[test]
-fn a_rule_that_watches_does_all_but_the_action() {
+fn dry_run_rule_does_all_but_the_action() {
     let without_mode = RULES.replace("mode: enforce\n", "");
     for (rules, flags) in [(without_mode.as_str(), [].as_slice()), (RULES, &["--dry-run"])] {
         let node = Node::new(rules);
-        let tenant = Tenant::obeying(&node.home);
+        let tenant = Tenant::ending_on_term(&node.home);
         node.hold(&tenant, 0, "used: 1GiB");
         let enforcer = node.home.enforcer(flags);
         let line = node.home.until_line("terminate", "dry_run");
@@ -228,12 +228,12 @@ fn a_rule_that_watches_does_all_but_the_action() {
         }
         enforcer.ticks(3);
         assert_eq!(node.home.results("terminate"), ["due", "dry_run"]);
-        assert!(tenant.lives() && tenant.asked() == 0);
+        assert!(tenant.is_running() && tenant.terms_received() == 0);
     }
 }
 
 #[test]
-fn check_reads_rules_from_the_standard_input() {
+fn check_reads_rules_from_stdin() {
     let check = |rules: &str| {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(rules.as_bytes()).unwrap();

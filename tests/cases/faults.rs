@@ -1,4 +1,4 @@
-//! A driver that hangs, is lost, is slow, is not there: the page always answers, says what is down, and heals.
+//! A driver that hangs, is lost, slow or missing: pages are always served, report what is down, and recover.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,14 +37,14 @@ fn gpu_up(page: &Page, gpu: &str) -> Option<f64> {
     page.value("bailiff_gpu_up", &[("gpu", gpu)])
 }
 
-/// Three GPUs, with this at the second.
+/// Three GPUs, the second with this fault.
 fn three(fault: &str) -> String {
     let gpu = |pid: u32, fault: &str| format!("  - processes: [{{pid: {pid}, used: 1GiB}}]\n{fault}");
     format!("sampling_period: 20ms\ngpus:\n{}{}{}", gpu(4100, ""), gpu(4101, fault), gpu(4102, ""))
 }
 
 #[test]
-fn a_driver_that_hangs_as_a_whole_is_marked_down_and_heals_without_a_restart() {
+fn hung_driver_is_down_and_recovers() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
@@ -64,7 +64,7 @@ fn a_driver_that_hangs_as_a_whole_is_marked_down_and_heals_without_a_restart() {
 }
 
 #[test]
-fn one_hung_gpu_takes_no_other_along() {
+fn hung_gpu_does_not_affect_others() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
@@ -86,7 +86,7 @@ fn one_hung_gpu_takes_no_other_along() {
 }
 
 #[test]
-fn one_lost_gpu_takes_no_other_along() {
+fn lost_gpu_does_not_affect_others() {
     for fault in ["    faults: {lost: true}\n", "    faults: {lost: late}\n"] {
         let scenario = Scenario::new(&three(""));
         let exporter = Exporter::start(&scenario, &[]);
@@ -104,7 +104,7 @@ fn one_lost_gpu_takes_no_other_along() {
 }
 
 #[test]
-fn xid_errors_are_counted_once_and_still_told_of_a_lost_gpu() {
+fn xid_errors_count_once_and_survive_gpu_loss() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
@@ -112,21 +112,21 @@ fn xid_errors_are_counted_once_and_still_told_of_a_lost_gpu() {
     scenario.set(&three("    xid: [79, 13, 79]\n"));
     exporter
         .until("all were heard", |page| (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(()));
-    // The last words of a GPU that falls off the bus.
+    // The last errors of a GPU that falls off the bus.
     scenario.set(&three("    xid: [79, 13, 79, 79]\n    faults: {lost: true}\n"));
     exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
     exporter.until("its last Xid", |page| (xids(page, "79")? == 3.0).then_some(()));
 }
 
 #[test]
-fn a_slow_driver_is_waited_for_within_its_deadline() {
+fn slow_driver_is_waited_for_until_its_deadline() {
     let scenario = Scenario::new(&three("    faults: {slow: {nvmlDeviceGetMemoryInfo_v2: 100ms}}\n"));
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0 && nvml_up(page)? == 1.0).then_some(()));
 }
 
 #[test]
-fn a_library_that_appears_is_opened_without_a_restart() {
+fn library_installed_later_is_opened() {
     let scenario = Scenario::named("idle");
     let library = scenario.directory().join("libnvidia-ml.so.1");
     let mut command = command(&scenario);
@@ -139,7 +139,7 @@ fn a_library_that_appears_is_opened_without_a_restart() {
 }
 
 #[test]
-fn a_driver_that_cannot_be_opened_says_why() {
+fn driver_open_failure_is_reported() {
     for (init, expected) in [
         ("driver_not_loaded", "driver_not_loaded"),
         ("lib_rm_version_mismatch", "version_mismatch"),
@@ -155,7 +155,7 @@ fn a_driver_that_cannot_be_opened_says_why() {
 }
 
 #[test]
-fn without_proc_memory_is_nobodys_guess() {
+fn without_proc_memory_is_unattributed() {
     let scenario = Scenario::new(&three(""));
     let mut command = command(&scenario);
     command.args(["--interval", "100ms", "--procfs", "/nonexistent"]);
@@ -169,7 +169,7 @@ fn without_proc_memory_is_nobodys_guess() {
 }
 
 #[test]
-fn in_a_pid_namespace_of_its_own_it_says_so_at_once() {
+fn separate_pid_namespace_is_reported() {
     let scenario = Scenario::new(&three(""));
     let outside = command(&scenario);
     let mut inside = Command::new("unshare");
@@ -184,14 +184,14 @@ fn in_a_pid_namespace_of_its_own_it_says_so_at_once() {
 }
 
 #[test]
-fn no_gpu_is_a_reason_and_not_a_crash() {
+fn node_without_gpus_is_reported() {
     let scenario = Scenario::named("none");
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("no devices", |page| (reason(page)? == "no_devices").then_some(()));
 }
 
 #[test]
-fn a_worker_that_dies_is_replaced() {
+fn killed_worker_is_replaced() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
@@ -205,9 +205,9 @@ fn a_worker_that_dies_is_replaced() {
     exporter.until("it is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
 }
 
-/// A worker that is stopped when it begins to read `/proc`, which is made long here, is as silent as one that waits for a process.
+/// A worker that is stopped while it reads a long made-up `/proc` is as silent as one that waits for a process.
 #[test]
-fn after_proc_has_hung_command_lines_are_tried_again() {
+fn command_lines_are_read_again_after_a_hang() {
     let procfs = Procfs::new();
     (2..3000).for_each(|pid| procfs.add(&Process::new(pid)));
     let mut names =
@@ -220,7 +220,7 @@ fn after_proc_has_hung_command_lines_are_tried_again() {
     let exporter = Exporter::start(&scenario, &["--procfs", &path, "--process.command"]);
     let worker = || exporter.children("sampling-worker").first().copied();
     let is_plain =
-        |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"\0plain\0"));
+        |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|args| args.ends_with(b"\0plain\0"));
     until("it is stopped while it reads /proc", || {
         let pid = worker()?;
         until_opened(&walk);
@@ -234,7 +234,7 @@ fn after_proc_has_hung_command_lines_are_tried_again() {
     assert_eq!(exporter.next().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
-/// Waits for a file to be opened, and forgets those that were before.
+/// Waits for a file to be opened; earlier events are dropped.
 fn until_opened(watch: &OwnedFd) {
     let mut events = [0; 1 << 12];
     while ioctl_fionread(watch).unwrap() > 0 {
@@ -244,7 +244,7 @@ fn until_opened(watch: &OwnedFd) {
 }
 
 #[test]
-fn without_its_launcher_it_ends_so_that_it_is_started_again() {
+fn exporter_without_its_launcher_exits() {
     let scenario = Scenario::new(&three(""));
     let mut exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
@@ -262,8 +262,8 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Puts a process where no signal reaches it, SIGKILL included, as a hung driver does: into a frozen cgroup of
-/// version 1. Other systems have no such place to offer.
+/// Puts a process where no signal reaches it, not even SIGKILL, as a hung driver does: into a frozen cgroup of
+/// version 1. Systems without cgroup v1 have no such state.
 struct Frozen(PathBuf);
 
 impl Frozen {
@@ -285,7 +285,7 @@ impl Drop for Frozen {
 }
 
 #[test]
-fn a_worker_that_no_signal_ends_is_left_behind_and_takes_no_other_gpu_along() {
+fn unkillable_worker_does_not_affect_other_gpus() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &["--deadline", "5s"]);
     exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
@@ -314,7 +314,7 @@ fn a_worker_that_no_signal_ends_is_left_behind_and_takes_no_other_gpu_along() {
 }
 
 #[test]
-fn descriptors_do_not_grow_with_time_or_hangs() {
+fn descriptor_count_stays_constant() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
     let open = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
@@ -335,7 +335,7 @@ fn descriptors_do_not_grow_with_time_or_hangs() {
 }
 
 #[test]
-fn the_process_that_faces_the_network_has_no_rights_and_the_worker_keeps_its_own() {
+fn only_the_worker_keeps_privileges() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
@@ -353,17 +353,17 @@ fn the_process_that_faces_the_network_has_no_rights_and_the_worker_keeps_its_own
 }
 
 #[test]
-fn pages_answer_while_the_driver_hangs() {
+fn pages_are_served_while_the_driver_hangs() {
     let scenario = Scenario::new(&format!("faults: {{hang: true}}\n{}", three("")));
     let exporter = Exporter::start(&scenario, &[]);
     let began = Instant::now();
     let pages = std::iter::repeat_with(|| exporter.page()).take(50).count();
-    // Not a measurement: a page that waited for the driver would wait for its deadline each time.
+    // Not a measurement: a page that waits for the driver would wait for its deadline each time.
     assert!(began.elapsed() < Duration::from_millis(500) * 25, "{pages} pages");
 }
 
 #[test]
-fn it_drains_and_ends_when_asked() {
+fn sigterm_drains_and_exits() {
     let scenario = Scenario::new(&three(""));
     let mut exporter = Exporter::start(&scenario, &[]);
     exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
@@ -376,12 +376,12 @@ fn it_drains_and_ends_when_asked() {
     });
 }
 
-/// Whoever is on an instance that the driver did not give may be anybody, and nobody who is gone.
+/// Processes on an instance that the driver did not report are unknown, so none is reported as gone.
 #[test]
-fn a_gpu_in_mig_mode_is_unknown_until_all_its_instances_are_given() {
+fn mig_gpu_is_unknown_until_all_instances_are_read() {
     let mig = include_str!("../fake-nvml/scenarios/mig.yaml");
     let instances = |page: &Page| page.value("bailiff_gpu_mig_instances", &[("gpu", "0")]);
-    // Each with whether the driver is asked again once it has told.
+    // Each call, with whether the driver is queried again after it.
     let calls =
         [("GetMaxMigDeviceCount", true), ("GetMigDeviceHandleByIndex", true), ("IsMigDeviceHandle", false)];
     for (call, again) in calls {
@@ -392,7 +392,7 @@ fn a_gpu_in_mig_mode_is_unknown_until_all_its_instances_are_given() {
         exporter.until(call, are_unknown);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(
-            html.contains("who is on GPU 0: MIG is on, and the driver did not give its instances"),
+            html.contains("the processes on GPU 0: MIG is on, and the driver did not give its instances"),
             "{call}: {html}"
         );
         scenario.set(mig);
@@ -405,13 +405,13 @@ fn a_gpu_in_mig_mode_is_unknown_until_all_its_instances_are_given() {
 }
 
 #[test]
-fn page_of_an_exporter_that_was_stopped_has_no_samples() {
+fn page_of_a_stopped_exporter_has_no_samples() {
     let scenario = Scenario::new(&three(""));
     let mut command = command(&scenario);
     command.args(["--interval", "500ms", "--deadline", "2s", "--look-back", "1s", "--trust-pid-namespace"]);
     let exporter = Exporter::spawn(command);
     exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
-    // The worker that answers no more keeps the next sample away for a while.
+    // The hung worker delays the next sample.
     let workers = exporter.children("sampling-worker");
     exporter.signal(Signal::STOP);
     for worker in &workers {
@@ -436,7 +436,7 @@ fn page_of_an_exporter_that_was_stopped_has_no_samples() {
 }
 
 #[test]
-fn impossible_figures_are_gaps() {
+fn impossible_values_are_absent() {
     let gpu = "  - {temperature: 4294967040, power: 4000000W, energy: 18446744073709551614mJ, clocks: {sm: 4000000000},
      processes: [{pid: 4100, used: 1GiB}], faults: {garbage: {memory_above_total: true}}}\n";
     let scenario = Scenario::new(&format!("sampling_period: 20ms\ngpus:\n{gpu}"));

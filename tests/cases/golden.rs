@@ -1,6 +1,6 @@
-//! Whole pages, compared with files: `UPDATE_GOLDEN=1` renews them; read the difference. The driver is the
-//! fake one and `/proc` is made up, so they are the same on every machine; what time makes of a figure is
-//! masked. They need root, to give made-up processes an owner.
+//! Complete pages compared with golden files: `UPDATE_GOLDEN=1` renews them; read the difference. The driver is
+//! fake and `/proc` is made up, so pages are the same on every machine; values that depend on time are
+//! masked. Needs root, to set the owner of made-up processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -43,7 +43,7 @@ const MASKED: [&str; 17] = [
     "process_virtual_memory_bytes",
 ];
 
-/// A job of Slurm, a pod, a service, a session: the four processes that the scenarios speak of.
+/// The four processes of the scenarios: a Slurm job, a pod, a service and a session.
 fn procfs() -> Procfs {
     let job = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
     let pod = format!("0::/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-{CONTAINER}.scope\n");
@@ -146,7 +146,7 @@ fn hung() {
 }
 
 #[test]
-fn a_driver_that_does_not_open() {
+fn driver_that_does_not_open() {
     let (scenario, procfs) = (Scenario::new("init: hang\ngpus: [{}]\n"), procfs());
     golden("hung-at-start", &page(command(&scenario, &procfs)));
 }
@@ -186,7 +186,7 @@ fn another_pid_namespace() {
 }
 
 #[test]
-fn commands_when_asked_for() {
+fn commands_when_enabled() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let mut command = command(&scenario, &procfs);
     command.arg("--process.command");
@@ -195,9 +195,9 @@ fn commands_when_asked_for() {
     assert_eq!(command.as_deref(), Some("python3 train.py --api-key=…"));
 }
 
-/// The whole page of 800 processes is too long to read; the 16 largest and the exact rest are not.
+/// The full page of 800 processes is too long to review; the 16 largest and the sum of the rest are not.
 #[test]
-fn eight_gpus_of_a_hundred_processes() {
+fn eight_gpus_with_100_processes() {
     let (scenario, procfs) = (Scenario::named("8x100"), procfs());
     let mut command = command(&scenario, &procfs);
     command.args(["--max-processes", "16"]);

@@ -1,5 +1,5 @@
-//! The drop-in for GPUGET's `GPU.py`: its texts, and that it stands in one line with its clients, of which there is a
-//! double, without a GPU being lost or handed out twice.
+//! The drop-in for GPUGET's `GPU.py`: its output, and a shared queue with original clients (a test double), in which no
+//! GPU is lost or leased twice.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
@@ -13,13 +13,13 @@ use end_to_end::legacy::{Legacy, Reply};
 use end_to_end::node::Node;
 use end_to_end::programs;
 use end_to_end::redis::Redis;
-use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::tenant::{NOBODY_UID, Tenant};
 use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A Redis, a driver, and our program under the name of the original.
+/// Redis, a driver, and our program under the name of the original.
 struct Bench {
     redis: Redis,
     scenario: Scenario,
@@ -33,11 +33,11 @@ impl Bench {
         Self { redis: Redis::start(), scenario: Scenario::named("8x4"), directory }
     }
 
-    /// With a pool of these.
+    /// With a pool of these GPUs.
     fn of(gpus: &str) -> Self {
         let bench = Self::new();
-        let words = ["--redis-manage", gpus];
-        assert_eq!(bench.says(&words), gpus.split(',').count().to_string());
+        let args = ["--redis-manage", gpus];
+        assert_eq!(bench.run(&args), gpus.split(',').count().to_string());
         bench
     }
 
@@ -53,20 +53,20 @@ impl Bench {
         command
     }
 
-    fn gpu_py(&self, words: &[&str]) -> Command {
+    fn gpu_py(&self, args: &[&str]) -> Command {
         let mut command = self.around(Command::new(self.directory.path().join("GPU.py")));
-        command.args(words);
+        command.args(args);
         command
     }
 
-    /// A line or a script.
+    /// A Bash command or script.
     fn bash(&self, script: &str) -> Command {
         let mut command = self.around(Command::new("bash"));
         command.args(["-c", script]);
         command
     }
 
-    /// A script of its own, which is nobody's part.
+    /// A script in its own session.
     fn script(&self, name: &str, script: &str) -> Child {
         let path = self.directory.path().join(name);
         fs::write(&path, script).unwrap();
@@ -75,40 +75,45 @@ impl Bench {
         spawned(command)
     }
 
-    fn lease(&self, words: &[&str]) -> Command {
+    fn lease(&self, args: &[&str]) -> Command {
         let mut command = self.around(Command::new(programs::bailiff()));
-        command.arg("lease").args(words);
+        command.arg("lease").args(args);
         command
     }
 
-    /// What GPU.py prints, which goes well.
-    fn says(&self, words: &[&str]) -> String {
-        said(&self.gpu_py(words).output().unwrap())
+    /// The output of a successful run of GPU.py.
+    fn run(&self, args: &[&str]) -> String {
+        stdout_of(&self.gpu_py(args).output().unwrap())
     }
 
     fn legacy(&self, pid: u32) -> Legacy {
         Legacy::run_by(&self.redis, pid)
     }
 
-    /// Each GPU's state.
+    /// The state of each GPU.
     fn states(&self) -> Vec<String> {
         let output = self.lease(&["list", "--json"]).output().unwrap();
-        let told: Value = serde_json::from_str(&said(&output)).unwrap();
-        told["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
+        let printed: Value = serde_json::from_str(&stdout_of(&output)).unwrap();
+        printed["gpus"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|gpu| gpu["state"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     fn redis_has(&self, key: &str) -> bool {
         self.legacy(1).query(&["EXISTS", key]) == Reply::Text("1".to_owned())
     }
 
-    /// Waits until so many connections are blocked: one of a client of GPU.py, two of a waiter of ours.
+    /// Waits for this many blocked connections: one per client of GPU.py, two per waiter of ours.
     fn blocked(&self, count: usize) {
-        let mut asks = self.legacy(1);
-        until("connections to be blocked", || (asks.blocked() == count).then_some(()));
+        let mut monitor = self.legacy(1);
+        until("connections to be blocked", || (monitor.blocked() == count).then_some(()));
     }
 }
 
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
 }
@@ -127,19 +132,19 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Every number behind `PID`, and every time, is somebody's.
+/// Masks every number after `PID`, and every time.
 fn masked(line: &str) -> String {
-    let mut words: Vec<&str> = line.split(' ').collect();
-    for place in 1..words.len() {
-        if words[place - 1] == "PID" {
-            words[place] = if words[place].ends_with('.') { "N." } else { "N" };
+    let mut args: Vec<&str> = line.split(' ').collect();
+    for index in 1..args.len() {
+        if args[index - 1] == "PID" {
+            args[index] = if args[index].ends_with('.') { "N." } else { "N" };
         }
     }
     let is_day = |word: &str| word.len() == 10 && word.starts_with("20");
-    let masked = words.join(" ");
-    match words.iter().position(|word| is_day(word)) {
-        Some(place) => {
-            let both = format!("{} {}", words[place], words[place + 1].trim_end_matches(':'));
+    let masked = args.join(" ");
+    match args.iter().position(|word| is_day(word)) {
+        Some(index) => {
+            let both = format!("{} {}", args[index], args[index + 1].trim_end_matches(':'));
             masked.replace(&both, "TIME")
         }
         None => masked,
@@ -147,33 +152,33 @@ fn masked(line: &str) -> String {
 }
 
 #[test]
-fn every_flag_says_what_the_original_says() {
+fn flag_output_matches_the_original() {
     let bench = Bench::new();
     let path = programs::root().join("tests/golden/gpuget/transcript.txt");
     let golden = fs::read_to_string(&path).unwrap();
-    let mut told: Vec<String> = golden.lines().take(1).map(str::to_owned).collect();
+    let mut printed: Vec<String> = golden.lines().take(1).map(str::to_owned).collect();
     for command in golden.lines().filter_map(|line| line.strip_prefix("$ ")) {
-        told.push(format!("$ {command}"));
+        printed.push(format!("$ {command}"));
         let output = bench.bash(command).output().unwrap();
-        told.extend(String::from_utf8_lossy(&output.stdout).lines().map(masked));
-        told.extend(String::from_utf8_lossy(&output.stderr).lines().map(|line| format!("! {line}")));
+        printed.extend(String::from_utf8_lossy(&output.stdout).lines().map(masked));
+        printed.extend(String::from_utf8_lossy(&output.stderr).lines().map(|line| format!("! {line}")));
         if !output.status.success() {
-            told.push(format!("[{}]", output.status.code().unwrap()));
+            printed.push(format!("[{}]", output.status.code().unwrap()));
         }
     }
-    let told = told.join("\n") + "\n";
+    let printed = printed.join("\n") + "\n";
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, &told).unwrap();
+        fs::write(&path, &printed).unwrap();
     }
-    for (told, golden) in told.lines().zip(golden.lines()) {
-        assert_eq!(told, golden, "{}; UPDATE_GOLDEN=1 renews it", path.display());
+    for (printed, golden) in printed.lines().zip(golden.lines()) {
+        assert_eq!(printed, golden, "{}; UPDATE_GOLDEN=1 renews it", path.display());
     }
-    assert_eq!(told.len(), golden.len());
+    assert_eq!(printed.len(), golden.len());
 }
 
-/// The lines of GPUGET's README, word for word.
+/// The lines of GPUGET's README, verbatim.
 #[test]
-fn the_lines_of_use_of_the_originals_readme() {
+fn original_readme_examples_work() {
     let bench = Bench::new();
     let script = "GPU.py --redis-manage-all
 GPU.py --redis-manage-all --force
@@ -191,15 +196,18 @@ GPU.py --info";
     let pid = child.id();
     let output = child.wait_with_output().unwrap();
     assert!(output.stderr.is_empty(), "{output:?}");
-    let told = said(&output);
-    let lines: Vec<&str> = told.lines().collect();
+    let printed = stdout_of(&output);
+    let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines[..4], ["8", "8", &format!("got 0 for {pid}"), "There is 1 ACTIVE GPUs, IDs: 0"]);
-    assert!(lines[4].starts_with(&format!("GPU 0 acquired by PID {pid} at 20")), "whose GPU it is: {told}");
+    assert!(
+        lines[4].starts_with(&format!("GPU 0 acquired by PID {pid} at 20")),
+        "the holder of the GPU: {printed}"
+    );
     assert_eq!(lines[5], "GPU 0 released.");
     assert_eq!(lines[6], "usage: GPU.py [-h] [--gpu-count] [--managed-gpu-count]");
-    assert!(lines[7].ends_with(": Redis initialized, 8 managed GPUs."), "{told}");
-    assert!(lines[8].ends_with(&format!(": GPU 0 acquired by PID {pid}.")), "{told}");
-    assert!(lines[9].ends_with(&format!(": GPU 0 released by PID {pid}.")), "{told}");
+    assert!(lines[7].ends_with(": Redis initialized, 8 managed GPUs."), "{printed}");
+    assert!(lines[8].ends_with(&format!(": GPU 0 acquired by PID {pid}.")), "{printed}");
+    assert!(lines[9].ends_with(&format!(": GPU 0 released by PID {pid}.")), "{printed}");
     assert_eq!(
         lines[10..],
         [
@@ -211,27 +219,32 @@ GPU.py --info";
 }
 
 #[test]
-fn address_that_cannot_be_reached_is_no_server_as_in_the_original() {
+fn unreachable_address_is_reported_as_no_server() {
     let bench = Bench::of("0,1");
-    for words in [&["--redis-server", ""][..], &["--redis-port", "70000"], &["--redis-port", "-5"]] {
+    for args in [&["--redis-server", ""][..], &["--redis-port", "70000"], &["--redis-port", "-5"]] {
         let mut command = bench.around(Command::new(programs::bailiff()));
-        let output = command.arg("gpuget").args(words).arg("--idle").output().unwrap();
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(told, "Can not connect to Redis server, try to start server first.\n", "{words:?}");
-        assert_eq!(output.status.code(), Some(255), "{words:?}");
+        let output = command.arg("gpuget").args(args).arg("--idle").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(printed, "Can not connect to Redis server, try to start server first.\n", "{args:?}");
+        assert_eq!(output.status.code(), Some(255), "{args:?}");
     }
 }
 
 #[test]
-fn it_is_a_command_of_bailiff_too() {
+fn gpuget_is_a_bailiff_command() {
     let bench = Bench::of("0,1");
     let mut command = bench.around(Command::new(programs::bailiff()));
-    assert_eq!(said(&command.args(["gpuget", "--rel", "-5"]).output().unwrap()), "GPU -5 is not managed.");
+    assert_eq!(
+        stdout_of(&command.args(["gpuget", "--rel", "-5"]).output().unwrap()),
+        "GPU -5 is not managed."
+    );
     let mut command = bench.around(Command::new(programs::bailiff()));
-    assert!(said(&command.args(["gpuget", "--help"]).output().unwrap()).starts_with("usage: GPU.py [-h]"));
+    assert!(
+        stdout_of(&command.args(["gpuget", "--help"]).output().unwrap()).starts_with("usage: GPU.py [-h]")
+    );
 }
 
-/// Takes the first line that a program prints.
+/// Reads the first line that a program prints.
 fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -239,7 +252,7 @@ fn first_line(child: &mut Child) -> String {
 }
 
 #[test]
-fn ours_and_the_originals_are_served_in_the_order_of_their_arrival() {
+fn mixed_clients_are_served_in_arrival_order() {
     let bench = Bench::of("0");
     let mut holder = bench.legacy(1);
     assert_eq!(holder.get(), "0");
@@ -247,34 +260,36 @@ fn ours_and_the_originals_are_served_in_the_order_of_their_arrival() {
         "original", "gpuget", "original", "acquire", "gpuget", "original", "run", "gpuget", "original",
         "acquire",
     ];
-    let (tell, served) = std::sync::mpsc::channel();
+    let (sender, served) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let mut blocked = 0;
         for (number, kind) in kinds.into_iter().enumerate() {
-            let (bench, tell) = (&bench, tell.clone());
+            let (bench, sender) = (&bench, sender.clone());
             scope.spawn(move || match kind {
                 "original" => {
                     let mut original = bench.legacy(std::process::id());
                     let id = original.get();
-                    tell.send(number).unwrap();
+                    sender.send(number).unwrap();
                     assert_eq!(original.release(&id), "GPU 0 released.");
                 }
                 "gpuget" => {
-                    assert_eq!(bench.says(&["--get"]), "0");
-                    tell.send(number).unwrap();
-                    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+                    assert_eq!(bench.run(&["--get"]), "0");
+                    sender.send(number).unwrap();
+                    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
                 }
                 "acquire" => {
-                    let told = said(&bench.lease(&["acquire"]).output().unwrap());
-                    tell.send(number).unwrap();
-                    let name =
-                        told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap();
-                    said(&bench.lease(&["release", name]).output().unwrap());
+                    let printed = stdout_of(&bench.lease(&["acquire"]).output().unwrap());
+                    sender.send(number).unwrap();
+                    let name = printed
+                        .lines()
+                        .find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID="))
+                        .unwrap();
+                    stdout_of(&bench.lease(&["release", name]).output().unwrap());
                 }
                 _ => {
                     let mut child = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
                     assert_eq!(first_line(&mut child), "begun");
-                    tell.send(number).unwrap();
+                    sender.send(number).unwrap();
                     drop(child.stdin.take());
                     assert!(child.wait().unwrap().success());
                 }
@@ -284,28 +299,28 @@ fn ours_and_the_originals_are_served_in_the_order_of_their_arrival() {
         }
         assert_eq!(holder.release("0"), "GPU 0 released.");
     });
-    drop(tell);
+    drop(sender);
     assert_eq!(served.iter().collect::<Vec<usize>>(), (0..kinds.len()).collect::<Vec<usize>>());
     assert_eq!(holder.idle(), ["0"]);
     bench.blocked(0);
 }
 
 #[test]
-fn the_original_sees_what_ours_have() {
+fn original_client_lists_our_leases() {
     let bench = Bench::of("0,1,2");
     let mut original = bench.legacy(77);
     let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
     assert_eq!(first_line(&mut run), "begun");
-    assert_eq!(bench.says(&["--get"]), "1");
+    assert_eq!(bench.run(&["--get"]), "1");
     let us = std::process::id().to_string();
     let active = original.active();
     assert_eq!(active["0"].as_deref(), Some("0"), "of a lease that no purge ends");
     assert_eq!(active["1"].as_deref(), Some(us.as_str()));
     assert_eq!(original.idle(), ["2"]);
     assert_eq!(original.get(), "2");
-    let told = bench.says(&["--active"]);
-    assert!(told.contains("GPU 2 acquired by PID 77 at 2024-06-13 12:00:00"), "{told}");
-    assert_eq!(bench.says(&["--release", "2"]), "GPU 2 released.", "ours gives back what it has");
+    let printed = bench.run(&["--active"]);
+    assert!(printed.contains("GPU 2 acquired by PID 77 at 2024-06-13 12:00:00"), "{printed}");
+    assert_eq!(bench.run(&["--release", "2"]), "GPU 2 released.", "ours gives back what it has");
     assert_eq!(original.release("1"), "GPU 1 released.");
     let log = original.log();
     assert_eq!(log[0], "Redis initialized, 3 managed GPUs.");
@@ -315,7 +330,7 @@ fn the_original_sees_what_ours_have() {
     run.wait().unwrap();
 }
 
-/// Waits for a GPU that somebody has.
+/// Starts a waiter for a leased GPU.
 fn waiter(bench: &Bench, blocked: usize) -> Child {
     let child = spawned(bench.gpu_py(&["--get"]));
     bench.blocked(blocked);
@@ -323,36 +338,36 @@ fn waiter(bench: &Bench, blocked: usize) -> Child {
 }
 
 #[test]
-fn a_gpu_that_was_popped_for_the_dead_goes_to_the_next() {
+fn gpu_of_a_dead_waiter_goes_to_the_next() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     for modern_is_next in [true, false] {
         assert_eq!(original.get(), "0");
         let mut dead = waiter(&bench, 2);
         send(&dead, Signal::STOP);
-        // The original loses it here, every time: Redis has popped it for somebody who will never know.
+        // The original always loses the GPU here: Redis popped it for a client that is gone.
         assert_eq!(original.release("0"), "GPU 0 released.");
         assert_eq!(original.idle(), Vec::<String>::new());
         dead.kill().unwrap();
         dead.wait().unwrap();
         if modern_is_next {
-            assert_eq!(bench.says(&["--get"]), "0");
+            assert_eq!(bench.run(&["--get"]), "0");
         } else {
             std::thread::scope(|scope| {
                 let next = scope.spawn(|| bench.legacy(1).get());
                 bench.blocked(1);
-                // Whichever command of ours is next.
-                bench.says(&["--idle"]);
+                // Any of our commands repairs it.
+                bench.run(&["--idle"]);
                 assert_eq!(next.join().unwrap(), "0");
             });
         }
-        assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+        assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
         assert_eq!(original.idle(), ["0"]);
     }
 }
 
 #[test]
-fn a_waiter_that_is_told_to_end_leaves_the_line_and_dies_of_it() {
+fn sigterm_removes_the_waiter_and_ends_it() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     assert_eq!(original.get(), "0");
@@ -367,32 +382,30 @@ fn a_waiter_that_is_told_to_end_leaves_the_line_and_dies_of_it() {
     let mut shell = shell.spawn().unwrap();
     bench.blocked(2);
     drop(shell.stdin.take());
-    // In a script what runs in the background ignores it, and so did the original.
+    // A background process of a script ignores SIGINT, as with the original.
     assert_eq!(original.release("0"), "GPU 0 released.");
-    assert_eq!(said(&shell.wait_with_output().unwrap()), "0\n0");
+    assert_eq!(stdout_of(&shell.wait_with_output().unwrap()), "0\n0");
 }
 
 #[test]
-fn a_waiter_whose_server_went_back_keeps_its_place() {
+fn waiter_after_server_rollback_keeps_its_place() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     assert_eq!(original.get(), "0");
     let mut child = waiter(&bench, 2);
     send(&child, Signal::STOP);
     assert_eq!(original.release("0"), "GPU 0 released.");
-    // Redis is told to forget the grant, of which the waiter has yet to hear.
-    let Reply::Text(lease) = original.query(&["HGET", "GPU_V2:OWN", "0"]) else {
-        panic!("nobody was granted it")
-    };
+    // Removes the grant in Redis before the waiter reads it.
+    let Reply::Text(lease) = original.query(&["HGET", "GPU_V2:OWN", "0"]) else { panic!("no grant") };
     let key = format!("GPU_V2:LEASE:{lease}");
-    for words in [
+    for args in [
         vec!["HSET", &key, "state", "waiting"],
         vec!["HDEL", &key, "gpus", "tok"],
         vec!["ZADD", "GPU_V2:Q", "1", &lease],
         vec!["HDEL", "GPU_V2:OWN", "0"],
         vec!["DEL", "GPU_GPU0"],
     ] {
-        original.query(&words);
+        original.query(&args);
     }
     send(&child, Signal::CONT);
     bench.blocked(2);
@@ -403,7 +416,7 @@ fn a_waiter_whose_server_went_back_keeps_its_place() {
 }
 
 #[test]
-fn an_answer_that_nobody_could_read_is_no_lease() {
+fn grant_with_unwritable_output_is_no_lease() {
     let bench = Bench::of("0");
     let output = bench.bash("GPU.py --get >/dev/full").output().unwrap();
     assert!(complaint(&output, 1).contains("no space left on device"), "{output:?}");
@@ -411,45 +424,45 @@ fn an_answer_that_nobody_could_read_is_no_lease() {
 }
 
 #[test]
-fn a_pool_that_is_yet_to_be_begun_is_waited_for() {
+fn missing_pool_is_waited_for() {
     let bench = Bench::new();
     let mut waiters: Vec<Child> = Vec::new();
     for number in 0..3 {
         waiters.push(waiter(&bench, 2 * (number + 1)));
     }
-    // GPU.py lists an id as idle before it lists it as managed: for a moment it is nobody's.
+    // GPU.py lists an id as idle before it lists it as managed.
     let mut original = bench.legacy(1);
     assert_eq!(original.manage(&[0], 8, false), "1");
     let first = waiters.remove(0).wait_with_output().unwrap();
-    assert_eq!(said(&first), "0");
+    assert_eq!(stdout_of(&first), "0");
     assert_eq!(
         String::from_utf8(first.stderr).unwrap(),
         "GPU.py: no GPU is handed out under the prefix GPU; waits until some are (is it the right one?)\n"
     );
-    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
-    assert_eq!(said(&waiters.remove(0).wait_with_output().unwrap()), "0");
-    // Who waits goes on waiting, as the original's clients do.
+    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(stdout_of(&waiters.remove(0).wait_with_output().unwrap()), "0");
+    // A waiter goes on waiting, as the original's clients do.
     assert!(complaint(&bench.gpu_py(&["--redis-delete"]).output().unwrap(), 1).contains("1 GPU is leased"));
     let forced = bench.gpu_py(&["--redis-delete"]).env("GPU_PY_FORCE", "1").output().unwrap();
-    assert_eq!(said(&forced), "All Redis objects related to GPU management were deleted.");
+    assert_eq!(stdout_of(&forced), "All Redis objects related to GPU management were deleted.");
     assert!(!bench.redis_has("GPU_GPU0"), "no record is left behind");
-    assert_eq!(bench.says(&["--redis-manage", "5"]), "1");
-    assert_eq!(said(&waiters.remove(0).wait_with_output().unwrap()), "5");
+    assert_eq!(bench.run(&["--redis-manage", "5"]), "1");
+    assert_eq!(stdout_of(&waiters.remove(0).wait_with_output().unwrap()), "5");
 }
 
 #[test]
-fn deleted_pool_leaves_no_key_behind() {
+fn deleted_pool_leaves_no_key() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     let mut keys = || original.query(&["KEYS", "*"]).texts();
-    assert_eq!(bench.says(&["--get"]), "0");
-    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(bench.run(&["--get"]), "0");
+    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
     assert!(!keys().is_empty());
-    bench.says(&["--redis-delete"]);
+    bench.run(&["--redis-delete"]);
     assert_eq!(keys(), Vec::<String>::new());
-    assert_eq!(bench.says(&["--info"]), "GPU total:8 no managed");
-    assert_eq!(bench.says(&["--active"]), "There are no active GPUs.");
-    assert_eq!(keys(), Vec::<String>::new(), "whoever only reads writes nothing");
+    assert_eq!(bench.run(&["--info"]), "GPU total:8 no managed");
+    assert_eq!(bench.run(&["--active"]), "There are no active GPUs.");
+    assert_eq!(keys(), Vec::<String>::new(), "a read-only command writes nothing");
 }
 
 #[test]
@@ -462,40 +475,40 @@ fn manage_replaces_lists_of_a_wrong_type() {
         }
     };
     spoil();
-    assert_eq!(bench.says(&["--redis-manage-all"]), "8");
-    assert_eq!(bench.says(&["--info"]), "GPU total:8 managed:8 idle:8");
+    assert_eq!(bench.run(&["--redis-manage-all"]), "8");
+    assert_eq!(bench.run(&["--info"]), "GPU total:8 managed:8 idle:8");
     spoil();
-    assert_eq!(bench.says(&["--redis-manage", "0"]), "Objects already initialized, add force to proceed.");
-    assert_eq!(bench.says(&["--redis-manage-count", "2", "--force"]), "2");
-    assert_eq!(bench.says(&["--get"]), "7");
+    assert_eq!(bench.run(&["--redis-manage", "0"]), "Objects already initialized, add force to proceed.");
+    assert_eq!(bench.run(&["--redis-manage-count", "2", "--force"]), "2");
+    assert_eq!(bench.run(&["--get"]), "7");
     spoil();
     let refused = bench.gpu_py(&["--redis-manage-all", "--force"]).output().unwrap();
     assert!(complaint(&refused, 1).contains("1 GPU is leased"), "{refused:?}");
     let forced = bench.gpu_py(&["--redis-manage-all", "--force"]).env("GPU_PY_FORCE", "1").output().unwrap();
-    assert_eq!(said(&forced), "8");
+    assert_eq!(stdout_of(&forced), "8");
     spoil();
-    bench.says(&["--redis-delete"]);
+    bench.run(&["--redis-delete"]);
     assert!(!bench.redis_has("GPU_IDLE"));
 }
 
 #[test]
-fn what_somebody_else_releases_is_free_once() {
+fn gpu_released_by_another_client_is_free_once() {
     let bench = Bench::of("0");
     let mut original = bench.legacy(1);
     for by_original in [true, false, true] {
-        assert_eq!(bench.says(&["--get"]), "0");
+        assert_eq!(bench.run(&["--get"]), "0");
         if by_original {
             assert_eq!(original.release("0"), "GPU 0 released.");
         } else {
-            assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+            assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
         }
-        assert_eq!(bench.says(&["--release", "0"]), "GPU 0 is already idle.");
+        assert_eq!(bench.run(&["--release", "0"]), "GPU 0 is already idle.");
         assert_eq!(original.release("0"), "GPU 0 is already idle.");
         assert_eq!(original.idle(), ["0"]);
         assert_eq!(bench.states(), ["idle"]);
     }
-    // Taken again by a client of the original meanwhile: it is his, and the lease of before is over.
-    assert_eq!(bench.says(&["--get"]), "0");
+    // Leased again by a client of the original: the earlier lease is over.
+    assert_eq!(bench.run(&["--get"]), "0");
     assert_eq!(original.release("0"), "GPU 0 released.");
     assert_eq!(original.get(), "0");
     assert_eq!(bench.states(), ["legacy"]);
@@ -504,27 +517,27 @@ fn what_somebody_else_releases_is_free_once() {
 }
 
 #[test]
-fn a_double_release_makes_no_second_holder() {
+fn double_release_makes_no_second_holder() {
     let bench = Bench::of("0");
     let (mut one, mut other) = (bench.legacy(1), bench.legacy(1));
     assert_eq!(one.get(), "0");
     // The race between two releases that the original loses.
-    assert_eq!(one.looks("0"), None);
-    one.erases("0");
-    assert_eq!(other.looks("0"), None);
-    one.pushes("0");
-    other.erases("0");
-    other.pushes("0");
+    assert_eq!(one.refuse_release("0"), None);
+    one.erase_record("0");
+    assert_eq!(other.refuse_release("0"), None);
+    one.push_idle("0");
+    other.erase_record("0");
+    other.push_idle("0");
     assert_eq!(one.idle(), ["0", "0"]);
-    assert_eq!(bench.says(&["--get"]), "0");
+    assert_eq!(bench.run(&["--get"]), "0");
     let mut second = waiter(&bench, 2);
     assert_eq!(bench.lease(&["acquire", "--nonblock"]).output().unwrap().status.code(), Some(75));
-    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
     assert_eq!(first_line(&mut second), "0", "the second is served when the first has released it");
     assert!(second.wait().unwrap().success());
-    assert_eq!(bench.says(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
 
-    // A release that comes too late: by then a command of ours has the GPU.
+    // A late release: one of our commands has the GPU by then.
     let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
     assert_eq!(first_line(&mut run), "begun");
     let refused = complaint(&bench.gpu_py(&["--release", "0"]).output().unwrap(), 1);
@@ -540,20 +553,20 @@ fn a_double_release_makes_no_second_holder() {
     assert!(second.wait().unwrap().success());
 }
 
-/// Whether there is such a process, as somebody who is not root is told.
-fn nobody_sees(pid: &str) -> bool {
+/// Returns whether the process exists, as seen by an unprivileged user.
+fn process_exists(pid: &str) -> bool {
     Command::new("kill")
         .args(["-0", pid])
         .stderr(Stdio::null())
-        .uid(NOBODY)
-        .gid(NOBODY)
+        .uid(NOBODY_UID)
+        .gid(NOBODY_UID)
         .status()
         .unwrap()
         .success()
 }
 
 #[test]
-fn a_purge_of_anothers_frees_no_lease_of_ours() {
+fn purge_by_the_original_keeps_our_leases() {
     let bench = Bench::of("0,1");
     let (socket, all) = (bench.redis.socket(), fs::Permissions::from_mode(0o777));
     for path in [socket.as_path(), socket.parent().unwrap(), bench.directory.path()] {
@@ -561,16 +574,16 @@ fn a_purge_of_anothers_frees_no_lease_of_ours() {
     }
     let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
     assert_eq!(first_line(&mut run), "begun");
-    assert_eq!(bench.says(&["--get"]), "1");
+    assert_eq!(bench.run(&["--get"]), "1");
     let mut original = bench.legacy(1);
-    original.purge(nobody_sees);
+    original.purge(process_exists);
     assert_eq!(original.idle(), ["1"], "the drop-in's lease plays by the original's rules");
     assert_eq!(bench.states(), ["leased", "idle"]);
-    assert_eq!(bench.says(&["--get"]), "1");
-    for words in [["--redis-purge"], ["---redis-purge"]] {
-        let mut purge = bench.gpu_py(&words);
-        // Whoever may not signal a process knows that it is there.
-        assert_eq!(said(&purge.uid(NOBODY).gid(NOBODY).output().unwrap()), "");
+    assert_eq!(bench.run(&["--get"]), "1");
+    for args in [["--redis-purge"], ["---redis-purge"]] {
+        let mut purge = bench.gpu_py(&args);
+        // A process exists if it may not be signalled (EPERM).
+        assert_eq!(stdout_of(&purge.uid(NOBODY_UID).gid(NOBODY_UID).output().unwrap()), "");
     }
     assert_eq!(bench.states(), ["leased", "leased"]);
     drop(run.stdin.take());
@@ -578,9 +591,9 @@ fn a_purge_of_anothers_frees_no_lease_of_ours() {
 }
 
 #[test]
-fn a_purge_frees_what_the_dead_of_this_host_held() {
+fn purge_frees_gpus_of_dead_local_holders() {
     let bench = Bench::of("0,1,2,3,4");
-    // The GPU is this script's, by a shell that only asked for it; and of a script that has ended.
+    // One lease of a running script, taken by a subshell that has ended, and one of a script that has ended.
     let mut alive = bench.script("alive", "id=$(GPU.py --get | cat); echo $id; read line");
     assert_eq!(first_line(&mut alive), "0");
     let mut dead = bench.script("dead", "read id < <(GPU.py --get); echo $id; read line");
@@ -590,19 +603,19 @@ fn a_purge_frees_what_the_dead_of_this_host_held() {
     bench.legacy(std::process::id()).get();
     bench.legacy(4_194_305).get();
     let states = |bench: &Bench| bench.states().join(" ");
-    assert_eq!(bench.says(&["--redis-purge"]), "");
-    assert_eq!(states(&bench), "leased leased leased legacy idle", "whose process is not there");
+    assert_eq!(bench.run(&["--redis-purge"]), "");
+    assert_eq!(states(&bench), "leased leased leased legacy idle", "its process has exited");
     for child in [&mut dead, &mut other] {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    bench.says(&["--idle"]);
+    bench.run(&["--idle"]);
     assert_eq!(states(&bench), "leased leased leased legacy idle", "nothing but a purge ends it");
-    assert_eq!(bench.says(&["--redis-purge"]), "");
+    assert_eq!(bench.run(&["--redis-purge"]), "");
     assert_eq!(states(&bench), "leased idle idle legacy idle");
     alive.kill().unwrap();
     alive.wait().unwrap();
-    assert_eq!(bench.says(&["--redis-purge"]), "");
+    assert_eq!(bench.run(&["--redis-purge"]), "");
     assert_eq!(states(&bench), "idle idle idle legacy idle");
     let log = bench.legacy(1).log();
     let purged = format!(
@@ -614,10 +627,10 @@ fn a_purge_frees_what_the_dead_of_this_host_held() {
 }
 
 #[test]
-fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
+fn purge_gpu_in_use_is_kept() {
     let bench = Bench::of("0,1");
     let node = Node::of("version: 1\nrules: []\n", &["", ""]);
-    let left_behind = Tenant::obeying(&node.home);
+    let left_behind = Tenant::ending_on_term(&node.home);
     node.hold(&left_behind, 0, "used: 1GiB");
     let tick = node.tick();
     until("the exporter to see it", || (node.tick() > tick + 1).then_some(()));
@@ -627,19 +640,19 @@ fn a_purge_leaves_a_gpu_on_which_somebody_computes() {
         script.wait().unwrap();
     }
     let output = bench.gpu_py(&["--redis-purge"]).env("BAILIFF_STREAM", node.home.stream()).output().unwrap();
-    assert_eq!(said(&output), "");
-    let told = format!(
+    assert_eq!(stdout_of(&output), "");
+    let printed = format!(
         "GPU.py: GPU 0: the process that took it has ended, but [{}] compute on it; not freed\n",
         left_behind.pid()
     );
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), told);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), printed);
     assert_eq!(bench.states(), ["leased", "idle"]);
-    assert_eq!(bench.says(&["--redis-purge"]), "");
-    assert_eq!(bench.states(), ["idle", "idle"], "without an exporter nobody knows of him");
+    assert_eq!(bench.run(&["--redis-purge"]), "");
+    assert_eq!(bench.states(), ["idle", "idle"], "without an exporter the process on the GPU is unknown");
 }
 
 #[test]
-fn a_server_that_cannot_be_used_is_told_as_the_original_tells_it() {
+fn unusable_server_message_matches_the_original() {
     let bench = Bench::new();
     let mut original = bench.legacy(1);
     original.query(&["SET", "GPU_MANAGED", "a text"]);
@@ -655,5 +668,5 @@ fn a_server_that_cannot_be_used_is_told_as_the_original_tells_it() {
         assert_eq!(String::from_utf8(output.stdout).unwrap(), text, "{address}");
     }
     let output = bench.gpu_py(&["--idle"]).env("LEASE_REDIS_URL", address("pass=secret")).output().unwrap();
-    assert_eq!(said(&output), "There is 0 IDDLE GPUs, IDs:");
+    assert_eq!(stdout_of(&output), "There is 0 IDDLE GPUs, IDs:");
 }

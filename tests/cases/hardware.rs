@@ -1,4 +1,4 @@
-//! `hardware`, over fake drivers: the report of a driver that does what we take for granted, and of one that does not.
+//! `hardware` over fake drivers: the report for a driver that behaves as we assume, and for one that does not.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -21,34 +21,34 @@ use end_to_end::fake::Scenario;
 use end_to_end::holder::children;
 use end_to_end::mps::Mps;
 use end_to_end::programs;
-use end_to_end::tenant::{NOBODY, start};
+use end_to_end::tenant::{NOBODY_UID, start};
 use serde_json::Value;
 
-/// A driver's GPU in the terms of `tests/fake-nvml`, kept in step with the workers that live.
+/// A GPU in the terms of `tests/fake-nvml`, kept in step with the running workers.
 struct Gpu<'a> {
     scenario: Scenario,
-    /// Keys of the process list for a worker that does this work.
+    /// Keys of the process list for a worker with this kind of work.
     lists: &'a dyn Fn(&str) -> String,
-    workers: BTreeMap<u32, Seen>,
+    workers: BTreeMap<u32, Observed>,
     written: String,
 }
 
-/// A worker or a child of one, or the server of MPS.
-struct Seen {
+/// A worker, a child of one, or the MPS server.
+struct Observed {
     work: String,
     parent: u32,
     start: u64,
 }
 
 impl Gpu<'_> {
-    /// Lists the workers that live. A forked child is not listed; what it keeps of its parent is unaccounted.
+    /// Lists the running workers. A forked child is not listed; memory that it keeps of its parent is unattributed.
     fn keep(&mut self, program: u32) {
         let known: Vec<u32> = self.workers.keys().copied().chain([program]).collect();
         for parent in known {
             for pid in children(parent) {
                 if let Some(work) = work(pid) {
                     let start = start(pid).unwrap_or_default();
-                    self.workers.entry(pid).or_insert(Seen { work, parent, start });
+                    self.workers.entry(pid).or_insert(Observed { work, parent, start });
                 }
             }
         }
@@ -59,7 +59,7 @@ impl Gpu<'_> {
             "sampling_period: 20ms\nring: 600\ngpus:\n- memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
             1024 * orphaned
         );
-        let listed = |seen: &Seen| seen.parent == program || seen.work == "mps-server";
+        let listed = |seen: &Observed| seen.parent == program || seen.work == "mps-server";
         let mut any = false;
         for (pid, seen) in self.workers.iter().filter(|(_, seen)| listed(seen)) {
             let _ = write!(text, "\n  - {{pid: {pid}, {}}}", (self.lists)(&seen.work));
@@ -84,8 +84,8 @@ fn work(pid: u32) -> Option<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.filter_map(Result::ok);
     let mut lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("cmdline")).ok());
     let line = lines.find(|line| !line.is_empty())?;
-    let mut words = line.split('\0').skip(1);
-    (words.next()? == "worker").then_some(words.next()?.to_owned())
+    let mut args = line.split('\0').skip(1);
+    (args.next()? == "worker").then_some(args.next()?.to_owned())
 }
 
 /// A driver as our documentation takes it to be.
@@ -156,8 +156,8 @@ fn stable(markdown: &str) -> Vec<[&str; 3]> {
 }
 
 #[test]
-fn documented_driver_agrees_in_each_row_that_was_tried() {
-    for uid in [None, Some(NOBODY)] {
+fn documented_driver_agrees_in_every_row() {
+    for uid in [None, Some(NOBODY_UID)] {
         let (report, markdown, code) = report(&as_documented, uid);
         if let Some(path) = std::env::var_os("HARDWARE_DRY_RUN") {
             fs::write(path, &markdown).unwrap();

@@ -1,4 +1,4 @@
-//! Who holds which VRAM: real processes in the real `/proc`, over the fake driver.
+//! Holders of GPU memory: real processes in the real `/proc`, over the fake driver.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +37,7 @@ fn state(page: &Page, pid: u32) -> Option<String> {
 }
 
 #[test]
-fn a_holder_is_shown_with_its_owner_and_vanishes_at_the_tick_after_it_ended() {
+fn holder_is_exported_until_the_tick_after_exit() {
     let mut holder = Holder::sleeping();
     let pid = holder.pid().to_string();
     let scenario_file = Scenario::new(&scenario(&[held(holder.pid())]));
@@ -57,7 +57,7 @@ fn a_holder_is_shown_with_its_owner_and_vanishes_at_the_tick_after_it_ended() {
 }
 
 #[test]
-fn a_process_that_the_driver_still_lists_is_gone_and_its_memory_is_a_dead_pids() {
+fn listed_process_that_exited_is_a_dead_pid() {
     let mut holder = Holder::sleeping();
     let pid = holder.pid();
     let scenario = Scenario::new(&scenario(&[held(pid)]));
@@ -71,7 +71,7 @@ fn a_process_that_the_driver_still_lists_is_gone_and_its_memory_is_a_dead_pids()
 }
 
 #[test]
-fn idle_time_is_seen_to_begin_when_work_ends() {
+fn idle_time_starts_when_work_ends() {
     let holder = Holder::sleeping();
     let pid = holder.pid().to_string();
     let busy = scenario(&[format!("{}, sm: 80", held(holder.pid()))]);
@@ -103,7 +103,7 @@ fn idle_time_is_seen_to_begin_when_work_ends() {
 }
 
 #[test]
-fn a_leader_that_exited_is_told_from_a_true_zombie() {
+fn exited_leader_is_distinguished_from_a_zombie() {
     let leader = Holder::python(
         "import ctypes, threading\n\
          threading.Thread(target=lambda: threading.Event().wait()).start()\n\
@@ -129,8 +129,8 @@ fn child_of(parent: u32) -> u32 {
     })
 }
 
-/// As slurmd starts a step: its shepherd is in a session whose leader has ended, and the task below it has only a process
-/// group of its own. Says the pid of the task.
+/// A step as slurmd starts it: its shepherd is in a session whose leader has exited, and the task below has only its own
+/// process group. Prints the pid of the task.
 const STEP: &str = "import ctypes, os, signal\n\
     name = lambda to: ctypes.CDLL(None).prctl(15, to)\n\
     if os.fork() == 0:\n\
@@ -144,7 +144,7 @@ const STEP: &str = "import ctypes, os, signal\n\
     \x20       signal.pause()\n\
     \x20   print(task, flush=True)\n\
     signal.pause()";
-/// A daemon that forked twice. Says its pid.
+/// A daemon that forked twice. Prints its pid.
 const DAEMON: &str = "import os, signal\n\
     if os.fork() == 0:\n\
     \x20   os.setsid()\n\
@@ -152,11 +152,11 @@ const DAEMON: &str = "import os, signal\n\
     \x20   print(os.getpid(), flush=True)\n\
     signal.pause()";
 
-/// Everybody whom this program has started, itself, and the pid that it said: all in one cgroup, and ended with the test.
+/// A program, its descendants, and the process whose pid it printed: all in one cgroup, and ended with the test.
 struct Session {
     leader: std::process::Child,
     pids: Vec<u32>,
-    said: u32,
+    printed_pid: u32,
     _scope: Scope,
 }
 
@@ -167,13 +167,14 @@ impl Session {
         let mut leader = command.spawn().unwrap();
         let mut line = String::new();
         std::io::BufReader::new(leader.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let said = line.trim().parse().unwrap();
-        let pids: Vec<u32> = [leader.id(), said, parent(said)].into_iter().filter(|pid| *pid > 1).collect();
+        let printed_pid = line.trim().parse().unwrap();
+        let pids: Vec<u32> =
+            [leader.id(), printed_pid, parent(printed_pid)].into_iter().filter(|pid| *pid > 1).collect();
         let scope = Scope::new();
         for pid in &pids {
             scope.take(*pid);
         }
-        Self { leader, pids, said, _scope: scope }
+        Self { leader, pids, printed_pid, _scope: scope }
     }
 }
 
@@ -194,25 +195,25 @@ impl Drop for Session {
 }
 
 #[test]
-fn a_process_whose_session_ended_is_an_orphan_and_nobody_else_is() {
+fn only_a_process_of_an_ended_session_is_orphaned() {
     let orphan = Orphan::under(Command::new("setsid"));
     let (step, daemon) = (Session::of(STEP), Session::of(DAEMON));
     let child = Holder::sleeping();
-    let pids = [orphan.pid(), step.said, daemon.said, child.pid()];
+    let pids = [orphan.pid(), step.printed_pid, daemon.printed_pid, child.pid()];
     let scenario = Scenario::new(&scenario(&pids.map(held)));
     let exporter = Exporter::start(&scenario, &[]);
     let orphaned =
         |page: &Page, pid: u32| page.value("bailiff_process_orphaned", &[("pid", &pid.to_string())]);
     exporter.until("the orphan", |page| orphaned(page, orphan.pid()));
     let page = exporter.page();
-    let told = pids.map(|pid| orphaned(&page, pid));
-    // The daemon was not left behind: the login that it was started from lives.
-    assert_eq!(told, [Some(1.0), Some(0.0), None, Some(0.0)]);
+    let orphan_values = pids.map(|pid| orphaned(&page, pid));
+    // The daemon is not orphaned: the login that started it still runs.
+    assert_eq!(orphan_values, [Some(1.0), Some(0.0), None, Some(0.0)]);
 }
 
-/// A forked worker that inherited the device file is listed by no driver, and holds memory all the same.
+/// A forked worker that inherited the device file is listed by no driver, and still holds memory.
 #[test]
-fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
+fn device_opener_is_found_for_unattributed_memory() {
     let procfs = Procfs::new();
     for pid in [4100, 5000, 5001] {
         procfs.add(&Process::new(pid));
@@ -227,7 +228,7 @@ fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
     let path = procfs.path().to_str().unwrap().to_owned();
     let exporter = Exporter::start(&scenario, &["--procfs", &path]);
     let device_processes = |page: &Page| page.value("bailiff_gpu_unlisted_processes", &[]);
-    assert_eq!(device_processes(&exporter.next()), None, "nobody looked, since all memory is somebody's");
+    assert_eq!(device_processes(&exporter.next()), None, "not scanned, since all memory is attributed");
     scenario.set(&text("2GiB"));
     exporter.until("one that is not listed", |page| (device_processes(page)? == 1.0).then_some(()));
     assert_eq!(
@@ -237,7 +238,7 @@ fn who_has_a_device_file_open_is_found_where_memory_is_nobodys() {
 }
 
 #[test]
-fn a_reused_pid_begins_again() {
+fn reused_pid_starts_new_counters() {
     let procfs = Procfs::new().with(&Process::new(4100));
     let scenario = Scenario::new(&scenario(&["pid: 4100, used: 1GiB".into()]));
     let path = procfs.path().to_str().unwrap().to_owned();
@@ -254,7 +255,7 @@ fn a_reused_pid_begins_again() {
 }
 
 #[test]
-fn the_largest_are_shown_and_the_rest_is_exact() {
+fn largest_holders_are_listed_and_the_rest_summed() {
     let scenario = Scenario::named("8x100");
     let exporter = Exporter::start(&scenario, &["--max-processes", "10"]);
     let page = exporter.next();
@@ -274,7 +275,7 @@ fn the_largest_are_shown_and_the_rest_is_exact() {
 }
 
 #[test]
-fn memory_adds_up_on_every_gpu() {
+fn memory_sums_match_on_every_gpu() {
     for name in ["busy", "idle", "8x4", "mps", "dead-pid", "graphics"] {
         let scenario = Scenario::named(name);
         let exporter = Exporter::start(&scenario, &[]);

@@ -1,5 +1,5 @@
-//! A command that leaves its GPUs idle is ended, and nobody else: `bailiff idle-timeout` over the fake driver, with real
-//! processes and signals.
+//! `bailiff idle-timeout` over the fake driver, with real processes and signals: a command that leaves its GPUs idle is
+//! ended, and no other process.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
@@ -8,10 +8,10 @@ use std::process::{Command, Output};
 
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
+use end_to_end::idle_timeout::{IdleTimeout, command};
 use end_to_end::programs;
 use end_to_end::tenant::start;
 use end_to_end::wait::until;
-use end_to_end::watched::{Watched, command};
 use rustix::process::Signal;
 
 const GPUS: [&str; 2] =
@@ -27,15 +27,15 @@ fn gone(pids: &[u32]) -> bool {
     pids.iter().all(|pid| start(*pid).is_none())
 }
 
-fn output(scenario: &Scenario, words: &[&str]) -> Output {
-    command(scenario, words).output().unwrap()
+fn output(scenario: &Scenario, args: &[&str]) -> Output {
+    command(scenario, args).output().unwrap()
 }
 
 fn code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-/// The original's lines; all others are told by our own name.
+/// The original's log lines; all others start with our own name.
 fn originals(log: &[String]) -> Vec<String> {
     let theirs = |line: &&String| line.split(' ').nth(1) == Some("gpu_idle_timeout:");
     for line in log.iter().filter(|line| !theirs(line)) {
@@ -45,9 +45,9 @@ fn originals(log: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn the_published_session_gives_the_same_log_kill_and_exit_code() {
+fn published_session_is_reproduced() {
     let golden = fs::read_to_string(programs::root().join("tests/golden/idle-timeout.log")).unwrap();
-    // In `make soak` as it was; else ten times as fast.
+    // Real time in `make soak`; otherwise ten times as fast.
     let as_it_was = std::env::var_os("BAILIFF_REAL_TIME").is_some();
     let (every, golden) = if as_it_was {
         ("6", golden)
@@ -57,21 +57,21 @@ fn the_published_session_gives_the_same_log_kill_and_exit_code() {
         ("0.6", faster.replace("size=30", "size=3").replace("last 30", "last 3"))
     };
     let scenario = Scenario::new(&two("", ""));
-    let words = ["-t", "50", "-s", every, "-n", "5", "-d", "3", "-x", "--signal-name", "none", "grep", "foo"];
-    let mut watched = Watched::start(&scenario, &words);
-    watched.until_logged(1, "Starting");
-    let child = child_of(&watched, "grep");
-    assert_eq!(watched.end().code(), Some(1));
+    let args = ["-t", "50", "-s", every, "-n", "5", "-d", "3", "-x", "--signal-name", "none", "grep", "foo"];
+    let mut running = IdleTimeout::start(&scenario, &args);
+    running.until_logged(1, "Starting");
+    let child = child_of(&running, "grep");
+    assert_eq!(running.end().code(), Some(1));
     assert!(gone(&[child]));
     let expected: Vec<&str> = golden.lines().collect();
-    assert_eq!(originals(&watched.log()), expected);
+    assert_eq!(originals(&running.log()), expected);
     let which = "has a context on no GPU, so all visible ones count";
-    assert_eq!(watched.log().iter().filter(|line| line.contains(which)).count(), 1, "{:#?}", watched.log());
+    assert_eq!(running.log().iter().filter(|line| line.contains(which)).count(), 1, "{:#?}", running.log());
 }
 
-/// A child of the watcher that bears this name.
-fn child_of(watched: &Watched, name: &str) -> u32 {
-    let parent = watched.pid().as_raw_nonzero();
+/// A child of the watcher with this name.
+fn child_of(running: &IdleTimeout, name: &str) -> u32 {
+    let parent = running.pid().as_raw_nonzero();
     let children = format!("/proc/{parent}/task/{parent}/children");
     until(name, || {
         let children = fs::read_to_string(&children).ok()?;
@@ -83,21 +83,21 @@ fn child_of(watched: &Watched, name: &str) -> u32 {
 /// A launcher with two ranks below it.
 const TRAINING: &str = "sh -c 'echo $$; sleep infinity & wait' & sleep infinity & echo $!; wait";
 
-/// The figures of each sample of the second GPU, in their order.
+/// The values of each sample of the second GPU, in order.
 fn readings(log: &[String]) -> Vec<u32> {
     let figure =
         |line: &String| line.split_once(GPUS[1])?.1.strip_prefix(" usage ")?.strip_suffix('%')?.parse().ok();
     log.iter().filter_map(figure).collect()
 }
 
-/// A training run on two GPUs, 20 % for seven samples; its ranks, once both were seen at work.
-fn training(scenario: &Scenario) -> (Watched, Vec<u32>) {
-    let words = ["-t", "20", "-s", "1", "-n", "7", "-d", "1", "-x", "--grace", "0.1", "sh", "-c", TRAINING];
-    let watched = Watched::start(scenario, &words);
-    let ranks = watched.pids(2);
+/// A training run on two GPUs, at 20 % for seven samples; returns its ranks once both were seen at work.
+fn training(scenario: &Scenario) -> (IdleTimeout, Vec<u32>) {
+    let args = ["-t", "20", "-s", "1", "-n", "7", "-d", "1", "-x", "--grace", "0.1", "sh", "-c", TRAINING];
+    let running = IdleTimeout::start(scenario, &args);
+    let ranks = running.pids(2);
     works(scenario, &ranks);
-    watched.until_logged(1, &format!("{} usage 70%", GPUS[1]));
-    (watched, ranks)
+    running.until_logged(1, &format!("{} usage 70%", GPUS[1]));
+    (running, ranks)
 }
 
 fn works(scenario: &Scenario, ranks: &[u32]) {
@@ -111,12 +111,12 @@ fn hangs(scenario: &Scenario, ranks: &[u32]) {
 }
 
 #[test]
-fn a_training_run_that_hangs_is_ended_after_seven_samples() {
+fn hung_training_is_ended_after_seven_samples() {
     let scenario = Scenario::new(&two("", ""));
-    let (mut watched, ranks) = training(&scenario);
+    let (mut running, ranks) = training(&scenario);
     hangs(&scenario, &ranks);
-    assert_eq!(watched.end().code(), Some(1));
-    let log = watched.log();
+    assert_eq!(running.end().code(), Some(1));
+    let log = running.log();
     assert!(
         log.iter().any(|line| line.contains("has a context on these GPUs, which count: ['GPU-a5b")),
         "{log:#?}"
@@ -128,28 +128,28 @@ fn a_training_run_that_hangs_is_ended_after_seven_samples() {
 }
 
 #[test]
-fn a_training_run_that_pauses_for_six_samples_is_not_ended() {
+fn training_paused_for_six_samples_is_not_ended() {
     let scenario = Scenario::new(&two("", ""));
-    let (mut watched, ranks) = training(&scenario);
+    let (mut running, ranks) = training(&scenario);
     hangs(&scenario, &ranks);
-    watched.until_logged(6, &format!("{} usage 1%", GPUS[1]));
-    let worked = watched.log().len();
+    running.until_logged(6, &format!("{} usage 1%", GPUS[1]));
+    let worked = running.log().len();
     works(&scenario, &ranks);
     until("it to be seen at work again", || {
-        watched.log().get(worked..)?.iter().any(|line| line.contains("usage 70%")).then_some(())
+        running.log().get(worked..)?.iter().any(|line| line.contains("usage 70%")).then_some(())
     });
-    assert!(watched.lives() && !gone(&ranks));
-    assert!(readings(&watched.log()).iter().filter(|percent| **percent == 1).count() >= 6);
-    assert!(!watched.log().iter().any(|line| line.contains("ERROR")), "{:#?}", watched.log());
+    assert!(running.is_running() && !gone(&ranks));
+    assert!(readings(&running.log()).iter().filter(|percent| **percent == 1).count() >= 6);
+    assert!(!running.log().iter().any(|line| line.contains("ERROR")), "{:#?}", running.log());
 }
 
-/// How many samples of a driver that does not work: a thousand and more in `make soak`.
+/// The number of samples with a broken driver: a thousand and more in `make soak`.
 fn many() -> usize {
     std::env::var("BAILIFF_SAMPLES").ok().and_then(|count| count.parse().ok()).unwrap_or(100)
 }
 
 #[test]
-fn a_driver_that_answers_with_errors_ends_nobody() {
+fn driver_errors_end_no_process() {
     let faults = [
         "faults: {errors: {\"*\": unknown}}\n",
         "faults: {errors: {\"*\": timeout, nvmlDeviceGetCount_v2: unknown}}\n",
@@ -161,88 +161,88 @@ fn a_driver_that_answers_with_errors_ends_nobody() {
     for fault in faults {
         let broken = format!("{fault}{}", two("", ""));
         let scenario = Scenario::new(&broken);
-        let words =
+        let args =
             ["-t", "100", "-s", "0.02", "-n", "2", "-d", "0", "-x", "sh", "-c", "echo $$; read nothing"];
-        let mut watched = Watched::start(&scenario, &words);
-        let child = watched.pids(1);
+        let mut running = IdleTimeout::start(&scenario, &args);
+        let child = running.pids(1);
         let unknown = if fault.contains("lost") { "no GPU counts" } else { "usage unknown" };
-        watched.until_logged(many() / faults.len(), unknown);
-        assert!(watched.lives() && !gone(&child), "{fault}: {:#?}", watched.log());
-        assert_eq!(readings(&watched.log()), [0_u32; 0], "{fault}");
-        // It was watched all the time.
+        running.until_logged(many() / faults.len(), unknown);
+        assert!(running.is_running() && !gone(&child), "{fault}: {:#?}", running.log());
+        assert_eq!(readings(&running.log()), [0_u32; 0], "{fault}");
+        // It ran all the time.
         scenario.set(&two("", ""));
-        assert_eq!(watched.end().code(), Some(1), "{fault}");
+        assert_eq!(running.end().code(), Some(1), "{fault}");
     }
 }
 
 #[test]
-fn a_driver_that_hangs_or_cannot_be_opened_ends_nobody_and_holds_up_nothing() {
+fn hung_or_missing_driver_ends_no_process() {
     for fault in ["faults: {hang: true}\n", "init: driver_not_loaded\n", "init: unknown\n", "init: hang\n"] {
         let at_work = two("{pid: 4194300, sm: 90}", "{pid: 4194301, sm: 90}");
         let broken = format!("{fault}{}", two("", ""));
         let opens = fault.starts_with("faults");
         let scenario = Scenario::new(if opens { &at_work } else { &broken });
-        let mut words = vec!["-t", "90", "-s", "0.1", "-n", "2", "-d", "0", "-x", "--deadline", "0.5"];
-        words.extend(["sh", "-c", "read word; exit 3"]);
-        let mut watched = Watched::start(&scenario, &words);
+        let mut args = vec!["-t", "90", "-s", "0.1", "-n", "2", "-d", "0", "-x", "--deadline", "0.5"];
+        args.extend(["sh", "-c", "read word; exit 3"]);
+        let mut running = IdleTimeout::start(&scenario, &args);
         if opens {
-            watched.until_logged(1, "usage 90%");
+            running.until_logged(1, "usage 90%");
             scenario.set(&broken);
         }
-        watched.until_logged(1, "the driver does not answer");
-        watched.until_logged(10, "usage unknown");
-        assert!(watched.lives(), "{fault}: {:#?}", watched.log());
-        watched.close_input();
-        assert_eq!(watched.end().code(), Some(3), "{fault}");
+        running.until_logged(1, "the driver does not answer");
+        running.until_logged(10, "usage unknown");
+        assert!(running.is_running(), "{fault}: {:#?}", running.log());
+        running.close_input();
+        assert_eq!(running.end().code(), Some(3), "{fault}");
     }
 }
 
-/// Leaves behind a process in a session of its own, and one whose parent has ended.
+/// Starts a process in its own session, and one whose parent has ended.
 const FAMILY: &str = "trap '' QUIT; setsid sh -c 'echo $$; sleep infinity' & \
                       sh -c 'setsid sleep infinity & echo $!'; echo $$; sleep infinity & echo $!; wait";
 
 #[test]
-fn all_that_it_started_is_ended_with_it() {
+fn descendants_are_ended_with_the_command() {
     let scenario = Scenario::new(&two("", ""));
-    let words = ["-s", "0.2", "-n", "2", "-d", "0", "--grace", "0.3", "sh", "-c", FAMILY];
-    let mut watched = Watched::start(&scenario, &words);
-    let family = watched.pids(4);
-    assert_eq!(watched.end().code(), Some(1));
+    let args = ["-s", "0.2", "-n", "2", "-d", "0", "--grace", "0.3", "sh", "-c", FAMILY];
+    let mut running = IdleTimeout::start(&scenario, &args);
+    let family = running.pids(4);
+    assert_eq!(running.end().code(), Some(1));
     assert!(gone(&family), "{family:?}");
-    let log = watched.log();
-    let said = |text: &str| log.iter().filter(|line| line.contains(text)).count();
-    assert_eq!(said("ERROR: gpu_idle_timeout: process still alive, maybe hung, killing."), 1, "{log:#?}");
-    assert_eq!(said("INFO: gpu_idle_timeout: Sending signal 3 to process"), 1, "{log:#?}");
+    let log = running.log();
+    let count = |text: &str| log.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(count("ERROR: gpu_idle_timeout: process still alive, maybe hung, killing."), 1, "{log:#?}");
+    assert_eq!(count("INFO: gpu_idle_timeout: Sending signal 3 to process"), 1, "{log:#?}");
 }
 
 #[test]
-fn the_command_alone_is_killed_where_that_is_asked_for() {
+fn kill_of_the_command_alone_is_optional() {
     let scenario = Scenario::new(&two("", ""));
-    let words =
+    let args =
         ["-s", "0.2", "-n", "2", "-d", "0", "--kill", "command", "--signal-name", "none", "sh", "-c", FAMILY];
-    let mut watched = Watched::start(&scenario, &words);
-    let family = watched.pids(4);
-    assert_eq!(watched.end().code(), Some(1));
+    let mut running = IdleTimeout::start(&scenario, &args);
+    let family = running.pids(4);
+    assert_eq!(running.end().code(), Some(1));
     let lives: Vec<bool> = family.iter().map(|pid| !gone(&[*pid])).collect();
     assert_eq!(lives.iter().filter(|lives| **lives).count(), 3, "{family:?} {lives:?}");
 }
 
 #[test]
-fn a_signal_comes_first_and_children_are_told_before_their_parents() {
+fn configured_signal_reaches_children_before_parents() {
     let scenario = Scenario::new(&two("", ""));
     let script = "exec 2>/dev/null; trap 'echo parent; exit' TERM; sh -c 'trap \"echo child; exit\" TERM; echo begun; \
                   while :; do sleep 0.05; done' & while :; do sleep 0.05; done";
-    let words =
+    let args =
         ["-s", "0.3", "-n", "3", "-d", "0", "--signal-name", "SIGTERM", "--signal-children", "--grace", "60"];
-    let mut watched = Watched::start(&scenario, &[&words[..], &["sh", "-c", script]].concat());
-    assert_eq!(watched.end().code(), Some(1));
-    let mut said = watched.said();
-    said.sort();
-    assert_eq!(said, ["begun", "child", "parent"]);
-    let log = originals(&watched.log());
+    let mut running = IdleTimeout::start(&scenario, &[&args[..], &["sh", "-c", script]].concat());
+    assert_eq!(running.end().code(), Some(1));
+    let mut lines = running.output_lines();
+    lines.sort();
+    assert_eq!(lines, ["begun", "child", "parent"]);
+    let log = originals(&running.log());
     let children: Vec<&str> =
         log.iter().filter_map(|line| line.strip_prefix("INFO: gpu_idle_timeout: ")).skip(1).collect();
-    let heads: Vec<String> = children.iter().map(|line| words_of(line)).collect();
+    let heads: Vec<String> = children.iter().map(|line| args_of(line)).collect();
     let at = |head: &str| {
         heads.iter().position(|line| line.starts_with(head)).unwrap_or_else(|| panic!("{head}: {heads:#?}"))
     };
@@ -262,8 +262,8 @@ fn a_signal_comes_first_and_children_are_told_before_their_parents() {
     assert!(verdict.ends_with("was below threshhold 1% for last 0.9 seconds."), "{verdict}");
 }
 
-/// A line with its pids and numbers of signals masked.
-fn words_of(line: &str) -> String {
+/// A line with its pids and signal numbers masked.
+fn args_of(line: &str) -> String {
     let mask = |word: &str| {
         let digits = word.trim_end_matches(|letter: char| !letter.is_ascii_digit());
         match digits.parse::<u32>() {
@@ -275,9 +275,9 @@ fn words_of(line: &str) -> String {
 }
 
 #[test]
-fn exit_codes_are_the_originals() {
+fn exit_codes_match_the_original() {
     let scenario = Scenario::new(&two("", ""));
-    for (words, expected) in [
+    for (args, expected) in [
         (vec!["true"], 0),
         (vec!["sh", "-c", "exit 7"], 7),
         (vec!["sh", "-c", "kill -9 $$"], 256 - 9),
@@ -291,24 +291,24 @@ fn exit_codes_are_the_originals() {
         (vec!["--help"], 0),
         (vec![], 1),
     ] {
-        let output = output(&scenario, &words);
-        assert_eq!(code(&output), Some(expected), "{words:?}: {output:?}");
+        let output = output(&scenario, &args);
+        assert_eq!(code(&output), Some(expected), "{args:?}: {output:?}");
     }
-    let told = output(&scenario, &["--nvml-library", "/nowhere.so", "sh", "-c", "echo begun"]);
+    let failed = output(&scenario, &["--nvml-library", "/nowhere.so", "sh", "-c", "echo begun"]);
     assert!(
-        String::from_utf8_lossy(&told.stderr).ends_with("\nERROR: Unable to locate '/nowhere.so'\n"),
-        "{told:?}"
+        String::from_utf8_lossy(&failed.stderr).ends_with("\nERROR: Unable to locate '/nowhere.so'\n"),
+        "{failed:?}"
     );
-    assert!(!String::from_utf8_lossy(&told.stdout).contains("begun"));
+    assert!(!String::from_utf8_lossy(&failed.stdout).contains("begun"));
     let as_a_command =
         Command::new(programs::bailiff()).args(["idle-timeout", "-t", "x", "true"]).output().unwrap();
     assert_eq!(code(&as_a_command), Some(2), "{as_a_command:?}");
 }
 
 #[test]
-fn bailiff_idle_timeout_tells_errors_in_one_line_with_their_own_codes() {
+fn idle_timeout_errors_have_one_line_and_own_codes() {
     let scenario = Scenario::new(&two("", ""));
-    for (words, expected, why) in [
+    for (args, expected, why) in [
         (vec!["--nonsense", "true"], 2, "--nonsense"),
         (vec!["-s", "0", "true"], 2, "SAMPLE_FREQ must be greater than 0"),
         (vec![], 2, "program and arguments"),
@@ -318,23 +318,23 @@ fn bailiff_idle_timeout_tells_errors_in_one_line_with_their_own_codes() {
         (vec!["-s", "0.1", "-n", "1", "-d", "1", "sleep", "infinity"], 1, "below threshhold"),
     ] {
         let mut command = Command::new(programs::bailiff());
-        command.arg("idle-timeout").args(&words).env("BAILIFF_NVML_LIBRARY", programs::fake_nvml());
+        command.arg("idle-timeout").args(&args).env("BAILIFF_NVML_LIBRARY", programs::fake_nvml());
         command.env("FAKE_NVML_SCENARIO", scenario.path()).env_remove("CUDA_VISIBLE_DEVICES");
         let output = command.output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(code(&output), Some(expected), "{words:?}: {output:?}");
-        assert!(err.contains(why) && output.stdout.is_empty(), "{words:?}: {output:?}");
-        assert!(expected == 1 || err.lines().count() == 1, "{words:?}: {err}");
+        assert_eq!(code(&output), Some(expected), "{args:?}: {output:?}");
+        assert!(err.contains(why) && output.stdout.is_empty(), "{args:?}: {output:?}");
+        assert!(expected == 1 || err.lines().count() == 1, "{args:?}: {err}");
     }
 }
 
 #[test]
-fn signals_are_passed_on_once_and_what_they_end_ends_us_likewise() {
+fn forwarded_signal_ends_the_watcher_likewise() {
     let scenario = Scenario::new(&two("", ""));
     let script = "for name in INT QUIT TERM HUP USR1 USR2; do trap \"echo $name\" $name; done; echo ready; \
                   while :; do sleep 0.02; done";
-    let mut watched = Watched::start(&scenario, &["sh", "-c", script]);
-    until("it to be ready", || (watched.said() == ["ready"]).then_some(()));
+    let mut running = IdleTimeout::start(&scenario, &["sh", "-c", script]);
+    until("it to be ready", || (running.output_lines() == ["ready"]).then_some(()));
     let signals = [
         (Signal::INT, "INT"),
         (Signal::QUIT, "QUIT"),
@@ -344,22 +344,22 @@ fn signals_are_passed_on_once_and_what_they_end_ends_us_likewise() {
         (Signal::USR2, "USR2"),
     ];
     for (count, (signal, name)) in signals.iter().enumerate() {
-        watched.signal(*signal);
-        until(name, || (watched.said().len() == count + 2).then_some(()));
-        assert_eq!(watched.said().last().map(String::as_str), Some(*name));
+        running.signal(*signal);
+        until(name, || (running.output_lines().len() == count + 2).then_some(()));
+        assert_eq!(running.output_lines().last().map(String::as_str), Some(*name));
     }
-    assert!(watched.lives());
+    assert!(running.is_running());
     for (signal, _) in signals {
-        let mut watched = Watched::start(&scenario, &["sh", "-c", "echo $$; exec sleep infinity"]);
-        let child = watched.pids(1);
-        watched.signal(signal);
-        assert_eq!(watched.end().signal(), Some(signal.as_raw()));
+        let mut running = IdleTimeout::start(&scenario, &["sh", "-c", "echo $$; exec sleep infinity"]);
+        let child = running.pids(1);
+        running.signal(signal);
+        assert_eq!(running.end().signal(), Some(signal.as_raw()));
         assert!(gone(&child));
     }
-    drop(watched);
+    drop(running);
 }
 
-/// Presses Ctrl-C at a terminal, waits for the byte that tells of it, has the command answer, and does so again.
+/// Presses Ctrl-C on a terminal, waits for the byte that reports it, lets the command answer, and repeats.
 const TERMINAL: &str = r"import os, pty, sys
 pid, tty = pty.fork()
 if pid == 0: os.execv(sys.argv[1], sys.argv[1:])
@@ -378,9 +378,9 @@ try:
 except OSError: pass
 print(said.count(b'\x02'), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
 
-/// Writes a byte for each SIGINT. It comes before all others, since two that wait for it would be one. What it hears of
-/// goes through a pipe: a write that may not block fails whenever another writes to the same terminal. And it does not
-/// wait in a read: while a key's input is thrown away, a terminal says that there is some (Linux 6.18).
+/// Writes a byte for each SIGINT, before all other output, since two pending SIGINTs would merge. The byte arrives
+/// through a pipe, because a non-blocking write fails whenever another process writes to the same terminal. It does not
+/// wait in a read, because a terminal reports input while it discards that of a key (Linux 6.18).
 const COUNTING: &str = "import os, select, signal, sys
 os.setpriority(os.PRIO_PROCESS, 0, -20)
 keys = os.open('/dev/tty', os.O_RDONLY | os.O_NONBLOCK)
@@ -399,7 +399,7 @@ for round in range(60):
 sys.exit(5)";
 
 #[test]
-fn a_key_of_the_terminal_reaches_the_command_once() {
+fn terminal_signal_reaches_the_command_once() {
     let scenario = Scenario::new(&two("", ""));
     let inner = command(&scenario, &["python3", "-c", COUNTING]);
     let mut terminal = Command::new("python3");
@@ -409,7 +409,7 @@ fn a_key_of_the_terminal_reaches_the_command_once() {
 }
 
 #[test]
-fn a_command_inherits_what_we_were_given() {
+fn command_inherits_descriptors_and_environment() {
     let scenario = Scenario::new(&two("", ""));
     let masks = |command: &mut Command| {
         let output = command.output().unwrap();
@@ -421,68 +421,69 @@ fn a_command_inherits_what_we_were_given() {
         };
         (mask("SigBlk:"), mask("SigIgn:") & 1)
     };
-    let words = ["cat", "/proc/self/status"];
-    assert_eq!(masks(&mut command(&scenario, &words)), (0, 0));
-    let inner = command(&scenario, &words);
+    let args = ["cat", "/proc/self/status"];
+    assert_eq!(masks(&mut command(&scenario, &args)), (0, 0));
+    let inner = command(&scenario, &args);
     let mut nohup = Command::new("nohup");
     nohup.arg(inner.get_program()).args(inner.get_args()).env("FAKE_NVML_SCENARIO", scenario.path());
     assert_eq!(masks(&mut nohup), (0, 1), "a command under nohup survives its terminal");
 }
 
 #[test]
-fn whoever_kills_the_watcher_leaves_the_command() {
+fn killed_watcher_leaves_the_command_running() {
     let scenario = Scenario::new(&two("", ""));
-    let mut watched = Watched::start(&scenario, &["-s", "0.1", "sh", "-c", "echo $$; exec sleep infinity"]);
-    let child = watched.pids(1);
-    let helper = child_of(&watched, "exe");
-    watched.signal(Signal::KILL);
-    assert_eq!(watched.end().signal(), Some(9));
+    let mut running =
+        IdleTimeout::start(&scenario, &["-s", "0.1", "sh", "-c", "echo $$; exec sleep infinity"]);
+    let child = running.pids(1);
+    let helper = child_of(&running, "exe");
+    running.signal(Signal::KILL);
+    assert_eq!(running.end().signal(), Some(9));
     until("our own helper to end", || gone(&[helper]).then_some(()));
     assert!(!gone(&child));
 }
 
 #[test]
-fn the_use_of_others_keeps_nobody_alive_unless_all_gpus_are_to_count() {
+fn use_by_others_counts_only_with_all_gpus() {
     let other = Holder::sleeping();
     let busy = format!("{{pid: {}, sm: 90}}", other.pid());
     for (count, ended) in [("used", true), ("all", false)] {
         let scenario = Scenario::new(&two("", &busy));
-        let mut words = vec!["-s", "0.3", "-n", "3", "-d", "0", "-x", "--look-back", "0.6", "--count", count];
-        words.extend(["sh", "-c", "echo $$; read nothing"]);
-        let mut watched = Watched::start(&scenario, &words);
-        let child = watched.pids(1)[0];
-        // It shares its GPU, too.
+        let mut args = vec!["-s", "0.3", "-n", "3", "-d", "0", "-x", "--look-back", "0.6", "--count", count];
+        args.extend(["sh", "-c", "echo $$; read nothing"]);
+        let mut running = IdleTimeout::start(&scenario, &args);
+        let child = running.pids(1)[0];
+        // Another process uses the same GPU, too.
         scenario.set(&two(&format!("{{pid: {child}}}, {busy}"), &busy));
         if ended {
-            assert_eq!(watched.end().code(), Some(1));
-            assert!(watched.log().iter().any(|line| line.contains(GPUS[0]) && line.contains("usage 0%")));
+            assert_eq!(running.end().code(), Some(1));
+            assert!(running.log().iter().any(|line| line.contains(GPUS[0]) && line.contains("usage 0%")));
         } else {
-            watched.until_logged(6, &format!("{} usage 90%", GPUS[1]));
-            assert!(watched.lives());
+            running.until_logged(6, &format!("{} usage 90%", GPUS[1]));
+            assert!(running.is_running());
         }
     }
 }
 
 #[test]
-fn in_a_container_devices_count_and_the_first_process_passes_signals_on() {
+fn container_init_forwards_signals() {
     let scenario = Scenario::new(&two("", ""));
-    let inside = |words: &[&str]| {
-        let inner = command(&scenario, words);
+    let inside = |args: &[&str]| {
+        let inner = command(&scenario, args);
         let mut outer = Command::new("unshare");
         outer.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
         outer.arg(inner.get_program()).args(inner.get_args()).env("FAKE_NVML_SCENARIO", scenario.path());
         outer.env_remove("CUDA_VISIBLE_DEVICES");
-        Watched::spawn(outer)
+        IdleTimeout::spawn(outer)
     };
-    let mut watched = inside(&["-s", "0.3", "-n", "2", "-d", "0", "sleep", "infinity"]);
-    assert_eq!(watched.end().code(), Some(1));
+    let mut running = inside(&["-s", "0.3", "-n", "2", "-d", "0", "sleep", "infinity"]);
+    assert_eq!(running.end().code(), Some(1));
     let which = "nobody can tell which GPUs the command uses, so all visible ones count: ['GPU-a5b";
-    assert!(watched.log().iter().any(|line| line.contains(which)), "{:#?}", watched.log());
-    let mut watched = inside(&["sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]);
-    until("it to be ready", || (!watched.said().is_empty()).then_some(()));
-    // What has no way out of its namespace is reached from without.
-    let first = child_of(&watched, "gpu_idle_timeou");
+    assert!(running.log().iter().any(|line| line.contains(which)), "{:#?}", running.log());
+    let mut running = inside(&["sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]);
+    until("it to be ready", || (!running.output_lines().is_empty()).then_some(()));
+    // A process that cannot leave its PID namespace is reached from outside.
+    let first = child_of(&running, "gpu_idle_timeou");
     rustix::process::kill_process(rustix::process::Pid::from_raw(first.cast_signed()).unwrap(), Signal::TERM)
         .unwrap();
-    assert_eq!(watched.end().code(), Some(9));
+    assert_eq!(running.end().code(), Some(9));
 }

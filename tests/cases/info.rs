@@ -1,6 +1,6 @@
-//! `bailiff info`: whole reports, compared with files (`UPDATE_GOLDEN=1` renews them; read the difference), from the
-//! exporter and without one, in pipes and on terminals, and beside each other. It needs root, to give made-up processes
-//! an owner.
+//! `bailiff info`: complete reports compared with golden files (`UPDATE_GOLDEN=1` renews them; read the difference), with
+//! and without the exporter, in pipes and on terminals, and compared with each other. Needs root, to set the owner of
+//! made-up processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +28,7 @@ const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456
 /// Long enough for the fake driver to have sampled something.
 const INTERVAL: &str = "700ms";
 
-/// A job of Slurm, a container, a service and a session, all of which the scenarios speak of.
+/// The processes of the scenarios: a Slurm job, a container, a service and a session.
 fn procfs() -> Procfs {
     let job = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
     let container = format!("0::/system.slice/docker-{CONTAINER}.scope\n");
@@ -41,7 +41,7 @@ fn procfs() -> Procfs {
         .with(&Process { state: 'D', ..Process::new(4110) })
 }
 
-/// The command over a fake driver and a made-up `/proc`, of which it keeps nothing outside the scenario's directory.
+/// The command over a fake driver and a made-up `/proc`; it writes only to the scenario's directory.
 fn info(scenario: &Scenario, procfs: &Procfs, flags: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
     command.arg("info").args(flags).args(["--interval", INTERVAL]);
@@ -61,17 +61,17 @@ fn run(mut command: Command) -> Output {
     command.output().unwrap()
 }
 
-fn said(command: Command) -> String {
+fn stdout_of(command: Command) -> String {
     let output = run(command);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn told(command: Command) -> Value {
-    serde_json::from_str(&said(command)).unwrap()
+fn json_of(command: Command) -> Value {
+    serde_json::from_str(&stdout_of(command)).unwrap()
 }
 
-/// What depends on when the test ran: the time, and short times.
+/// Masks what depends on when the test ran: the time, and short durations.
 fn masked(text: &str) -> String {
     let days = ["Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun "];
     let line = |line: &str| {
@@ -111,14 +111,14 @@ fn golden(name: &str, text: &str) {
     assert_eq!(text, expected, "{} differs; UPDATE_GOLDEN=1 renews it", path.display());
 }
 
-/// The compact report and the long one.
+/// The compact and the full report.
 fn check(name: &str) {
     check_over(name, &procfs());
 }
 
 fn check_over(name: &str, procfs: &Procfs) {
-    golden(&format!("{name}-compact"), &said(info(&Scenario::named(name), procfs, &["--alone"])));
-    golden(name, &said(info(&Scenario::named(name), procfs, &["--alone", "--full"])));
+    golden(&format!("{name}-compact"), &stdout_of(info(&Scenario::named(name), procfs, &["--alone"])));
+    golden(name, &stdout_of(info(&Scenario::named(name), procfs, &["--alone", "--full"])));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn dead_pid() {
 }
 
 #[test]
-fn nothing_is_no_zero() {
+fn absent_values_are_not_zero() {
     let scenario = Scenario::named("idle");
     let library = ["--alone", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"];
     let mut command = Command::new(programs::bailiff());
@@ -177,18 +177,18 @@ fn nothing_is_no_zero() {
 }
 
 #[test]
-fn a_driver_that_hangs_hangs_nobody() {
+fn hung_driver_does_not_hang_info() {
     let scenario = Scenario::new("init: hang\ngpus: [{}]\n");
     let output = run(info(&scenario, &procfs(), &["--alone", "--deadline", "500ms"]));
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     let hung = Scenario::named("hung");
-    let report = told(info(&hung, &procfs(), &["--alone", "--deadline", "1s", "--json"]));
+    let report = json_of(info(&hung, &procfs(), &["--alone", "--deadline", "1s", "--json"]));
     assert_eq!(report["gpus"][0]["holders"][0]["pid"], 4100, "the other GPU goes on");
     assert_eq!(report["gpus"][1]["fault"], "timeout");
     assert_eq!(report["gpus"][1]["memory"], Value::Null);
 }
 
-/// The laptop of the notes that this report is from.
+/// The laptop of the original's documentation.
 const LAPTOP: &str = "gpus:
   - name: GeForce GT 750M
     compute_capability: [3, 0]
@@ -196,7 +196,7 @@ const LAPTOP: &str = "gpus:
 ";
 
 #[test]
-fn the_original_is_answered_as_it_answered() {
+fn cuda_info_output_matches_the_original() {
     let (scenario, procfs) = (Scenario::new(LAPTOP), procfs());
     for (name, verbose) in
         [("cuda_info.sh", None), ("cuda_info.py", Some("-v")), ("cuda_info", Some("--verbose"))]
@@ -206,7 +206,7 @@ fn the_original_is_answered_as_it_answered() {
         let mut command = Command::new(link);
         over(&mut command, &scenario, &procfs);
         command.args(["--interval", "10ms"]).args(verbose);
-        let text = said(command);
+        let text = stdout_of(command);
         let lines: Vec<&str> = text.lines().collect();
         let (name, time) = lines[0].split_at(25);
         assert_eq!(name, "timestamp                ");
@@ -225,13 +225,13 @@ fn the_original_is_answered_as_it_answered() {
 }
 
 #[test]
-fn the_exporter_and_the_command_see_the_same() {
+fn exporter_and_info_report_the_same() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let exporter = exporter(&scenario, &procfs);
     exporter
         .until("a window", |page| page.value("bailiff_snapshots_total", &[]).filter(|ticks| *ticks >= 2.0));
     let plain = |flags: &[&str]| {
-        let mut report = told(info(&scenario, &procfs, flags));
+        let mut report = json_of(info(&scenario, &procfs, flags));
         let by = report["seen_by"].take();
         for field in ["wall_ms", "age_ms"] {
             assert!(report[field].take().is_u64(), "{report}");
@@ -249,8 +249,8 @@ fn the_exporter_and_the_command_see_the_same() {
     assert_eq!(by, "itself");
     assert_eq!(theirs, ours);
     assert_eq!(ours["gpus"][0]["holders"][0]["utilization"], 92, "{ours}");
-    // One that is silent is not waited for.
-    let output = exporter.standing_still(|| run(info(&scenario, &procfs, &["--json"])));
+    // A silent exporter is not waited for.
+    let output = exporter.while_stopped(|| run(info(&scenario, &procfs, &["--json"])));
     assert!(
         String::from_utf8_lossy(&output.stderr)
             .contains("no snapshot before the deadline; sampling the driver directly"),
@@ -274,8 +274,8 @@ fn reports_are_compared_by_tag() {
             .set(&format!("gpus:\n  - memory: {{unaccounted: {unaccounted}}}\n    processes: [{held}]\n"));
     };
     holding("{pid: 4100, used: 10GiB}, {pid: 4101, used: 4GiB}", "0MiB");
-    said(info(&scenario, &procfs, &["--alone", "--tag", "before"]));
-    let since = || said(info(&scenario, &procfs, &["--alone", "--since", "before", "--tag", "after"]));
+    stdout_of(info(&scenario, &procfs, &["--alone", "--tag", "before"]));
+    let since = || stdout_of(info(&scenario, &procfs, &["--alone", "--since", "before", "--tag", "after"]));
     holding("{pid: 4100, used: 11GiB}", "0MiB");
     golden("since-came-back", &since());
     holding("{pid: 4100, used: 10GiB}", "4GiB");
@@ -283,11 +283,11 @@ fn reports_are_compared_by_tag() {
     procfs.remove(4101);
     holding("{pid: 4100, used: 10GiB}, {pid: 4101, used: 4GiB}", "0MiB");
     golden("since-died", &since());
-    let compared = told(info(&scenario, &procfs, &["--alone", "--since", "before", "--json"]));
+    let compared = json_of(info(&scenario, &procfs, &["--alone", "--since", "before", "--json"]));
     assert_eq!(compared["changes"][0]["holders"][0]["how"], "died");
     assert_eq!(compared["changes"][0]["back"], json!({"came_back": "stayed", "bytes": 4_u64 << 30}));
-    // The newest of a tag is kept.
-    let again = told(info(&scenario, &procfs, &["--alone", "--since", "after", "--json"]));
+    // The newest report of a tag is kept.
+    let again = json_of(info(&scenario, &procfs, &["--alone", "--since", "after", "--json"]));
     assert_eq!(again["changes"][0]["holders"], json!([]));
     let output = run(info(&scenario, &procfs, &["--since", "befor"]));
     assert_eq!(output.status.code(), Some(64));
@@ -296,7 +296,7 @@ fn reports_are_compared_by_tag() {
 }
 
 #[test]
-fn who_has_it_open_is_told() {
+fn processes_with_the_device_open_are_listed() {
     let procfs = procfs();
     procfs.open_file(4100, "/dev/nvidia0");
     procfs.open_file(4103, "/dev/nvidia0");
@@ -306,17 +306,17 @@ fn who_has_it_open_is_told() {
             .replace("MB", "MiB")
             .as_str(),
     );
-    let plain = said(info(&scenario, &procfs, &["--alone"]));
+    let plain = stdout_of(info(&scenario, &procfs, &["--alone"]));
     assert!(
         plain.contains("GPU 0                    1.7GiB held by no listed process; see --who"),
         "{plain}"
     );
-    let plain = said(info(&scenario, &procfs, &["--alone", "--full"]));
+    let plain = stdout_of(info(&scenario, &procfs, &["--alone", "--full"]));
     assert!(plain.contains("1.7GiB, held by no listed process; see --who"), "{plain}");
-    golden("who", &said(info(&scenario, &procfs, &["--alone", "--who"])));
+    golden("who", &stdout_of(info(&scenario, &procfs, &["--alone", "--who"])));
     let exporter = exporter(&scenario, &procfs);
-    exporter.until("a look at open files", |page| page.value("bailiff_gpu_unlisted_processes", &[]));
-    let report = told(info(&scenario, &procfs, &["--who", "--json"]));
+    exporter.until("a scan of open files", |page| page.value("bailiff_gpu_unlisted_processes", &[]));
+    let report = json_of(info(&scenario, &procfs, &["--who", "--json"]));
     assert_eq!(report["seen_by"], "exporter");
     let pids: Vec<&Value> =
         report["gpus"][0]["device_processes"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
@@ -324,23 +324,23 @@ fn who_has_it_open_is_told() {
     assert!(report["device_processes_age_ms"].is_u64(), "{report}");
 }
 
-/// Root may look into more than an exporter with few rights, and so it does.
+/// Root may read more than an exporter with few rights.
 #[test]
-fn root_looks_itself_where_the_exporter_could_not() {
+fn root_scans_what_the_exporter_could_not() {
     let procfs = procfs();
     procfs.open_file(4100, "/dev/nvidia0");
     procfs.write("4104/fd", "no directory");
     let text = "gpus: [{memory: {unaccounted: 1700MiB}, processes: [{pid: 4100, used: 1GiB}]}]\n";
     let scenario = Scenario::new(text);
     let exporter = exporter(&scenario, &procfs);
-    exporter.until("a look at open files", |page| {
+    exporter.until("a scan of open files", |page| {
         (page.value("bailiff_unlisted_processes_unreadable", &[])? >= 1.0).then_some(())
     });
     procfs.open_file(4103, "/dev/nvidia0");
-    let report = told(info(&scenario, &procfs, &["--who", "--json"]));
+    let report = json_of(info(&scenario, &procfs, &["--who", "--json"]));
     assert_eq!((&report["seen_by"], &report["device_processes_age_ms"]), (&json!("exporter"), &json!(0)));
-    let who = report["gpus"][0]["device_processes"].as_array().unwrap();
-    assert!(who.iter().any(|who| who["pid"] == 4103), "{report}");
+    let processes = report["gpus"][0]["device_processes"].as_array().unwrap();
+    assert!(processes.iter().any(|process| process["pid"] == 4103), "{report}");
 }
 
 /// GPU 0 is leased to the first process and used by both, GPU 1 is idle.
@@ -356,19 +356,19 @@ fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
 }
 
 #[test]
-fn leases_are_told() {
+fn leases_are_listed() {
     let scenario = Scenario::new("gpus: [{}, {}]\n");
-    let (redis, thief) = (leases::pool("0,1"), Holder::sleeping_as(65534));
+    let (redis, intruder) = (leases::pool("0,1"), Holder::sleeping_as(65534));
     let runner = leases::hold(&redis, &["run", "--gpu", "0"]);
-    let command = leases::heir(&runner);
-    let (ours, theirs) = (command.as_raw_pid(), thief.pid());
+    let command = leases::command_of(&runner);
+    let (ours, theirs) = (command.as_raw_pid(), intruder.pid());
     let held = format!("{{pid: {ours}, used: 1GiB}}, {{pid: {theirs}, used: 2GiB}}");
     scenario.set(&format!("sampling_period: 20ms\ngpus: [{{processes: [{held}]}}, {{}}]\n"));
     let stream = scenario.directory().join("stream.sock").display().to_string();
     let address = redis.address();
     let flags = ["--deadline", "10s", "--lease.redis", &address, "--stream", &stream];
     let exporter = Exporter::start(&scenario, &flags);
-    exporter.until("a look at the pool", |page| page.value("bailiff_lease_unreserved_use", &[("gpu", "0")]));
+    exporter.until("a read of the pool", |page| page.value("bailiff_lease_unreserved_use", &[("gpu", "0")]));
     let over_proc = |flags: &[&str]| {
         let mut command = Command::new(programs::bailiff());
         command.arg("info").args(flags).args(["--nvml-library"]).arg(programs::fake_nvml());
@@ -376,47 +376,47 @@ fn leases_are_told() {
         command.env("LEASE_REDIS_URL", &address);
         command
     };
-    let report = until("both are told", || {
-        let report = told(over_proc(&["--json"]));
+    let report = until("both are listed", || {
+        let report = json_of(over_proc(&["--json"]));
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().all(|holder| holder["leased"].is_boolean()).then_some(report)
     });
     leases_are_reported(&report, (u64::try_from(ours).unwrap(), theirs.into()));
-    let text = said(over_proc(&[]));
+    let text = stdout_of(over_proc(&[]));
     let row = |gpu: &str| text.lines().find(|line| line.starts_with(gpu)).unwrap().to_owned();
     assert!(row("0 ").contains(" root ") && row("1 ").ends_with(" idle"), "{text}");
     assert!(text.lines().any(|line| line.contains(&theirs.to_string()) && line.ends_with(" no")), "{text}");
-    let text = said(over_proc(&["--full"]));
+    let text = stdout_of(over_proc(&["--full"]));
     let ours = format!("pid {}", runner.id());
     for part in ["lease                    root for ", &ours, "lease                    none"] {
         assert!(text.contains(part), "{text}");
     }
-    // Without the exporter the pool is asked by the command; and where it does not answer, that is told.
-    let alone = told(over_proc(&["--json", "--alone"]));
+    // Without the exporter the command reads the pool itself, and reports if Redis does not answer.
+    let alone = json_of(over_proc(&["--json", "--alone"]));
     assert_eq!(alone["gpus"][0]["lease"]["lease"], report["gpus"][0]["lease"]["lease"]);
     drop(redis);
-    let text = said(over_proc(&["--alone"]));
-    let (unseen, told) =
+    let text = stdout_of(over_proc(&["--alone"]));
+    let (unseen, listed) =
         (text.contains("unavailable              leases: Redis at "), text.contains("\nlease "));
-    assert!(unseen && !told, "{text}");
+    assert!(unseen && !listed, "{text}");
     rustix::process::kill_process(command, rustix::process::Signal::KILL).unwrap();
     leases::end(runner, rustix::process::Signal::KILL);
 }
 
-/// One GPU of 200 holders, and seven of none.
+/// One GPU with 200 holders, and seven without.
 const CROWD: &str = "gpus:
   - processes: [{pid: 4100, count: 200, used: 64MiB}]
   - count: 7
 ";
 
 #[test]
-fn a_crowd_fits_a_screen() {
+fn many_processes_fit_one_screen() {
     let (scenario, procfs) = (Scenario::new(CROWD), Procfs::new());
-    let text = said(info(&scenario, &procfs, &["--alone", "--full", "--gpu", "0"]));
+    let text = stdout_of(info(&scenario, &procfs, &["--alone", "--full", "--gpu", "0"]));
     let rows: Vec<&str> = text.lines().collect();
     assert!(rows.len() <= 40, "{text}");
     assert!(text.contains("and 190 more with 11.9GiB; --top 200 shows all"), "{text}");
-    let all = said(info(&scenario, &procfs, &["--alone", "--full", "--top", "200"]));
+    let all = stdout_of(info(&scenario, &procfs, &["--alone", "--full", "--top", "200"]));
     assert_eq!(all.lines().filter(|line| line.contains("gone")).count(), 200);
     assert_eq!(all.matches("no process holds GPU memory").count(), 7);
     let output = run(info(&scenario, &procfs, &["--alone", "--gpu", "0,8"]));
@@ -426,7 +426,7 @@ fn a_crowd_fits_a_screen() {
     );
 }
 
-/// Eight GPUs with so many holders each.
+/// Eight GPUs with this many holders each.
 fn eight(holders: u32) -> Scenario {
     let gpu = |gpu: u32| {
         let (pid, memory) = (5000 + 100 * gpu, "memory: {total: 143771MiB}");
@@ -436,7 +436,7 @@ fn eight(holders: u32) -> Scenario {
 }
 
 #[test]
-fn eight_gpus_fit_on_one_screen() {
+fn eight_gpus_fit_one_screen() {
     let pids = (0..8).flat_map(|gpu| (0..12).map(move |nth| 5000 + 100 * gpu + nth));
     let procfs = pids.fold(Procfs::new(), |procfs, pid| procfs.with(&Process::new(pid)));
     for (holders, rows, shown) in [(1, 24, 8), (12, 24, 8), (3, 40, 24), (12, 40, 24)] {
@@ -463,7 +463,7 @@ fn eight_gpus_fit_on_one_screen() {
 #[test]
 fn unknown_value_is_a_question_mark() {
     let scenario = Scenario::new("gpus: [{faults: {lost: true}}, {processes: [{pid: 4104, used: null}]}]\n");
-    let text = said(info(&scenario, &procfs(), &["--alone"]));
+    let text = stdout_of(info(&scenario, &procfs(), &["--alone"]));
     let row = |begin: &str| {
         let row = text.lines().find(|line| line.starts_with(begin)).unwrap_or_else(|| panic!("{text}"));
         row.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -501,7 +501,7 @@ fn watch_redraws_in_place() {
 }
 
 #[test]
-fn a_terminal_has_colours_and_its_width() {
+fn terminal_output_has_colours_and_its_width() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let long = "0::/system.slice/a-service-with-a-name-that-needs-a-wide-terminal-to-be-read.service\n";
     procfs.add(&Process { cgroup: long.into(), ..Process::new(4100) });
@@ -520,7 +520,7 @@ fn a_terminal_has_colours_and_its_width() {
 }
 
 #[test]
-fn it_goes_on_until_nobody_reads() {
+fn watch_ends_when_its_reader_closes() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     let exporter = exporter(&scenario, &procfs);
     for flags in [&["--watch", "--json"][..], &["--watch", "--json", "--alone"]] {
@@ -537,7 +537,7 @@ fn it_goes_on_until_nobody_reads() {
 }
 
 #[test]
-fn flags_that_make_no_sense_are_told() {
+fn invalid_flags_are_reported() {
     for flags in [&["--tag", "a/b"][..], &["--since", "x", "--watch"], &["--interval", "soon"], &["--gpus"]] {
         let mut command = Command::new(programs::bailiff());
         command.arg("info").args(flags);
@@ -546,16 +546,16 @@ fn flags_that_make_no_sense_are_told() {
 }
 
 #[test]
-fn who_has_the_device_open_is_not_told_where_it_cannot_be_looked_for() {
+fn failed_open_device_scan_lists_no_process() {
     let (scenario, procfs) = (Scenario::named("busy"), procfs());
     fs::remove_dir_all(procfs.path()).unwrap();
-    let text = said(info(&scenario, &procfs, &["--who"]));
+    let text = stdout_of(info(&scenario, &procfs, &["--who"]));
     assert!(
         text.contains("unavailable              processes with the device open: the scan failed"),
         "{text}"
     );
     assert!(!text.contains("open files of 0 processes"), "{text}");
-    let report = told(info(&scenario, &procfs, &["--who", "--json"]));
+    let report = json_of(info(&scenario, &procfs, &["--who", "--json"]));
     assert_eq!(
         (&report["device_processes_failed"], &report["unreadable"]),
         (&Value::from(true), &Value::Null)

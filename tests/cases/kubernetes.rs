@@ -1,5 +1,5 @@
-//! The manifests for Kubernetes, and the image: they are of its schemas, name flags that the programs have, and carry the
-//! rules and alerts that stand elsewhere.
+//! The Kubernetes manifests and the image: they match their schemas, use flags that exist, and contain the shipped rules
+//! and alerts.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -15,16 +15,16 @@ use std::process::{Command, Output, Stdio};
 
 use end_to_end::exporter;
 use end_to_end::fake::Scenario;
-use end_to_end::leases::said;
+use end_to_end::leases::stdout_of;
 use end_to_end::page::Page;
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 use serde_json::Value;
 
-/// Versions of Kubernetes whose schemas the manifests are of: `appArmorProfile` came with the first.
+/// Kubernetes versions whose schemas the manifests must match: `appArmorProfile` came with the first.
 const VERSIONS: [&str; 3] = ["1.30", "1.32", "1.37"];
 
-/// Kinds that come with the Prometheus operator, of which no schema is at hand.
+/// Kinds of the Prometheus operator, for which no schema is available.
 const OPERATORS_OWN: [&str; 2] = ["PodMonitor", "PrometheusRule"];
 
 const VALIDATE: &str = "
@@ -45,7 +45,7 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What Python says of a text.
+/// Runs a Python script with a text on its standard input.
 fn python(script: &str, arguments: &[&str], text: &str) -> Output {
     let mut command = Command::new(programs::python());
     command.args(["-c", script]).args(arguments);
@@ -60,9 +60,10 @@ fn validated(version: &str, text: &str) -> Output {
     python(VALIDATE, &arguments, text)
 }
 
-/// A manifest as data.
+/// A manifest, parsed.
 fn manifest(name: &str) -> Value {
-    serde_json::from_str(&said(&python(TO_JSON, &[], &read(directory().join("base").join(name))))).unwrap()
+    serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &read(directory().join("base").join(name)))))
+        .unwrap()
 }
 
 /// The files of the kustomization.
@@ -72,7 +73,7 @@ fn resources() -> Vec<String> {
 }
 
 #[test]
-fn every_manifest_is_of_its_schema() {
+fn every_manifest_matches_its_schema() {
     let texts: Vec<String> =
         resources().iter().map(|name| read(directory().join("base").join(name))).collect();
     for version in VERSIONS {
@@ -83,29 +84,29 @@ fn every_manifest_is_of_its_schema() {
     assert!(!validated("1.32", &wrong).status.success(), "it would not find a fault");
 }
 
-/// No daemon is asked, so nothing is built.
+/// No Docker daemon is used, so nothing is built.
 #[test]
-fn the_image_is_described_soundly() {
+fn dockerfile_is_valid() {
     let hadolint = programs::python().with_file_name("hadolint");
-    let looked_at = |text: &str| {
+    let reviewed = |text: &str| {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("Dockerfile"), text).unwrap();
         Command::new(&hadolint).arg(directory.path().join("Dockerfile")).output().unwrap()
     };
     let ours = read("Dockerfile");
-    said(&looked_at(&ours));
-    assert!(!looked_at(&format!("{ours}RUN cd /x\n")).status.success(), "it would not find a fault");
+    stdout_of(&reviewed(&ours));
+    assert!(!reviewed(&format!("{ours}RUN cd /x\n")).status.success(), "it would not find a fault");
 }
 
-/// Kustomize is a part of kubectl, which is not everywhere.
+/// Kustomize is part of kubectl, which is not installed everywhere.
 #[test]
-fn kustomize_puts_them_together() {
+fn kustomize_builds_the_manifests() {
     for name in ["base", "example"] {
         let Ok(output) = Command::new("kubectl").arg("kustomize").arg(directory().join(name)).output() else {
             println!("kubectl is not installed: nothing was put together");
             return;
         };
-        let text = said(&output);
+        let text = stdout_of(&output);
         let valid = validated("1.32", &text);
         assert!(valid.status.success(), "{name}: {valid:?}");
         assert!(
@@ -116,7 +117,7 @@ fn kustomize_puts_them_together() {
 }
 
 #[test]
-fn the_programs_have_the_flags() {
+fn manifest_flags_exist() {
     let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
     assert_eq!(pod["hostPID"], true);
     let containers = pod["containers"].as_array().unwrap();
@@ -127,8 +128,8 @@ fn the_programs_have_the_flags() {
         };
         let program = words("command").concat();
         let program = programs::built(program.strip_prefix("/usr/bin/").unwrap());
-        // Flags are read from the left; only where all before it make sense is there a help.
-        said(&Command::new(program).args(words("args")).arg("--help").output().unwrap());
+        // Flags are parsed from the left; `--help` is printed only if all before it are valid.
+        stdout_of(&Command::new(program).args(words("args")).arg("--help").output().unwrap());
         let port = container["ports"][0]["containerPort"].as_u64().unwrap();
         assert!(words("args").contains(&format!("--web.listen-address=:{port}")));
         for probe in ["livenessProbe", "readinessProbe"] {
@@ -137,9 +138,9 @@ fn the_programs_have_the_flags() {
     }
 }
 
-/// A container has a cgroup namespace of its own, and reads others' paths from where it is itself.
+/// A container has its own cgroup namespace, and reads the paths of others relative to its own.
 #[test]
-fn places_are_recognised_from_inside_a_pod() {
+fn cgroups_are_recognised_from_inside_a_pod() {
     let (pod, container) = ("9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f", "0123456789abcdef".repeat(4));
     let neighbour = format!("0::/../../kubepods-burstable-pod{pod}.slice/cri-containerd-{container}.scope\n");
     let job = "0::/../../../../system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
@@ -149,16 +150,16 @@ fn places_are_recognised_from_inside_a_pod() {
     let scenario = Scenario::named("busy");
     let mut command = exporter::command(&scenario);
     command.args(["--once", "--interval", "100ms", "--procfs"]).arg(procfs.path());
-    let page = Page::read(&said(&command.output().unwrap()));
+    let page = Page::read(&stdout_of(&command.output().unwrap()));
     let label = |pid, label| page.label("bailiff_process_info", &[("pid", pid)], label);
     assert_eq!(label("4100", "pod_uid"), Some(pod.replace('_', "-")));
     assert_eq!(label("4100", "runtime").as_deref(), Some("containerd"));
     assert_eq!(label("4101", "slurm_job").as_deref(), Some("4711"));
 }
 
-/// A pod has none of the names of the node's users: by a name nobody could be told from those whom it protects.
+/// A pod has no user names of the node, so rules cannot match users by name.
 #[test]
-fn the_rules_are_those_that_are_shipped_without_names_of_users() {
+fn manifest_rules_are_the_shipped_without_user_names() {
     let without_users = |path: &Path| -> Vec<String> {
         let text = read(path);
         text.lines().filter(|line| !line.contains(" users: [")).map(str::to_owned).collect()
@@ -167,15 +168,15 @@ fn the_rules_are_those_that_are_shipped_without_names_of_users() {
     assert_eq!(without_users(&base), without_users(Path::new("config/rules.yaml")), "copy it again");
     let example = directory().join("example/rules.yaml");
     for rules in [&base, &example] {
-        let rules_of: Value = serde_json::from_str(&said(&python(TO_JSON, &[], &read(rules)))).unwrap();
+        let rules_of: Value = serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &read(rules)))).unwrap();
         assert_eq!(rules_of["protect"].get("users"), None, "{}", rules.display());
     }
-    said(&Command::new(programs::enforcer()).arg("check").arg(example).output().unwrap());
+    stdout_of(&Command::new(programs::enforcer()).arg("check").arg(example).output().unwrap());
 }
 
-/// Most containers run as root, and that is no reason to leave them alone.
+/// Most containers run as root, which must not exempt them.
 #[test]
-fn the_rules_flag_root_in_a_pod_and_not_root_on_the_node() {
+fn rules_flag_root_only_in_pods() {
     let directory_of_tests = tempfile::tempdir().unwrap();
     let written = directory_of_tests.path().join("test.yaml");
     let (rules, container) = (directory().join("base/rules.yaml"), "0123456789abcdef".repeat(4));
@@ -195,12 +196,12 @@ tests:
         rules.display()
     );
     fs::write(&written, text).unwrap();
-    said(&Command::new(programs::enforcer()).arg("test").arg(written).output().unwrap());
+    stdout_of(&Command::new(programs::enforcer()).arg("test").arg(written).output().unwrap());
 }
 
-/// What only the node can tell a pod: its name, and the machine's that holders of leases name.
+/// Values that only the node can give a pod: its name, and the machine id that lease holders record.
 #[test]
-fn the_pod_is_told_which_node_it_is_on() {
+fn pod_receives_node_name_and_machine_id() {
     let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
     let machine = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "machine-id");
     assert_eq!(machine.unwrap()["hostPath"]["path"], "/etc/machine-id");
@@ -214,7 +215,7 @@ fn the_pod_is_told_which_node_it_is_on() {
     }
 }
 
-/// A file of Prometheus' rules, its groups set in.
+/// A Prometheus rules file, with its groups indented.
 fn groups(path: &str) -> String {
     let text = read(path);
     let (_, groups) = text.split_once("\ngroups:\n").unwrap();
@@ -222,7 +223,7 @@ fn groups(path: &str) -> String {
 }
 
 #[test]
-fn the_alerts_are_those_that_are_tested() {
+fn manifest_alerts_are_the_tested_ones() {
     let made = format!(
         "# Made from config/prometheus/alerts.yaml and recording.yaml by `make golden`.\n\
          apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: bailiff\n  namespace: bailiff\n\

@@ -1,5 +1,5 @@
-//! The enforcer as the agent of a node: what the dead held is free at once, or withheld while somebody is on the GPU;
-//! what clients of GPU.py left behind is freed when it is certain that they did; and while Redis is silent nothing is.
+//! The enforcer as lease agent of a node: GPUs of dead holders are freed at once, or quarantined while in use; orphaned
+//! leases of GPU.py clients are freed once that is certain; and while Redis is silent no lease is freed.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -25,14 +25,14 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A pool, a node whose policy names it, and nobody on its GPUs.
-struct Stage {
+/// A pool, a node whose policy names it, and no process on its GPUs.
+struct Fixture {
     redis: Redis,
     node: Node,
 }
 
-impl Stage {
-    /// So many GPUs, and this of `leases` besides the address.
+impl Fixture {
+    /// With this many GPUs, and these keys of `leases` besides the address.
     fn new(gpus: usize, leases: &str) -> Self {
         Self::with(
             gpus,
@@ -55,31 +55,31 @@ rules:
         );
         let mut ticks: Vec<&str> = TICKS.to_vec();
         ticks.extend(["--lease.redis", &address]);
-        let stage = Self { node: Node::with_ticks(&rules, &vec![""; gpus], &ticks), redis };
-        let output = stage.bailiff(&["init", "--gpus", &format!("0-{}", gpus - 1)]).output().unwrap();
+        let fixture = Self { node: Node::with_ticks(&rules, &vec![""; gpus], &ticks), redis };
+        let output = fixture.bailiff(&["init", "--gpus", &format!("0-{}", gpus - 1)]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        stage
+        fixture
     }
 
     fn enforcer(&self) -> Enforcer {
         self.node.home.enforcer(&[])
     }
 
-    fn bailiff(&self, words: &[&str]) -> Command {
+    fn bailiff(&self, args: &[&str]) -> Command {
         let mut command = Command::new(programs::bailiff());
-        command.arg("lease").args(words).env("LEASE_REDIS_URL", self.redis.address());
+        command.arg("lease").args(args).env("LEASE_REDIS_URL", self.redis.address());
         command.env_remove("BAILIFF_LEASE_ID");
         command
     }
 
-    /// A command that holds a GPU; back when it does. The runner, the command's pid, and the GPU.
+    /// A command that holds a GPU, once it does: the runner, the pid of the command, and the GPU.
     fn hold(&self) -> (Child, u32, String) {
-        let told = self.node.home.path().join("told");
-        let _ = fs::remove_file(&told);
+        let path = self.node.home.path().join("told");
+        let _ = fs::remove_file(&path);
         let script = "echo $$ $BAILIFF_LEASE_GPUS > $0.new; mv $0.new $0; exec sleep infinity";
         let mut command = self.bailiff(&["run", "--", "sh", "-c", script]);
-        let runner = command.arg(&told).stdin(Stdio::null()).spawn().unwrap();
-        let line = until("the command says its GPU", || fs::read_to_string(&told).ok());
+        let runner = command.arg(&path).stdin(Stdio::null()).spawn().unwrap();
+        let line = until("the command says its GPU", || fs::read_to_string(&path).ok());
         let (pid, gpu) = line.trim().split_once(' ').unwrap();
         (runner, pid.parse().unwrap(), gpu.to_owned())
     }
@@ -88,7 +88,7 @@ rules:
         Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap()
     }
 
-    /// Nobody's command: it frees nothing.
+    /// An audit in dry run: it frees nothing.
     fn audit(&self) -> Audit {
         self.pool().audit().unwrap()
     }
@@ -101,28 +101,28 @@ rules:
         until("the GPU is idle", || (self.gpu(id).idle == 1).then_some(()));
     }
 
-    /// Waits until the audit log has one action of this kind, with this result.
+    /// Waits until the audit log has one action of this kind with this result.
     fn until_results(&self, action: &str, result: &str) {
         let done = || (self.node.home.results(action) == ["begun", result]).then_some(());
         until("the audit log has it", done);
     }
 
-    fn redis(&self, words: &[&str]) -> String {
+    fn redis(&self, args: &[&str]) -> String {
         let output: Output =
-            Command::new("redis-cli").arg("-s").arg(self.redis.socket()).args(words).output().unwrap();
+            Command::new("redis-cli").arg("-s").arg(self.redis.socket()).args(args).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// What is concluded of a GPU.
-    fn judgement(enforcer: &Enforcer, id: &str) -> Option<String> {
+    /// The agent's verdict on a GPU.
+    fn verdict(enforcer: &Enforcer, id: &str) -> Option<String> {
         let status = enforcer.status();
         let judged = status["leases"]["judged"].as_array()?.clone();
         let of_it = judged.into_iter().find(|judged| judged["gpu"] == id)?;
         Some(of_it["judgement"].as_str()?.to_owned())
     }
 
-    /// A program that takes a GPU as GPU.py does, for its parent, and ends once somebody has looked at that.
+    /// A program that takes a GPU as GPU.py does, for its parent, and ends once the agent has seen that.
     fn getter(&self) -> String {
         let path = self.node.home.path().join("get");
         let socket = self.redis.socket().display().to_string();
@@ -143,7 +143,7 @@ echo $gpu
         path.display().to_string()
     }
 
-    /// The same, looked at by nobody.
+    /// The same, without waiting for the agent.
     fn getter_unseen(&self) -> String {
         let path = self.getter();
         let text = fs::read_to_string(&path).unwrap();
@@ -152,7 +152,7 @@ echo $gpu
         path
     }
 
-    /// The command that takes a GPU by our drop-in.
+    /// The command that takes a GPU with our drop-in.
     fn drop_in(&self) -> String {
         let path = self.node.home.path().join("GPU.py");
         if !path.exists() {
@@ -161,15 +161,15 @@ echo $gpu
         format!("LEASE_REDIS_URL={} {} --get", self.redis.address(), path.display())
     }
 
-    /// A launcher whose task takes a GPU by this command, does this and waits. The pids of both.
+    /// A launcher whose task takes a GPU with this command, runs `then` and waits. Returns the pids of both.
     fn task(&self, take: &str, then: &str) -> (u32, u32) {
         self.task_of(":", (take, then))
     }
 
-    /// The same of a launcher that does something first.
+    /// The same with a launcher that runs `first` before.
     fn task_of(&self, first: &str, (take, then): (&str, &str)) -> (u32, u32) {
-        let [told, program] = ["task", "launcher"].map(|name| self.node.home.path().join(name));
-        let _ = fs::remove_file(&told);
+        let [path, program] = ["task", "launcher"].map(|name| self.node.home.path().join(name));
+        let _ = fs::remove_file(&path);
         let text = format!(
             "{first}
 ( gpu=$({take})
@@ -177,31 +177,31 @@ echo $gpu
 echo $$ $BASHPID > {0}.new; mv {0}.new {0}; exec 5<&-; exec sleep infinity ) &
 while :; do sleep 1000; done
 ",
-            told.display()
+            path.display()
         );
         fs::write(&program, text).unwrap();
         let mut command = Command::new("setsid");
         let forked = command.args(["-f", "bash"]).arg(program).stdin(Stdio::null()).status();
         assert!(forked.unwrap().success());
-        let line = until("the task has its GPU", || fs::read_to_string(&told).ok());
+        let line = until("the task has its GPU", || fs::read_to_string(&path).ok());
         let (launcher, task) = line.trim().split_once(' ').unwrap();
         (launcher.parse().unwrap(), task.parse().unwrap())
     }
 
-    /// A script that takes a GPU in a subshell which has ended when this is back, and that nobody of this test is above.
-    /// Its pid.
+    /// A script that takes a GPU in a subshell that has ended, and that is no descendant of this test.
+    /// Returns its pid.
     fn script(&self) -> u32 {
-        let told = self.node.home.path().join("taken");
-        let _ = fs::remove_file(&told);
+        let path = self.node.home.path().join("taken");
+        let _ = fs::remove_file(&path);
         let get = self.getter();
         let program = format!(
             "gpu=$({get} 2>/dev/null | cat); echo $$ $gpu > {0}.new; mv {0}.new {0}; while :; do sleep 1000; done",
-            told.display()
+            path.display()
         );
         let forked =
             Command::new("setsid").args(["-f", "bash", "-c", &program]).stdin(Stdio::null()).status();
         assert!(forked.unwrap().success());
-        let line = until("the script has its GPU", || fs::read_to_string(&told).ok());
+        let line = until("the script has its GPU", || fs::read_to_string(&path).ok());
         line.split_once(' ').unwrap().0.parse().unwrap()
     }
 
@@ -215,21 +215,21 @@ fn kill(pid: u32) {
     kill_process(pid, Signal::KILL).unwrap();
 }
 
-/// Ends a child, and nobody whom it has started.
+/// Ends a child, and none of its descendants.
 fn end(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
-/// Ends a script and what it has started.
+/// Ends a script and its descendants.
 fn end_session(script: u32) {
     let group = Pid::from_raw(i32::try_from(script).unwrap()).unwrap();
     rustix::process::kill_process_group(group, Signal::KILL).unwrap();
     until("the script has ended", || start(script).is_none().then_some(()));
 }
 
-/// Runs an ignored test of this file in a PID namespace of its own, where the next pid can be chosen, and whoever loses
-/// his parent has the first process for one.
+/// Runs an ignored test of this file in its own PID namespace, where the next pid can be chosen and the first process
+/// adopts orphans.
 fn inside(test: &str) {
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
@@ -237,30 +237,30 @@ fn inside(test: &str) {
         .args(["--exact", "--ignored", "--nocapture", test])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && said.contains("1 passed");
-    assert!(passed, "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && printed.contains("1 passed");
+    assert!(passed, "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Waits until the agent looks at the pool.
+/// Waits until the agent has read the pool.
 fn until_up(enforcer: &Enforcer) {
     enforcer.until_status("the agent is at work", |status| (status["leases"]["up"] == true).then_some(()));
 }
 
 #[test]
-fn what_the_dead_held_is_free_at_once() {
-    let stage = Stage::new(1, "");
-    let enforcer = stage.enforcer();
+fn lease_of_a_dead_holder_is_freed_at_once() {
+    let fixture = Fixture::new(1, "");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let (runner, child, gpu) = stage.hold();
+    let (runner, child, gpu) = fixture.hold();
     end(runner);
     enforcer.ticks(3);
-    assert_eq!(stage.audit().leases.len(), 1, "the command lives, and so does the lease");
+    assert_eq!(fixture.audit().leases.len(), 1, "the command lives, and so does the lease");
     kill(child);
-    stage.until_idle(&gpu);
-    let line = stage.node.home.until_line("reap_dead", "freed");
+    fixture.until_idle(&gpu);
+    let line = fixture.node.home.until_line("reap_dead", "freed");
     assert!(line["target"]["id"].as_str().unwrap().starts_with("lease:"), "{line}");
-    stage.until_results("reap_dead", "freed");
+    fixture.until_results("reap_dead", "freed");
     let done = [("act", "reap_dead"), ("result", "freed")];
     enforcer.until("it is counted", |page| {
         (page.value("bailiff_lease_agent_actions_total", &done)? >= 1.0).then_some(())
@@ -269,52 +269,52 @@ fn what_the_dead_held_is_free_at_once() {
 }
 
 #[test]
-fn a_gpu_that_somebody_is_still_on_is_withheld_until_he_has_left() {
-    let stage = Stage::new(2, "");
-    let mut tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
-    let enforcer = stage.enforcer();
+fn gpu_still_in_use_is_quarantined_until_free() {
+    let fixture = Fixture::new(2, "");
+    let mut tenant = Tenant::running(&fixture.node.home, &["sleep", "infinity"]);
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let (mut runner, child, gpu) = stage.hold();
-    stage.node.hold(&tenant, gpu.parse().unwrap(), "used: 1GiB");
-    // The agent sees him before the holder dies.
+    let (mut runner, child, gpu) = fixture.hold();
+    fixture.node.hold(&tenant, gpu.parse().unwrap(), "used: 1GiB");
+    // The agent sees the process before the holder dies.
     enforcer.ticks(3);
     runner.kill().unwrap();
     kill(child);
     runner.wait().unwrap();
-    let withheld = || stage.gpu(&gpu).quarantine;
+    let withheld = || fixture.gpu(&gpu).quarantine;
     let why = until("the GPU is withheld", withheld);
     assert!(why.starts_with("busy:"), "{why}");
-    stage.node.home.until_line("reap_dead", "withheld");
-    stage.until_results("reap_dead", "withheld");
+    fixture.node.home.until_line("reap_dead", "withheld");
+    fixture.until_results("reap_dead", "withheld");
     enforcer.ticks(5);
     assert_eq!(withheld(), Some(why), "as long as he is there");
-    // Others are served meanwhile.
-    let (other, _, theirs) = stage.hold();
+    // Other clients are served meanwhile.
+    let (other, _, theirs) = fixture.hold();
     assert_ne!(theirs, gpu);
     tenant.end();
-    stage.until_idle(&gpu);
-    stage.until_results("clear_withheld", "freed");
+    fixture.until_idle(&gpu);
+    fixture.until_results("clear_withheld", "freed");
     leases::end(other, Signal::TERM);
 }
 
 #[test]
-fn record_of_a_dead_subshell_is_freed_after_the_grace_though_its_script_lives() {
-    inside("of_a_script");
+fn lease_of_a_dead_subshell_is_freed_after_grace() {
+    inside("dead_subshell_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn of_a_script() {
-    let stage = Stage::new(1, ", legacy_idle_grace: 1s");
-    let enforcer = stage.enforcer();
+fn dead_subshell_inside() {
+    let fixture = Fixture::new(1, ", legacy_idle_grace: 1s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let script = stage.script();
-    let pid = stage.recorded("0");
+    let script = fixture.script();
+    let pid = fixture.recorded("0");
     assert!(pid != script && start(pid).is_none(), "the record names a process that has ended");
-    stage.until_idle("0");
+    fixture.until_idle("0");
     assert!(start(script).is_some());
-    stage.until_results("free_orphaned", "freed");
-    let event = stage.redis(&["lindex", "GPU_EVENTS", "0"]);
+    fixture.until_results("free_orphaned", "freed");
+    let event = fixture.redis(&["lindex", "GPU_EVENTS", "0"]);
     let text = format!(
         ": GPU 0 acquired by process with PID {pid}, was released by redis purge as the process with given PID does no longer exist."
     );
@@ -323,45 +323,45 @@ fn of_a_script() {
 }
 
 #[test]
-fn gpu_of_a_dead_task_of_the_drop_in_is_free_after_the_grace_though_its_launcher_lives() {
-    inside("dead_task_of_ours");
+fn gpuget_lease_of_a_dead_task_is_freed_after_grace() {
+    inside("dead_gpuget_task_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn dead_task_of_ours() {
-    let stage = Stage::new(1, ", legacy_idle_grace: 2s");
-    let enforcer = stage.enforcer();
+fn dead_gpuget_task_inside() {
+    let fixture = Fixture::new(1, ", legacy_idle_grace: 2s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let (launcher, task) = stage.task(&stage.drop_in(), "");
+    let (launcher, task) = fixture.task(&fixture.drop_in(), "");
     enforcer.ticks(15);
-    assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
+    assert_eq!(Fixture::verdict(&enforcer, "0").as_deref(), Some("keep"));
     kill(task);
-    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
-    stage.until_idle("0");
+    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    fixture.until_idle("0");
     assert!(start(launcher).is_some());
-    stage.until_results("free_orphaned", "freed");
+    fixture.until_results("free_orphaned", "freed");
     end_session(launcher);
 }
 
 #[test]
-fn gpu_is_kept_for_each_process_that_was_given_its_number() {
-    inside("given_on");
+fn gpu_number_inherited_by_a_process_keeps_the_lease() {
+    inside("inherited_gpu_number_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn given_on() {
-    let stage = Stage::new(3, ", legacy_idle_grace: 1s");
-    let enforcer = stage.enforcer();
+fn inherited_gpu_number_inside() {
+    let fixture = Fixture::new(3, ", legacy_idle_grace: 1s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    // Between the program and the task that reads its output are others, which end at once.
+    // Processes between the program and the task that reads its output end at once.
     let shapes = ["timeout 60 env", "sh -c '\"$@\"; true' sh env", "setsid -w env"];
-    let tasks = shapes.map(|around| stage.task(&format!("{around} {}", stage.drop_in()), ""));
+    let tasks = shapes.map(|around| fixture.task(&format!("{around} {}", fixture.drop_in()), ""));
     enforcer.ticks(20);
     for id in ["0", "1", "2"] {
         assert_eq!(
-            Stage::judgement(&enforcer, id).as_deref(),
+            Fixture::verdict(&enforcer, id).as_deref(),
             Some("keep"),
             "{}",
             shapes[id.parse::<usize>().unwrap()]
@@ -373,72 +373,72 @@ fn given_on() {
 }
 
 #[test]
-fn gpu_of_a_dead_task_of_the_original_is_free_after_the_grace_though_its_launcher_lives() {
-    inside("dead_task_of_the_original");
+fn original_lease_of_a_dead_task_is_freed_after_grace() {
+    inside("dead_original_task_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn dead_task_of_the_original() {
-    let stage = Stage::new(1, ", legacy_idle_grace: 4s");
-    let enforcer = stage.enforcer();
+fn dead_original_task_inside() {
+    let fixture = Fixture::new(1, ", legacy_idle_grace: 4s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let (launcher, task) = stage.task(&stage.getter(), "");
-    assert_eq!(stage.recorded("0"), task);
+    let (launcher, task) = fixture.task(&fixture.getter(), "");
+    assert_eq!(fixture.recorded("0"), task);
     enforcer.ticks(15);
-    assert_eq!(Stage::judgement(&enforcer, "0").as_deref(), Some("keep"));
-    let list = || String::from_utf8(stage.bailiff(&["list"]).output().unwrap().stdout).unwrap();
+    assert_eq!(Fixture::verdict(&enforcer, "0").as_deref(), Some("keep"));
+    let list = || String::from_utf8(fixture.bailiff(&["list"]).output().unwrap().stdout).unwrap();
     assert!(!list().contains("process gone"), "{}", list());
     kill(task);
-    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
+    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     assert!(status.contains("GPU 0 is suspect: ") && status.contains("; freed in "), "{status}");
     assert!(list().contains("(process gone)"), "{}", list());
-    stage.until_idle("0");
+    fixture.until_idle("0");
     assert!(start(launcher).is_some());
     end_session(launcher);
 }
 
 #[test]
-fn gpu_of_a_dead_task_is_kept_while_an_older_process_of_its_session_has_the_device_open() {
-    inside("device_open");
+fn older_session_process_with_open_device_keeps_the_lease() {
+    inside("open_device_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn device_open() {
-    let stage = Stage::new(2, ", legacy_idle_grace: 1s");
-    let enforcer = stage.enforcer();
+fn open_device_inside() {
+    let fixture = Fixture::new(2, ", legacy_idle_grace: 1s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    // The pool hands out GPU 0 first, then 1: the launcher has only the file of the first open.
-    let device = stage.node.home.device();
+    // The pool leases GPU 0 first, then 1: the launcher has only the file of GPU 0 open.
+    let device = fixture.node.home.device();
     let first = format!("exec 5<>{}", device.display());
-    let (launcher, task) = stage.task_of(&first, (&stage.getter(), ""));
+    let (launcher, task) = fixture.task_of(&first, (&fixture.getter(), ""));
     kill(task);
     let kept = "a process of its session has the device open";
     enforcer
         .until_status("it is kept", |status| (status["leases"]["judged"][0]["why"] == kept).then_some(()));
     enforcer.ticks(15);
-    assert_eq!(stage.gpu("0").idle, 0);
+    assert_eq!(fixture.gpu("0").idle, 0);
     end_session(launcher);
-    stage.until_idle("0");
+    fixture.until_idle("0");
 }
 
 #[test]
-fn reap_frees_gpus_of_dead_tasks_where_no_agent_is() {
-    inside("reaped");
+fn reap_without_an_agent_frees_dead_tasks() {
+    inside("reap_without_agent_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn reaped() {
-    let stage = Stage::new(2, "");
-    let (launcher, task) = stage.task(&stage.drop_in(), "");
-    let (other, original) = stage.task(&stage.getter_unseen(), "");
-    let stream = stage.node.home.stream();
-    let reap = |words: &[&str]| {
-        let output = stage
-            .bailiff(&[&["reap", "--stream", stream.to_str().unwrap()], words].concat())
+fn reap_without_agent_inside() {
+    let fixture = Fixture::new(2, "");
+    let (launcher, task) = fixture.task(&fixture.drop_in(), "");
+    let (other, original) = fixture.task(&fixture.getter_unseen(), "");
+    let stream = fixture.node.home.stream();
+    let reap = |args: &[&str]| {
+        let output = fixture
+            .bailiff(&[&["reap", "--stream", stream.to_str().unwrap()], args].concat())
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -449,61 +449,61 @@ fn reaped() {
     kill(original);
     until("they have ended", || (start(task).or(start(original)).is_none()).then_some(()));
     assert_eq!(reap(&[]), ["0\n", ""], "what they started may run");
-    // Of a record it is not known in which PID namespace its pid is one.
+    // A record does not name the PID namespace of its pid.
     let elsewhere = "bailiff: GPU 1: its process has ended here, but it may be one of another host or container; not freed\n";
     let [lines, kept] = reap(&["--legacy", "--dry-run"]);
     assert!(lines.ends_with("GPU 0 its process has exited\n") && lines.lines().count() == 1, "{lines}");
     assert_eq!(kept, elsewhere);
-    let silent = stage.node.home.path().join("silent.sock");
+    let silent = fixture.node.home.path().join("silent.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
-    let mut unanswered = stage.bailiff(&["reap", "--legacy", "--stream"]);
+    let mut unanswered = fixture.bailiff(&["reap", "--legacy", "--stream"]);
     let output = unanswered.arg(&silent).output().unwrap();
     let kept = String::from_utf8(output.stderr).unwrap();
     assert!(kept.contains("GPU 0: the exporter does not say which processes are on it"), "{kept}");
     assert_eq!(output.stdout, b"0\n");
     assert_eq!(reap(&["--legacy"]), ["1\n", elsewhere]);
-    assert_eq!([stage.gpu("0").idle, stage.gpu("1").idle], [1, 0]);
+    assert_eq!([fixture.gpu("0").idle, fixture.gpu("1").idle], [1, 0]);
     for launcher in [launcher, other] {
         end_session(launcher);
     }
 }
 
 #[test]
-fn without_a_grace_and_while_somebody_is_on_it_what_the_dead_took_stays_theirs() {
-    inside("without_a_grace");
+fn lease_of_a_dead_holder_in_use_is_kept() {
+    inside("dead_holder_in_use_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn without_a_grace() {
-    let stage = Stage::new(2, "");
-    let enforcer = stage.enforcer();
+fn dead_holder_in_use_inside() {
+    let fixture = Fixture::new(2, "");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    end_session(stage.script());
-    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
-    let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
-    stage.node.hold(&tenant, 0, "used: 1GiB");
-    until("somebody is seen on it", || (Stage::judgement(&enforcer, "0")? == "keep").then_some(()));
+    end_session(fixture.script());
+    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    let tenant = Tenant::running(&fixture.node.home, &["sleep", "infinity"]);
+    fixture.node.hold(&tenant, 0, "used: 1GiB");
+    until("a process is seen on it", || (Fixture::verdict(&enforcer, "0")? == "keep").then_some(()));
     drop(tenant);
-    until("it is suspect again", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
+    until("it is suspect again", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     enforcer.ticks(10);
-    assert_eq!(stage.node.home.results("free_orphaned"), [""; 0]);
-    assert_eq!(stage.gpu("0").idle, 0);
+    assert_eq!(fixture.node.home.results("free_orphaned"), [""; 0]);
+    assert_eq!(fixture.gpu("0").idle, 0);
 }
 
 #[test]
-fn a_pid_that_is_used_again_is_not_the_one_that_took_it() {
-    inside("used_again");
+fn reused_pid_is_not_the_holder() {
+    inside("reused_pid_inside");
 }
 
 #[test]
 #[ignore = "it needs a PID namespace of its own"]
-fn used_again() {
-    let stage = Stage::new(1, ", legacy_idle_grace: 1s");
-    let enforcer = stage.enforcer();
+fn reused_pid_inside() {
+    let fixture = Fixture::new(1, ", legacy_idle_grace: 1s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    end_session(stage.script());
-    let pid = stage.recorded("0");
+    end_session(fixture.script());
+    let pid = fixture.recorded("0");
     let mut reused = until("the pid comes round again", || {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
         let child = Command::new("sleep").arg("infinity").spawn().unwrap();
@@ -513,115 +513,117 @@ fn used_again() {
         end(child);
         None
     });
-    stage.until_idle("0");
+    fixture.until_idle("0");
     reused.kill().unwrap();
     reused.wait().unwrap();
 }
 
 #[test]
-fn what_was_lost_on_its_way_is_put_back() {
-    let stage = Stage::new(1, ", lost_after: 2s");
-    let enforcer = stage.enforcer();
+fn gpu_lost_in_transfer_is_returned() {
+    let fixture = Fixture::new(1, ", lost_after: 2s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
     // A client that dies between its pop and its record.
-    stage.redis(&["brpop", "GPU_IDLE", "0"]);
-    until("it is suspect", || (Stage::judgement(&enforcer, "0")? == "suspect").then_some(()));
-    stage.until_idle("0");
-    stage.until_results("put_back_lost", "freed");
+    fixture.redis(&["brpop", "GPU_IDLE", "0"]);
+    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    fixture.until_idle("0");
+    fixture.until_results("put_back_lost", "freed");
 }
 
 #[test]
-fn who_is_told_to_free_nothing_frees_nothing() {
+fn agent_in_dry_run_frees_nothing() {
     for (leases, flags) in [(", reap: false", vec![]), ("", vec!["--dry-run"])] {
-        let stage = Stage::new(2, leases);
-        let enforcer = stage.node.home.enforcer(&flags);
+        let fixture = Fixture::new(2, leases);
+        let enforcer = fixture.node.home.enforcer(&flags);
         until_up(&enforcer);
-        let (mut runner, child, gpu) = stage.hold();
-        stage.redis(&["brpop", "GPU_IDLE", "0"]);
+        let (mut runner, child, gpu) = fixture.hold();
+        fixture.redis(&["brpop", "GPU_IDLE", "0"]);
         runner.kill().unwrap();
         kill(child);
         runner.wait().unwrap();
         enforcer.ticks(15);
-        assert!(stage.gpu(&gpu).owner.is_some(), "{leases} {flags:?}");
+        assert!(fixture.gpu(&gpu).owner.is_some(), "{leases} {flags:?}");
         assert_eq!(enforcer.status()["leases"]["acts"], Value::Bool(false));
-        assert!(stage.audit().agents.is_empty(), "others do what it does not");
+        assert!(fixture.audit().agents.is_empty(), "others do what it does not");
         for step in ["reap_dead", "put_back_lost"] {
-            assert_eq!(stage.node.home.results(step), [""; 0]);
+            assert_eq!(fixture.node.home.results(step), [""; 0]);
         }
-        // Of a process that is ending just now it cannot be told whether it had the lease.
-        until("it is freed", || (stage.bailiff(&["reap"]).output().unwrap().stdout == b"1\n").then_some(()));
+        // Whether a process that is just ending had the lease is unknown for a moment.
+        until("it is freed", || {
+            (fixture.bailiff(&["reap"]).output().unwrap().stdout == b"1\n").then_some(())
+        });
     }
 }
 
 #[test]
-fn an_admin_who_says_pause_means_leases_too() {
-    let stage = Stage::new(1, "");
-    let enforcer = stage.enforcer();
+fn pause_holds_lease_releases() {
+    let fixture = Fixture::new(1, "");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let (mut runner, child, gpu) = stage.hold();
+    let (mut runner, child, gpu) = fixture.hold();
     assert!(enforcer.run(&["pause"]).status.success());
     enforcer.until_status("the pause", |status| (status["leases"]["acts"] == false).then_some(()));
     runner.kill().unwrap();
     kill(child);
     runner.wait().unwrap();
     enforcer.ticks(10);
-    assert!(stage.gpu(&gpu).owner.is_some());
+    assert!(fixture.gpu(&gpu).owner.is_some());
     assert!(enforcer.run(&["resume"]).status.success());
-    stage.until_idle(&gpu);
+    fixture.until_idle(&gpu);
 }
 
 #[test]
-fn while_redis_is_silent_nothing_is_concluded_and_nothing_else_waits() {
-    let stage = Stage::new(1, ", legacy_idle_grace: 1s, lost_after: 1s");
-    let enforcer = stage.enforcer();
+fn silent_redis_delays_only_lease_actions() {
+    let fixture = Fixture::new(1, ", legacy_idle_grace: 1s, lost_after: 1s");
+    let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let (mut runner, child, gpu) = stage.hold();
-    stage.redis.stop();
+    let (mut runner, child, gpu) = fixture.hold();
+    fixture.redis.stop();
     runner.kill().unwrap();
     kill(child);
     runner.wait().unwrap();
     enforcer.until_status("the silence is noticed", |status| {
         (status["leases"]["up"] == false && status["leases"]["error"].is_string()).then_some(())
     });
-    // Snapshots are judged all the same.
+    // Snapshots are still evaluated.
     enforcer.ticks(10);
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(0.0));
     assert_eq!(enforcer.page().all("bailiff_lease_agent_gpus", &[]).count(), 0);
-    assert_eq!(stage.node.home.results("reap_dead").iter().filter(|result| *result == "freed").count(), 0);
-    stage.redis.go_on();
-    stage.until_idle(&gpu);
+    assert_eq!(fixture.node.home.results("reap_dead").iter().filter(|result| *result == "freed").count(), 0);
+    fixture.redis.go_on();
+    fixture.until_idle(&gpu);
     until_up(&enforcer);
 }
 
-/// Releases what nobody uses.
+/// Releases unused leases.
 const UNUSED: &str = "  - {name: unused, target: lease, when: {attached_processes: {max: 0}}, for: {samples: 5}, then: [{flag: info}, {release_lease: {}}]}";
 
 #[test]
-fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
-    let stage = Stage::with(2, "", UNUSED);
-    let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
-    let (used, _, gpu) = stage.hold();
-    let lease = stage.gpu(&gpu).owner.unwrap();
-    // He has a lease by his environment.
-    let home = &stage.node.home;
+fn idle_lease_is_released_and_its_holder_notified() {
+    let fixture = Fixture::with(2, "", UNUSED);
+    let tenant = Tenant::running(&fixture.node.home, &["sleep", "infinity"]);
+    let (used, _, gpu) = fixture.hold();
+    let lease = fixture.gpu(&gpu).owner.unwrap();
+    // The process has a lease by its environment.
+    let home = &fixture.node.home;
     let mut command = Command::new("setsid");
     command.args(["sleep", "infinity"]).env("BAILIFF_LEASE_ID", &lease);
     let user = Tenant::spawn(home, command);
-    stage.node.hold(&user, gpu.parse().unwrap(), "used: 1GiB");
-    let (idle, child, other) = stage.hold();
-    let held = stage.audit().leases.into_iter().find(|lease| lease.gpus().eq([other.as_str()])).unwrap();
+    fixture.node.hold(&user, gpu.parse().unwrap(), "used: 1GiB");
+    let (idle, child, other) = fixture.hold();
+    let held = fixture.audit().leases.into_iter().find(|lease| lease.gpus().eq([other.as_str()])).unwrap();
     let token: u64 = held.get("tok").unwrap().parse().unwrap();
-    let mut pool = stage.pool();
+    let mut pool = fixture.pool();
     let mut touch = || pool.touch(&held.lease, Duration::from_mins(1), Some(token)).unwrap();
     assert_eq!(touch(), TicketStatus::Held(Grant { token, gpus: vec![other.parse().unwrap()] }));
-    let enforcer = stage.enforcer();
+    let enforcer = fixture.enforcer();
     let line = home.until_line("release_lease", "released");
     assert_eq!(line["target"]["id"], format!("lease:{}#{token}", held.lease));
-    stage.until_idle(&other);
+    fixture.until_idle(&other);
     assert_eq!(touch(), TicketStatus::Ended("revoked".to_owned()));
-    assert!(start(child).is_some(), "nobody is ended");
+    assert!(start(child).is_some(), "no process is ended");
     enforcer.ticks(10);
-    assert_eq!(stage.gpu(&gpu).owner, Some(lease), "somebody uses it");
+    assert_eq!(fixture.gpu(&gpu).owner, Some(lease), "the lease is in use");
     assert_eq!(home.results("release_lease"), ["due", "begun", "released"]);
     drop((tenant, user));
     for runner in [used, idle] {
@@ -630,32 +632,32 @@ fn a_rule_releases_what_nobody_uses_and_its_holder_is_told() {
 }
 
 #[test]
-fn without_a_word_of_redis_no_lease_is_judged() {
+fn without_redis_no_lease_is_evaluated() {
     let rules = format!(
         "{UNUSED}
   - {{name: no-lease, target: process, when: {{has_lease: false}}, for: {{samples: 3}}, then: [{{flag: warning}}]}}"
     );
-    let stage = Stage::with(2, ", reap: false", &rules);
-    let tenant = Tenant::running(&stage.node.home, &["sleep", "infinity"]);
-    stage.node.hold(&tenant, 1, "used: 1GiB");
-    let enforcer = stage.enforcer();
+    let fixture = Fixture::with(2, ", reap: false", &rules);
+    let tenant = Tenant::running(&fixture.node.home, &["sleep", "infinity"]);
+    fixture.node.hold(&tenant, 1, "used: 1GiB");
+    let enforcer = fixture.enforcer();
     let flagged = |rule: &str| enforcer.page().value("bailiff_flag", &[("rule", rule)]) == Some(1.0);
-    until("whoever has no lease is flagged", || flagged("no-lease").then_some(()));
-    stage.redis.stop();
+    until("the process without a lease is flagged", || flagged("no-lease").then_some(()));
+    fixture.redis.stop();
     let unknown = |rule: &str| enforcer.page().value("bailiff_rule_unknown", &[("rule", rule)]);
     until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
-    stage.redis.go_on();
+    fixture.redis.go_on();
     until("it is known again", || (unknown("no-lease")? == 0.0).then_some(()));
-    // One that is held while nobody is heard of is not released, however long that lasts.
-    let (runner, child, gpu) = stage.hold();
-    stage.redis.stop();
+    // A lease whose holder's node is silent is not released, however long that lasts.
+    let (runner, child, gpu) = fixture.hold();
+    fixture.redis.stop();
     until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
-    let released = || stage.node.home.results("release_lease").contains(&"released".to_owned());
+    let released = || fixture.node.home.results("release_lease").contains(&"released".to_owned());
     let before = released();
     enforcer.ticks(15);
     assert_eq!(released(), before);
-    stage.redis.go_on();
-    stage.until_idle(&gpu);
+    fixture.redis.go_on();
+    fixture.until_idle(&gpu);
     end(runner);
     kill(child);
 }

@@ -1,5 +1,5 @@
-//! Leases where clocks are wrong, pids are reused, holders are other users' or in containers, and Redis refuses or is
-//! silent: what the command returns, and that nobody is taken for dead who lives.
+//! Leases with wrong clocks, reused pids, holders of other users or in containers, and a Redis that refuses or is
+//! silent: exit codes, and that no live holder is treated as dead.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -7,46 +7,46 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use bailiff_lease::{End, Pool};
-use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states};
+use end_to_end::leases::{bailiff, code, command_of, end, hold, pool, run, states, stdout_of};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// How many it freed.
+/// The number of leases that `reap` freed.
 fn reap(redis: &Redis) -> String {
-    said(&run(redis, &["reap"])).trim().to_owned()
+    stdout_of(&run(redis, &["reap"])).trim().to_owned()
 }
 
-fn told(redis: &Redis, words: &[&str]) -> Value {
-    serde_json::from_str(&said(&run(redis, words))).unwrap()
+fn json_of(redis: &Redis, args: &[&str]) -> Value {
+    serde_json::from_str(&stdout_of(&run(redis, args))).unwrap()
 }
 
 fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// `bailiff lease` whose clock is so many seconds off.
-fn wrong_by(redis: &Redis, seconds: i64, words: &[&str]) -> Command {
-    let mut command = bailiff(redis, words);
+/// `bailiff lease` with a clock that is this many seconds off.
+fn wrong_by(redis: &Redis, seconds: i64, args: &[&str]) -> Command {
+    let mut command = bailiff(redis, args);
     command
         .env("LD_PRELOAD", programs::tool("libfaketime.so.1"))
         .env("FAKETIME", format!("{seconds:+}s"))
-        // What counts is what time it is, not how fast it goes by.
+        // The wall clock is faked, the monotonic clock is not.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     command
 }
 
 #[test]
-fn nobody_s_clock_counts_but_that_of_redis() {
+fn only_the_clock_of_redis_counts() {
     let date = Command::new("date")
         .arg("+%s")
         .env("LD_PRELOAD", programs::tool("libfaketime.so.1"))
         .env("FAKETIME", "-86400s")
         .output()
         .unwrap();
-    let date: u64 = said(&date).trim().parse().unwrap();
+    let date: u64 = stdout_of(&date).trim().parse().unwrap();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     assert!(date < now - 86000, "libfaketime does nothing: {date}, {now}");
 
@@ -58,14 +58,14 @@ fn nobody_s_clock_counts_but_that_of_redis() {
             .unwrap();
         until("a lease", || (states(&redis) == ["leased", "idle"]).then_some(()));
         let timed = wrong_by(&redis, -seconds, &["acquire", "--duration", "2h"]).output().unwrap();
-        said(&timed);
+        stdout_of(&timed);
         for command in [bailiff(&redis, &["reap"]), wrong_by(&redis, -seconds, &["reap"])] {
             let mut command = command;
-            assert_eq!(said(&command.output().unwrap()).trim(), "0", "{seconds}");
+            assert_eq!(stdout_of(&command.output().unwrap()).trim(), "0", "{seconds}");
         }
         assert_eq!(states(&redis), ["leased"; 2]);
-        // A time that both tell in text: whoever wrote it, Redis said it.
-        let list = told(&redis, &["list", "--json"]);
+        // Redis set the time that both clients print.
+        let list = json_of(&redis, &["list", "--json"]);
         for gpu in list["gpus"].as_array().unwrap() {
             let acquired = gpu["lease"]["acquired"].as_str().unwrap();
             let acquired = humantime::parse_rfc3339_weak(acquired).unwrap();
@@ -79,16 +79,16 @@ fn nobody_s_clock_counts_but_that_of_redis() {
             .spawn()
             .unwrap();
         until("it to wait", || {
-            (told(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
+            (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
         });
         kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
         holder.wait().unwrap();
-        assert_eq!(said(&waiter.wait_with_output().unwrap()).trim(), "had");
+        assert_eq!(stdout_of(&waiter.wait_with_output().unwrap()).trim(), "had");
         assert_eq!(states(&redis), ["idle", "leased"]);
     }
 }
 
-/// A PID namespace with a shell in it that does what it is told, line by line.
+/// A PID namespace with a shell that runs one line at a time.
 struct Namespace {
     shell: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -109,7 +109,7 @@ impl Namespace {
         Self { shell, answers }
     }
 
-    /// What a line prints, which is one line.
+    /// Runs a line and returns the single line that it prints.
     fn query(&mut self, line: &str) -> String {
         writeln!(self.shell.stdin.as_mut().unwrap(), "{line}").unwrap();
         let mut answer = String::new();
@@ -126,7 +126,7 @@ impl Drop for Namespace {
 }
 
 #[test]
-fn a_pid_that_is_used_again_is_somebody_else() {
+fn reused_pid_is_another_holder() {
     let redis = pool("0");
     let mut inside = Namespace::new(&redis);
     assert_eq!(
@@ -147,7 +147,7 @@ fn a_pid_that_is_used_again_is_somebody_else() {
 }
 
 #[test]
-fn holders_in_a_container_are_judged_by_who_can_see_them() {
+fn container_holders_are_judged_within_their_pid_namespace() {
     let redis = pool("0,1");
     let mut inside = Namespace::new(&redis);
     let mut holder =
@@ -159,9 +159,9 @@ fn holders_in_a_container_are_judged_by_who_can_see_them() {
     assert_eq!(inside.query("kill -9 $holder; wait $holder 2>/dev/null; echo dead"), "dead");
     assert_eq!((reap(&redis), another.query("$BAILIFF lease reap")), ("0".to_owned(), "0".to_owned()));
     assert_eq!(states(&redis), ["leased"; 2]);
-    assert_eq!(inside.query("$BAILIFF lease reap"), "1", "who can look at it");
+    assert_eq!(inside.query("$BAILIFF lease reap"), "1", "its PID namespace is visible");
     assert_eq!(states(&redis), ["leased", "idle"]);
-    // The one outside is of no concern to those inside.
+    // The holder outside is not affected by processes inside.
     let outside = hold(&redis, &["run"]);
     assert_eq!(
         (inside.query("$BAILIFF lease reap"), another.query("$BAILIFF lease reap")),
@@ -170,55 +170,59 @@ fn holders_in_a_container_are_judged_by_who_can_see_them() {
     end(outside, Signal::TERM);
     drop(inside);
     assert_eq!(another.query("$BAILIFF lease reap"), "0", "a container sees only itself");
-    until("a container that is gone to have nobody left", || (reap(&redis) == "1").then_some(()));
+    until("a container that is gone to have no process left", || (reap(&redis) == "1").then_some(()));
     assert_eq!(states(&redis), ["idle"; 2]);
 }
 
 #[test]
-fn whoever_gives_back_what_is_his_leaves_other_containers_alone() {
+fn release_keeps_leases_of_other_containers() {
     let redis = pool("0-2");
     let (mut one, mut other) = (Namespace::new(&redis), Namespace::new(&redis));
     let timed = "$BAILIFF lease acquire --duration 1h --format ids";
     let held = "sleep infinity & $BAILIFF lease acquire --for $! --format ids";
     assert_eq!((one.query(timed), one.query(held), other.query(held)), ("0".into(), "1".into(), "2".into()));
-    assert_eq!(said(&run(&redis, &["release", "--mine"])).trim(), "0");
+    assert_eq!(stdout_of(&run(&redis, &["release", "--mine"])).trim(), "0");
     assert_eq!(other.query("$BAILIFF lease release --mine"), "1");
     assert_eq!(states(&redis), ["leased", "leased", "idle"]);
     assert_eq!(one.query("$BAILIFF lease release --mine"), "2");
     assert_eq!(states(&redis), ["idle"; 3]);
 }
 
-/// As a user who is nobody.
-fn as_user(uid: u32, redis: &Redis, words: &[&str]) -> Command {
+/// Runs as an unprivileged user.
+fn as_user(uid: u32, redis: &Redis, args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     let uid = uid.to_string();
     command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups"]).arg(programs::bailiff());
-    command.arg("lease").args(words).env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
+    command.arg("lease").args(args).env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
     command
 }
 
 #[test]
-fn holders_of_other_users_live() {
-    const THEIRS: u32 = 65534;
+fn holders_of_other_users_count_as_alive() {
+    const FOREIGN: u32 = 65534;
     const OTHERS: u32 = 65533;
     let redis = pool("0,1");
-    let reaped = |uid| said(&as_user(uid, &redis, &["reap"]).output().unwrap()).trim().to_owned();
+    let reaped = |uid| stdout_of(&as_user(uid, &redis, &["reap"]).output().unwrap()).trim().to_owned();
     let ours = hold(&redis, &["run"]);
     let script = "echo begun; exec sleep infinity";
     let mut theirs =
-        as_user(THEIRS, &redis, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        as_user(FOREIGN, &redis, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(theirs.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert_eq!(first, "begun\n");
     assert_eq!(
-        (reap(&redis), reaped(THEIRS), reaped(OTHERS)),
+        (reap(&redis), reaped(FOREIGN), reaped(OTHERS)),
         ("0".to_owned(), "0".to_owned(), "0".to_owned())
     );
-    let command = heir(&theirs);
+    let command = command_of(&theirs);
     kill_process(Pid::from_child(&theirs), Signal::KILL).unwrap();
     theirs.wait().unwrap();
-    assert_eq!((reap(&redis), reaped(THEIRS)), ("0".to_owned(), "0".to_owned()), "the command lives on");
-    assert_eq!(reaped(OTHERS), "0", "it cannot be told");
+    assert_eq!(
+        (reap(&redis), reaped(FOREIGN)),
+        ("0".to_owned(), "0".to_owned()),
+        "the command is still running"
+    );
+    assert_eq!(reaped(OTHERS), "0", "it is unknown");
     assert_eq!(states(&redis), ["leased"; 2]);
     kill_process(command, Signal::KILL).unwrap();
     until("the lease to end with its last process", || (reaped(OTHERS) == "1").then_some(()));
@@ -227,47 +231,47 @@ fn holders_of_other_users_live() {
 }
 
 #[test]
-fn what_redis_refuses_is_told_with_the_code_of_what_is_not_to_be_had() {
+fn redis_refusal_exits_with_unavailable() {
     let redis = pool("0");
-    let redis_says = |words: &[&str]| {
-        let told = Command::new("redis-cli").arg("-s").arg(redis.socket()).args(words).output().unwrap();
-        assert!(said(&told).starts_with("OK"), "{words:?}: {told:?}");
+    let redis_cli = |args: &[&str]| {
+        let reply = Command::new("redis-cli").arg("-s").arg(redis.socket()).args(args).output().unwrap();
+        assert!(stdout_of(&reply).starts_with("OK"), "{args:?}: {reply:?}");
     };
     let refused = |because: &str| {
-        for words in
+        for args in
             [&["run", "true"][..], &["acquire"], &["list"], &["reap"], &["release", "whose"], &["queue"]]
         {
-            let output = run(&redis, words);
-            assert_eq!(code(&output), 69, "{words:?}: {output:?}");
-            assert!(err(&output).contains(because), "{words:?}: {output:?}");
+            let output = run(&redis, args);
+            assert_eq!(code(&output), 69, "{args:?}: {output:?}");
+            assert!(err(&output).contains(because), "{args:?}: {output:?}");
         }
     };
-    redis_says(&["ACL", "SETUSER", "default", "on", "nopass", "resetkeys", "~nothing*", "+@all"]);
+    redis_cli(&["ACL", "SETUSER", "default", "on", "nopass", "resetkeys", "~nothing*", "+@all"]);
     refused("give a user and a password");
-    redis_says(&["ACL", "SETUSER", "default", "resetkeys", "~*", "-evalsha", "-eval"]);
+    redis_cli(&["ACL", "SETUSER", "default", "resetkeys", "~*", "-evalsha", "-eval"]);
     refused("give a user and a password");
-    redis_says(&["ACL", "SETUSER", "default", "+@all"]);
-    redis_says(&["RENAME", "GPU_EVENTS", "aside"]);
-    redis_says(&["SET", "GPU_EVENTS", "what is this"]);
+    redis_cli(&["ACL", "SETUSER", "default", "+@all"]);
+    redis_cli(&["RENAME", "GPU_EVENTS", "aside"]);
+    redis_cli(&["SET", "GPU_EVENTS", "what is this"]);
     refused("GPU_EVENTS is a string");
-    redis_says(&["RENAME", "aside", "GPU_EVENTS"]);
-    redis_says(&["CONFIG", "SET", "maxmemory", "1"]);
+    redis_cli(&["RENAME", "aside", "GPU_EVENTS"]);
+    redis_cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let full = run(&redis, &["run", "true"]);
     assert_eq!((code(&full), err(&full).contains("no memory left")), (69, true), "{full:?}");
-    redis_says(&["CONFIG", "SET", "maxmemory", "0"]);
-    redis_says(&["CONFIG", "SET", "requirepass", "secret"]);
+    redis_cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    redis_cli(&["CONFIG", "SET", "requirepass", "secret"]);
     refused("give a user and a password");
     let redis_url = format!("{}?pass=secret", redis.address());
     let known = bailiff(&redis, &["run", "true"]).env("LEASE_REDIS_URL", redis_url).output().unwrap();
-    said(&known);
+    stdout_of(&known);
 }
 
 #[test]
-fn a_redis_that_is_silent_is_given_up() {
+fn silent_redis_times_out() {
     let redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let began = Instant::now();
-    let output = redis.standing_still(|| run(&redis, &["run", "--wait", "1s", "true"]));
+    let output = redis.while_stopped(|| run(&redis, &["run", "--wait", "1s", "true"]));
     let took = began.elapsed();
     assert_eq!(code(&output), 69, "{output:?}");
     assert!(err(&output).contains("does not answer"), "{output:?}");
@@ -275,12 +279,12 @@ fn a_redis_that_is_silent_is_given_up() {
     assert_eq!(states(&redis), ["leased"]);
     end(holder, Signal::TERM);
     until("it to be idle", || {
-        said(&run(&redis, &["reap"]));
+        stdout_of(&run(&redis, &["reap"]));
         (states(&redis) == ["idle"]).then_some(())
     });
 }
 
-/// A waiter that was stopped when it was its turn, and goes on when somebody else has the GPU.
+/// A waiter that is stopped when it is granted a GPU, and continues when another holder has the GPU.
 fn slept(redis: &Redis) -> (Child, Child) {
     let mut leases = Pool::open(&redis.address(), "GPU", Duration::from_secs(5)).unwrap();
     let holder = hold(redis, &["run"]);
@@ -290,8 +294,9 @@ fn slept(redis: &Redis) -> (Child, Child) {
         .spawn()
         .unwrap();
     until("it to stand in the line", || {
-        let told = Command::new("redis-cli").arg("-s").arg(redis.socket()).args(["INFO", "clients"]).output();
-        said(&told.unwrap()).contains("blocked_clients:2").then_some(())
+        let reply =
+            Command::new("redis-cli").arg("-s").arg(redis.socket()).args(["INFO", "clients"]).output();
+        stdout_of(&reply.unwrap()).contains("blocked_clients:2").then_some(())
     });
     let theirs = leases.audit().unwrap().queue.remove(0);
     kill_process(Pid::from_child(&waiter), Signal::STOP).unwrap();
@@ -300,7 +305,7 @@ fn slept(redis: &Redis) -> (Child, Child) {
         let audit = leases.audit().unwrap();
         audit.leases.iter().any(|lease| lease.lease == theirs && lease.state == "held").then_some(())
     });
-    // Nothing was heard of it, and somebody on another machine took it for lost.
+    // A client on another machine considered it lost after its silence.
     leases.end(&theirs, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
     let next = hold(redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
@@ -312,34 +317,36 @@ fn slept(redis: &Redis) -> (Child, Child) {
 }
 
 #[test]
-fn whoever_slept_through_his_grant_asks_again() {
+fn waiter_suspended_past_its_grant_queues_again() {
     let redis = pool("0");
     let (waiter, next) = slept(&redis);
     end(next, Signal::TERM);
     let output = waiter.wait_with_output().unwrap();
-    assert_eq!(said(&output), "had\n");
+    assert_eq!(stdout_of(&output), "had\n");
     assert!(err(&output).contains("requesting again"), "{output:?}");
     assert_eq!(states(&redis), ["idle"]);
 }
 
 #[test]
-fn whoever_asks_again_leaves_the_line_when_he_is_told_to() {
+fn requeued_waiter_on_sigterm_leaves_the_queue() {
     let redis = pool("0");
     let (waiter, next) = slept(&redis);
     kill_process(Pid::from_child(&waiter), Signal::TERM).unwrap();
     let output = waiter.wait_with_output().unwrap();
     assert_eq!((code(&output), output.stdout.len()), (143, 0), "{output:?}");
-    assert_eq!(told(&redis, &["queue", "--json"]).as_array().unwrap().len(), 0);
+    assert_eq!(json_of(&redis, &["queue", "--json"]).as_array().unwrap().len(), 0);
     end(next, Signal::TERM);
     assert_eq!(states(&redis), ["idle"]);
 }
 
 #[test]
-fn a_signal_ends_a_wait_though_redis_is_gone() {
+fn signal_ends_a_wait_without_redis() {
     let mut redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let mut waiter = bailiff(&redis, &["run", "true"]).stderr(Stdio::null()).spawn().unwrap();
-    until("it to wait", || (told(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(()));
+    until("it to wait", || {
+        (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
+    });
     redis.kill();
     kill_process(Pid::from_child(&waiter), Signal::TERM).unwrap();
     assert_eq!(waiter.wait().unwrap().code(), Some(128 + Signal::TERM.as_raw()));

@@ -1,5 +1,5 @@
-//! The exporter beside a real Redis: what it tells of leases that the user's command holds, of use without one, and what
-//! it tells where Redis hangs, dies or refuses.
+//! The exporter with a real Redis: metrics of leases, of use without a lease, and of a Redis that hangs, dies or
+//! refuses.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -19,10 +19,10 @@ use bailiff_snapshot::{Truth, wire};
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
-use end_to_end::leases::{bailiff, end, heir, hold, pool, run, said};
+use end_to_end::leases::{bailiff, command_of, end, hold, pool, run, stdout_of};
 use end_to_end::page::Page;
 use end_to_end::redis::Redis;
-use end_to_end::tenant::NOBODY;
+use end_to_end::tenant::NOBODY_UID;
 use end_to_end::{http, programs};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -37,7 +37,7 @@ fn gpus(held: &[&[u32]]) -> String {
     format!("sampling_period: 20ms\ngpus:\n{}", held.iter().map(one).collect::<String>())
 }
 
-/// What is late is taken for a hang, after which environments are left alone for long.
+/// A late answer counts as a hang, after which environments are not read for a long time.
 const PATIENT: [&str; 2] = ["--deadline", "10s"];
 
 fn watch(scenario: &Scenario, redis: &Redis, arguments: &[&str]) -> Exporter {
@@ -57,7 +57,7 @@ fn unreserved(page: &Page, gpu: &str) -> Option<f64> {
     page.value("bailiff_lease_unreserved_use", &[("gpu", gpu)])
 }
 
-/// How many series there are of leases.
+/// The number of lease series.
 fn series(page: &Page) -> usize {
     ["gpus", "held", "age_seconds", "idle_seconds", "queue_length", "unreserved_use", "events_total"]
         .iter()
@@ -65,13 +65,13 @@ fn series(page: &Page) -> usize {
         .sum()
 }
 
-/// Three GPUs: a command under a lease on the first, somebody without one on the second.
+/// Three GPUs: a command under a lease on the first, a process without a lease on the second.
 struct Node {
     redis: Redis,
     scenario: Scenario,
     runner: Child,
     command: Pid,
-    thief: Holder,
+    intruder: Holder,
 }
 
 impl Node {
@@ -79,17 +79,17 @@ impl Node {
         let (scenario, redis) = (Scenario::new(&gpus(&[&[], &[], &[]])), Redis::start());
         let library = programs::fake_nvml().display().to_string();
         let mut init = bailiff(&redis, &["init", "--nvml-library", &library]);
-        said(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
+        stdout_of(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
         let runner = hold(&redis, &["run"]);
-        let (command, thief) = (heir(&runner), Holder::sleeping());
-        scenario.set(&gpus(&[&[number(command)], &[thief.pid()], &[]]));
-        Self { redis, scenario, runner, command, thief }
+        let (command, intruder) = (command_of(&runner), Holder::sleeping());
+        scenario.set(&gpus(&[&[number(command)], &[intruder.pid()], &[]]));
+        Self { redis, scenario, runner, command, intruder }
     }
 
     fn end(mut self) {
         kill_process(self.command, Signal::KILL).unwrap();
         self.runner.wait().unwrap();
-        self.thief.end();
+        self.intruder.end();
     }
 }
 
@@ -97,15 +97,15 @@ fn number(pid: Pid) -> u32 {
     u32::try_from(pid.as_raw_nonzero().get()).unwrap()
 }
 
-fn until_thief_is_told(exporter: &Exporter) {
-    exporter.until("the thief is told", |page| (unreserved(page, "1") == Some(1.0)).then_some(()));
+fn until_intruder_is_reported(exporter: &Exporter) {
+    exporter.until("the intruder is reported", |page| (unreserved(page, "1") == Some(1.0)).then_some(()));
 }
 
 #[test]
-fn a_lease_and_use_without_one() {
+fn lease_and_use_without_a_lease_are_exported() {
     let node = Node::new();
     let exporter = watch(&node.scenario, &node.redis, &[]);
-    until_thief_is_told(&exporter);
+    until_intruder_is_reported(&exporter);
     let page = exporter.until("idle time is seen", |page| {
         let idle = page.value("bailiff_lease_idle_seconds", &[("gpu", "0")])?;
         (idle > 0.0).then(|| page.clone())
@@ -118,7 +118,7 @@ fn a_lease_and_use_without_one() {
         (state(&page, "leased"), state(&page, "idle"), state(&page, "gathering")),
         (Some(1.0), Some(2.0), Some(0.0))
     );
-    let user = said(&Command::new("id").arg("-un").output().unwrap());
+    let user = stdout_of(&Command::new("id").arg("-un").output().unwrap());
     let held = page.all("bailiff_lease_held", &[]).collect::<Vec<_>>();
     assert_eq!(held.len(), 1);
     let expected = [("gpu", "0"), ("user", user.trim()), ("mode", "run")];
@@ -136,40 +136,40 @@ fn a_lease_and_use_without_one() {
 }
 
 #[test]
-fn the_stream_tells_who_holds() {
+fn stream_has_the_lease_holders() {
     let node = Node::new();
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("stream.sock");
     let exporter = watch(&node.scenario, &node.redis, &["--stream", &socket.display().to_string()]);
-    until_thief_is_told(&exporter);
+    until_intruder_is_reported(&exporter);
     let mut line = String::new();
     BufReader::new(UnixStream::connect(&socket).unwrap()).read_line(&mut line).unwrap();
     let snapshot = wire::parse(line.as_bytes()).unwrap();
-    let told = snapshot.leases.as_ref().unwrap();
-    let held = &told.held[0];
+    let leases = snapshot.leases.as_ref().unwrap();
+    let held = &leases.held[0];
     assert_eq!((held.alive, held.holder.unwrap().pid), (Truth::True, node.runner.id()));
     let tie = |pid: u32, gpu: usize| {
         let process = snapshot.processes.iter().find(|process| process.pid == pid).unwrap();
-        told.lease_of(&Members::of_wire(process).unwrap(), told.gpu(&snapshot.gpus[gpu]))
+        leases.lease_of(&Members::of_wire(process).unwrap(), leases.gpu(&snapshot.gpus[gpu]))
     };
     assert_eq!(tie(number(node.command), 0), Attribution::Lease(held));
-    assert_eq!(tie(node.thief.pid(), 1), Attribution::Nothing);
+    assert_eq!(tie(node.intruder.pid(), 1), Attribution::Nothing);
     node.end();
 }
 
 #[test]
-fn while_gpus_change_hands_nobody_is_accused() {
+fn handover_reports_no_use_without_a_lease() {
     let mut node = Node::new();
     let exporter = watch(&node.scenario, &node.redis, &[]);
-    until_thief_is_told(&exporter);
+    until_intruder_is_reported(&exporter);
     let waiter = bailiff(&node.redis, &["run", "-n", "3", "true"]).spawn().unwrap();
     let gathered = |page: &Page| (state(page, "gathering") == Some(2.0)).then(|| page.clone());
-    let page = exporter.until("somebody waits", gathered);
+    let page = exporter.until("a client waits", gathered);
     assert_eq!(page.value("bailiff_lease_queue_length", &[]), Some(1.0));
     assert!(page.value("bailiff_lease_queue_oldest_seconds", &[]).is_some());
     assert_eq!((unreserved(&page, "1"), unreserved(&page, "0")), (None, Some(0.0)));
     end(waiter, Signal::TERM);
-    // Whom its runner has left behind is known by his environment.
+    // A process orphaned by its runner is identified by its environment.
     node.runner.kill().unwrap();
     node.runner.wait().unwrap();
     let page = exporter.next();
@@ -178,10 +178,10 @@ fn while_gpus_change_hands_nobody_is_accused() {
 }
 
 #[test]
-fn a_process_that_takes_a_leased_gpu_is_none_of_the_lease() {
+fn intruder_on_a_leased_gpu_is_not_its_holder() {
     let redis = pool("0");
     let runner = hold(&redis, &["run"]);
-    let (mut own, mut thief) = (Holder::sleeping(), Holder::sleeping_as(NOBODY));
+    let (mut own, mut intruder) = (Holder::sleeping(), Holder::sleeping_as(NOBODY_UID));
     let scenario = Scenario::new(&gpus(&[&[own.pid()]]));
     let exporter = watch(&scenario, &redis, &[]);
     for _ in 0..3 {
@@ -191,21 +191,21 @@ fn a_process_that_takes_a_leased_gpu_is_none_of_the_lease() {
             "a process of the holder's own may be a part of it"
         );
     }
-    scenario.set(&gpus(&[&[thief.pid()]]));
-    exporter.until("the thief is told", |page| (unreserved(page, "0") == Some(1.0)).then_some(()));
-    scenario.set(&gpus(&[&[thief.pid(), number(heir(&runner))]]));
+    scenario.set(&gpus(&[&[intruder.pid()]]));
+    exporter.until("the intruder is reported", |page| (unreserved(page, "0") == Some(1.0)).then_some(()));
+    scenario.set(&gpus(&[&[intruder.pid(), number(command_of(&runner))]]));
     exporter.until("the holder is there too", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
     own.end();
-    thief.end();
+    intruder.end();
     end(runner, Signal::TERM);
 }
 
-fn redis_cli(redis: &Redis, words: &[&str]) {
-    said(&Command::new("redis-cli").arg("-s").arg(redis.socket()).args(words).output().unwrap());
+fn redis_cli(redis: &Redis, args: &[&str]) {
+    stdout_of(&Command::new("redis-cli").arg("-s").arg(redis.socket()).args(args).output().unwrap());
 }
 
 #[test]
-fn what_a_client_of_the_original_took() {
+fn lease_of_an_original_client_is_exported() {
     let (redis, mut holder) = (pool("0-2"), Holder::sleeping());
     let mut ended = Holder::sleeping();
     ended.end();
@@ -216,24 +216,25 @@ fn what_a_client_of_the_original_took() {
     }
     let scenario = Scenario::new(&gpus(&[&[holder.pid()], &[], &[]]));
     let exporter = watch(&scenario, &redis, &[]);
-    let page =
-        exporter.until("who has taken it", |page| (unreserved(page, "0") == Some(0.0)).then(|| page.clone()));
+    let page = exporter.until("the lease holder is known", |page| {
+        (unreserved(page, "0") == Some(0.0)).then(|| page.clone())
+    });
     assert_eq!((state(&page, "legacy"), state(&page, "idle")), (Some(2.0), Some(1.0)));
     assert_eq!(page.all("bailiff_lease_held", &[("mode", "legacy")]).count(), 2);
     assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(1.0));
     scenario.set(&gpus(&[&[holder.pid()], &[holder.pid()], &[]]));
-    exporter.until("somebody is on it", |page| {
+    exporter.until("a process is on it", |page| {
         (page.value("bailiff_lease_legacy_suspect", &[]) == Some(0.0)).then_some(())
     });
-    assert_eq!(unreserved(&exporter.next(), "1"), None, "its record does not tell for whom");
+    assert_eq!(unreserved(&exporter.next(), "1"), None, "its record does not name its process");
     holder.end();
 }
 
 #[test]
-fn what_a_script_took_by_the_rules_of_the_original() {
+fn lease_of_a_script_is_exported() {
     let (redis, directory) = (pool("0"), tempfile::tempdir().unwrap());
     std::os::unix::fs::symlink(programs::bailiff(), directory.path().join("GPU.py")).unwrap();
-    // The pid that is recorded is that of a subshell that has ended.
+    // The recorded pid is that of a subshell that has ended.
     let mut script = Command::new("bash");
     script.args(["-c", "D=$(GPU.py --get | cat); sleep infinity & echo $!; wait"]).process_group(0);
     let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
@@ -243,13 +244,13 @@ fn what_a_script_took_by_the_rules_of_the_original() {
     BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let scenario = Scenario::new(&gpus(&[&[line.trim().parse().unwrap()]]));
     let exporter = watch(&scenario, &redis, &[]);
-    exporter.until("it is known whose it is", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
+    exporter.until("its holder is known", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
     assert_eq!(exporter.page().all("bailiff_lease_held", &[("mode", "compat")]).count(), 1);
     kill_process_group(Pid::from_child(&script), Signal::KILL).unwrap();
     script.wait().unwrap();
 }
 
-/// Waits until the pool is told of as down for this reason, and gives that page.
+/// Waits until the pool is down for this reason, and returns that page.
 fn until_down(exporter: &Exporter, reason: &str) -> Page {
     exporter.until(reason, |page| {
         let why = [("source", "redis"), ("reason", reason)];
@@ -258,17 +259,17 @@ fn until_down(exporter: &Exporter, reason: &str) -> Page {
 }
 
 #[test]
-fn a_server_that_hangs_or_dies_leaves_a_gap_and_heals() {
+fn failed_redis_leaves_a_gap_and_recovers() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    said(&run(&redis, &["init", "--gpus", "0-1"]));
+    stdout_of(&run(&redis, &["init", "--gpus", "0-1"]));
     let runner = hold(&redis, &["run"]);
     let scenario = Scenario::new(&gpus(&[&[], &[]]));
     let exporter = watch(&scenario, &redis, &[]);
     let whole = |page: &Page| (state(page, "leased") == Some(1.0)).then_some(());
-    exporter.until("the pool is told", whole);
-    redis.standing_still(|| {
+    exporter.until("the pool is exported", whole);
+    redis.while_stopped(|| {
         let page = until_down(&exporter, "timeout");
-        assert_eq!((up(&page), series(&page)), (Some(0.0), 0), "nothing old is told");
+        assert_eq!((up(&page), series(&page)), (Some(0.0), 0), "no stale series");
         for _ in 0..3 {
             let page = exporter.next();
             assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
@@ -285,14 +286,14 @@ fn a_server_that_hangs_or_dies_leaves_a_gap_and_heals() {
     assert_eq!(state(&page, "barrier"), Some(1.0), "what is idle waits for holders to speak");
     assert_eq!(page.value("bailiff_lease_events_total", &[("event", "grant")]), Some(1.0), "counts go on");
     assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(1.0));
-    for words in ["leases are not read: Redis is late", "leases are read again"] {
-        exporter.until_logged(words);
+    for args in ["leases are not read: Redis is late", "leases are read again"] {
+        exporter.until_logged(args);
     }
     end(runner, Signal::TERM);
 }
 
 #[test]
-fn a_password_opens_and_is_never_told() {
+fn redis_password_is_used_and_never_printed() {
     let redis = Redis::with(&["--requirepass", "hunter2"]);
     let scenario = Scenario::new(&gpus(&[&[]]));
     let mut command = exporter::command(&scenario);
@@ -309,16 +310,16 @@ fn a_password_opens_and_is_never_told() {
     let exporter = Exporter::start(&scenario, &[&PATIENT, ["--lease.redis", &right].as_slice()].concat());
     exporter.until("it may", |page| (up(page) == Some(1.0)).then_some(()));
     let output = exporter::run(&["--lease.redis=redsi://bob:hunter2@host/0"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("--lease.redis") && !said.contains("hunter"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{printed}");
+    assert!(printed.contains("--lease.redis") && !printed.contains("hunter"), "{printed}");
     let mut help = Command::new(programs::exporter());
     let help = help.arg("--help").env("LEASE_REDIS_URL", &right).output().unwrap();
     assert!(!String::from_utf8_lossy(&help.stdout).contains("hunter"));
 }
 
 #[test]
-fn without_a_pool_nothing_is_told_of_one() {
+fn without_a_pool_lease_metrics_are_absent() {
     let scenario = Scenario::named("busy");
     let exporter = Exporter::start(&scenario, &[]);
     let page = exporter.next();

@@ -1,5 +1,5 @@
-//! The user's command hands out GPUs through a real Redis: what it prints, what it returns, and that no GPU ever has
-//! two, though runners and commands are killed.
+//! `bailiff lease` over a real Redis: output, exit codes, and that no GPU ever has two holders, even though runners and
+//! commands are killed.
 #![expect(clippy::disallowed_methods, reason = "a case runs programs and fails loudly")]
 
 use std::collections::BTreeSet;
@@ -7,7 +7,9 @@ use std::fs;
 use std::process::Command;
 
 use end_to_end::fake::Scenario;
-use end_to_end::leases::{Tasks, bailiff, code, end, heir, hold, pool, run, said, states, told};
+use end_to_end::leases::{
+    Tasks, bailiff, code, command_of, end, hold, json_of, pool, run, states, stdout_of,
+};
 use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
@@ -15,15 +17,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[test]
-fn a_command_has_its_gpus_as_long_as_it_lasts() {
+fn command_keeps_its_gpus_until_it_exits() {
     let redis = pool("0-2");
-    let told = said(&run(
+    let printed = stdout_of(&run(
         &redis,
         &["run", "-n", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"],
     ));
-    assert_eq!(told.trim(), "0,1 PCI_BUS_ID");
+    assert_eq!(printed.trim(), "0,1 PCI_BUS_ID");
     assert_eq!(states(&redis), ["idle"; 3]);
-    for (words, expected) in [
+    for (args, expected) in [
         (vec!["run", "--", "sh", "-c", "exit 7"], 7),
         (vec!["run", "--", "sh", "-c", "kill -9 $$"], 137),
         (vec!["run", "nosuch-program"], 127),
@@ -35,34 +37,34 @@ fn a_command_has_its_gpus_as_long_as_it_lasts() {
         (vec!["init", "--gpus", "0"], 64),
         (vec!["init", "--gpus", "1-x"], 64),
     ] {
-        let output = run(&redis, &words);
-        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
-        assert_eq!(states(&redis), ["idle"; 3], "{words:?}");
+        let output = run(&redis, &args);
+        assert_eq!(code(&output), expected, "{args:?}: {output:?}");
+        assert_eq!(states(&redis), ["idle"; 3], "{args:?}");
     }
 }
 
 #[test]
-fn gpus_are_named_by_what_does_not_change() {
+fn gpus_are_named_by_uuid() {
     let (redis, scenario) = (Redis::start(), Scenario::named("idle"));
     let library = programs::fake_nvml();
-    let init = |words: &[&str]| {
+    let init = |args: &[&str]| {
         let mut command = bailiff(&redis, &["init", "--nvml-library"]);
-        command.arg(&library).args(words).env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap()
+        command.arg(&library).args(args).env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap()
     };
     assert_eq!(code(&init(&["--gpus", "0,9"])), 64, "there is no GPU 9");
-    said(&init(&[]));
-    let told: Value = serde_json::from_str(&said(&run(&redis, &["list", "--json"]))).unwrap();
-    let uuid = told["gpus"][0]["uuid"].as_str().unwrap();
-    assert!(uuid.starts_with("GPU-"), "{told}");
+    stdout_of(&init(&[]));
+    let printed: Value = serde_json::from_str(&stdout_of(&run(&redis, &["list", "--json"]))).unwrap();
+    let uuid = printed["gpus"][0]["uuid"].as_str().unwrap();
+    assert!(uuid.starts_with("GPU-"), "{printed}");
     let visible =
-        said(&run(&redis, &["run", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $BAILIFF_LEASE_GPUS"]));
+        stdout_of(&run(&redis, &["run", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $BAILIFF_LEASE_GPUS"]));
     assert_eq!(visible.trim(), format!("{uuid} 0"));
     let index = |scenario: &Scenario| {
         let mut command = bailiff(&redis, &["run", "--index", "--gpu", "1", "--nvml-library"]);
         command.arg(&library).args(["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
         command.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap()
     };
-    assert_eq!(said(&index(&scenario)).trim(), "1");
+    assert_eq!(stdout_of(&index(&scenario)).trim(), "1");
     let shifted = Scenario::new("gpus: [{}]");
     let output = index(&shifted);
     assert_eq!(code(&output), 69, "{output:?}");
@@ -74,7 +76,7 @@ fn gpus_are_named_by_what_does_not_change() {
 }
 
 #[test]
-fn where_there_is_nothing_to_be_had_it_is_said() {
+fn unavailable_gpus_are_reported() {
     let redis = Redis::start();
     let output = run(&redis, &["run", "true"]);
     assert_eq!(code(&output), 69);
@@ -83,33 +85,33 @@ fn where_there_is_nothing_to_be_had_it_is_said() {
     let output = run(&redis, &nowhere);
     assert_eq!(code(&output), 69);
     assert!(String::from_utf8_lossy(&output.stderr).contains("does not answer"), "{output:?}");
-    said(&run(&redis, &["init", "--gpus", "0"]));
+    stdout_of(&run(&redis, &["init", "--gpus", "0"]));
     let holder = hold(&redis, &["run"]);
     assert_eq!(code(&run(&redis, &["run", "--nonblock", "true"])), 75);
     assert_eq!(code(&run(&redis, &["run", "--wait", "100ms", "true"])), 124);
     assert_eq!(code(&run(&redis, &["init", "--gpus", "0,1", "--force"])), 75, "not under a holder");
     assert_eq!(states(&redis), ["leased"]);
     end(holder, Signal::TERM);
-    assert_eq!(states(&redis), ["idle"], "a command that is told to end ends its lease");
+    assert_eq!(states(&redis), ["idle"], "SIGTERM to a command ends its lease");
 }
 
 #[test]
-fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
+fn killed_runner_leaves_the_lease_to_its_command() {
     let redis = pool("0");
     let runner = hold(&redis, &["run"]);
-    let command = heir(&runner);
+    let command = command_of(&runner);
     end(runner, Signal::KILL);
-    said(&run(&redis, &["reap"]));
-    assert_eq!(states(&redis), ["leased"], "the command lives on, and has its GPU");
+    stdout_of(&run(&redis, &["reap"]));
+    assert_eq!(states(&redis), ["leased"], "the command still runs and keeps its GPU");
     kill_process(command, Signal::KILL).unwrap();
     until("the lease to end with its last process", || {
-        (said(&run(&redis, &["reap"])).trim() == "1").then_some(())
+        (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(())
     });
     assert_eq!(states(&redis), ["idle"]);
 }
 
 #[test]
-fn whoever_is_left_behind_keeps_the_lease() {
+fn orphaned_process_keeps_the_lease() {
     let redis = pool("0");
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
@@ -123,45 +125,44 @@ fn whoever_is_left_behind_keeps_the_lease() {
 }
 
 #[test]
-fn acquired_gpus_end_with_whom_they_are_for() {
+fn acquired_gpus_are_freed_when_their_holder_exits() {
     let redis = pool("0");
     let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
-    let told = said(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
-    assert!(told.contains("export CUDA_VISIBLE_DEVICES=0\n"), "{told}");
-    assert_eq!(said(&run(&redis, &["reap"])).trim(), "0");
+    let printed = stdout_of(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
+    assert!(printed.contains("export CUDA_VISIBLE_DEVICES=0\n"), "{printed}");
+    assert_eq!(stdout_of(&run(&redis, &["reap"])).trim(), "0");
     holder.kill().unwrap();
     holder.wait().unwrap();
-    assert_eq!(said(&run(&redis, &["reap"])).trim(), "1");
-    let told = said(&run(&redis, &["acquire", "--for", &std::process::id().to_string()]));
-    let lease = told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap();
+    assert_eq!(stdout_of(&run(&redis, &["reap"])).trim(), "1");
+    let printed = stdout_of(&run(&redis, &["acquire", "--for", &std::process::id().to_string()]));
+    let lease = printed.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap();
     for _ in 0..2 {
-        said(&run(&redis, &["release", lease]));
+        stdout_of(&run(&redis, &["release", lease]));
     }
     assert_eq!(states(&redis), ["idle"]);
 }
 
 #[test]
-fn whoever_asks_need_not_wait_for_the_dead() {
+fn waiter_is_not_blocked_by_dead_ones() {
     let redis = pool("0");
-    for words in [&["--nonblock"][..], &["--wait", "0s"], &["--wait", "5s"], &["--wait", "0s", "--gpu", "0"]]
-    {
+    for args in [&["--nonblock"][..], &["--wait", "0s"], &["--wait", "5s"], &["--wait", "0s", "--gpu", "0"]] {
         let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
-        said(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
+        stdout_of(&run(&redis, &["acquire", "--for", &holder.id().to_string()]));
         let waiter = bailiff(&redis, &["run", "true"]).spawn().unwrap();
-        let queue = || told(&redis, &["queue", "--json"]).as_array().unwrap().len();
-        until("somebody to wait", || (queue() == 1).then_some(()));
+        let queue = || json_of(&redis, &["queue", "--json"]).as_array().unwrap().len();
+        until("a waiter", || (queue() == 1).then_some(()));
         end(waiter, Signal::KILL);
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert_eq!((states(&redis), queue()), (vec!["leased".to_owned()], 1));
-        // A tick of the wait is longer than what is waited here.
-        said(&run(&redis, &[&["run"], words, &["true"]].concat()));
+        // A tick of the wait is longer than the time waited here.
+        stdout_of(&run(&redis, &[&["run"], args, &["true"]].concat()));
         assert_eq!((states(&redis), queue()), (vec!["idle".to_owned()], 0));
     }
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_over_eight_gpus() {
+fn tasks_150_over_8_gpus_never_share() {
     let redis = pool("0-7");
     let done = Tasks::start(&redis, 150).all_end(&[]);
     assert_eq!(done.len(), 150);
@@ -170,7 +171,7 @@ fn a_hundred_and_fifty_tasks_over_eight_gpus() {
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
+fn tasks_150_with_some_killed_never_share() {
     let redis = pool("0-7");
     let tasks = Tasks::start(&redis, 150);
     let mut killed = Vec::new();
@@ -180,7 +181,7 @@ fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
     }
     assert!(tasks.all_end(&killed).len() >= 150 - killed.len());
     until("all to be idle", || {
-        said(&run(&redis, &["reap"]));
+        stdout_of(&run(&redis, &["reap"]));
         (states(&redis) == ["idle"; 8]).then_some(())
     });
 }

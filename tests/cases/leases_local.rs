@@ -1,4 +1,4 @@
-//! The user's command on a pool of this machine's own: what ends with which process, whoever is killed and whoever asks.
+//! `bailiff lease` with a pool of this machine: which leases end with which process, whichever process is killed.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::collections::BTreeSet;
@@ -7,46 +7,48 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use end_to_end::leases::{Directory, Tasks, bailiff, code, end, heir, hold, run, said, states};
+use end_to_end::leases::{Directory, Tasks, bailiff, code, command_of, end, hold, run, states, stdout_of};
 use end_to_end::redis::Redis;
-use end_to_end::tenant::NOBODY;
+use end_to_end::tenant::NOBODY_UID;
 use end_to_end::wait::until;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
-fn told(pool: &Directory, words: &[&str]) -> Value {
-    serde_json::from_str(&said(&run(pool, words))).unwrap()
+fn json_of(pool: &Directory, args: &[&str]) -> Value {
+    serde_json::from_str(&stdout_of(&run(pool, args))).unwrap()
 }
 
 fn gpu(pool: &Directory, number: usize) -> Value {
-    told(pool, &["list", "--json"])["gpus"][number].take()
+    json_of(pool, &["list", "--json"])["gpus"][number].take()
 }
 
 fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Another user's.
-fn nobodys(pool: &Directory, words: &[&str]) -> Command {
-    let mut command = bailiff(pool, words);
-    command.uid(NOBODY).gid(NOBODY).current_dir("/");
+/// The same as user nobody.
+fn bailiff_as_nobody(pool: &Directory, args: &[&str]) -> Command {
+    let mut command = bailiff(pool, args);
+    command.uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/");
     command
 }
 
-/// Until so many wait.
+/// Waits for this many waiters.
 fn queued(pool: &Directory, count: usize) {
-    until("waiters", || (told(pool, &["queue", "--json"]).as_array().unwrap().len() == count).then_some(()));
+    until("waiters", || {
+        (json_of(pool, &["queue", "--json"]).as_array().unwrap().len() == count).then_some(())
+    });
 }
 
 fn tickets(pool: &Directory) -> usize {
     fs::read_dir(pool.path().join("queue")).unwrap().count()
 }
 
-/// A task that waits, and writes its name when it is its turn.
+/// A task that waits for a GPU, and writes its name when it has one.
 fn waiter(pool: &Directory, name: &str) -> Child {
     let file = pool.path().with_file_name("order");
     let script = format!("echo {name} >>{}", file.display());
-    let already = told(pool, &["queue", "--json"]).as_array().unwrap().len();
+    let already = json_of(pool, &["queue", "--json"]).as_array().unwrap().len();
     let child = bailiff(pool, &["run", "--", "sh", "-c", &script]).spawn().unwrap();
     queued(pool, already + 1);
     child
@@ -58,11 +60,11 @@ fn order(pool: &Directory) -> Vec<String> {
 }
 
 #[test]
-fn a_command_has_its_gpus_as_long_as_it_lasts() {
+fn command_keeps_its_gpus_until_it_exits() {
     let pool = Directory::of("0-2");
     let visible = ["run", "-n", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"];
-    assert_eq!(said(&run(&pool, &visible)).trim(), "0,1 PCI_BUS_ID");
-    for (words, expected) in [
+    assert_eq!(stdout_of(&run(&pool, &visible)).trim(), "0,1 PCI_BUS_ID");
+    for (args, expected) in [
         (vec!["run", "--", "sh", "-c", "exit 7"], 7),
         (vec!["run", "--", "sh", "-c", "kill -9 $$"], 137),
         (vec!["run", "nosuch-program"], 127),
@@ -78,9 +80,9 @@ fn a_command_has_its_gpus_as_long_as_it_lasts() {
         (vec!["acquire", "--for", "4194305"], 64),
         (vec!["init", "--gpus", "0"], 64),
     ] {
-        let output = run(&pool, &words);
-        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
-        assert_eq!(states(&pool), ["idle"; 3], "{words:?}");
+        let output = run(&pool, &args);
+        assert_eq!(code(&output), expected, "{args:?}: {output:?}");
+        assert_eq!(states(&pool), ["idle"; 3], "{args:?}");
     }
     assert!(err(&run(&pool, &["log"])).contains("--redis"));
     let holder = hold(&pool, &["run", "-n", "3"]);
@@ -94,42 +96,42 @@ fn a_command_has_its_gpus_as_long_as_it_lasts() {
 }
 
 #[test]
-fn where_there_is_no_pool_both_ways_out_are_told() {
+fn missing_pool_message_names_both_fixes() {
     let (directory, redis) = (Directory::new(), Redis::start());
-    for words in [&["run", "true"][..], &["list"], &["reap"], &["release", "a"], &["acquire"]] {
-        let output = run(&directory, words);
-        assert_eq!(code(&output), 69, "{words:?}");
+    for args in [&["run", "true"][..], &["list"], &["reap"], &["release", "a"], &["acquire"]] {
+        let output = run(&directory, args);
+        assert_eq!(code(&output), 69, "{args:?}");
         assert!(
             err(&output).contains("bailiff lease init") && err(&output).contains("--redis"),
             "{output:?}"
         );
     }
     let address = redis.address();
-    said(&run(&directory, &["init", "--gpus", "0", "--redis", &address]));
-    said(&run(&directory, &["init", "--gpus", "0,1"]));
-    let list = |words: &[&str], of: &dyn Fn(&[&str]) -> Command| {
-        let told: Value = serde_json::from_str(&said(&of(words).output().unwrap())).unwrap();
-        told["gpus"].as_array().unwrap().len()
+    stdout_of(&run(&directory, &["init", "--gpus", "0", "--redis", &address]));
+    stdout_of(&run(&directory, &["init", "--gpus", "0,1"]));
+    let list = |args: &[&str], of: &dyn Fn(&[&str]) -> Command| {
+        let printed: Value = serde_json::from_str(&stdout_of(&of(args).output().unwrap())).unwrap();
+        printed["gpus"].as_array().unwrap().len()
     };
     let path = directory.path();
     let here = ["list", "--json", "--pool-dir", path.to_str().unwrap()];
-    assert_eq!(list(&["list", "--json"], &|words| bailiff(&redis, words)), 1);
-    assert_eq!(list(&here, &|words| bailiff(&redis, words)), 2, "a flag is louder than the environment");
-    assert_eq!(list(&["list", "--json", "--redis", &address], &|words| bailiff(&directory, words)), 1);
+    assert_eq!(list(&["list", "--json"], &|args| bailiff(&redis, args)), 1);
+    assert_eq!(list(&here, &|args| bailiff(&redis, args)), 2, "a flag is louder than the environment");
+    assert_eq!(list(&["list", "--json", "--redis", &address], &|args| bailiff(&directory, args)), 1);
     assert_eq!(code(&run(&directory, &[&here[..], &["--redis", &address]].concat())), 64);
 }
 
 #[test]
-fn waiters_are_served_in_their_order_and_the_dead_are_passed() {
+fn waiters_are_served_in_order_without_dead_ones() {
     let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
     let mut waiters: Vec<Child> = ["a", "b", "c", "d", "e"].iter().map(|name| waiter(&pool, name)).collect();
-    // The first, and one in the middle.
+    // The first waiter, and one in the middle.
     let (third, first) = (waiters.remove(2), waiters.remove(0));
     end(third, Signal::KILL);
     end(first, Signal::KILL);
     end(holder, Signal::KILL);
-    assert_eq!(order(&pool), Vec::<String>::new(), "the command of who was killed has its GPU");
+    assert_eq!(order(&pool), Vec::<String>::new(), "the command of the killed runner keeps its GPU");
     let left = u64_of(&gpu(&pool, 0)["lease"]["pid"]);
     kill_process(Pid::from_raw(i32::try_from(left).unwrap()).unwrap(), Signal::KILL).unwrap();
     for mut waiter in waiters {
@@ -145,7 +147,7 @@ fn u64_of(value: &Value) -> u64 {
 }
 
 #[test]
-fn several_are_had_together_or_not_at_all() {
+fn several_gpus_are_granted_together_or_not() {
     let pool = Directory::of("0,1");
     let holder = hold(&pool, &["run"]);
     let both = bailiff(&pool, &["run", "-n", "2", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"])
@@ -153,19 +155,19 @@ fn several_are_had_together_or_not_at_all() {
         .spawn()
         .unwrap();
     queued(&pool, 1);
-    assert_eq!(states(&pool), ["leased", "idle"], "who waits has none");
+    assert_eq!(states(&pool), ["leased", "idle"], "the waiter has none");
     let late = waiter(&pool, "late");
-    assert_eq!(order(&pool), Vec::<String>::new(), "nobody overtakes, though one is idle");
+    assert_eq!(order(&pool), Vec::<String>::new(), "no waiter overtakes, though one GPU is idle");
     end(holder, Signal::TERM);
-    assert_eq!(said(&both.wait_with_output().unwrap()).trim(), "0,1");
+    assert_eq!(stdout_of(&both.wait_with_output().unwrap()).trim(), "0,1");
     assert!(late.wait_with_output().unwrap().status.success());
 }
 
 #[test]
-fn who_wants_a_particular_one_holds_up_only_who_wants_it_too() {
+fn waiter_for_one_gpu_blocks_only_its_rivals() {
     let pool = Directory::of("0-2");
     let holder = hold(&pool, &["run", "--gpu", "2"]);
-    let ids = |words: &[&str]| said(&run(&pool, words)).trim().to_owned();
+    let ids = |args: &[&str]| stdout_of(&run(&pool, args)).trim().to_owned();
     let echo = ["--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"];
     let second =
         bailiff(&pool, &[&["run", "--gpu", "2"][..], &echo].concat()).stdout(Stdio::piped()).spawn().unwrap();
@@ -177,18 +179,18 @@ fn who_wants_a_particular_one_holds_up_only_who_wants_it_too() {
         bailiff(&pool, &[&["run", "-n", "3"][..], &echo].concat()).stdout(Stdio::piped()).spawn().unwrap();
     queued(&pool, 2);
     end(holder, Signal::TERM);
-    assert_eq!(said(&second.wait_with_output().unwrap()).trim(), "2");
-    assert_eq!(said(&third.wait_with_output().unwrap()).trim(), "0,1,2");
+    assert_eq!(stdout_of(&second.wait_with_output().unwrap()).trim(), "2");
+    assert_eq!(stdout_of(&third.wait_with_output().unwrap()).trim(), "0,1,2");
 }
 
 #[test]
-fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
+fn killed_runner_leaves_the_lease_to_its_command() {
     let pool = Directory::of("0");
     let runner = hold(&pool, &["run"]);
-    let command = heir(&runner);
+    let command = command_of(&runner);
     let name = gpu(&pool, 0)["lease"]["lease"].as_str().unwrap().to_owned();
     end(runner, Signal::KILL);
-    assert_eq!(said(&run(&pool, &["reap"])).trim(), "0", "there is nothing to reap");
+    assert_eq!(stdout_of(&run(&pool, &["reap"])).trim(), "0", "there is nothing to reap");
     let held = gpu(&pool, 0);
     assert_eq!(
         (&held["state"], &held["lease"]["lease"]),
@@ -196,16 +198,16 @@ fn a_runner_that_is_killed_leaves_the_lease_to_its_command() {
     );
     assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(command.as_raw_nonzero().get().cast_unsigned()));
     assert_eq!(held["lease"]["evidence"], "alive");
-    assert_eq!(said(&run(&pool, &["reap", "--dry-run"])), "");
+    assert_eq!(stdout_of(&run(&pool, &["reap", "--dry-run"])), "");
     assert_eq!(code(&run(&pool, &["release", &name])), 3, "it is not taken from a command that runs");
     let next = waiter(&pool, "next");
     kill_process(command, Signal::KILL).unwrap();
     assert!(next.wait_with_output().unwrap().status.success());
-    assert_eq!(states(&pool), ["idle"], "the kernel frees what the dead held");
+    assert_eq!(states(&pool), ["idle"], "the kernel frees the GPU of a dead process");
 }
 
 #[test]
-fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
+fn daemon_started_inside_keeps_the_lease_and_is_reported() {
     let pool = Directory::of("0");
     let script = "setsid sleep infinity >/dev/null 2>&1 & echo $!";
     let mut runner =
@@ -217,7 +219,7 @@ fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
         (listed != u64::from(daemon) && fs::read(format!("/proc/{daemon}/comm")).ok()? == b"sleep\n")
             .then_some(daemon)
     });
-    // Nobody waits for a daemon for ever: whoever tells the runner to go leaves it with the lease.
+    // A SIGTERM ends the runner, which would wait for the daemon forever; the lease remains.
     until("the runner to go", || {
         kill_process(Pid::from_child(&runner), Signal::TERM).ok()?;
         runner.try_wait().unwrap()
@@ -229,58 +231,58 @@ fn a_daemon_that_was_started_inside_keeps_the_lease_and_is_told() {
 }
 
 #[test]
-fn acquired_gpus_end_with_whom_they_are_for() {
+fn acquired_gpus_are_freed_when_their_holder_exits() {
     let pool = Directory::of("0");
     let mut holder = Command::new("sleep").arg("infinity").spawn().unwrap();
-    let told = said(&run(&pool, &["acquire", "--for", &holder.id().to_string()]));
-    assert!(told.contains("export CUDA_VISIBLE_DEVICES=0\n"), "{told}");
+    let printed = stdout_of(&run(&pool, &["acquire", "--for", &holder.id().to_string()]));
+    assert!(printed.contains("export CUDA_VISIBLE_DEVICES=0\n"), "{printed}");
     let held = gpu(&pool, 0);
     assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(holder.id()));
     assert_eq!((&held["lease"]["evidence"], &held["lease"]["mode"]), (&"alive".into(), &"acquire".into()));
     holder.kill().unwrap();
     until("it to be free", || (states(&pool) == ["idle"]).then_some(()));
     holder.wait().unwrap();
-    let acquire = |words: &[&str]| {
-        let told = said(&run(&pool, &[&["acquire"][..], words].concat()));
-        told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap().to_owned()
+    let acquire = |args: &[&str]| {
+        let printed = stdout_of(&run(&pool, &[&["acquire"][..], args].concat()));
+        printed.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).unwrap().to_owned()
     };
     let us = std::process::id().to_string();
     let lease = acquire(&["--for", &us]);
     for _ in 0..2 {
-        said(&run(&pool, &["release", &lease]));
+        stdout_of(&run(&pool, &["release", &lease]));
         assert_eq!(states(&pool), ["idle"]);
     }
     acquire(&["--for", &us]);
-    assert_eq!(said(&run(&pool, &["release", "--mine"])).trim(), "1");
+    assert_eq!(stdout_of(&run(&pool, &["release", "--mine"])).trim(), "1");
     acquire(&["--for", &us]);
-    said(&run(&pool, &["release", "--gpu", "0"]));
+    stdout_of(&run(&pool, &["release", "--gpu", "0"]));
     acquire(&["--duration", "50ms"]);
     until("its time to be over", || (states(&pool) == ["idle"]).then_some(()));
     let lease = acquire(&["--duration", "1h"]);
     assert_eq!(gpu(&pool, 0)["lease"]["evidence"], "timed");
-    said(&run(&pool, &["release", &lease]));
-    let lease = said(&run(&pool, &["adopt", "--gpu", "0", "--pid", &us])).trim().to_owned();
+    stdout_of(&run(&pool, &["release", &lease]));
+    let lease = stdout_of(&run(&pool, &["adopt", "--gpu", "0", "--pid", &us])).trim().to_owned();
     assert_eq!(code(&run(&pool, &["adopt", "--gpu", "0", "--pid", &us])), 75);
-    said(&run(&pool, &["release", &lease]));
+    stdout_of(&run(&pool, &["release", &lease]));
     assert_eq!(states(&pool), ["idle"]);
 }
 
 #[test]
-fn whoever_gives_back_what_is_his_is_not_stopped_by_what_is_not() {
+fn release_mine_skips_leases_of_a_run() {
     let pool = Directory::of("0-5");
     let us = std::process::id().to_string();
-    let acquire = || said(&run(&pool, &["acquire", "--for", &us]));
+    let acquire = || stdout_of(&run(&pool, &["acquire", "--for", &us]));
     for _ in 0..2 {
         acquire();
     }
     let mut inside = Command::new("unshare");
     inside.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
-    let (name, place) = end_to_end::leases::Keeps::told(&pool);
-    inside.env(name, place).env("BAILIFF", end_to_end::programs::bailiff());
+    let (name, value) = end_to_end::leases::LeasePool::variable(&pool);
+    inside.env(name, value).env("BAILIFF", end_to_end::programs::bailiff());
     inside.arg("$BAILIFF lease acquire --duration 1h --format ids && $BAILIFF lease release --mine");
-    assert_eq!(said(&inside.output().unwrap()), "2\n1\n");
+    assert_eq!(stdout_of(&inside.output().unwrap()), "2\n1\n");
     assert_eq!(states(&pool), ["leased", "leased", "idle", "idle", "idle", "idle"]);
-    // One of `run` that says it is one of `acquire` is kept by its command.
+    // A `run` lease whose record claims `acquire` is kept by its command.
     let holder = hold(&pool, &["run", "--gpu", "2"]);
     let file = pool.path().join("gpu/2");
     let record = fs::read_to_string(&file).unwrap();
@@ -297,7 +299,7 @@ fn whoever_gives_back_what_is_his_is_not_stopped_by_what_is_not() {
 }
 
 #[test]
-fn whoever_keeps_a_lease_keeps_nothing_else() {
+fn lease_holder_keeps_no_other_descriptor() {
     let pool = Directory::of("0");
     let path = pool.path().with_file_name("lock");
     let script = format!(
@@ -305,72 +307,74 @@ fn whoever_keeps_a_lease_keeps_nothing_else() {
         path.display(),
         end_to_end::programs::bailiff().display()
     );
-    let (name, place) = end_to_end::leases::Keeps::told(&pool);
-    let output = Command::new("bash").args(["-c", &script]).env(name, place).output().unwrap();
+    let (name, value) = end_to_end::leases::LeasePool::variable(&pool);
+    let output = Command::new("bash").args(["-c", &script]).env(name, value).output().unwrap();
     assert_eq!(states(&pool), ["leased"], "it outlives the script, whose pipe has ended all the same");
     assert!(Command::new("flock").args(["-n"]).arg(&path).arg("true").status().unwrap().success());
-    said(&run(&pool, &["release", said(&output).trim()]));
+    stdout_of(&run(&pool, &["release", stdout_of(&output).trim()]));
     assert_eq!(states(&pool), ["idle"]);
 }
 
 #[test]
-fn users_share_a_pool_and_take_nothing_from_one_another() {
+fn users_share_a_pool_and_cannot_release_others() {
     let pool = Directory::of("0,1");
-    let mut theirs = nobodys(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
+    let mut theirs = bailiff_as_nobody(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     until("nobody's lease", || (gpu(&pool, 0)["lease"]["user"] == "nobody").then_some(()));
-    let ours = said(&run(&pool, &["acquire", "--for", &std::process::id().to_string(), "--format", "json"]));
+    let ours =
+        stdout_of(&run(&pool, &["acquire", "--for", &std::process::id().to_string(), "--format", "json"]));
     let ours: Value = serde_json::from_str(&ours).unwrap();
     let name = ours["lease"].as_str().unwrap();
-    assert_eq!(code(&nobodys(&pool, &["release", name]).output().unwrap()), 3);
-    assert_eq!(code(&nobodys(&pool, &["run", "--nonblock", "true"]).output().unwrap()), 75);
+    assert_eq!(code(&bailiff_as_nobody(&pool, &["release", name]).output().unwrap()), 3);
+    assert_eq!(code(&bailiff_as_nobody(&pool, &["run", "--nonblock", "true"]).output().unwrap()), 75);
     let seen: Value =
-        serde_json::from_str(&said(&nobodys(&pool, &["list", "--json"]).output().unwrap())).unwrap();
+        serde_json::from_str(&stdout_of(&bailiff_as_nobody(&pool, &["list", "--json"]).output().unwrap()))
+            .unwrap();
     assert_eq!(
         (&seen["gpus"][0]["lease"]["user"], &seen["gpus"][1]["lease"]["user"]),
         (&"nobody".into(), &"root".into())
     );
-    // One of each waits, and neither can send the other away.
+    // One waiter of each user, and neither can remove the other's ticket.
     let root = waiter(&pool, "root");
-    let mut other = nobodys(&pool, &["run", "true"]).spawn().unwrap();
+    let mut other = bailiff_as_nobody(&pool, &["run", "true"]).spawn().unwrap();
     queued(&pool, 2);
-    let first = told(&pool, &["queue", "--json"])[0]["lease"].as_str().unwrap().to_owned();
-    assert_eq!(code(&nobodys(&pool, &["release", &first]).output().unwrap()), 3);
-    assert_eq!(told(&pool, &["queue", "--json"])[1]["user"], "nobody");
-    said(&run(&pool, &["release", name]));
+    let first = json_of(&pool, &["queue", "--json"])[0]["lease"].as_str().unwrap().to_owned();
+    assert_eq!(code(&bailiff_as_nobody(&pool, &["release", &first]).output().unwrap()), 3);
+    assert_eq!(json_of(&pool, &["queue", "--json"])[1]["user"], "nobody");
+    stdout_of(&run(&pool, &["release", name]));
     assert!(root.wait_with_output().unwrap().status.success());
     assert!(other.wait().unwrap().success());
     kill_process(Pid::from_child(&theirs), Signal::TERM).unwrap();
     theirs.wait().unwrap();
     assert_eq!(states(&pool), ["idle"; 2]);
     assert_eq!(
-        code(&nobodys(&pool, &["init", "--force", "--gpus", "0"]).output().unwrap()),
+        code(&bailiff_as_nobody(&pool, &["init", "--force", "--gpus", "0"]).output().unwrap()),
         69,
         "it is root's"
     );
 }
 
 #[test]
-fn a_dead_ticket_of_another_user_holds_up_nobody() {
+fn dead_ticket_of_another_user_blocks_no_waiter() {
     let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
     let mut theirs = bailiff(&pool, &["run", "true"]).spawn().unwrap();
     queued(&pool, 1);
     theirs.kill().unwrap();
     theirs.wait().unwrap();
-    let waiter = nobodys(&pool, &["run", "true"]).spawn().unwrap();
+    let waiter = bailiff_as_nobody(&pool, &["run", "true"]).spawn().unwrap();
     until("two tickets, of which one is root's and dead", || (tickets(&pool) == 2).then_some(()));
     end(holder, Signal::TERM);
     assert!(waiter.wait_with_output().unwrap().status.success());
-    assert_eq!(tickets(&pool), 1, "it is not nobody's to take away");
+    assert_eq!(tickets(&pool), 1, "user nobody may not remove it");
     assert_eq!(states(&pool), ["idle"]);
     assert_eq!(tickets(&pool), 0, "it is root's");
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_over_eight_gpus() {
+fn tasks_150_over_8_gpus_never_share() {
     let pool = Directory::of("0-7");
     let done = Tasks::start(&pool, 150).all_end(&[]);
     assert_eq!(done.len(), 150);
@@ -380,13 +384,13 @@ fn a_hundred_and_fifty_tasks_over_eight_gpus() {
 }
 
 #[test]
-fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
+fn tasks_150_with_some_killed_never_share() {
     let pool = Directory::of("0-7");
     let tasks = Tasks::start(&pool, 150);
     let mut killed = Vec::new();
-    // Runners that wait, runners with a command, and commands of runners.
+    // Waiting runners, runners with a command, and commands of runners.
     for (number, task) in tasks.runners().iter().enumerate().filter(|(number, _)| number % 5 == 0) {
-        match command_of(task).filter(|_| number % 2 == 0) {
+        match pidfd_of_command(task).filter(|_| number % 2 == 0) {
             Some(command) => pidfd_send_signal(command, Signal::KILL).unwrap_or_default(),
             None => kill_process(Pid::from_child(task), Signal::KILL).unwrap(),
         }
@@ -397,8 +401,8 @@ fn a_hundred_and_fifty_tasks_of_which_some_are_killed() {
     assert_eq!(tickets(&pool), 0);
 }
 
-/// The command of a runner, where it has begun. That it is his is looked at again once nobody else can have its pid.
-fn command_of(runner: &Child) -> Option<OwnedFd> {
+/// The command of a runner, if it has started. Its parent is checked again once the pidfd excludes pid reuse.
+fn pidfd_of_command(runner: &Child) -> Option<OwnedFd> {
     let children = format!("/proc/{0}/task/{0}/children", runner.id());
     let child = || Pid::from_raw(fs::read_to_string(&children).ok()?.split(' ').next()?.parse().ok()?);
     let pid = child()?;

@@ -1,5 +1,5 @@
-//! What an operator puts into Prometheus and Grafana, against the real programs: every query of a dashboard has data, every
-//! alert is tested and has its page, and nothing names a metric that is not there.
+//! Prometheus and Grafana files against the real programs: every dashboard query has data, every alert is tested and
+//! documented, and no file names a metric that does not exist.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -31,7 +31,7 @@ use serde_json::Value;
 
 const BOARDS: [&str; 3] = ["node", "cluster", "enforcement"];
 
-/// One that idles is told and ended; one that is only flagged stays.
+/// An idle target is notified and ended; one that is only flagged stays.
 const RULES: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -55,21 +55,21 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Has a file of `config/prometheus/` looked at by who reads it.
+/// Checks a file of `config/prometheus/` with the tool of its reader.
 fn check(tool: &str, arguments: &[&str]) {
     let directory = root().join("config/prometheus");
     let output = Command::new(programs::tool(tool)).args(arguments).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// What a dashboard shows, row after row.
+/// The panels of a dashboard, row after row.
 fn panels(board: &str) -> Vec<Value> {
     let board: Value =
         serde_json::from_str(&read(&format!("config/grafana/dashboards/{board}.json"))).unwrap();
     board["panels"].as_array().unwrap().clone()
 }
 
-/// Every query of a dashboard, with the panel that it is of.
+/// Every query of a dashboard, with the panel that it belongs to.
 fn queries(board: &str) -> Vec<(String, String)> {
     let of = |panel: &Value| {
         let title = panel["title"].as_str().unwrap().to_owned();
@@ -79,14 +79,14 @@ fn queries(board: &str) -> Vec<(String, String)> {
     panels(board).iter().flat_map(of).collect()
 }
 
-/// Names of metrics in a query: those of ours, and those of the recording rules.
+/// Metric names in a query: ours, and those of the recording rules.
 fn names(query: &str) -> BTreeSet<String> {
     let is_of_a_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == ':';
     let words = query.split(|letter| !is_of_a_name(letter));
     words.filter(|word| word.contains("bailiff_")).map(str::to_owned).collect()
 }
 
-/// Names that the tables of metrics have; of a histogram its series too.
+/// Names in the metrics tables; for histograms also their series.
 fn known() -> BTreeSet<String> {
     let tables = read("docs/metrics.md") + &read("docs/enforcer-metrics.md");
     let rows = tables.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
@@ -100,7 +100,7 @@ fn known() -> BTreeSet<String> {
     known
 }
 
-/// Rules as a real server has read them, which says of each whether it could be evaluated.
+/// Rules as a real server has loaded them, each with its health.
 fn rules(prometheus: &Prometheus) -> Vec<Value> {
     let rules = || {
         let groups = prometheus.get("rules")?["groups"].as_array()?.clone();
@@ -123,7 +123,7 @@ scrape_configs: [{targets}]
 }
 
 #[test]
-fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
+fn every_alert_is_valid_tested_and_documented() {
     check("promtool", &["check", "rules", "alerts.yaml", "recording.yaml"]);
     check("promtool", &["test", "rules", "alerts.test.yaml", "recording.test.yaml"]);
     check("amtool", &["check-config", "alertmanager.yaml"]);
@@ -158,7 +158,7 @@ fn every_rule_can_be_evaluated_and_every_alert_is_tested_and_explained() {
 }
 
 #[test]
-fn dashboards_name_nothing_that_is_not_there() {
+fn dashboards_use_only_exported_metrics() {
     let mut known = known();
     let recorded = rules(&server("")).into_iter().filter(|rule| rule["type"] == "recording");
     known.extend(recorded.map(|rule| rule["name"].as_str().unwrap().to_owned()));
@@ -171,7 +171,7 @@ fn dashboards_name_nothing_that_is_not_there() {
 }
 
 #[test]
-fn every_panel_says_what_it_shows_and_in_what_unit() {
+fn every_panel_has_a_description_and_unit() {
     for board in BOARDS {
         for panel in panels(board).iter().filter(|panel| panel["type"] != "row") {
             let title = panel["title"].as_str().unwrap();
@@ -182,18 +182,18 @@ fn every_panel_says_what_it_shows_and_in_what_unit() {
     }
 }
 
-/// Two nodes: one with an enforcer, leases and a quota, on which things happen; one on which all is as it was made up.
-struct Stage {
+/// Two nodes: one active, with an enforcer, leases and a quota; and one made up.
+struct Fixture {
     node: Node,
     enforcer: Enforcer,
     other: Exporter,
-    /// Who works until he is to be ended.
+    /// A tenant that works until its action is due.
     due: Tenant,
     _running: (Vec<Running>, Tenant, Holder),
     _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir),
 }
 
-/// Somebody who has a lease, ended with what it has started.
+/// A lease holder, ended with its descendants.
 struct Holder(Option<Child>);
 
 impl Drop for Holder {
@@ -202,7 +202,7 @@ impl Drop for Holder {
     }
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let (redis, machine) = (leases::pool("0"), Machine::new());
         let quotas = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ impl Stage {
         let holder = Holder(Some(leases::hold(&redis, &["run"])));
         let running =
             vec![Running(quiet(leases::bailiff(&redis, &["run", "true"]))), limited(&machine, &quota, &node)];
-        let (due, flagged) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
+        let (due, flagged) = (Tenant::ending_on_term(&node.home), Tenant::ending_on_term(&node.home));
         node.hold_together(&[(&due, "used: 1GiB, sm: 50"), (&flagged, "used: 8GiB, sm: 50")]);
         let enforcer = node.home.enforcer(&[]);
         let (scenario, procfs) = (Scenario::named("busy"), others());
@@ -237,7 +237,7 @@ impl Stage {
     }
 }
 
-/// A container of Kubernetes, and one that waits in the kernel.
+/// A Kubernetes container, and a process in uninterruptible sleep.
 fn others() -> Procfs {
     let pod = "0::/kubepods.slice/kubepods-pod9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f.slice/cri-containerd-\
                0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope\n";
@@ -250,7 +250,7 @@ fn quiet(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// A program that has asked for more than its shared quota, and is held on the GPU.
+/// A program that requested more than its shared quota, and is held on the GPU.
 fn limited(machine: &Machine, quota: &Path, node: &Node) -> Running {
     let (some, much) = (format!("alloc {}", 40 << 20), format!("alloc {}", 90 << 20));
     let mut command = machine.client("dl", &["init 0", &some, &much, "wait"]);
@@ -262,7 +262,7 @@ fn limited(machine: &Machine, quota: &Path, node: &Node) -> Running {
     running
 }
 
-/// A query as Grafana asks it, of everything, with the steps of this test.
+/// A query with its variables replaced as Grafana does, for all values and this test's steps.
 fn filled_in(query: &str) -> String {
     let mut query = query.replace("$__range:1m", "1m:1s").replace("$__rate_interval", "10s");
     for variable in ["cluster", "node", "gpu", "user", "rule"] {
@@ -273,14 +273,16 @@ fn filled_in(query: &str) -> String {
 }
 
 #[test]
-fn every_query_of_every_dashboard_has_data() {
-    let stage = Stage::new();
-    let prometheus = server(&stage.targets());
-    // An Xid is told of once the driver has said so.
-    stage.node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
-    // Nothing has come to pass yet, and Prometheus has seen that.
+fn every_dashboard_query_returns_data() {
+    let fixture = Fixture::new();
+    let prometheus = server(&fixture.targets());
+    // An Xid error is exported once the driver has reported it.
+    fixture
+        .node
+        .change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
+    // Prometheus has scraped the counters at 0.
     until("it is seen", || prometheus.query("bailiff_kills_total").filter(|found| !found.is_empty()));
-    stage.node.hold(&stage.due, 0, "used: 1GiB");
+    fixture.node.hold(&fixture.due, 0, "used: 1GiB");
     let mut left: Vec<(String, String)> = BOARDS.iter().flat_map(|board| queries(board)).collect();
     assert!(left.len() > 60, "{}", left.len());
     until("every query to have data", || {

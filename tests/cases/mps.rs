@@ -1,4 +1,4 @@
-//! `bailiff mps` with the stand-in for MPS, the fake driver, and an `nvidia-smi` that notes what it was asked.
+//! `bailiff mps` with a stand-in for MPS, the fake driver, and an `nvidia-smi` that records its arguments.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -20,9 +20,9 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
-/// A machine with two GPUs, whose UUIDs no other test has.
+/// A machine with two GPUs, whose UUIDs are unique to this test.
 struct Machine {
     scenario: Scenario,
     mps: Mps,
@@ -40,12 +40,12 @@ impl Machine {
         machine
     }
 
-    /// Of a GPU by number; no other machine on this one has it.
+    /// The UUID of a GPU by number.
     fn uuid(&self, index: usize) -> String {
         format!("GPU-{:08x}-{:04x}-4000-8000-{index:012x}", std::process::id(), self.number)
     }
 
-    /// What the driver says of both.
+    /// Sets the compute modes that the driver reports.
     fn modes(&self, modes: [&str; 2]) {
         self.gpus([&format!("compute_mode: {}", modes[0]), &format!("compute_mode: {}", modes[1])]);
     }
@@ -60,22 +60,22 @@ impl Machine {
         ));
     }
 
-    fn bailiff(&self, name: &str, words: &[&str]) -> Command {
+    fn bailiff(&self, name: &str, args: &[&str]) -> Command {
         let mut command = self.mps.command(&programs::bailiff(), name);
-        command.arg("mps").args(words).arg("--nvml-library").arg(programs::fake_nvml());
+        command.arg("mps").args(args).arg("--nvml-library").arg(programs::fake_nvml());
         command.arg("--pipe-dir").arg(self.mps.pipes(name));
         command.env("FAKE_NVML_SCENARIO", self.scenario.path()).env_remove("CUDA_VISIBLE_DEVICES");
         command
     }
 
-    /// Exit code and all that was said.
-    fn says(&self, name: &str, words: &[&str]) -> (Option<i32>, String) {
-        told(&self.bailiff(name, words).output().unwrap())
+    /// Runs it; returns exit code and output.
+    fn run(&self, name: &str, args: &[&str]) -> (Option<i32>, String) {
+        code_and_output(&self.bailiff(name, args).output().unwrap())
     }
 
-    /// Begins, and goes on beside the test.
-    fn begins(&self, name: &str, words: &[&str]) -> Child {
-        let mut command = self.bailiff(name, words);
+    /// Starts it in the background.
+    fn begins(&self, name: &str, args: &[&str]) -> Child {
+        let mut command = self.bailiff(name, args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
@@ -86,35 +86,38 @@ impl Machine {
     }
 }
 
-fn told(output: &Output) -> (Option<i32>, String) {
+fn code_and_output(output: &Output) -> (Option<i32>, String) {
     let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
 #[test]
-fn a_daemon_is_started_shown_and_stopped() {
+fn daemon_is_started_listed_and_stopped() {
     let machine = Machine::new("550");
-    let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("+ nvidia-smi -i 1 -c EXCLUSIVE_PROCESS\n"), "{said}");
-    assert!(said.contains(&format!("CUDA_VISIBLE_DEVICES={}", machine.uuid(1))), "{said}");
-    assert!(said.contains("nvidia-cuda-mps-control -d\n") && said.contains("the daemon answers"), "{said}");
-    assert_eq!(machine.mps.asked(), ["-i 1 -c EXCLUSIVE_PROCESS"]);
+    let (code, printed) = machine.run("a", &["start", "--gpu", "1"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("+ nvidia-smi -i 1 -c EXCLUSIVE_PROCESS\n"), "{printed}");
+    assert!(printed.contains(&format!("CUDA_VISIBLE_DEVICES={}", machine.uuid(1))), "{printed}");
+    assert!(
+        printed.contains("nvidia-cuda-mps-control -d\n") && printed.contains("the daemon answers"),
+        "{printed}"
+    );
+    assert_eq!(machine.mps.smi_calls(), ["-i 1 -c EXCLUSIVE_PROCESS"]);
     machine.modes(["default", "exclusive_process"]);
-    let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("a daemon already runs") && said.contains("already"), "{said}");
-    let (code, said) = machine.says("a", &["stop"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("+ echo quit | "), "{said}");
-    assert_eq!(machine.mps.asked(), ["-i 1 -c EXCLUSIVE_PROCESS", "-i 1 -c DEFAULT"]);
+    let (code, printed) = machine.run("a", &["start", "--gpu", "1"]);
+    assert_eq!(code, Some(69), "{printed}");
+    assert!(printed.contains("a daemon already runs") && printed.contains("already"), "{printed}");
+    let (code, printed) = machine.run("a", &["stop"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("+ echo quit | "), "{printed}");
+    assert_eq!(machine.mps.smi_calls(), ["-i 1 -c EXCLUSIVE_PROCESS", "-i 1 -c DEFAULT"]);
     let (code, report) = machine.status("a");
     assert_eq!((code, report["daemons"].as_array().unwrap().len()), (Some(0), 0), "{report}");
-    assert_eq!(machine.says("a", &["stop"]).0, Some(69));
+    assert_eq!(machine.run("a", &["stop"]).0, Some(69));
 }
 
 #[test]
-fn status_tells_servers_clients_and_limits_in_80_columns() {
+fn status_lists_servers_clients_and_limits_in_80_columns() {
     for (release, status) in [("550", "active"), ("535", "unknown")] {
         let machine = Machine::new(release);
         machine.mps.start("a", &machine.uuid(0));
@@ -138,14 +141,14 @@ fn status_tells_servers_clients_and_limits_in_80_columns() {
         assert_eq!(server["clients"][0]["command"], "./nbody -n 4096");
         let any_user = report["warnings"].to_string().contains("any user may change");
         assert_eq!(any_user, release == "535", "{report}");
-        let (_, text) = machine.says("a", &["status"]);
+        let (_, text) = machine.run("a", &["status"]);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("./nbody -n 4096") && text.contains("GPU 0    DEFAULT"), "{text}");
     }
 }
 
 #[test]
-fn a_fault_is_warned_of() {
+fn fault_is_reported_as_a_warning() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let client = machine.mps.client("a");
@@ -157,7 +160,7 @@ fn a_fault_is_warned_of() {
 }
 
 #[test]
-fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
+fn hung_daemon_is_reported_within_5_seconds() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     machine.mps.signal("a", Signal::STOP);
@@ -166,12 +169,12 @@ fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!((code, &report["daemons"][0]["state"]), (Some(1), &"hung".into()), "{report}");
     assert!(report["warnings"].to_string().contains("hang as well"), "{report}");
-    for words in [["start"], ["stop"]] {
-        let (code, said) = machine.says("a", &words);
-        assert_eq!(code, Some(69), "{said}");
-        assert!(said.contains("hangs") && said.contains("stop it manually"), "{said}");
+    for args in [["start"], ["stop"]] {
+        let (code, printed) = machine.run("a", &args);
+        assert_eq!(code, Some(69), "{printed}");
+        assert!(printed.contains("hangs") && printed.contains("stop it manually"), "{printed}");
     }
-    assert!(machine.mps.asked().is_empty());
+    assert!(machine.mps.smi_calls().is_empty());
     machine.mps.signal("a", Signal::CONT);
     until("its answer", || {
         (machine.mps.query("a", "get_default_active_thread_percentage") == "100.0\n").then_some(())
@@ -179,7 +182,7 @@ fn a_hung_daemon_is_told_within_5_seconds_and_nothing_is_done_to_it() {
 }
 
 #[test]
-fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
+fn stale_pipe_directory_is_reported_and_reusable() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     machine.modes(["exclusive_process", "default"]);
@@ -190,123 +193,123 @@ fn a_pipe_directory_that_was_left_behind_is_told_and_can_be_used_again() {
     });
     assert!(report["warnings"].to_string().contains("is stale"), "{report}");
     assert!(report["warnings"].to_string().contains("no daemon runs"), "{report}");
-    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(machine.mps.asked().is_empty(), "it was exclusive already");
+    let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(machine.mps.smi_calls().is_empty(), "it was exclusive already");
 }
 
 #[test]
-fn nothing_is_started_over_a_server_that_is_left() {
+fn start_over_a_leftover_server_is_refused() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let _client = machine.mps.client("a");
     machine.mps.signal("a", Signal::KILL);
     let orphan = machine.mps.server("a");
-    until("its end", || (machine.says("a", &["stop"]).0 == Some(69)).then_some(()));
-    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
-    assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains(&format!("server {orphan} of an exited daemon")), "{said}");
+    until("its end", || (machine.run("a", &["stop"]).0 == Some(69)).then_some(()));
+    let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(75), "{printed}");
+    assert!(printed.contains(&format!("server {orphan} of an exited daemon")), "{printed}");
     assert_eq!(machine.status("a").1["orphans"][0]["pid"], orphan);
     assert_eq!(machine.mps.servers("a"), [orphan], "it lives");
 }
 
 #[test]
-fn stop_is_refused_while_programs_compute_under_it() {
+fn stop_with_active_clients_is_refused() {
     let machine = Machine::new("550");
-    assert_eq!(machine.says("a", &["start", "--gpu", "0"]).0, Some(0));
+    assert_eq!(machine.run("a", &["start", "--gpu", "0"]).0, Some(0));
     machine.modes(["exclusive_process", "default"]);
     let client = machine.mps.client("a");
-    let (code, said) = machine.says("a", &["stop"]);
-    assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains(&format!("process {} uses", client.pid())), "{said}");
+    let (code, printed) = machine.run("a", &["stop"]);
+    assert_eq!(code, Some(75), "{printed}");
+    assert!(printed.contains(&format!("process {} uses", client.pid())), "{printed}");
     assert_eq!(machine.mps.servers("a"), [machine.mps.server("a")]);
-    let (code, said) = machine.says("a", &["stop", "--force", "--timeout", "1s"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("+ echo quit -t 1 | "), "{said}");
-    assert_eq!(machine.mps.asked().last().unwrap(), "-i 0 -c DEFAULT");
+    let (code, printed) = machine.run("a", &["stop", "--force", "--timeout", "1s"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("+ echo quit -t 1 | "), "{printed}");
+    assert_eq!(machine.mps.smi_calls().last().unwrap(), "-i 0 -c DEFAULT");
     assert!(machine.mps.servers("a").is_empty());
 }
 
 #[test]
-fn compute_modes_stay_while_the_driver_lists_clients() {
+fn compute_modes_stay_while_clients_are_listed() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     machine.gpus([
         "compute_mode: exclusive_process, processes: [{pid: 4100, kind: mps}]",
         "compute_mode: default",
     ]);
-    let (code, said) = machine.says("a", &["stop"]);
-    assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains("still has MPS clients (4100)"), "{said}");
-    assert!(machine.mps.asked().is_empty());
+    let (code, printed) = machine.run("a", &["stop"]);
+    assert_eq!(code, Some(75), "{printed}");
+    assert!(printed.contains("still has MPS clients (4100)"), "{printed}");
+    assert!(machine.mps.smi_calls().is_empty());
 }
 
 #[test]
-fn a_quit_that_is_refused_changes_nothing() {
+fn refused_quit_changes_nothing() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
     let mut command = machine.bailiff("a", &["stop"]);
     std::os::unix::process::CommandExt::uid(&mut command, 65534);
-    let (code, said) = told(&command.output().unwrap());
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("Not enough privilege"), "{said}");
+    let (code, printed) = code_and_output(&command.output().unwrap());
+    assert_eq!(code, Some(69), "{printed}");
+    assert!(printed.contains("Not enough privilege"), "{printed}");
     assert_eq!(machine.status("a").1["daemons"][0]["state"], "answers");
-    assert!(machine.mps.asked().is_empty());
+    assert!(machine.mps.smi_calls().is_empty());
 }
 
 #[test]
-fn what_does_not_start_leaves_the_compute_modes_as_they_were() {
+fn failed_start_restores_the_compute_modes() {
     let machine = Machine::new("550");
     machine.modes(["default", "exclusive_process"]);
     let mut command = machine.bailiff("a", &["start"]);
-    let (code, said) = told(&command.env("FAKE_MPS_NO_START", "1").output().unwrap());
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("did not start: Failed to start the daemon"), "{said}");
-    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
+    let (code, printed) = code_and_output(&command.env("FAKE_MPS_NO_START", "1").output().unwrap());
+    assert_eq!(code, Some(69), "{printed}");
+    assert!(printed.contains("did not start: Failed to start the daemon"), "{printed}");
+    assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
 }
 
 #[test]
-fn start_refuses_what_makes_no_sense() {
+fn start_refuses_invalid_options() {
     let machine = Machine::new("550");
     let cases: [(&[&str], i32, &str); 3] = [
         (&["start", "--gpu", "7"], 64, "there is no GPU 7"),
         (&["start", "--log-dir", "logs"], 64, "must be absolute"),
         (&["start", "--mps-control", "/nonexistent/control"], 69, "cannot be run"),
     ];
-    for (words, expected, why) in cases {
-        let (code, said) = machine.says("a", words);
-        assert_eq!(code, Some(expected), "{said}");
-        assert!(said.contains(why), "{said}");
+    for (args, expected, why) in cases {
+        let (code, printed) = machine.run("a", args);
+        assert_eq!(code, Some(expected), "{printed}");
+        assert!(printed.contains(why), "{printed}");
     }
     machine.gpus(["processes: [{pid: 4100}]", "compute_mode: prohibited"]);
-    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
-    assert_eq!((code, said.contains("process 4100 uses GPU 0")), (Some(75), true), "{said}");
-    let (code, said) = machine.says("a", &["start", "--gpu", "1"]);
-    assert_eq!((code, said.contains("PROHIBITED")), (Some(69), true), "{said}");
-    assert!(machine.mps.asked().is_empty());
+    let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
+    assert_eq!((code, printed.contains("process 4100 uses GPU 0")), (Some(75), true), "{printed}");
+    let (code, printed) = machine.run("a", &["start", "--gpu", "1"]);
+    assert_eq!((code, printed.contains("PROHIBITED")), (Some(69), true), "{printed}");
+    assert!(machine.mps.smi_calls().is_empty());
 }
 
 #[test]
-fn a_dry_run_shows_the_commands_and_runs_none() {
+fn dry_run_prints_commands_and_runs_none() {
     let machine = Machine::new("550");
-    let (code, said) = machine.says("a", &["start", "--dry-run"]);
-    assert_eq!(code, Some(0), "{said}");
-    let lines: Vec<&str> = said.lines().collect();
+    let (code, printed) = machine.run("a", &["start", "--dry-run"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(
         lines[..2],
         ["+ nvidia-smi -i 0 -c EXCLUSIVE_PROCESS", "+ nvidia-smi -i 1 -c EXCLUSIVE_PROCESS"]
     );
-    assert!(lines[2].ends_with("nvidia-cuda-mps-control -d"), "{said}");
-    assert!(machine.mps.asked().is_empty());
+    assert!(lines[2].ends_with("nvidia-cuda-mps-control -d"), "{printed}");
+    assert!(machine.mps.smi_calls().is_empty());
     assert!(machine.status("a").1["daemons"].as_array().unwrap().is_empty());
 }
 
 #[test]
-fn two_daemons_are_told_apart_by_their_pipe_directories() {
+fn two_daemons_are_distinguished_by_pipe_directory() {
     let machine = Machine::new("550");
-    assert_eq!(machine.says("a", &["start", "--gpu", "0"]).0, Some(0));
+    assert_eq!(machine.run("a", &["start", "--gpu", "0"]).0, Some(0));
     machine.modes(["exclusive_process", "default"]);
-    assert_eq!(machine.says("b", &["start", "--gpu", "1"]).0, Some(0));
+    assert_eq!(machine.run("b", &["start", "--gpu", "1"]).0, Some(0));
     machine.modes(["exclusive_process", "exclusive_process"]);
     let client = machine.mps.client("b");
     let (_, of_a) = machine.status("a");
@@ -314,25 +317,25 @@ fn two_daemons_are_told_apart_by_their_pipe_directories() {
     assert_eq!(of_a["daemons"].as_array().unwrap().len(), 1, "{of_a}");
     assert_eq!(of_a["daemons"][0]["servers"].as_array().unwrap().len(), 0, "{of_a}");
     assert_eq!(of_b["daemons"][0]["servers"][0]["clients"][0]["pid"], client.pid(), "{of_b}");
-    let (code, said) = machine.says("a", &["stop"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(machine.mps.asked().last().unwrap(), "-i 0 -c DEFAULT");
+    let (code, printed) = machine.run("a", &["stop"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(machine.mps.smi_calls().last().unwrap(), "-i 0 -c DEFAULT");
     assert_eq!(machine.status("b").1["daemons"][0]["state"], "answers");
-    assert_eq!(machine.says("b", &["stop"]).0, Some(75));
+    assert_eq!(machine.run("b", &["stop"]).0, Some(75));
 }
 
 #[test]
-fn stop_after_a_server_failed_to_start_gives_the_gpu_back() {
+fn stop_after_a_failed_server_start_restores_the_gpu() {
     for round in 0..5 {
         let machine = Machine::new("550");
         let mut command = machine.bailiff("a", &["start", "--gpu", "0"]);
-        let (code, said) = told(&command.env("FAKE_MPS_NO_GPU", "1").output().unwrap());
-        assert_eq!(code, Some(0), "{said}");
+        let (code, printed) = code_and_output(&command.env("FAKE_MPS_NO_GPU", "1").output().unwrap());
+        assert_eq!(code, Some(0), "{printed}");
         machine.modes(["exclusive_process", "default"]);
         assert_eq!(machine.mps.client("a").first, "805");
-        let (code, said) = machine.says("a", &["stop"]);
-        assert_eq!(code, Some(0), "run {round}: {said}");
-        assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{said}");
+        let (code, printed) = machine.run("a", &["stop"]);
+        assert_eq!(code, Some(0), "run {round}: {printed}");
+        assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{printed}");
     }
 }
 
@@ -342,17 +345,17 @@ fn stop_of_a_daemon_that_does_not_quit_reports_its_client() {
     machine.mps.start("a", &machine.uuid(0));
     machine.modes(["exclusive_process", "default"]);
     let control = machine.mps.bin().join("nvidia-cuda-mps-control").display().to_string();
-    let asker = machine.mps.asker(&format!(
+    let wrapped_control = machine.mps.wrapped_control(&format!(
         "read word; [ \"$word\" = quit ] && {{ echo no room >&2; exit 1; }}; echo \"$word\" | {control}"
     ));
-    let (code, said) = machine.says("a", &["stop", "--mps-control", asker.to_str().unwrap()]);
-    assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains("still runs") && said.contains("no room"), "{said}");
-    assert!(machine.mps.asked().is_empty(), "{said}");
+    let (code, printed) = machine.run("a", &["stop", "--mps-control", wrapped_control.to_str().unwrap()]);
+    assert_eq!(code, Some(75), "{printed}");
+    assert!(printed.contains("still runs") && printed.contains("no room"), "{printed}");
+    assert!(machine.mps.smi_calls().is_empty(), "{printed}");
 }
 
 #[test]
-fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
+fn foreground_on_sigterm_restores_the_gpus() {
     let machine = Machine::new("550");
     let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -362,11 +365,11 @@ fn in_the_foreground_it_stays_and_gives_the_gpus_back_when_it_is_told_to_end() {
     let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
+    assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
 }
 
 #[test]
-fn foreground_after_a_server_failed_to_start_exits_with_0_when_told_to_end() {
+fn foreground_after_a_failed_server_start_exits_with_0() {
     let machine = Machine::new("550");
     let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
     let mut child = command.env("FAKE_MPS_NO_GPU", "1").stdout(Stdio::piped()).spawn().unwrap();
@@ -375,11 +378,11 @@ fn foreground_after_a_server_failed_to_start_exits_with_0_when_told_to_end() {
     assert_eq!(machine.mps.client("a").first, "805");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
+    assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"]);
 }
 
 #[test]
-fn a_log_that_is_no_file_is_not_opened() {
+fn log_that_is_no_regular_file_is_not_opened() {
     let machine = Machine::new("550");
     let logs = machine.mps.pipes("logs");
     std::fs::create_dir(&logs).unwrap();
@@ -387,18 +390,18 @@ fn a_log_that_is_no_file_is_not_opened() {
     let pipes = machine.mps.pipes("a").display().to_string();
     let variables =
         [("CUDA_MPS_PIPE_DIRECTORY", &*pipes), ("CUDA_MPS_LOG_DIRECTORY", logs.to_str().unwrap())];
-    let _pretender = machine.mps.pretender("nvidia-cuda-mps-control", NOBODY, &variables);
+    let _impostor = machine.mps.impostor("nvidia-cuda-mps-control", NOBODY_UID, &variables);
     let status = Beside(machine.begins("a", &["status", "--json"]));
-    let report: Value = serde_json::from_str(&status.told().1).unwrap();
+    let report: Value = serde_json::from_str(&status.finish().1).unwrap();
     assert_eq!(report["daemons"][0]["log"], "no_file", "{report}");
 }
 
-/// A command that goes on beside the test, and ends with it.
+/// A background command that ends with the test.
 struct Beside(Child);
 
 impl Beside {
-    /// Exit code and all that it said.
-    fn told(mut self) -> (Option<i32>, String) {
+    /// Waits for it; returns exit code and output.
+    fn finish(mut self) -> (Option<i32>, String) {
         until("its end", || self.0.try_wait().unwrap());
         let mut text = String::new();
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -419,55 +422,55 @@ impl Drop for Beside {
 }
 
 #[test]
-fn another_users_process_steers_neither_start_nor_stop() {
+fn process_of_another_user_affects_no_start_or_stop() {
     let machine = Machine::new("550");
     let (pipes, uuid) = (machine.mps.pipes("a").display().to_string(), machine.uuid(1));
     let variables = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes), ("CUDA_VISIBLE_DEVICES", &*uuid)];
-    let _daemon = machine.mps.pretender("nvidia-cuda-mps-control", NOBODY, &variables);
-    let _server = machine.mps.pretender("nvidia-cuda-mps-server", NOBODY, &variables);
-    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
-    assert_eq!(code, Some(0), "{said}");
+    let _daemon = machine.mps.impostor("nvidia-cuda-mps-control", NOBODY_UID, &variables);
+    let _server = machine.mps.impostor("nvidia-cuda-mps-server", NOBODY_UID, &variables);
+    let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(0), "{printed}");
     machine.modes(["exclusive_process", "exclusive_process"]);
-    let (code, said) = machine.says("a", &["stop"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{said}");
+    let (code, printed) = machine.run("a", &["stop"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{printed}");
 }
 
 #[test]
-fn another_users_server_counts_where_the_driver_lists_it() {
+fn listed_server_of_another_user_counts() {
     let machine = Machine::new("550");
     let pipes = machine.mps.pipes("a").display().to_string();
     let variables = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
-    let server = machine.mps.pretender("nvidia-cuda-mps-server", NOBODY, &variables);
+    let server = machine.mps.impostor("nvidia-cuda-mps-server", NOBODY_UID, &variables);
     machine.gpus([
         "compute_mode: default",
         &format!("compute_mode: default, processes: [{{pid: {}}}]", server.0.id()),
     ]);
-    let (code, said) = machine.says("a", &["start", "--gpu", "0"]);
-    assert_eq!(code, Some(75), "{said}");
-    assert!(said.contains(&format!("server {} of an exited daemon", server.0.id())), "{said}");
+    let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
+    assert_eq!(code, Some(75), "{printed}");
+    assert!(printed.contains(&format!("server {} of an exited daemon", server.0.id())), "{printed}");
 }
 
 #[test]
-fn the_gpus_of_another_users_daemon_are_not_told_by_him() {
+fn gpus_reported_by_another_users_daemon_are_ignored() {
     let machine = Machine::new("550");
     let mut command = machine.mps.command(&machine.mps.bin().join("nvidia-cuda-mps-control"), "a");
     command.arg("-d").env("CUDA_VISIBLE_DEVICES", machine.uuid(1));
     for directory in [machine.mps.pipes("a"), machine.mps.logs("a")] {
         std::fs::create_dir(&directory).unwrap();
-        std::os::unix::fs::chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
+        std::os::unix::fs::chown(&directory, Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
     }
-    std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+    std::os::unix::process::CommandExt::uid(&mut command, NOBODY_UID);
     assert!(command.status().unwrap().success());
     machine.modes(["exclusive_process", "exclusive_process"]);
-    let (code, said) = machine.says("a", &["stop"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("the daemon's GPUs are unknown"), "{said}");
-    assert!(machine.mps.asked().is_empty());
+    let (code, printed) = machine.run("a", &["stop"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("the daemon's GPUs are unknown"), "{printed}");
+    assert!(machine.mps.smi_calls().is_empty());
 }
 
 #[test]
-fn in_the_foreground_gpus_stay_as_they_are_while_a_server_is_left() {
+fn foreground_with_a_leftover_server_keeps_gpu_modes() {
     let machine = Machine::new("550");
     let mut beside = Beside(machine.begins("a", &["start", "--gpu", "0", "--foreground"]));
     let mut lines = BufReader::new(beside.0.stdout.as_mut().unwrap()).lines();
@@ -475,29 +478,32 @@ fn in_the_foreground_gpus_stay_as_they_are_while_a_server_is_left() {
     let _client = machine.mps.client("a");
     let server = machine.mps.server("a");
     machine.mps.signal("a", Signal::KILL);
-    let (code, said) = beside.told();
-    assert_eq!(code, Some(69), "{said}");
-    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS"], "{said}");
-    assert!(said.contains(&format!("server {server} ")) && said.contains("nvidia-smi -i 0"), "{said}");
+    let (code, printed) = beside.finish();
+    assert_eq!(code, Some(69), "{printed}");
+    assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS"], "{printed}");
+    assert!(
+        printed.contains(&format!("server {server} ")) && printed.contains("nvidia-smi -i 0"),
+        "{printed}"
+    );
 }
 
 #[test]
-fn gpus_stay_as_they_are_while_a_daemon_that_was_started_is_silent() {
+fn silent_started_daemon_keeps_gpu_modes() {
     for form in [&["start", "--gpu", "0"][..], &["start", "--gpu", "0", "--foreground"]] {
         let machine = Machine::new("550");
-        let asker = machine.mps.asker("exec sleep 1000").display().to_string();
-        let mut start = Beside(machine.begins("a", &[form, &["--mps-control", &asker]].concat()));
+        let wrapped_control = machine.mps.wrapped_control("exec sleep 1000").display().to_string();
+        let mut start = Beside(machine.begins("a", &[form, &["--mps-control", &wrapped_control]].concat()));
         until("its end", || start.0.try_wait().unwrap());
-        // The daemon lives, and has the outputs.
+        // The daemon still runs, and has the outputs open.
         machine.mps.signal("a", Signal::KILL);
-        let (code, said) = start.told();
-        assert_eq!(code, Some(69), "{said}");
-        assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS"], "{said}");
-        assert!(said.contains("did not answer") && said.contains("nvidia-smi -i 0"), "{said}");
+        let (code, printed) = start.finish();
+        assert_eq!(code, Some(69), "{printed}");
+        assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS"], "{printed}");
+        assert!(printed.contains("did not answer") && printed.contains("nvidia-smi -i 0"), "{printed}");
     }
 }
 
-/// Whether a process waits for the lock of a file.
+/// Returns whether a process waits for a file lock.
 fn waits_for_a_lock(pid: u32) -> bool {
     let locks = std::fs::read_to_string("/proc/locks").unwrap();
     let pid = pid.to_string();
@@ -505,48 +511,53 @@ fn waits_for_a_lock(pid: u32) -> bool {
 }
 
 #[test]
-fn of_two_that_start_at_once_one_starts_and_its_gpu_stays_its_own() {
+fn two_concurrent_starts_start_one_daemon() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let first = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
-    until("it sets a mode", || (!machine.mps.asked().is_empty()).then_some(()));
+    until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
     let mut second = Beside(machine.begins("a", &["start", "--gpu", "0"]));
     until("it waits, or has ended", || {
         (waits_for_a_lock(second.0.id()) || second.0.try_wait().unwrap().is_some()).then_some(())
     });
     machine.mps.go();
-    let (first, second) = (first.told(), second.told());
+    let (first, second) = (first.finish(), second.finish());
     assert_eq!((first.0, second.0), (Some(0), Some(69)), "{first:?} {second:?}");
-    assert!(!machine.mps.asked().iter().any(|line| line.contains("DEFAULT")), "{:?}", machine.mps.asked());
+    assert!(
+        !machine.mps.smi_calls().iter().any(|line| line.contains("DEFAULT")),
+        "{:?}",
+        machine.mps.smi_calls()
+    );
 }
 
 #[test]
-fn who_is_told_to_end_before_the_daemon_starts_sets_the_modes_back() {
+fn sigterm_before_the_daemon_starts_restores_the_modes() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let start = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
-    until("it sets a mode", || (!machine.mps.asked().is_empty()).then_some(()));
+    until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
     start.signal(Signal::INT);
     machine.mps.go();
-    let (code, said) = start.told();
-    assert_eq!(code, Some(130), "{said}");
-    assert_eq!(machine.mps.asked(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{said}");
-    assert!(!said.contains("the daemon answers"), "{said}");
+    let (code, printed) = start.finish();
+    assert_eq!(code, Some(130), "{printed}");
+    assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{printed}");
+    assert!(!printed.contains("the daemon answers"), "{printed}");
 }
 
 #[test]
-fn daemons_are_asked_side_by_side() {
+fn daemons_are_queried_concurrently() {
     let machine = Machine::new("550");
     let names = ["a", "b", "c", "d"];
     for name in names {
         machine.mps.start(name, &machine.uuid(0));
     }
-    // Nobody is answered before four have asked.
-    let asks = machine.mps.pipes("asks").display().to_string();
-    let asker =
-        machine.mps.asker(&format!("echo >> {asks}; until [ $(wc -l < {asks}) -ge 4 ]; do sleep 0.02; done"));
+    // The first query is answered once four are waiting.
+    let queries = machine.mps.pipes("asks").display().to_string();
+    let wrapped_control = machine.mps.wrapped_control(&format!(
+        "echo >> {queries}; until [ $(wc -l < {queries}) -ge 4 ]; do sleep 0.02; done"
+    ));
     let mut command = machine.mps.command(&programs::bailiff(), "a");
-    command.args(["mps", "status", "--json", "--mps-control"]).arg(asker);
+    command.args(["mps", "status", "--json", "--mps-control"]).arg(wrapped_control);
     command
         .arg("--nvml-library")
         .arg(programs::fake_nvml())
@@ -562,29 +573,32 @@ fn daemons_are_asked_side_by_side() {
 }
 
 #[test]
-fn a_daemon_that_falls_silent_is_asked_no_more() {
+fn daemon_that_falls_silent_is_not_queried_again() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
-    let asks = machine.mps.pipes("asks").display().to_string();
-    let asker = machine.mps.asker(&format!(
-        "read question; echo $question >> {asks}; [ \"$question\" = get_server_list ] || exec sleep 1000"
+    let queries = machine.mps.pipes("asks").display().to_string();
+    let wrapped_control = machine.mps.wrapped_control(&format!(
+        "read question; echo $question >> {queries}; [ \"$question\" = get_server_list ] || exec sleep 1000"
     ));
-    let words = ["status", "--json", "--mps-control", asker.to_str().unwrap()];
-    let output = machine.bailiff("a", &words).output().unwrap();
+    let args = ["status", "--json", "--mps-control", wrapped_control.to_str().unwrap()];
+    let output = machine.bailiff("a", &args).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["daemons"][0]["state"], "hung", "{report}");
-    let asks = std::fs::read_to_string(asks).unwrap();
-    assert_eq!(asks, "get_server_list\nget_default_active_thread_percentage\n");
+    let queries = std::fs::read_to_string(queries).unwrap();
+    assert_eq!(queries, "get_server_list\nget_default_active_thread_percentage\n");
 }
 
 #[test]
-fn what_a_daemon_says_moves_no_terminal() {
+fn daemon_output_is_escaped_on_a_terminal() {
     let machine = Machine::new("550");
     machine.mps.start("a", &machine.uuid(0));
-    let asker = machine.mps.asker("printf '\\033]0;title\\007\\033[2J' >&2; exit 3").display().to_string();
-    for words in [&["start", "--mps-control", &asker][..], &["stop", "--mps-control", &asker]] {
-        let (code, said) = machine.says("a", words);
-        assert_eq!(code, Some(69), "{said:?}");
-        assert!(said.contains("title") && !said.contains(['\u{1b}', '\u{7}']), "{said:?}");
+    let wrapped_control =
+        machine.mps.wrapped_control("printf '\\033]0;title\\007\\033[2J' >&2; exit 3").display().to_string();
+    for args in
+        [&["start", "--mps-control", &wrapped_control][..], &["stop", "--mps-control", &wrapped_control]]
+    {
+        let (code, printed) = machine.run("a", args);
+        assert_eq!(code, Some(69), "{printed:?}");
+        assert!(printed.contains("title") && !printed.contains(['\u{1b}', '\u{7}']), "{printed:?}");
     }
 }

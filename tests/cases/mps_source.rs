@@ -1,5 +1,5 @@
-//! MPS beside the exporter, with a stand-in for NVIDIA's: what its daemon answers and logs is told; a daemon that is silent,
-//! dead or refuses costs nothing but its own figures; and logs may hold whatever somebody likes.
+//! MPS metrics of the exporter, with a stand-in for NVIDIA's MPS: the output and logs of daemons are exported; a daemon
+//! that is silent, dead or refuses costs only its own metrics; and logs may contain anything.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -27,10 +27,10 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// A daemon of the test's own, in directories of its own.
+/// An MPS daemon in its own directories.
 struct Mps {
     directory: tempfile::TempDir,
     daemon: Running,
@@ -41,13 +41,13 @@ impl Mps {
         Self::start_in(tempfile::tempdir().unwrap(), release, 0)
     }
 
-    /// One of a user in this directory, where his others may be, too.
+    /// A user's daemon in this directory, which may hold others.
     fn start_in(directory: tempfile::TempDir, release: &str, uid: u32) -> Self {
         chown(directory.path(), Some(uid), Some(uid)).unwrap();
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.arg("-f").env("FAKE_MPS_RELEASE", release).uid(uid).gid(uid);
         let mps = Self { daemon: Running(places(&directory, &mut command).spawn().unwrap()), directory };
-        until("it answers", || mps.asks("get_server_list\n").then_some(()));
+        until("it answers", || mps.query("get_server_list\n").then_some(()));
         mps
     }
 
@@ -64,28 +64,28 @@ impl Mps {
         file.unwrap().write_all(text).unwrap();
     }
 
-    /// A program that computes under it, and the pid of its server.
+    /// A program that computes under the daemon, and the pid of its server.
     fn client(&self) -> (Running, u32) {
         let mut command = Command::new(programs::built("fake-mps-client"));
         let mut child = places(&self.directory, &mut command).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let server = said.trim().strip_prefix("connected ").unwrap_or_else(|| panic!("{said}"));
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let server = line.trim().strip_prefix("connected ").unwrap_or_else(|| panic!("{line}"));
         (Running(child), server.parse().unwrap())
     }
 
-    /// What a person says to it.
-    fn say(&self, words: &str) {
-        assert!(self.asks(words));
+    /// Sends a command as an administrator would.
+    fn send(&self, text: &str) {
+        assert!(self.query(text));
     }
 
-    /// Whether it was there to hear it.
-    fn asks(&self, words: &str) -> bool {
+    /// Sends a query; returns whether the daemon was there.
+    fn query(&self, text: &str) -> bool {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.stdin(Stdio::piped()).stderr(Stdio::null());
         let mut child = places(&self.directory, &mut command).spawn().unwrap();
-        // It may have ended already, where nobody listens.
-        let _ = child.stdin.take().unwrap().write_all(words.as_bytes());
+        // The process may have ended already if no daemon listens.
+        let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
         child.wait().unwrap().success()
     }
 
@@ -93,7 +93,7 @@ impl Mps {
         kill_process(Pid::from_child(&self.daemon.0), signal).unwrap();
     }
 
-    /// A figure of it, whatever else runs on this machine.
+    /// A metric of this daemon, whatever else runs on this machine.
     fn of(&self, page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let directory = self.directory.path().join("pipes").display().to_string();
         page.value(&format!("bailiff_mps_{name}"), &[&[("pipe_directory", &*directory)], labels].concat())
@@ -102,7 +102,7 @@ impl Mps {
 
 impl Drop for Mps {
     fn drop(&mut self) {
-        // Servers are the daemon's children, and outlive it.
+        // Servers are children of the daemon, and survive it.
         for server in end_to_end::holder::children(self.daemon.0.id()) {
             let pid = Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
             let _ = kill_process(pid, Signal::KILL);
@@ -130,7 +130,7 @@ fn control() -> String {
     programs::built("nvidia-cuda-mps-control").display().to_string()
 }
 
-/// A program that stands in for NVIDIA's client.
+/// A script in place of NVIDIA's client.
 fn script(directory: &tempfile::TempDir, text: &str) -> String {
     let path = directory.path().join("client");
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -139,10 +139,10 @@ fn script(directory: &tempfile::TempDir, text: &str) -> String {
 }
 
 #[test]
-fn what_daemons_say_is_told_of_either_release() {
+fn daemon_output_of_both_releases_is_exported() {
     for (release, status) in [("550", Some(1.0)), ("535", None)] {
         let mps = Mps::start(release);
-        mps.say("set_default_device_pinned_mem_limit 0 2G\n");
+        mps.send("set_default_device_pinned_mem_limit 0 2G\n");
         let scenario = Scenario::new(&scenario(&[]));
         let exporter = watch(&scenario, &control(), "100ms");
         exporter.until("it answers", |page| {
@@ -159,7 +159,7 @@ fn what_daemons_say_is_told_of_either_release() {
         let (client, server) = mps.client();
         scenario.set(&self::scenario(&[(server, "compute"), (client.0.id(), "[compute, mps]")]));
         let server = [("server", &*server.to_string())];
-        exporter.until("its client is told", |page| {
+        exporter.until("its client is exported", |page| {
             mps.of(page, "clients", &server).filter(|clients| *clients == 1.0)
         });
         let page = exporter.next();
@@ -177,9 +177,9 @@ fn what_daemons_say_is_told_of_either_release() {
         let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(shown.contains(">MPS</h2>") && shown.contains("control daemon"), "{shown}");
         if status.is_some() {
-            mps.say(&format!("fake_fault {}\n", server[0].1));
+            mps.send(&format!("fake_fault {}\n", server[0].1));
             let fault = [&server[..], &[("status", "fault")]].concat();
-            exporter.until("its fault is told", |page| mps.of(page, "server_status", &fault));
+            exporter.until("its fault is exported", |page| mps.of(page, "server_status", &fault));
             exporter.until("and counted", |page| {
                 mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
             });
@@ -188,14 +188,14 @@ fn what_daemons_say_is_told_of_either_release() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_told_at_the_next_look_and_nobody_waits_for_it() {
+fn stopped_daemon_is_reported_at_the_next_sample() {
     let mps = Mps::start("550");
     let scenario = Scenario::new(&scenario(&[]));
-    // It is asked once a minute, and seen at each tick.
+    // The daemon is queried once a minute, and its processes are read at each tick.
     let exporter = watch(&scenario, &control(), "1m");
-    let responsive = |wanted| {
+    let responsive = |expected| {
         exporter.until("it answers, or does not", |page| {
-            mps.of(page, "control_responsive", &[]).filter(|answers| *answers == wanted)
+            mps.of(page, "control_responsive", &[]).filter(|answers| *answers == expected)
         })
     };
     responsive(1.0);
@@ -211,28 +211,30 @@ fn a_daemon_that_stands_still_is_told_at_the_next_look_and_nobody_waits_for_it()
 }
 
 #[test]
-fn a_daemon_that_is_silent_is_told_and_whoever_asks_it_is_ended() {
+fn silent_daemon_is_reported_and_its_query_ended() {
     let mps = Mps::start("550");
     let directory = tempfile::tempdir().unwrap();
-    let asks = directory.path().join("asks");
-    let client = script(&directory, &format!("echo $$ >> {}; exec sleep 1000", asks.display()));
+    let query = directory.path().join("asks");
+    let client = script(&directory, &format!("echo $$ >> {}; exec sleep 1000", query.display()));
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &client, "1m");
-    let pids = || fs::read_to_string(&asks).unwrap_or_default();
-    until("it is asked", || pids().contains('\n').then_some(()));
-    // The tick goes on meanwhile.
+    let pids = || fs::read_to_string(&query).unwrap_or_default();
+    until("it is queried", || pids().contains('\n').then_some(()));
+    // Ticks continue meanwhile.
     let (tick, page) = (exporter.tick(), exporter.next());
     assert!(exporter.tick() >= tick + 2.0);
     assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
-    exporter.until("it is told", |page| mps.of(page, "control_fault_info", &[("reason", "timeout")]));
+    exporter.until("the timeout is exported", |page| {
+        mps.of(page, "control_fault_info", &[("reason", "timeout")])
+    });
     assert_eq!(mps.of(&exporter.next(), "control_responsive", &[]), Some(0.0));
     for pid in pids().split_whitespace() {
-        until("who asked is gone", || (!fs::exists(format!("/proc/{pid}")).unwrap()).then_some(()));
+        until("the query process is gone", || (!fs::exists(format!("/proc/{pid}")).unwrap()).then_some(()));
     }
 }
 
 #[test]
-fn what_cannot_be_asked_is_told_as_that() {
+fn unavailable_queries_are_reported() {
     let mps = Mps::start("550");
     let directory = tempfile::tempdir().unwrap();
     let refuses = script(&directory, "echo 'Insufficient privileges for UID 65534'");
@@ -248,59 +250,61 @@ fn what_cannot_be_asked_is_told_as_that() {
         let exporter = watch(&scenario, &client, "100ms");
         exporter.until(reason, |page| mps.of(page, "control_fault_info", &[("reason", reason)]));
         let page = exporter.next();
-        assert_eq!(mps.of(&page, "control_responsive", &[]), None, "nobody knows");
+        assert_eq!(mps.of(&page, "control_responsive", &[]), None, "it is unknown");
         assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
         assert_eq!(page.value("bailiff_source_up", &[("source", "mps")]), Some(0.0));
     }
     let exporter = watch(&scenario, "", "100ms");
     exporter.until("it is seen", |page| mps.of(page, "log_state", &[("log", "control")]));
-    assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "nobody was to ask it");
+    assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "it was not queried");
 }
 
-/// Root's, in a mount namespace in which its directories are its own: at their path here is a user's daemon.
+/// A daemon of root in a mount namespace with its own directories: at their path here is a user's daemon.
 #[test]
-fn who_answers_at_the_path_of_anothers_directory_is_not_taken_for_him() {
+fn daemon_at_the_path_of_another_is_not_confused() {
     let directory = tempfile::tempdir().unwrap();
-    let users = Mps::start_in(directory, "535", NOBODY);
-    users.say("set_default_active_thread_percentage 7\n");
+    let users = Mps::start_in(directory, "535", NOBODY_UID);
+    users.send("set_default_active_thread_percentage 7\n");
     let mut command = Command::new("unshare");
     let hide = "mount -t tmpfs none \"$1\" && echo hidden && exec \"$2\" -f";
     command.args(["--mount", "sh", "-c", hide, "-"]).arg(users.directory.path());
     command.arg(programs::built("nvidia-cuda-mps-control")).stdout(Stdio::piped());
     let mut hidden = Running(places(&users.directory, &mut command).spawn().unwrap());
-    let mut said = String::new();
-    BufReader::new(hidden.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "hidden\n");
+    let mut line = String::new();
+    BufReader::new(hidden.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hidden\n");
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
     let pid = hidden.0.id().to_string();
     exporter.until("it is seen", |page| users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")]));
-    exporter.until("that is told", |page| users.of(page, "control_fault_info", &[("reason", "foreign")]));
-    let looks_foreign = |page: &Page| {
+    exporter.until("the reason is exported", |page| {
+        users.of(page, "control_fault_info", &[("reason", "foreign")])
+    });
+    let is_reported_foreign = |page: &Page| {
         assert_eq!(users.of(page, "default_active_thread_ratio", &[]), None);
         assert_eq!(users.of(page, "control_responsive", &[]), None);
         assert_eq!(users.of(page, "server_starts_total", &[]), None);
     };
     let page = exporter.next();
-    looks_foreign(&page);
+    is_reported_foreign(&page);
     assert_eq!(users.of(&page, "log_state", &[("log", "control"), ("state", "foreign")]), Some(1.0));
-    // Nor is his silence root's.
+    // The silence of the user's daemon is not attributed to root's.
     users.signal(Signal::STOP);
     for _ in 0..5 {
-        looks_foreign(&exporter.next());
+        is_reported_foreign(&exporter.next());
     }
 }
 
 #[test]
-fn a_users_daemon_is_asked_though_another_user_names_its_directory() {
+fn user_daemon_is_queried_despite_a_foreign_claim() {
     let directory = tempfile::tempdir().unwrap();
     let stand_in = end_to_end::mps::Mps::of("550");
     let pipes = directory.path().join("pipes").display().to_string();
-    // He is the older, and there are more of him than may be asked.
+    // This process is older, and there are more than may be queried.
     let names = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
     let _pretenders: Vec<Running> =
-        (0..9).map(|_| stand_in.pretender("nvidia-cuda-mps-control", NOBODY - 1, &names)).collect();
-    let mps = Mps::start_in(directory, "550", NOBODY);
+        (0..9).map(|_| stand_in.impostor("nvidia-cuda-mps-control", NOBODY_UID - 1, &names)).collect();
+    let mps = Mps::start_in(directory, "550", NOBODY_UID);
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
     exporter.until("it is seen", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
@@ -309,7 +313,7 @@ fn a_users_daemon_is_asked_though_another_user_names_its_directory() {
     });
 }
 
-/// The exporter of another user, with these rights in what it starts.
+/// The exporter of another user, with these capabilities for its children.
 fn unattributed(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
     let real = exporter::command(scenario);
     let mut command = Command::new("setpriv");
@@ -324,7 +328,7 @@ fn unattributed(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
 }
 
 #[test]
-fn without_rights_a_daemon_is_unknown_and_neither_down_nor_silent() {
+fn daemon_without_permission_is_unknown() {
     let mps = Mps::start("550");
     let (_client, _server) = mps.client();
     let directory = tempfile::tempdir().unwrap();
@@ -346,7 +350,7 @@ fn without_rights_a_daemon_is_unknown_and_neither_down_nor_silent() {
 }
 
 #[test]
-fn what_is_closed_to_us_is_told_as_that_and_as_no_figure() {
+fn inaccessible_daemon_is_reported_without_values() {
     let mps = Mps::start("550");
     let (_client, _server) = mps.client();
     for closed in ["pipes", "logs"] {
@@ -357,7 +361,9 @@ fn what_is_closed_to_us_is_told_as_that_and_as_no_figure() {
     let control = control();
     let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
     let exporter = unattributed(&scenario, "-all,+sys_ptrace,+dac_read_search", &flags);
-    exporter.until("that is told", |page| mps.of(page, "control_fault_info", &[("reason", "not_permitted")]));
+    exporter.until("the reason is exported", |page| {
+        mps.of(page, "control_fault_info", &[("reason", "not_permitted")])
+    });
     exporter.until("of the logs, too", |page| {
         mps.of(page, "log_state", &[("log", "control"), ("state", "unreadable")])
     });
@@ -369,19 +375,19 @@ fn what_is_closed_to_us_is_told_as_that_and_as_no_figure() {
 }
 
 #[test]
-fn a_daemon_that_is_gone_leaves_its_server_and_then_nothing() {
+fn exited_daemon_leaves_only_its_server() {
     let mut mps = Mps::start("550");
     let (_client, server) = mps.client();
     let scenario = Scenario::new(&scenario(&[(server, "compute")]));
     let exporter = watch(&scenario, &control(), "100ms");
     let label = server.to_string();
-    exporter.until("its client is told", |page| mps.of(page, "clients", &[("server", &label)]));
+    exporter.until("its client is exported", |page| mps.of(page, "clients", &[("server", &label)]));
     mps.daemon.0.kill().unwrap();
     mps.daemon.0.wait().unwrap();
     exporter.until("it is gone", |page| mps.of(page, "control_up", &[]).filter(|up| *up == 0.0));
     let page = exporter.next();
     assert_eq!(mps.of(&page, "server_info", &[("server", &label)]), Some(1.0));
-    assert_eq!(mps.of(&page, "clients", &[]), None, "what it said is not told any more");
+    assert_eq!(mps.of(&page, "clients", &[]), None, "its last output is not exported any more");
     assert_eq!(mps.of(&page, "control_responsive", &[]), None);
     assert!(page.value("bailiff_mps_orphan_servers", &[]) >= Some(1.0));
     kill_process(Pid::from_raw(i32::try_from(server).unwrap()).unwrap(), Signal::KILL).unwrap();
@@ -391,7 +397,7 @@ fn a_daemon_that_is_gone_leaves_its_server_and_then_nothing() {
 }
 
 #[test]
-fn logs_are_read_through_rotation_and_truncation() {
+fn logs_are_read_across_rotation_and_truncation() {
     let mps = Mps::start("550");
     mps.write(
         "server.log",
@@ -399,11 +405,11 @@ fn logs_are_read_through_rotation_and_truncation() {
     );
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, "", "1m");
-    let faults = |wanted| {
+    let faults = |expected| {
         exporter.until("faults", |page| {
             let found = mps.of(page, "client_faults_total", &[]);
-            assert!(found.is_none_or(|found| found <= wanted), "{found:?} of {wanted}");
-            found.filter(|found| *found == wanted)
+            assert!(found.is_none_or(|found| found <= expected), "{found:?} of {expected}");
+            found.filter(|found| *found == expected)
         })
     };
     let fault = b"[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n";
@@ -430,21 +436,21 @@ fn logs_are_read_through_rotation_and_truncation() {
     }
     fs::remove_file(mps.log("server.log")).unwrap();
     state("absent");
-    // Who waits, until he is gone.
+    // Waits until this process is gone.
     let mut waits = Running(Command::new("sleep").arg("1000").uid(1001).spawn().unwrap());
     let line = format!(
         "[2026-11-21 06:27:48.525 Control 1] NEW CLIENT {} from user 1001: Server is not ready, push client to pending list\n",
         waits.0.id()
     );
     mps.write("control.log", line.as_bytes());
-    exporter.until("who waits", |page| mps.of(page, "pending_clients", &[("uid", "1001")]));
+    exporter.until("a pending client", |page| mps.of(page, "pending_clients", &[("uid", "1001")]));
     waits.0.kill().unwrap();
     waits.0.wait().unwrap();
-    exporter.until("nobody waits", |page| mps.of(page, "pending_clients", &[]).is_none().then_some(()));
+    exporter.until("no pending client", |page| mps.of(page, "pending_clients", &[]).is_none().then_some(()));
 }
 
 #[test]
-fn hostile_logs_harm_nobody() {
+fn hostile_logs_are_bounded() {
     let mps = Mps::start("550");
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, "", "1m");
@@ -472,8 +478,8 @@ fn hostile_logs_harm_nobody() {
         mps.of(page, "log_skipped_bytes_total", &[]).filter(|bytes| *bytes > 1e9)
     });
     let page = exporter.next();
-    assert!(page.value("bailiff_gaps_total", &[("gap", "mps")]) > Some(0.0), "that is told");
-    mps.say("foo [2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n");
+    assert!(page.value("bailiff_gaps_total", &[("gap", "mps")]) > Some(0.0), "the gap is counted");
+    mps.send("foo [2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n");
     mps.write(
         "server.log",
         b"\n[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n",

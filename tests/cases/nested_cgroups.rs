@@ -1,5 +1,5 @@
-//! Names that a container's processes give to cgroups of their own: they implicate no other container, and moving
-//! between them is no way out. Real exporter, real enforcer, real processes in real cgroups.
+//! Cgroups that a container's processes create with misleading names: they affect no other container, and moving between
+//! them does not prevent an action. Real exporter, real enforcer, real processes in real cgroups.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -27,11 +27,11 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// Logs each signal that a shell can log, and lives on.
+/// Logs each signal that a shell can trap, and ignores it.
 const LOGGING: &str = "for signal in HUP INT QUIT USR1 USR2 CONT; do trap \"echo $signal\" $signal; done; \
     trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done";
 
-/// A container's id of this test's own, since other tests may run beside it.
+/// A container id unique to this test, since tests run concurrently.
 fn id(digit: char) -> String {
     format!("{digit}{:063x}", std::process::id())
 }
@@ -56,7 +56,7 @@ fn tenant(node: &Node, uid: u32, (slice, below): (&Slice, &str)) -> Tenant {
         LOGGING,
     ]);
     let tenant = Tenant::spawn(&node.home, command);
-    until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+    until("the tenant's word", || (!tenant.output_lines().is_empty()).then_some(()));
     slice.take(below, tenant.pid());
     tenant
 }
@@ -66,7 +66,7 @@ fn label(node: &Node, pid: u32, name: &str) -> Option<String> {
 }
 
 #[test]
-fn name_nested_in_a_container_implicates_no_other_container() {
+fn nested_cgroup_name_affects_no_other_container() {
     for uid in [0, 1000] {
         let node = Node::new(RULES);
         let slice = Slice::new();
@@ -83,14 +83,14 @@ fn name_nested_in_a_container_implicates_no_other_container() {
         let target = format!("workload:container:{}", slice.path(&own));
         assert_eq!(line["target"]["id"], Value::from(target), "uid {uid}");
         for other in [&busy, &outside] {
-            assert_eq!(other.said(), ["ready"], "uid {uid}: it was sent nothing");
-            assert!(other.lives(), "uid {uid}");
+            assert_eq!(other.output_lines(), ["ready"], "uid {uid}: it was sent nothing");
+            assert!(other.is_running(), "uid {uid}");
         }
     }
 }
 
 #[test]
-fn memory_of_a_nested_name_is_published_as_the_outer_containers() {
+fn memory_of_a_nested_cgroup_belongs_to_the_outer_container() {
     let node = Node::new(RULES);
     let slice = Slice::new();
     let idle = tenant(&node, 1000, (&slice, &format!("{}/{}", scope('a'), scope('b'))));

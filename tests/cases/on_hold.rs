@@ -1,4 +1,4 @@
-//! Targets that are stopped or frozen: exempt from rules about idleness, and told of TERM where a rule names their state.
+//! Stopped or frozen targets: exempt from rules about idleness, and sent TERM if a rule matches on their state.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +37,7 @@ fn signal(tenant: &Tenant, signal: Signal) {
     kill_process_group(Pid::from_raw(tenant.pid().cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// A frozen cgroup of the test's own, of version 1 or 2, where such a hierarchy is mounted.
+/// A frozen cgroup of this test, of version 1 or 2, whichever is mounted.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -77,12 +77,12 @@ impl Drop for Cgroup {
         for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
             let _ = fs::write(&root, pid);
         }
-        // A process that ends leaves a moment later.
+        // A process leaves its cgroup a moment after it ends.
         until("the cgroup is empty", || fs::remove_dir(&self.0).ok());
     }
 }
 
-/// Thaws it before the processes in it are waited for: of version 1, frozen ones do not even end.
+/// Thaws the cgroup before its processes are waited for: with version 1, frozen processes cannot end.
 struct Thaw<'a>(&'a Cgroup);
 
 impl Drop for Thaw<'_> {
@@ -92,31 +92,31 @@ impl Drop for Thaw<'_> {
 }
 
 #[test]
-fn stopped_target_is_exempt_from_a_rule_about_idleness() {
+fn stopped_target_is_exempt_from_idle_rules() {
     let node = Node::new(&rules(IDLE));
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     signal(&tenant, Signal::STOP);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.ticks(10);
     assert!(node.home.results("terminate").is_empty());
-    let told = enforcer.run(&["explain", "--pid", &tenant.pid().to_string()]);
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(told.contains("on_hold") && told.contains("stopped, traced or frozen"), "{told}");
+    let printed = enforcer.run(&["explain", "--pid", &tenant.pid().to_string()]);
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(printed.contains("on_hold") && printed.contains("stopped, traced or frozen"), "{printed}");
     signal(&tenant, Signal::CONT);
     tenant.gone();
-    assert_eq!(tenant.asked(), 1);
+    assert_eq!(tenant.terms_received(), 1);
 }
 
 #[test]
-fn stopped_target_of_a_rule_that_names_it_sees_term() {
+fn stopped_target_of_a_matching_rule_receives_term() {
     let node = Node::new(&rules(HELD));
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     signal(&tenant, Signal::STOP);
     node.hold(&tenant, 0, "used: 1GiB");
     let _enforcer = node.home.enforcer(&[]);
     tenant.gone();
-    assert_eq!(tenant.asked(), 1, "it handled TERM");
+    assert_eq!(tenant.terms_received(), 1, "it handled TERM");
     let line = node.home.until_line("terminate", "released");
     let sent = line["sent"].as_array().unwrap();
     let names: Vec<&str> = sent.iter().map(|sent| sent["signal"].as_str().unwrap()).collect();
@@ -124,12 +124,12 @@ fn stopped_target_of_a_rule_that_names_it_sees_term() {
 }
 
 #[test]
-fn frozen_target_is_exempt_and_thawed_where_a_rule_names_it() {
+fn frozen_target_is_thawed_only_by_a_matching_rule() {
     let cgroups = Cgroup::all();
     assert!(!cgroups.is_empty(), "these tests need a cgroup file system that root may write to");
     for cgroup in cgroups {
         let node = Node::new(&rules(IDLE));
-        let tenant = Tenant::obeying(&node.home);
+        let tenant = Tenant::ending_on_term(&node.home);
         cgroup.enter(tenant.pid());
         let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
@@ -144,17 +144,17 @@ fn frozen_target_is_exempt_and_thawed_where_a_rule_names_it() {
         assert!(node.home.results("terminate").is_empty() && cgroup.is_frozen());
         node.home.write(&rules(HELD));
         tenant.gone();
-        assert_eq!(tenant.asked(), 1, "it handled TERM");
+        assert_eq!(tenant.terms_received(), 1, "it handled TERM");
         assert!(!cgroup.is_frozen());
         node.home.until_line("terminate", "released");
     }
 }
 
 #[test]
-fn frozen_cgroup_with_other_processes_in_it_is_not_thawed() {
+fn shared_frozen_cgroup_is_not_thawed() {
     for cgroup in Cgroup::all() {
         let node = Node::new(&rules(HELD));
-        let (tenant, other) = (Tenant::obeying(&node.home), Tenant::obeying(&node.home));
+        let (tenant, other) = (Tenant::ending_on_term(&node.home), Tenant::ending_on_term(&node.home));
         cgroup.enter(tenant.pid());
         cgroup.enter(other.pid());
         let _thaw = Thaw(&cgroup);
@@ -164,6 +164,6 @@ fn frozen_cgroup_with_other_processes_in_it_is_not_thawed() {
         let _enforcer = node.home.enforcer(&[]);
         let line = node.home.until_line("terminate", "refused");
         assert!(line["detail"].as_str().unwrap().contains("is none of its processes"), "{line}");
-        assert!(cgroup.is_frozen() && tenant.lives() && other.lives());
+        assert!(cgroup.is_frozen() && tenant.is_running() && other.is_running());
     }
 }

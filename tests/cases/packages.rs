@@ -1,5 +1,5 @@
-//! What a package installs, laid out in a directory from this build: everything is where units and programs look for it, and
-//! the enforcer ends nobody by being installed. `make packages-test` installs the packages themselves.
+//! The contents of a package, laid out in a directory from this build: everything is where units and programs expect it,
+//! and installing the enforcer ends no process. `make packages-test` installs the packages themselves.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -12,12 +12,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use end_to_end::leases::said;
+use end_to_end::leases::stdout_of;
 use end_to_end::programs;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A directory that is laid out as the machine will be.
+/// A directory with the layout of an installed machine.
 struct Staged(TempDir);
 
 impl Staged {
@@ -28,11 +28,11 @@ impl Staged {
         let library = programs::built("libbailiff_quota.so");
         let output =
             Command::new(stage).args([&built, &built, &library]).arg(directory.path()).output().unwrap();
-        said(&output);
+        stdout_of(&output);
         Self(directory)
     }
 
-    /// Where a path of the machine is.
+    /// The path in this directory for a path on the machine.
     fn at(&self, path: &str) -> PathBuf {
         self.0.path().join("root").join(path.trim_start_matches('/'))
     }
@@ -43,7 +43,7 @@ impl Staged {
 }
 
 #[test]
-fn units_find_what_they_name() {
+fn paths_in_units_are_installed() {
     let staged = Staged::new();
     let (users, directories) =
         (staged.read("/usr/lib/sysusers.d/bailiff.conf"), staged.read("/usr/lib/tmpfiles.d/bailiff.conf"));
@@ -65,11 +65,11 @@ fn units_find_what_they_name() {
 }
 
 #[test]
-fn the_command_finds_its_library() {
+fn bailiff_finds_its_quota_library() {
     let staged = Staged::new();
     let output = Command::new(staged.at("/usr/bin/bailiff")).args(["doctor", "--json"]).output().unwrap();
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    let checks = told["checks"].as_array().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let checks = report["checks"].as_array().unwrap();
     let library = checks.iter().find(|check| check["check"] == "quota library").unwrap();
     assert_eq!(library["state"], "ok", "{library}");
     let found = staged.at("/usr/lib/bailiff/libbailiff_quota.so").canonicalize().unwrap();
@@ -77,11 +77,11 @@ fn the_command_finds_its_library() {
 }
 
 #[test]
-fn as_installed_the_enforcer_ends_nobody() {
+fn installed_enforcer_ends_no_process() {
     let staged = Staged::new();
     let rules = staged.at("/etc/bailiff/rules.yaml");
     let checked = Command::new(staged.at("/usr/bin/bailiff-enforcer")).arg("check").arg(&rules).output();
-    said(&checked.unwrap());
+    stdout_of(&checked.unwrap());
     let text = staged.read("/etc/bailiff/rules.yaml");
     let modes: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("mode:")).collect();
     assert_eq!(modes, ["mode: dry-run"]);
@@ -92,8 +92,8 @@ fn as_installed_the_enforcer_ends_nobody() {
     );
 }
 
-/// What the manifest says to one of the two packagers, up to the next table.
-fn said_to<'a>(manifest: &'a str, packager: &str) -> &'a str {
+/// The part of the manifest for one of the two packagers, up to the next table.
+fn section_of<'a>(manifest: &'a str, packager: &str) -> &'a str {
     let (_, after) = manifest.split_once(&format!("[package.metadata.{packager}]")).unwrap();
     after.split_once("\n[").map_or(after, |(table, _)| table)
 }
@@ -102,7 +102,7 @@ fn said_to<'a>(manifest: &'a str, packager: &str) -> &'a str {
 fn both_packages_have_the_same_files() {
     let manifest = fs::read_to_string(programs::root().join("cli/Cargo.toml")).unwrap();
     let files = |packager: &str| -> Vec<String> {
-        let quoted = said_to(&manifest, packager).split('"').map(|word| word.trim_start_matches("../"));
+        let quoted = section_of(&manifest, packager).split('"').map(|word| word.trim_start_matches("../"));
         quoted.filter(|word| word.starts_with("target/packages/stage/")).map(str::to_owned).collect()
     };
     let staged = Staged::new();
@@ -116,7 +116,7 @@ fn both_packages_have_the_same_files() {
     }
 }
 
-/// What a page in Markdown or HTML leads to, but for other sites and its own headings.
+/// Links of a Markdown or HTML page, except those to other sites and its own headings.
 fn links(page: &str) -> Vec<String> {
     let marks = [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"'), ("href=\"", '"')];
     let found = marks.iter().flat_map(|(mark, end)| {
@@ -127,7 +127,7 @@ fn links(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn pages_lead_to_what_is_installed() {
+fn man_pages_reference_installed_files() {
     let staged = Staged::new();
     let pages = below(&staged.at("/usr/share/doc/bailiff"));
     let pages: Vec<_> =
@@ -149,13 +149,13 @@ fn below(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn readme_build_gives_run_its_quota_library() {
+fn readme_build_includes_the_quota_library() {
     let readme = fs::read_to_string(programs::root().join("README.md")).unwrap();
     let (_, block) = readme.split_once("## Run it\n\n```sh\n").unwrap();
     let (build, _) = block.split_once("bailiff info").unwrap();
     let (programs_line, rest) = build.split_once('\n').unwrap();
     assert!(programs_line.starts_with("cargo build --release"), "{programs_line}");
-    // The release build takes minutes: this build's program stands in a directory without the library.
+    // The release build takes minutes: this build's program is copied to a directory without the library.
     let directory = tempfile::tempdir().unwrap();
     fs::copy(programs::bailiff(), directory.path().join("bailiff")).unwrap();
     let script = format!("{rest}PATH=$DIRECTORY:$PATH bailiff run --vram 1GiB -- echo begun");
@@ -167,5 +167,5 @@ fn readme_build_gives_run_its_quota_library() {
         .env_remove("BAILIFF_QUOTA_LIBRARY")
         .output()
         .unwrap();
-    assert_eq!(said(&output), "begun\n");
+    assert_eq!(stdout_of(&output), "begun\n");
 }

@@ -1,4 +1,4 @@
-//! Rules that are not about one process: room on a GPU, made by one of its holders, and a server of MPS that nobody uses.
+//! Rules about a whole GPU: `pick` frees memory by ending one holder; and an MPS server without clients is shut down.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -15,14 +15,14 @@ use std::process::Command;
 
 use end_to_end::enforcer::{self, Enforcer};
 use end_to_end::node::Node;
-use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::tenant::{NOBODY_UID, Tenant};
 use end_to_end::wait::until;
 use serde_json::json;
 
 const GIB: f64 = 1_073_741_824.0;
 
 #[test]
-fn of_three_idle_holders_the_smallest_that_is_enough_is_ended_and_no_more() {
+fn smallest_sufficient_idle_holder_is_ended_alone() {
     let rules = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -36,7 +36,7 @@ rules:
       idle_for: {samples: 4}
     then: [{flag: warning}, {after: {samples: 2}, terminate: {}}]
 ";
-    // Four are free, and eight are wanted: three are too little, and six are enough.
+    // Four GiB are free, and eight are required: three are too little, and six are enough.
     let node = Node::of(rules, &["memory: {total: 40GiB, reserved: 0MiB}"]);
     let [large, enough, small] = [(); 3].map(|()| Tenant::running(&node.home, &["sleep", "infinity"]));
     node.hold_together(&[(&large, "used: 27GiB"), (&enough, "used: 6GiB"), (&small, "used: 3GiB")]);
@@ -58,9 +58,9 @@ rules:
         .filter_map(|leaf| leaf["name"].as_str())
         .collect();
     assert_eq!(leaves, ["vram_free", "gpu_util", "cpu_util", "vram"], "why the GPU, and why this one");
-    // Longer than a second one would have taken.
+    // Longer than a second action would have taken.
     enforcer.ticks(10);
-    assert!(large.lives() && small.lives());
+    assert!(large.is_running() && small.is_running());
     assert_eq!(node.home.results("terminate"), ["due", "begun", "released"]);
     assert_eq!(enforcer.page().value("bailiff_rule_matches", &[("rule", "keep-free")]), Some(0.0));
     assert_eq!(enforcer.page().value("bailiff_memory_released_bytes_total", &[]), Some(6.0 * GIB));
@@ -79,7 +79,7 @@ rules:
 ";
 
 #[test]
-fn victim_of_pick_is_named_with_its_countdown_before_it_is_ended() {
+fn picked_holder_is_reported_with_its_countdown() {
     let node = Node::of(COUNTDOWN, &["memory: {total: 40GiB, reserved: 0MiB}"]);
     let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
     node.hold(&victim, 0, "used: 35GiB");
@@ -94,30 +94,30 @@ fn victim_of_pick_is_named_with_its_countdown_before_it_is_ended() {
     let row = row.unwrap_or_else(|| panic!("{name} is not named: {status}"));
     assert!(row.contains(&pid) && row.contains("terminate") && row.contains("sleep"), "{row}");
     assert!(["3m", "2m"].iter().any(|left| row.ends_with(left)), "1,000 samples of 0.2 s: {row}");
-    let told = run(&["explain", "--pid", &pid]);
+    let printed = run(&["explain", "--pid", &pid]);
     let title = format!("keep-free enforce: {name} (sleep) of nobody");
     for part in [&title, "from: true", "picked on gpu:", "next: terminate, after ", "more true samples (3m "]
     {
-        assert!(told.contains(part), "no {part} in\n{told}");
+        assert!(printed.contains(part), "no {part} in\n{printed}");
     }
-    // A reload that changes something else leaves its countdown, its flag and what was said of it alone.
+    // An unrelated reload keeps the countdown, the flag and the notification.
     let before = left(&enforcer, &name);
     node.home.write(&format!("{COUNTDOWN}limits: {{per_user_hour: 2}}\n"));
     until("the rules are read again", || (node.home.results("reload") == ["done"]).then_some(()));
     enforcer.ticks(2);
     assert!(left(&enforcer, &name) < before, "it goes on");
     assert_eq!(node.home.results("flag"), ["raised"]);
-    assert!(victim.lives());
+    assert!(victim.is_running());
 }
 
-/// Seconds until the step against a target.
+/// Seconds until the next step against a target.
 fn left(enforcer: &Enforcer, target: &str) -> f64 {
     let status = enforcer.status();
     let coming = status["pending"].as_array().unwrap().iter().find(|coming| coming["target"] == target);
     coming.unwrap_or_else(|| panic!("{status:#}"))["due_in"].as_f64().unwrap()
 }
 
-/// Asks and ends a server of MPS as its daemon does, and notes what it was told.
+/// Stands in for the control daemon that queries and ends an MPS server, and records its input.
 const CONTROL: &str = "#!/bin/sh
 while read -r line; do
   echo \"$line in $CUDA_MPS_PIPE_DIRECTORY\" >> \"${0%/*}/told\"
@@ -126,7 +126,7 @@ done
 ";
 
 #[test]
-fn a_server_of_mps_without_clients_is_shut_down_by_its_daemon() {
+fn mps_server_without_clients_is_shut_down() {
     let rules = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1}
@@ -146,7 +146,12 @@ rules:
     let server = directory.join("nvidia-cuda-mps-server");
     fs::copy("/bin/sleep", &server).unwrap();
     let mut command = Command::new("setsid");
-    command.arg(&server).arg("infinity").env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes").uid(NOBODY).gid(NOBODY);
+    command
+        .arg(&server)
+        .arg("infinity")
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipes")
+        .uid(NOBODY_UID)
+        .gid(NOBODY_UID);
     let server = Tenant::spawn(&node.home, command);
     let comm = format!("/proc/{}/comm", server.pid());
     until("its name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
@@ -159,10 +164,10 @@ rules:
     let end = node.home.until_line("shutdown_mps", "done");
     assert_eq!((&end["detail"], &end["sent"]), (&json!("the server has ended"), &json!([])));
     assert_eq!(node.home.results("shutdown_mps"), ["due", "begun", "done"]);
-    let told = fs::read_to_string(directory.join("told")).unwrap();
+    let printed = fs::read_to_string(directory.join("told")).unwrap();
     let pid = server.pid();
     let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
-    assert_eq!(told, expected);
+    assert_eq!(printed, expected);
     enforcer.until("it is counted", |page| {
         page.happened("bailiff_steps_total", &[("step", "shutdown_mps"), ("result", "done")]).then_some(())
     });

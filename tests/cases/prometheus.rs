@@ -1,4 +1,4 @@
-//! A real Prometheus server, promtool and the parsers of Python's client read the pages.
+//! Pages are read by a real Prometheus server, promtool and the parsers of Python's client.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -20,7 +20,7 @@ use end_to_end::{http, leases, programs};
 use rustix::process::Signal;
 
 #[test]
-fn a_real_server_scrapes_it_without_an_error() {
+fn prometheus_scrapes_without_an_error() {
     let scenario = Scenario::named("busy");
     let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
     let prometheus = Prometheus::scraping(exporter.address());
@@ -37,7 +37,7 @@ fn a_real_server_scrapes_it_without_an_error() {
 }
 
 #[test]
-fn a_killed_holder_is_stale_at_the_next_scrape() {
+fn killed_holder_is_stale_at_the_next_scrape() {
     let mut holder = end_to_end::holder::Holder::sleeping();
     let text = |process: &str| format!("gpus:\n  - processes: [{process}]\n");
     let scenario = Scenario::new(&text(&format!("{{pid: {}, used: 1GiB}}", holder.pid())));
@@ -60,11 +60,11 @@ fn promtool(page: &[u8]) {
         .expect("promtool is there: run `tests/setup prometheus`");
     child.stdin.take().unwrap().write_all(page).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
 }
 
-/// Reads the page with Python's parsers; prints how many samples there are.
+/// Parses the page with Python's parsers; prints the number of samples.
 const PARSERS: &str = "
 import sys
 from prometheus_client.parser import text_string_to_metric_families as text
@@ -95,7 +95,7 @@ fn python_samples(page: &[u8]) -> usize {
 const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
 
 #[test]
-fn every_reader_accepts_pages_of_0_1_2_and_8_gpus() {
+fn every_parser_accepts_pages_of_0_to_8_gpus() {
     for name in ["none", "dead-pid", "busy", "mig", "mps", "lost", "8x4"] {
         let scenario = Scenario::named(name);
         let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
@@ -105,7 +105,7 @@ fn every_reader_accepts_pages_of_0_1_2_and_8_gpus() {
 }
 
 fn accepted(exporter: &Exporter, name: &str) {
-    // On a busy machine one of the two may be outdated, and has no samples of processes then.
+    // On a busy machine one of the two may be outdated and lack process samples.
     until(&format!("{name}: two pages of as many samples"), || {
         let plain = http::get(exporter.address(), "/metrics", &[]).unwrap();
         promtool(&plain.body);
@@ -120,11 +120,11 @@ fn accepted(exporter: &Exporter, name: &str) {
 }
 
 #[test]
-fn every_reader_accepts_a_page_with_leases() {
+fn every_parser_accepts_a_page_with_leases() {
     let redis = leases::pool("0-1");
     let runner = leases::hold(&redis, &["run"]);
     let scenario = Scenario::named("busy");
-    // Both pages are of one look.
+    // Both pages are of one sample.
     let ticks = ["--interval", "2s", "--deadline", "10s", "--look-back", "4s"];
     let exporter =
         Exporter::start(&scenario, &[&ticks, ["--lease.redis", &redis.address()].as_slice()].concat());
@@ -137,7 +137,7 @@ fn every_reader_accepts_a_page_with_leases() {
 }
 
 #[test]
-fn the_enforcers_page_is_understood() {
+fn every_parser_accepts_the_enforcer_page() {
     let page = fs::read(programs::root().join("enforcer/tests/golden/full.prom")).unwrap();
     promtool(&page);
     assert!(python_samples(&page) > 20);

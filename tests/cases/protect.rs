@@ -1,4 +1,4 @@
-//! What is exempt is asked of every process of a target: helpers that hold no memory, and those that come later.
+//! Exemptions are evaluated for every process of a target: helpers without GPU memory, and processes that start later.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -22,7 +22,7 @@ use end_to_end::programs;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 
-/// Ends what is idle; KIND and EXEMPT are replaced.
+/// Ends idle targets; KIND and EXEMPT are replaced.
 const RULES: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, grace: 1s}
@@ -36,7 +36,7 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// A helper that notes TERM and lives on; its holder is another program, with another command line.
+/// A helper that logs TERM and ignores it; its holder is another program, with another command line.
 const HELPER: &str = "bash -c \"trap 'echo HELPER' TERM; while :; do read x <&3; done\"";
 
 fn rules(kind: &str, protect: &str, except: &str) -> String {
@@ -52,7 +52,7 @@ fn node(rules: &str) -> Node {
     Node::with_ticks(rules, &[""], &[TICKS.as_slice(), &["--process.command"]].concat())
 }
 
-/// A holder that notes TERM and lives on, with a helper.
+/// A holder that logs TERM and ignores it, with a helper.
 fn with_helper(node: &Node) -> (Tenant, u32) {
     let program =
         format!("exec 3<&0; trap 'echo TERM' TERM; {HELPER} & echo ready; while :; do read x <&3; done");
@@ -67,7 +67,7 @@ fn explained(enforcer: &Enforcer, pid: u32) -> String {
 }
 
 #[test]
-fn helper_that_is_exempt_keeps_its_holder_alive() {
+fn exempt_helper_protects_its_holder() {
     let bash = exe("/bin/bash").display().to_string();
     let by_exe = format!("protect: {{exe: [{bash}]}}");
     let excepted = format!("except: [{{exe: [{bash}], reason: kept}}]");
@@ -82,7 +82,7 @@ fn helper_that_is_exempt_keeps_its_holder_alive() {
         for (protect, except, why) in &cases {
             let node = node(&rules(kind, protect, except));
             let (tenant, helper) = with_helper(&node);
-            let idle = Tenant::obeying(&node.home);
+            let idle = Tenant::ending_on_term(&node.home);
             node.hold_together(&[(&tenant, "used: 1GiB"), (&idle, "used: 1GiB")]);
             let enforcer = node.home.enforcer(&[]);
             idle.gone();
@@ -93,15 +93,15 @@ fn helper_that_is_exempt_keeps_its_holder_alive() {
                 "{kind} {protect}{except}: {text}"
             );
             assert!(text.contains(why), "{kind} {protect}{except}: {text}");
-            assert_eq!(tenant.said(), ["ready"], "{kind} {protect}{except}");
-            assert!(tenant.lives() && fs::exists(format!("/proc/{helper}")).unwrap());
+            assert_eq!(tenant.output_lines(), ["ready"], "{kind} {protect}{except}");
+            assert!(tenant.is_running() && fs::exists(format!("/proc/{helper}")).unwrap());
         }
     }
 }
 
-/// The snapshot that confirmed the action could not have it: it is asked of `/proc` before each signal.
+/// The helper is missing in the snapshot that confirmed the action: `/proc` is read before each signal.
 #[test]
-fn helper_that_came_after_the_snapshot_stops_the_action() {
+fn helper_started_after_the_snapshot_cancels_the_action() {
     let bash = exe("/bin/bash").display().to_string();
     for protect in
         [format!("protect: {{exe: [{bash}]}}"), "protect: {cmdline: [\"bash -c trap*\"]}".to_owned()]
@@ -114,18 +114,18 @@ fn helper_that_came_after_the_snapshot_stops_the_action() {
         let tenant = Tenant::shell(&node.home, &program);
         node.hold(&tenant, 0, "used: 1GiB");
         let _enforcer = node.home.enforcer(&[]);
-        tenant.until_asked(1);
+        tenant.until_terms(1);
         let helper = child(tenant.pid(), "bash");
         let line = node.home.until_line("terminate", "failed");
         let detail = line["detail"].as_str().unwrap();
         assert!(detail.contains("the policy protects it"), "{line}");
-        assert_eq!(tenant.said(), ["ready", "TERM"], "{protect}");
-        assert!(tenant.lives() && fs::exists(format!("/proc/{helper}")).unwrap());
+        assert_eq!(tenant.output_lines(), ["ready", "TERM"], "{protect}");
+        assert!(tenant.is_running() && fs::exists(format!("/proc/{helper}")).unwrap());
     }
 }
 
 #[test]
-fn process_that_is_named_like_a_daemon_of_ours_is_ended() {
+fn process_with_the_name_of_a_daemon_is_ended() {
     let node = node(&rules("process", "", ""));
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();

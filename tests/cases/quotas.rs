@@ -1,5 +1,5 @@
-//! Files of shared quotas beside the exporter and the enforcer: what the real library writes is told of the processes that
-//! use it; and whoever writes what he likes harms neither, and names nobody.
+//! Shared quota files with the exporter and the enforcer: what the real library writes is exported for the processes that
+//! use it; hostile files affect neither, and no process of another user.
 #![allow(
     clippy::disallowed_methods,
     clippy::cast_precision_loss,
@@ -27,11 +27,11 @@ use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// What the driver's GPU is called in a file and by NVML.
+/// The GPU's UUID in a quota file and in NVML.
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 const MIB: u64 = 1 << 20;
 
-/// Where things stand in a file of version 1, as docs/quota.md has it.
+/// Offsets in a file of version 1, as in docs/quota.md.
 const LIMIT: u64 = 128 + 16;
 const SLOTS: u64 = 1152;
 const USED: u64 = 9344;
@@ -46,12 +46,12 @@ fn watch(scenario: &Scenario, directory: &Path) -> Exporter {
     Exporter::start(scenario, &["--deadline", "10s", "--quota.dir", &directory.display().to_string()])
 }
 
-/// A figure of the one quota.
+/// A metric of the only quota.
 fn of(page: &Page, name: &str) -> Option<f64> {
     page.value(&format!("bailiff_quota_{name}"), &[])
 }
 
-/// A client of the driver under a shared quota, which does these calls and stops at each `wait`.
+/// A CUDA client under a shared quota, which makes these calls and stops at each `wait`.
 struct Client(Running, BufReader<std::process::ChildStdout>);
 
 impl Client {
@@ -78,7 +78,7 @@ impl Client {
 }
 
 #[test]
-fn what_a_file_says_is_told_of_its_processes() {
+fn quota_file_is_exported_for_its_processes() {
     let machine = Machine::new();
     let directory = tempfile::tempdir().unwrap();
     let quota = directory.path().join("1000/a");
@@ -91,8 +91,8 @@ fn what_a_file_says_is_told_of_its_processes() {
     let pid = client.0.0.id();
     let scenario = Scenario::new(&scenario(&[(pid, 300)]));
     let exporter = watch(&scenario, directory.path());
-    let page = exporter
-        .until("it is told whose they are", |page| of(page, "process_used_bytes").map(|_| page.clone()));
+    let page =
+        exporter.until("the process is known", |page| of(page, "process_used_bytes").map(|_| page.clone()));
     let figures = ["region_valid", "limit_bytes", "used_bytes", "peak_bytes", "denied_total"];
     let mib = |mib: u64| Some((mib * MIB) as f64);
     assert_eq!(figures.map(|name| of(&page, name)), [Some(1.0), mib(100), mib(40), mib(40), Some(0.0)]);
@@ -107,7 +107,7 @@ fn what_a_file_says_is_told_of_its_processes() {
     client.go_on();
     let page = exporter.next();
     assert_eq!((of(&page, "denied_total"), of(&page, "denied_bytes_total")), (Some(1.0), mib(70)));
-    // It is gone, and so is what the driver had of it; its place and its part of the ledger are there until they are needed.
+    // The process and its driver memory are gone; its slot and its part of the ledger remain until they are needed.
     drop(client);
     scenario.set(&self::scenario(&[]));
     let page = exporter.next();
@@ -117,7 +117,7 @@ fn what_a_file_says_is_told_of_its_processes() {
 }
 
 #[test]
-fn where_there_is_no_directory_nothing_is_told_of_quotas() {
+fn missing_directory_leaves_quotas_absent() {
     let directory = tempfile::tempdir().unwrap();
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &directory.path().join("none"));
@@ -129,7 +129,7 @@ fn where_there_is_no_directory_nothing_is_told_of_quotas() {
     assert_eq!(of(&exporter.next(), "region_valid"), None);
 }
 
-/// A slot that names a process: in its own namespace of pids, with what it claims to have of the first GPU.
+/// Writes a slot for a process: its pid in its PID namespace, and the memory that it claims on the first GPU.
 fn claim(file: &File, (slot, pid): (u64, u32), used: u64) {
     let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).unwrap()).unwrap();
     let namespace = fs::metadata(format!("/proc/{pid}/ns/pid")).unwrap().ino();
@@ -146,7 +146,7 @@ fn made(path: PathBuf) -> File {
 }
 
 #[test]
-fn hostile_files_harm_nobody_and_name_nobody() {
+fn hostile_files_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let mut victim = Holder::sleeping();
@@ -156,7 +156,7 @@ fn hostile_files_harm_nobody_and_name_nobody() {
     fs::write(path("text"), "x".repeat(30_000)).unwrap();
     fs::write(path("small"), "BAILIFFQ").unwrap();
     fs::write(path("new\nline{a=\"b\"} 1"), "").unwrap();
-    // Numbers that cannot be, one GPU in all rows, and a process that never heard of it.
+    // Impossible numbers, one GPU in all rows, and a process that does not use the file.
     let absurd = made(path("absurd"));
     for row in 0..16 {
         absurd.write_all_at(&uuid(0), 128 + 64 * row).unwrap();
@@ -176,11 +176,11 @@ fn hostile_files_harm_nobody_and_name_nobody() {
         let labels = [("quota", name), ("reason", reason)];
         assert_eq!(page.value("bailiff_quota_region_fault_info", &labels), Some(1.0), "{name}");
     }
-    assert_eq!(page.all("bailiff_quota_region_valid", &[]).count(), 5, "the empty one is not told of");
+    assert_eq!(page.all("bailiff_quota_region_valid", &[]).count(), 5, "the empty one is not exported");
     assert_eq!(page.value("bailiff_quota_processes", &[("quota", "absurd")]), Some(3.0));
     assert_eq!(of(&page, "process_used_bytes"), None, "it has not mapped the file");
     assert_eq!(of(&page, "unaccounted_bytes"), None);
-    // It is cut short and made whole again while it is read.
+    // The file is truncated and restored while it is read.
     let before = exporter.children("sampling-worker");
     for _ in 0..20 {
         for _ in 0..200 {
@@ -194,7 +194,7 @@ fn hostile_files_harm_nobody_and_name_nobody() {
 }
 
 #[test]
-fn a_process_of_another_namespace_is_known_by_what_it_is_there() {
+fn process_of_another_pid_namespace_is_matched() {
     let directory = tempfile::tempdir().unwrap();
     let file = made(directory.path().join("a"));
     let map = format!(
@@ -219,7 +219,7 @@ fn a_process_of_another_namespace_is_known_by_what_it_is_there() {
     assert_eq!(of(&exporter.next(), "unaccounted_bytes"), Some((293 * MIB) as f64));
 }
 
-/// A program that maps a file of this directory, and does this once it is told to go on.
+/// A program that maps a file of this directory, and runs `then` once it is released.
 fn mapping(directory: &Path, then: &str) -> Running {
     let program = format!(
         "import mmap, os, sys\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
@@ -232,7 +232,7 @@ fn mapping(directory: &Path, then: &str) -> Running {
 }
 
 #[test]
-fn whoever_uses_a_file_no_longer_is_not_named() {
+fn process_that_left_its_file_is_not_listed() {
     let directory = tempfile::tempdir().unwrap();
     let file = made(directory.path().join("a"));
     for then in ["mapped.close()", "os.execvp('sh', ['sh', '-c', 'echo done; read nothing'])"] {
@@ -256,7 +256,7 @@ fn whoever_uses_a_file_no_longer_is_not_named() {
 }
 
 #[test]
-fn a_file_of_an_earlier_boot_is_nobodys() {
+fn file_of_an_earlier_boot_has_no_process() {
     let directory = tempfile::tempdir().unwrap();
     let mut holder = Holder::sleeping();
     let file = made(directory.path().join("a"));
@@ -264,14 +264,14 @@ fn a_file_of_an_earlier_boot_is_nobodys() {
     file.write_all_at(&[1; 16], 24).unwrap();
     let scenario = Scenario::new(&scenario(&[(holder.pid(), 300)]));
     let exporter = watch(&scenario, directory.path());
-    let page = exporter.until("it is told", |page| of(page, "region_valid").map(|_| page.clone()));
+    let page = exporter.until("the quota is exported", |page| of(page, "region_valid").map(|_| page.clone()));
     assert_eq!((of(&page, "used_bytes"), of(&page, "processes")), (Some(0.0), Some(0.0)));
     assert_eq!(of(&page, "limit_bytes"), Some((100 * MIB) as f64));
     holder.end();
 }
 
 #[test]
-fn whoever_makes_a_thousand_files_hides_nobodys() {
+fn thousand_files_of_one_user_hide_no_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for name in ["crowd-0", "crowd-1", "honest"] {
@@ -284,7 +284,7 @@ fn whoever_makes_a_thousand_files_hides_nobodys() {
     for (name, owner) in [("crowd-0", 1001), ("crowd-1", 1001), ("honest", 1002)] {
         std::os::unix::fs::chown(path(name), Some(owner), None).unwrap();
     }
-    // Another name of the same file, and a directory that is somewhere else.
+    // A hard link to the same file, and a directory elsewhere.
     fs::hard_link(path("honest/a"), path("honest/b")).unwrap();
     symlink(path("honest"), path("link")).unwrap();
     let scenario = Scenario::new(&scenario(&[]));
@@ -296,14 +296,11 @@ fn whoever_makes_a_thousand_files_hides_nobodys() {
         all.filter(|(labels, _)| labels["quota"].starts_with(prefix)).count()
     };
     assert_eq!((named("crowd"), named("honest"), named("link")), (64, 1, 0));
-    assert!(
-        page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0),
-        "that not all are told of is told"
-    );
+    assert!(page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0), "the gap is counted");
 }
 
 #[test]
-fn a_rule_ends_who_uses_more_than_his_quota_and_not_whom_others_name() {
+fn quota_rule_ends_only_processes_over_their_quota() {
     let directory = tempfile::tempdir().unwrap();
     let quotas = directory.path().display().to_string();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
@@ -330,21 +327,21 @@ rules:
          print('ready', flush=True)\ntime.sleep(10000)"
     );
     let user = Tenant::running(&node.home, &["python3", "-c", &map]);
-    until("the file is mapped", || (!user.said().is_empty()).then_some(()));
+    until("the file is mapped", || (!user.output_lines().is_empty()).then_some(()));
     let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
     claim(&greedy, (0, user.pid()), 90 * MIB);
-    // Both files name the victim, which uses neither; one of them with next to no limit.
+    // Both files name a process that uses neither; one of them with a tiny limit.
     claim(&greedy, (1, victim.pid()), 0);
     claim(&forged, (0, victim.pid()), MIB);
     forged.write_all_at(&MIB.to_le_bytes(), LIMIT).unwrap();
     node.hold_together(&[(&user, "used: 105MiB, sm: 0"), (&victim, "used: 1GiB, sm: 0")]);
     let enforcer = node.home.enforcer(&[]);
     enforcer.ticks(10);
-    assert!(user.lives() && victim.lives(), "105 of 100 is less than a tenth more");
+    assert!(user.is_running() && victim.is_running(), "105 of 100 is less than a tenth more");
     node.hold(&user, 0, "used: 150MiB, sm: 0");
     user.gone();
     let end = node.home.until_line("terminate", "released");
     assert_eq!(end["target"]["members"][0]["pid"], user.pid());
     enforcer.ticks(10);
-    assert!(victim.lives());
+    assert!(victim.is_running());
 }

@@ -1,4 +1,4 @@
-//! Which workloads holders belong to, and who else belongs to those: real processes and made-up ones, on the stream.
+//! Workloads of holders and their other members: real and made-up processes, on the stream.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -20,14 +20,14 @@ use end_to_end::wait::until;
 
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// An exporter over one GPU that these processes hold, and its stream.
-struct Watched {
+/// An exporter with one GPU that these processes hold, and its stream.
+struct StreamReader {
     ticks: Ticks,
     _exporter: Exporter,
     _scenario: Scenario,
 }
 
-impl Watched {
+impl StreamReader {
     fn new(holders: &[u32], arguments: &[&str]) -> Self {
         let holders: Vec<String> = holders.iter().map(|pid| format!("{{pid: {pid}, used: 1GiB}}")).collect();
         let scenario = Scenario::new(&format!(
@@ -44,8 +44,8 @@ impl Watched {
         Self::new(holders, &["--procfs", procfs.path().to_str().unwrap()])
     }
 
-    /// The first snapshot in which relatives could be told.
-    fn told(&mut self) -> Snapshot {
+    /// The first snapshot with relatives.
+    fn next_with_relatives(&mut self) -> Snapshot {
         self.ticks.find(|snapshot| snapshot.relatives.is_some())
     }
 }
@@ -67,7 +67,7 @@ fn relatives(snapshot: &Snapshot) -> Vec<u32> {
     snapshot.relatives.as_ref().unwrap().iter().map(|relative| relative.pid).collect()
 }
 
-/// The name of a tree, as `/proc` tells it to us.
+/// The name of a process tree, from `/proc`.
 fn tree(root: u32) -> String {
     let stat = bailiff_snapshot::stat::parse(&std::fs::read(format!("/proc/{root}/stat")).unwrap()).unwrap();
     format!("tree:{root}@{}", stat.key.start_ticks)
@@ -79,13 +79,13 @@ fn sorted(mut pids: Vec<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn a_child_that_computes_is_told_with_its_time() {
+fn computing_child_is_reported_with_its_cpu_time() {
     let python = end_to_end::programs::python();
     let program = "import subprocess\nsubprocess.Popen(['sh', '-c', 'while :; do :; done']).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
     let (holder, busy) = (session.leader(), session.child("sh"));
-    let mut watched = Watched::new(&[holder], &[]);
-    let snapshot = watched.told();
+    let mut reader = StreamReader::new(&[holder], &[]);
+    let snapshot = reader.next_with_relatives();
     assert_eq!(relatives(&snapshot), [busy]);
     let first = relative(&snapshot, busy).unwrap().clone();
     assert_eq!(workload(&snapshot, holder), tree(holder));
@@ -95,44 +95,44 @@ fn a_child_that_computes_is_told_with_its_time() {
     let exe = std::fs::read_link(format!("/proc/{busy}/exe")).unwrap();
     assert_eq!((first.exe.as_deref(), first.command.as_deref()), (exe.to_str(), None));
     assert_eq!(first.user, facts(&snapshot, holder).user);
-    let published = Watched::new(&[holder], &["--process.command"]).told();
+    let published = StreamReader::new(&[holder], &["--process.command"]).next_with_relatives();
     assert_eq!(relative(&published, busy).unwrap().command.as_deref(), Some("sh -c while :; do :; done"));
-    watched.ticks.until("more time", |snapshot| {
+    reader.ticks.until("more time", |snapshot| {
         (relative(snapshot, busy)?.cpu_seconds > first.cpu_seconds).then_some(())
     });
 }
 
 #[test]
-fn the_time_of_children_that_ended_is_their_parents() {
+fn cpu_time_of_exited_children_counts_for_the_parent() {
     let loops = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
     let session = Session::of(&["sh", "-c", loops]);
-    let mut watched = Watched::new(&[session.leader()], &[]);
+    let mut reader = StreamReader::new(&[session.leader()], &[]);
     let reaped = |snapshot: &Snapshot| facts(snapshot, session.leader()).reaped_cpu_seconds;
-    let first = reaped(&watched.told()).unwrap();
-    watched.ticks.until("time of the dead", |snapshot| (reaped(snapshot)? > first).then_some(()));
+    let first = reaped(&reader.next_with_relatives()).unwrap();
+    reader.ticks.until("time of exited children", |snapshot| (reaped(snapshot)? > first).then_some(()));
 }
 
 #[test]
-fn a_session_that_a_program_leads_is_one_workload() {
+fn session_led_by_a_program_is_one_workload() {
     let python = end_to_end::programs::python();
     let program = "import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 300; :']).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
     let script = session.child("sh");
     let holder = child(script, "sleep");
-    let snapshot = Watched::new(&[holder], &[]).told();
+    let snapshot = StreamReader::new(&[holder], &[]).next_with_relatives();
     assert_eq!(workload(&snapshot, holder), tree(session.leader()));
     assert_eq!(relatives(&snapshot), sorted(vec![session.leader(), script]));
 }
 
 #[test]
-fn below_a_prompt_every_job_is_a_workload_of_its_own() {
-    // The inner shell runs a script; the outer one leads the session, as that of a terminal does.
+fn each_job_of_a_shell_is_its_own_workload() {
+    // The inner shell runs a script; the outer one leads the session, as a terminal's shell does.
     let session =
         Session::of(&["bash", "-c", "sh -c 'sleep 300 & sleep 301 & wait' & tail -f /dev/null & wait"]);
     let (script, other) = (session.child("sh"), session.child("tail"));
     let sleeps = until("both", || Some(children(script)).filter(|children| children.len() == 2));
     let holder = child(script, "sleep");
-    let snapshot = Watched::new(&[holder, other], &[]).told();
+    let snapshot = StreamReader::new(&[holder, other], &[]).next_with_relatives();
     assert_eq!(workload(&snapshot, holder), tree(script));
     assert_eq!(workload(&snapshot, other), tree(other));
     let sibling = sleeps.into_iter().find(|pid| *pid != holder).unwrap();
@@ -140,12 +140,12 @@ fn below_a_prompt_every_job_is_a_workload_of_its_own() {
 }
 
 #[test]
-fn a_descendant_is_told_in_whatever_session_it_is() {
+fn descendant_in_another_session_is_reported() {
     let python = end_to_end::programs::python();
     let program = "import subprocess\nsubprocess.Popen(['sleep', '300'], start_new_session=True).wait()";
     let session = Session::of(&[python.to_str().unwrap(), "-c", program]);
     let below = session.child("sleep");
-    let snapshot = Watched::new(&[session.leader()], &[]).told();
+    let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
     assert_eq!(relatives(&snapshot), [below]);
     assert_eq!(
         relative(&snapshot, below).unwrap().workload,
@@ -155,7 +155,7 @@ fn a_descendant_is_told_in_whatever_session_it_is() {
 }
 
 #[test]
-fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
+fn only_processes_of_the_same_container_are_members() {
     let at = |pid: u32, cgroup: &str| Process { cgroup: format!("0::{cgroup}\n"), ..Process::new(pid) };
     let of_user = |uid: u32| format!("/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/nb.service");
     let container = format!("/system.slice/docker-{CONTAINER}.scope");
@@ -167,7 +167,7 @@ fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
         .with(&at(4202, &of_user(1001)))
         .with(&at(4300, "/user.slice/user-1000.slice/session-3.scope"))
         .with(&at(4301, "/user.slice/user-1000.slice/session-3.scope"));
-    let snapshot = Watched::over(&procfs, &[4100, 4200, 4300]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100, 4200, 4300]).next_with_relatives();
     assert_eq!(workload(&snapshot, 4100), format!("container:{container}"));
     assert_eq!(workload(&snapshot, 4200), format!("unit:{}", of_user(1000)));
     assert_eq!(workload(&snapshot, 4300), "tree:4300@100", "a session is no workload");
@@ -178,104 +178,104 @@ fn who_is_in_the_same_container_or_unit_is_told_and_nobody_else() {
 }
 
 #[test]
-fn a_path_that_nobody_needs_so_long_is_not_told() {
+fn overlong_cgroup_path_is_absent() {
     let deep = format!("0::/{}\n", "nested/".repeat(300));
     let child = Process { ppid: 4100, session: Some(4100), cgroup: deep, ..Process::new(4200) };
     let procfs = Procfs::new().with(&Process::new(4100)).with(&child);
     std::os::unix::fs::symlink(format!("/{}", "nested/".repeat(300)), procfs.path().join("4200/exe"))
         .unwrap();
     std::os::unix::fs::symlink(format!("/{}", "\u{1}".repeat(300)), procfs.path().join("4100/exe")).unwrap();
-    let snapshot = Watched::over(&procfs, &[4100]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100]).next_with_relatives();
     let other = relative(&snapshot, 4200).unwrap();
     assert_eq!((other.place.cgroup.as_str(), other.exe.as_deref()), ("", None));
     assert_eq!(facts(&snapshot, 4100).exe, None, "longer than that as JSON writes it");
 }
 
 #[test]
-fn a_leader_that_exited_is_told_as_what_it_is() {
+fn exited_thread_group_leader_is_reported() {
     let session = "0::/system.slice/nb.service\n";
     let of_unit = |process: Process| Process { cgroup: session.into(), ..process };
     let procfs = Procfs::new()
         .with(&of_unit(Process::new(4100)))
         .with(&of_unit(Process { state: 'Z', threads: vec!['S'], ..Process::new(4200) }))
         .with(&of_unit(Process { state: 'Z', ..Process::new(4300) }));
-    let snapshot = Watched::over(&procfs, &[4100]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100]).next_with_relatives();
     let state = |pid| relative(&snapshot, pid).unwrap().state.as_str();
     assert_eq!((state(4200), state(4300)), ("zombie_leader", "zombie"));
 }
 
-/// What is not complete is not told, and becomes so again; holders are told throughout.
+/// An incomplete list is absent, and returns once it is complete; holders are always reported.
 #[test]
-fn a_list_that_is_not_complete_is_none() {
+fn incomplete_member_list_is_absent() {
     let job = Process { session: Some(4100), ..Process::new(4100) };
     let below = Process { ppid: 4100, session: Some(4100), ..Process::new(4101) };
     let procfs = Procfs::new().with(&job).with(&below).with(&Process::new(4200));
-    let mut watched = Watched::over(&procfs, &[4101]);
-    let snapshot = watched.told();
+    let mut reader = StreamReader::over(&procfs, &[4101]);
+    let snapshot = reader.next_with_relatives();
     assert_eq!((relatives(&snapshot), workload(&snapshot, 4101)), (vec![4100], "tree:4100@100"));
     let none = |snapshot: &Snapshot| snapshot.relatives.is_none();
     let workload_of = |snapshot: &Snapshot| facts(snapshot, 4101).workload.clone();
 
     procfs.write("4200/stat", "4200 (cut");
-    let snapshot = watched.ticks.find(none);
+    let snapshot = reader.ticks.find(none);
     assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "its own ancestors were read");
     procfs.write("4100/stat", "4100 (cut");
-    watched.ticks.until("an ancestor that was not read", |snapshot| {
+    reader.ticks.until("an ancestor that was not read", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
     procfs.add(&job);
     procfs.add(&Process::new(4200));
-    watched.told();
+    reader.next_with_relatives();
 
     procfs.remove(1);
-    let snapshot = watched.ticks.find(none);
-    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "who is seen is seen");
+    let snapshot = reader.ticks.find(none);
+    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "observed processes stay");
     procfs.remove(4100);
-    watched.ticks.until("a parent that may be hidden", |snapshot| {
+    reader.ticks.until("a parent that may be hidden", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
 }
 
-/// One process of which nobody can say whose it is takes nothing away from all the others.
+/// A process that cannot be attributed does not affect others.
 #[test]
-fn a_cgroup_that_cannot_be_read_is_nobodys_relative() {
+fn process_with_unreadable_cgroup_is_left_out() {
     let procfs = Procfs::new().with(&Process::new(4100)).with(&Process::new(4200));
     std::fs::remove_file(procfs.path().join("4200/cgroup")).unwrap();
-    let mut watched = Watched::over(&procfs, &[4100]);
-    let told = |snapshot: &Snapshot| facts(snapshot, 4100).workload.clone();
-    let snapshot = watched.told();
+    let mut reader = StreamReader::over(&procfs, &[4100]);
+    let workload_of = |snapshot: &Snapshot| facts(snapshot, 4100).workload.clone();
+    let snapshot = reader.next_with_relatives();
     assert!(relatives(&snapshot).is_empty());
-    assert_eq!(told(&snapshot).as_deref(), Some("tree:4100@100"));
+    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"));
     std::fs::remove_file(procfs.path().join("4100/cgroup")).unwrap();
-    let again = Watched::over(&procfs, &[4100]).told();
-    assert_eq!(told(&again), None);
+    let again = StreamReader::over(&procfs, &[4100]).next_with_relatives();
+    assert_eq!(workload_of(&again), None);
 }
 
 #[test]
-fn a_node_of_too_many_processes_is_not_walked() {
+fn process_table_over_the_limit_is_not_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
     for pid in 100_000..100_000 + (16 << 10) {
-        // One file with many names is made and removed faster than many directories; only the names matter.
+        // Hard links of one file are faster to create and remove than directories; only the names matter.
         std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();
     }
-    let snapshot = Watched::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
+    let snapshot = StreamReader::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
     assert_eq!((snapshot.relatives.as_ref(), workload(&snapshot, 4100)), (None, "tree:4100@100"));
 }
 
 #[test]
-fn nobody_is_looked_for_where_nobody_holds_anything() {
+fn without_holders_no_process_table_is_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
-    let mut watched = Watched::over(&procfs, &[]);
+    let mut reader = StreamReader::over(&procfs, &[]);
     assert_eq!(
-        watched.ticks.find(|snapshot| snapshot.sources.get("proc").is_some_and(|proc| proc.up)).relatives,
+        reader.ticks.find(|snapshot| snapshot.sources.get("proc").is_some_and(|proc| proc.up)).relatives,
         None
     );
 }
 
 #[test]
-fn a_program_and_the_groups_of_its_owner_are_told() {
+fn program_and_owner_groups_are_reported() {
     let session = Session::of(&["sleep", "300"]);
-    let mut watched = Watched::new(&[session.leader()], &[]);
+    let mut reader = StreamReader::new(&[session.leader()], &[]);
     let path = format!("/proc/{}/exe", session.leader());
     let exe = until("it is a sleep", || {
         let exe = std::fs::read_link(&path).ok()?;
@@ -286,16 +286,16 @@ fn a_program_and_the_groups_of_its_owner_are_told() {
     let groups = String::from_utf8(groups.unwrap().stdout).unwrap();
     let mut expected: Vec<&str> = groups.split_whitespace().collect();
     expected.sort_unstable();
-    let mut told =
-        watched.ticks.until("the groups", |snapshot| facts(snapshot, session.leader()).groups.clone());
-    told.sort_unstable();
-    assert_eq!(told, expected);
-    let told = Watched::new(&[session.leader()], &[]).told();
-    assert_eq!(facts(&told, session.leader()).exe.as_deref(), exe.to_str());
+    let mut groups =
+        reader.ticks.until("the groups", |snapshot| facts(snapshot, session.leader()).groups.clone());
+    groups.sort_unstable();
+    assert_eq!(groups, expected);
+    let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
+    assert_eq!(facts(&snapshot, session.leader()).exe.as_deref(), exe.to_str());
 }
 
 #[test]
-fn the_parts_of_mps_are_told_apart() {
+fn mps_daemon_server_and_client_are_distinguished() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("nvidia-cuda-mps-server");
     std::fs::copy("/bin/sleep", &program).unwrap();
@@ -303,8 +303,8 @@ fn the_parts_of_mps_are_told_apart() {
     let comm = format!("/proc/{}/comm", session.leader());
     until("its name", || (std::fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
     let role = |snapshot: &Snapshot, pid| facts(snapshot, pid).role.clone();
-    let told = Watched::new(&[session.leader()], &[]).told();
-    assert_eq!(role(&told, session.leader()).as_deref(), Some("mps_server"));
+    let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
+    assert_eq!(role(&snapshot, session.leader()).as_deref(), Some("mps_server"));
 
     let mps = Process { comm: "nvidia-cuda-mps".into(), ..Process::new(4100) };
     let procfs =
@@ -312,18 +312,18 @@ fn the_parts_of_mps_are_told_apart() {
     for pid in [4100, 4300] {
         procfs.write(&format!("{pid}/cmdline"), "/usr/bin/nvidia-cuda-mps-control\0-d\0");
     }
-    let told = Watched::over(&procfs, &[4100, 4200, 4300]).told();
+    let snapshot = StreamReader::over(&procfs, &[4100, 4200, 4300]).next_with_relatives();
     assert_eq!(
-        role(&told, 4100).as_deref(),
+        role(&snapshot, 4100).as_deref(),
         Some("mps_control"),
-        "by its own word, where its program is not told"
+        "by its name, if its program is unknown"
     );
-    assert_eq!((role(&told, 4200), role(&told, 4300)), (None, None));
+    assert_eq!((role(&snapshot, 4200), role(&snapshot, 4300)), (None, None));
 }
 
-/// A process is moved into its cgroup a moment after its start: what was read of a young one is soon read again.
+/// A process is moved into its cgroup shortly after its start, so a young process is soon read again.
 #[test]
-fn a_young_process_that_is_moved_is_seen_where_it_went() {
+fn young_process_moved_to_another_cgroup_is_reread() {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
     let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
     let ticks = format!("{:.0}", seconds * 100.0);
@@ -332,8 +332,8 @@ fn a_young_process_that_is_moved_is_seen_where_it_went() {
     procfs.add(&Process::new(4200));
     procfs
         .write("4200/stat", &format!("4200 (a) S 1 4200 4200 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {ticks} 0 0\n"));
-    let mut watched = Watched::over(&procfs, &[4100]);
-    assert!(relatives(&watched.told()).is_empty());
+    let mut reader = StreamReader::over(&procfs, &[4100]);
+    assert!(relatives(&reader.next_with_relatives()).is_empty());
     procfs.write("4200/cgroup", &container);
-    watched.ticks.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
+    reader.ticks.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
 }

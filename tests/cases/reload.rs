@@ -1,5 +1,5 @@
-//! Rules that are edited while they are in force: every way to edit them, every way to ask for it, and files that make
-//! no sense.
+//! Reloads of rules: every way to edit the file, every way to request a reload, and invalid
+//! files.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +28,7 @@ use rustix::process::Signal;
 
 const BAD: &str = "version: 1\nrules:\n  - name: idle\n    off: process\n    when: {gpu_utill: {max: 1%}}\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
 
-/// Rules with a name of their own, so that one sees which are in force.
+/// Rules with their own name, to see which are in force.
 fn named(name: &str) -> String {
     format!(
         "version: 1\nrules:\n  - {{name: {name}, target: process, when: {{gpu_util: {{max: 1%}}}}, for: {{samples: 3}}, then: [{{flag: info}}]}}\n"
@@ -45,7 +45,7 @@ fn edited(home: &Home, edit: impl Fn(&Path, &str)) {
     edited_before((home, home.enforcer(&[])), edit);
 }
 
-/// Edits three times, and gives how long each took to be in force.
+/// Edits three times, and returns how long each edit took to be in force.
 fn edited_before((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)) -> Vec<Duration> {
     let mut known = vec![in_force(&enforcer.page()).1];
     let mut took = Vec::new();
@@ -66,23 +66,23 @@ fn edited_before((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)
 }
 
 #[test]
-fn truncated_and_written() {
+fn truncated_and_rewritten_file_is_read() {
     edited(&Home::with(&named("zero")), |directory, text| {
         fs::write(directory.join("rules.yaml"), text).unwrap()
     });
 }
 
 #[test]
-fn renamed_over() {
+fn file_renamed_over_is_read() {
     edited(&Home::with(&named("zero")), |directory, text| {
         fs::write(directory.join(".rules.swp"), text).unwrap();
         fs::rename(directory.join(".rules.swp"), directory.join("rules.yaml")).unwrap();
     });
 }
 
-/// As vim does with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
+/// As vim with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
 #[test]
-fn with_a_backup_as_vim_does() {
+fn file_saved_with_a_backup_is_read() {
     edited(&Home::with(&named("zero")), |directory, text| {
         fs::rename(directory.join("rules.yaml"), directory.join("rules.yaml~")).unwrap();
         fs::write(directory.join("rules.yaml"), text).unwrap();
@@ -90,9 +90,9 @@ fn with_a_backup_as_vim_does() {
     });
 }
 
-/// As the kubelet does: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
+/// As the kubelet: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
 #[test]
-fn a_config_map_swapped() {
+fn swapped_config_map_is_read() {
     let swap = |directory: &Path, text: &str| {
         let before = fs::read_link(directory.join("..data")).ok();
         let version = tempfile::Builder::new().prefix("..version").tempdir_in(directory).unwrap().keep();
@@ -107,7 +107,7 @@ fn a_config_map_swapped() {
     edited(&home, swap);
 }
 
-/// The directory of the rules is replaced: that is seen within 2 s, and where the machine is busy long before a minute.
+/// Replaces the directory of the rules: the change is seen within 2 s, on a busy machine well within a minute.
 fn replaced(begin: impl Fn(&Path, &str), edit: impl Fn(&Path, &str)) {
     let home = Home::new();
     begin(home.path(), &named("zero"));
@@ -152,7 +152,7 @@ fn directory_removed_and_made_again_is_read_at_once() {
 }
 
 #[test]
-fn directory_that_is_a_swapped_link_is_read_at_once() {
+fn swapped_directory_link_is_read_at_once() {
     let swap = |directory: &Path, text: &str| {
         let version = tempfile::tempdir_in(directory).unwrap().keep();
         fs::write(version.join("rules.yaml"), text).unwrap();
@@ -161,7 +161,7 @@ fn directory_that_is_a_swapped_link_is_read_at_once() {
     replaced(swap, swap);
 }
 
-/// Another name of the file, in another directory.
+/// Another name of the file, in another directory, which is not watched.
 fn unseen() -> (Home, tempfile::TempDir) {
     let elsewhere = tempfile::tempdir().unwrap();
     let home = Home::new();
@@ -171,12 +171,12 @@ fn unseen() -> (Home, tempfile::TempDir) {
 }
 
 #[test]
-fn whenever_it_is_asked_for() {
+fn every_reload_request_is_served() {
     let (home, elsewhere) = unseen();
     let edit = |text: &str| fs::write(elsewhere.path().join("rules.yaml"), text).unwrap();
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let rule = |enforcer: &Enforcer| in_force(&enforcer.page()).0;
-    // The change may be seen by itself just before it is asked for: then it is edited once more.
+    // The change may be noticed just before the request: then it is edited again.
     let edited = |name: &str, query: &dyn Fn() -> bool| {
         until(name, || {
             edit(&named("other"));
@@ -218,14 +218,14 @@ fn whenever_it_is_asked_for() {
         answer.text()
     );
     let output = enforcer.run(&["reload"]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(said.contains("the previous rules stay in force") && said.contains("`off`"), "{said}");
+    assert!(printed.contains("the previous rules stay in force") && printed.contains("`off`"), "{printed}");
     assert_eq!(rule(&enforcer), "command");
 }
 
 #[test]
-fn over_http_only_where_that_is_allowed() {
+fn http_reload_needs_its_flag() {
     let home = Home::with(&named("zero"));
     let enforcer = home.enforcer(&[]);
     let answer = http::post(enforcer.address(), "/-/reload").unwrap();
@@ -242,9 +242,9 @@ rules:
 ";
 
 #[test]
-fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
+fn invalid_file_keeps_previous_rules_without_actions() {
     let node = Node::new(KILLS);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let enforcer = node.home.enforcer(&[]);
     let good = in_force(&enforcer.page());
     node.home.write(BAD);
@@ -262,9 +262,9 @@ fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
     );
     enforcer.until_waits(tenant.pid(), "invalid_file");
     enforcer.ticks(3);
-    assert!(tenant.lives() && tenant.asked() == 0);
-    // Its own audit log lies beside the rules, and changes the directory.
-    assert_eq!(node.home.results("reload"), ["refused"], "told once");
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
+    // The enforcer's own audit log is beside the rules, and changes the directory.
+    assert_eq!(node.home.results("reload"), ["refused"], "reported once");
     let status = enforcer.run(&["status"]);
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(
@@ -281,13 +281,13 @@ fn while_the_file_makes_no_sense_the_last_good_one_goes_on_and_ends_nobody() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
+fn invalid_file_prevents_the_start() {
     let home = Home::with(BAD);
     let arguments = enforcer::arguments(&home);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let output = enforcer::run(&arguments);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{told}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{printed}");
     for part in [
         "rules.yaml:4:5",
         "unknown key `off`",
@@ -295,7 +295,7 @@ fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
         "    off: process",
         "did you mean `gpu_util`?",
     ] {
-        assert!(told.contains(part), "no {part} in {told}");
+        assert!(printed.contains(part), "no {part} in {printed}");
     }
     let _ = fs::remove_file(home.rules());
     let output = enforcer::run(&arguments);
@@ -303,7 +303,7 @@ fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
 }
 
 #[test]
-fn deleted_file_is_not_found_and_the_loaded_rules_stay() {
+fn deleted_file_keeps_the_loaded_rules() {
     let home = Home::with(&named("zero"));
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let good = in_force(&enforcer.page());
@@ -317,16 +317,17 @@ fn deleted_file_is_not_found_and_the_loaded_rules_stay() {
     let status = enforcer.run(&["status"]);
     let page = http::get(enforcer.address(), "/", &[]).unwrap();
     let post = http::post(enforcer.address(), "/-/reload").unwrap();
-    for told in [words(&reload.stdout), words(&status.stdout), page.text(), words(post.text().as_bytes())] {
-        assert!(told.contains("rules.yaml: not found"), "{told}");
-        assert!(told.to_lowercase().contains("the rules file was not loaded"), "{told}");
-        assert!(!told.contains("makes no sense"), "{told}");
+    for printed in [words(&reload.stdout), words(&status.stdout), page.text(), words(post.text().as_bytes())]
+    {
+        assert!(printed.contains("rules.yaml: not found"), "{printed}");
+        assert!(printed.to_lowercase().contains("the rules file was not loaded"), "{printed}");
+        assert!(!printed.contains("makes no sense"), "{printed}");
     }
     assert_eq!(in_force(&enforcer.page()), good);
 }
 
 #[test]
-fn unchanged_file_that_is_read_again_was_loaded_when_it_was_loaded() {
+fn unchanged_file_keeps_its_load_time() {
     let home = Home::with(&named("zero"));
     let enforcer = home.enforcer(&[]);
     let read = |page: &Page| page.value("bailiff_policy_last_reload_success_timestamp_seconds", &[]);

@@ -1,5 +1,5 @@
-//! The enforcer ends without warning, at any step, and is started again: nobody is sent KILL who was not asked again,
-//! budgets are kept, and the audit log tells what was under way.
+//! The enforcer is killed at any step and restarted: no process is sent KILL without a new TERM, budgets are kept, and the
+//! audit log has the interrupted action.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -41,7 +41,7 @@ fn signals(line: &Value) -> Vec<&str> {
     line["sent"].as_array().unwrap().iter().filter_map(|sent| sent["signal"].as_str()).collect()
 }
 
-/// A tenant that ignores TERM; the enforcer is ended at a moment, and started again.
+/// A tenant that ignores TERM; the enforcer is killed at a given moment, and restarted.
 struct Crash {
     tenant: Tenant,
     node: Node,
@@ -51,22 +51,22 @@ struct Crash {
 impl Crash {
     fn at(rules: &str, moment: impl Fn(&Node, &Tenant, &Enforcer)) -> Self {
         let node = Node::new(rules);
-        let tenant = Tenant::stubborn(&node.home);
+        let tenant = Tenant::ignoring_term(&node.home);
         node.hold(&tenant, 0, "used: 1GiB");
         let mut enforcer = node.home.enforcer(&[]);
         moment(&node, &tenant, &enforcer);
         enforcer.kill();
-        assert!(tenant.lives());
+        assert!(tenant.is_running());
         let enforcer = node.home.enforcer(&[]);
         Self { tenant, node, enforcer }
     }
 
-    /// It is ended, and was sent TERM again for that.
+    /// Asserts that the tenant is ended, and was sent TERM again before.
     fn ends_with_a_term_of_its_own(&self, earlier: usize) {
         self.tenant.gone();
         let end = self.node.home.until_line("terminate", "released");
         assert_eq!(signals(&end), ["SIGTERM", "SIGSTOP", "SIGKILL"]);
-        assert_eq!(self.tenant.asked(), earlier + 1, "asked before each KILL");
+        assert_eq!(self.tenant.terms_received(), earlier + 1, "sent TERM before each KILL");
         let begun = ids(&self.node, "begun");
         assert_eq!(begun.last().copied(), end["id"].as_u64());
         let interrupted = ids(&self.node, "interrupted");
@@ -75,78 +75,78 @@ impl Crash {
 }
 
 #[test]
-fn before_the_decision() {
+fn killed_before_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |_, tenant, enforcer| enforcer.until_streak(tenant.pid(), 3));
     crash.ends_with_a_term_of_its_own(0);
 }
 
 #[test]
-fn after_the_decision() {
+fn killed_after_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "due")));
-    // It may have been a moment too late.
+    // The kill may have come a moment too late.
     crash.ends_with_a_term_of_its_own(ids(&crash.node, "interrupted").len());
 }
 
 #[test]
-fn right_after_the_action_was_begun() {
+fn killed_right_after_the_action_began() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "begun")));
-    // Whether TERM went out before the end is chance; the one that is counted is the next.
-    let earlier = crash.tenant.asked();
+    // Whether TERM was sent before the kill is random; the next one counts.
+    let earlier = crash.tenant.terms_received();
     assert_eq!(ids(&crash.node, "interrupted"), [1]);
     crash.ends_with_a_term_of_its_own(earlier);
 }
 
 #[test]
-fn in_the_grace() {
-    let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_asked(1));
-    assert_eq!(ids(&crash.node, "interrupted"), [1], "the log tells it before anything else is done");
+fn killed_in_the_grace() {
+    let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_terms(1));
+    assert_eq!(ids(&crash.node, "interrupted"), [1], "the log has it before any other event");
     crash.enforcer.until_logged("did not live to see its end");
     crash.ends_with_a_term_of_its_own(1);
 }
 
-/// What was begun counts, though nobody lived to see its end.
+/// A started action counts for the budget, even if its end was not recorded.
 #[test]
-fn budgets_are_kept() {
-    let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_asked(1));
-    let second = Tenant::obeying(&crash.node.home);
+fn budgets_survive_a_restart() {
+    let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_terms(1));
+    let second = Tenant::ending_on_term(&crash.node.home);
     crash.node.hold(&second, 0, "used: 1GiB");
     crash.enforcer.until_waits(second.pid(), "node_budget");
     crash.enforcer.until_waits(crash.tenant.pid(), "node_budget");
     crash.enforcer.ticks(3);
-    assert!(crash.tenant.lives() && crash.tenant.asked() == 1);
-    assert!(second.lives() && second.asked() == 0);
+    assert!(crash.tenant.is_running() && crash.tenant.terms_received() == 1);
+    assert!(second.is_running() && second.terms_received() == 0);
     let page = crash.enforcer.page();
     let budget = |name| page.value(name, &[("budget", "node")]);
     assert_eq!((budget("bailiff_budget_used"), budget("bailiff_budget_limit")), (Some(1.0), Some(1.0)));
     assert_eq!(ids(&crash.node, "begun"), [1]);
 }
 
-/// Asked to end, it gives up the action that it is in: the log has what was sent, and no KILL follows.
+/// On SIGTERM the enforcer cancels its action: the log has the signals sent, and no KILL follows.
 #[test]
-fn a_state_that_nobody_understands_is_a_pause() {
+fn unreadable_state_is_a_pause() {
     let node = Node::new(&rules("30s", 6));
     let state = node.home.path().join("state");
     std::fs::create_dir_all(&state).unwrap();
     std::fs::write(state.join("state.json"), "{\"orderly\": true}").unwrap();
-    let tenant = Tenant::stubborn(&node.home);
+    let tenant = Tenant::ignoring_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_waits(tenant.pid(), "paused");
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert!(state.join("state.json.unread").exists(), "and what it was is kept");
 }
 
 #[test]
-fn asked_to_end_in_the_grace() {
+fn stopped_in_the_grace() {
     let node = Node::new(&rules("30s", 6));
-    let tenant = Tenant::stubborn(&node.home);
+    let tenant = Tenant::ignoring_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let mut enforcer = node.home.enforcer(&[]);
-    tenant.until_asked(1);
+    tenant.until_terms(1);
     assert_eq!(enforcer.stop(), Some(0));
     let line = node.home.line("terminate", "cancelled").expect("it is written before it ends");
     assert_eq!(signals(&line), ["SIGTERM"]);
     assert_eq!(node.home.lines().last().unwrap()["step"], "end");
-    assert!(tenant.lives() && tenant.asked() == 1);
+    assert!(tenant.is_running() && tenant.terms_received() == 1);
     assert!(until("no socket is left behind", || Some(!node.home.control().exists())));
 }

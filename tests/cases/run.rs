@@ -1,5 +1,5 @@
-//! `bailiff run`: a limit that all share whom a command starts, GPUs of its own, an end when it idles or its time is up; and
-//! everything is given back, however it ends.
+//! `bailiff run`: a limit shared by all descendants of a command, its own GPUs, an end when it idles or exceeds its time;
+//! and everything is released, however it ends.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
@@ -12,20 +12,20 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use end_to_end::cuda::{self, Machine};
 use end_to_end::fake::Scenario;
 use end_to_end::holder;
-use end_to_end::leases::{Directory, code, said, states};
+use end_to_end::leases::{Directory, code, states, stdout_of};
 use end_to_end::programs;
 use end_to_end::tenant::start;
 use end_to_end::wait::until;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-/// `bailiff run` on a machine with a fake driver and no driver's library of NVIDIA's, its quotas in a directory of this test's.
-fn bailiff(machine: &Machine, words: &[&str]) -> Command {
+/// `bailiff run` with a fake driver, no NVIDIA libraries, and quotas in a directory of this test.
+fn bailiff(machine: &Machine, args: &[&str]) -> Command {
     let mut command = machine.bare(programs::bailiff());
     for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD"] {
         command.env_remove(other);
     }
     command.env("BAILIFF_QUOTA_DIR", quotas(machine)).stdin(Stdio::null());
-    command.arg("run").args(words);
+    command.arg("run").args(args);
     command
 }
 
@@ -38,15 +38,15 @@ fn files(machine: &Machine) -> Vec<PathBuf> {
     files.map(|file| file.unwrap().path()).collect()
 }
 
-fn run(machine: &Machine, words: &[&str]) -> Output {
-    bailiff(machine, words).output().unwrap()
+fn run(machine: &Machine, args: &[&str]) -> Output {
+    bailiff(machine, args).output().unwrap()
 }
 
 fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A running one that has said something, killed with its test.
+/// A running command that has printed a line, killed with its test.
 struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -78,11 +78,11 @@ impl Running {
         holder::children(self.child.id())
     }
 
-    /// What it said on standard error, once it has ended.
-    fn told(&mut self) -> String {
-        let mut told = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-        told
+    /// Its standard error, once it has ended.
+    fn stderr_text(&mut self) -> String {
+        let mut text = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        text
     }
 
     fn ends_with(&mut self, expected: i32) {
@@ -101,20 +101,20 @@ impl Drop for Running {
 }
 
 fn gone(pid: u32) {
-    until("the end of who was started", || start(pid).is_none().then_some(()));
+    until("the end of the process", || start(pid).is_none().then_some(()));
 }
 
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
-/// As much as can be written.
+/// The longest duration that can be written.
 const FOREVER: &str = "18446744073709551615s";
 
 #[test]
-fn a_command_is_run_as_it_would_be_without_us() {
+fn command_runs_unchanged() {
     let machine = Machine::new();
-    for (words, expected) in [
+    for (args, expected) in [
         (&["true"][..], 0),
         (&["--", "sh", "-c", "exit 7"], 7),
         (&["--", "sh", "-c", "kill -9 $$"], 137),
@@ -133,12 +133,12 @@ fn a_command_is_run_as_it_would_be_without_us() {
         (&["--pool-dir", "/nowhere", "true"], 64),
         (&[], 64),
     ] {
-        let output = run(&machine, words);
-        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
+        let output = run(&machine, args);
+        assert_eq!(code(&output), expected, "{args:?}: {output:?}");
     }
-    let told = "echo ${LD_PRELOAD-none} ${WRAPPER_SHARED-none} ${CUDA_VISIBLE_DEVICES-none} $0";
-    let output = run(&machine, &["--quiet", "--", "sh", "-c", told, "--vram"]);
-    assert_eq!(said(&output), "none none none --vram\n");
+    let script = "echo ${LD_PRELOAD-none} ${WRAPPER_SHARED-none} ${CUDA_VISIBLE_DEVICES-none} $0";
+    let output = run(&machine, &["--quiet", "--", "sh", "-c", script, "--vram"]);
+    assert_eq!(stdout_of(&output), "none none none --vram\n");
     assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
     assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command exited with 7 after"));
 }
@@ -187,34 +187,38 @@ fn limit_above_the_gpu_is_refused_with_its_size() {
         assert_eq!((files(&machine), states(&pool)), (Vec::new(), vec!["idle".to_owned()]));
     }
     for (flags, visible) in [(&["--vram", "80GiB"][..], "0,1"), (&["--vram", "40GiB", "--gpus", "1"], "1")] {
-        assert_eq!(said(&limited(flags, visible)), "begun\n", "{flags:?}");
+        assert_eq!(stdout_of(&limited(flags, visible)), "begun\n", "{flags:?}");
     }
     scenario.set("gpus: [{memory: {total: 80GiB}}, {faults: {lost: true}}]\n");
-    assert_eq!(said(&limited(&["--vram", "400TiB"], "0,1")), "begun\n", "a GPU does not report its size");
-    assert_eq!(said(&run(&machine, &["--vram", "400TiB", "echo", "begun"])), "begun\n", "no driver");
+    assert_eq!(
+        stdout_of(&limited(&["--vram", "400TiB"], "0,1")),
+        "begun\n",
+        "a GPU does not report its size"
+    );
+    assert_eq!(stdout_of(&run(&machine, &["--vram", "400TiB", "echo", "begun"])), "begun\n", "no driver");
 }
 
 #[test]
-fn what_cannot_be_said_keeps_nobody_from_what_is_done() {
+fn unwritable_stderr_does_not_stop_the_command() {
     let machine = Machine::new();
-    for (words, expected) in
+    for (args, expected) in
         [(&["--", "sh", "-c", "exit 3"][..], 3), (&["--max-time", "50ms", "--", "sleep", "infinity"], 124)]
     {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         for err in [Stdio::from(writer), full.into()] {
-            let status = bailiff(&machine, words).stderr(err).status().unwrap();
-            assert_eq!(status.code(), Some(expected), "{words:?}");
+            let status = bailiff(&machine, args).stderr(err).status().unwrap();
+            assert_eq!(status.code(), Some(expected), "{args:?}");
         }
     }
 }
 
-/// Has a child that leaves one behind, and becomes us.
+/// Starts a child that leaves another behind, then execs the command.
 const FORMER: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
 
 #[test]
-fn nobody_is_ended_whom_the_command_has_not_started() {
+fn only_descendants_of_the_command_are_ended() {
     let machine = Machine::new();
     let inner = bailiff(&machine, &["-q", "--max-time", "1s", "--grace", "0s", "--", "sleep", "infinity"]);
     let mut command = machine.bare("sh");
@@ -228,7 +232,7 @@ fn nobody_is_ended_whom_the_command_has_not_started() {
 }
 
 #[test]
-fn the_end_is_seen_where_a_parent_has_it_ignored() {
+fn exit_is_seen_with_sigchld_ignored() {
     let machine = Machine::new();
     let inner = bailiff(&machine, &["-q", "--", "sh", "-c", "exit 5"]);
     let ignores = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
@@ -238,7 +242,7 @@ fn the_end_is_seen_where_a_parent_has_it_ignored() {
 }
 
 #[test]
-fn signals_are_passed_on() {
+fn signals_are_forwarded() {
     let machine = Machine::new();
     for (name, signal) in
         [("TERM", Signal::TERM), ("INT", Signal::INT), ("HUP", Signal::HUP), ("USR1", Signal::USR1)]
@@ -252,10 +256,10 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn who_waits_under_nohup_survives_the_terminal() {
+fn waiter_under_nohup_survives_the_terminal() {
     let (machine, pool) = (Machine::new(), Directory::of("0"));
-    let nohup = |words: &[&str]| {
-        let inner = bailiff(&machine, words);
+    let nohup = |args: &[&str]| {
+        let inner = bailiff(&machine, args);
         let mut command = machine.bare("nohup");
         command.env_remove("LEASE_REDIS_URL");
         command.arg(inner.get_program()).args(inner.get_args()).env("LEASE_DIR", pool.path());
@@ -274,7 +278,7 @@ fn who_waits_under_nohup_survives_the_terminal() {
     second.ends_with(0);
 }
 
-/// One that has all, one that is refused, and one that is given the same once the first has ended.
+/// One process that uses the whole limit, one that is refused, and one that gets it once the first has ended.
 const THREE: &str = r#"cd $0; mkfifo in; stat -c %a $WRAPPER_SHARED ${WRAPPER_SHARED%/*}
 $1 proc "init 0" "alloc 8192" wait <in >out & exec 9>in
 until grep -q waiting out; do sleep 0.01; done
@@ -283,31 +287,31 @@ exec 9>&-; wait
 $1 proc "init 0" "alloc 8192""#;
 
 #[test]
-fn all_that_a_command_starts_share_its_limit() {
+fn descendants_share_the_limit_of_the_command() {
     let machine = Machine::new();
     let client = cuda::client("proc");
     let work = machine.path("work");
     fs::create_dir(&work).unwrap();
     let mut command = bailiff(&machine, &["--vram", "8KiB", "--", "sh", "-c", THREE]);
-    // Stronger than a limit for all, and than any.
+    // It takes precedence over the limit for one GPU and over the switch that disables limits.
     command.env("WRAPPER_MAX_MEMORY_0", "1").env("WRAPPER_DISABLE", "1");
     let output = command.arg(work).arg(client).output().unwrap();
-    assert_eq!(said(&output), "600\n700\n0\n2\n0\n0\n", "{output:?}");
+    assert_eq!(stdout_of(&output), "600\n700\n0\n2\n0\n0\n", "{output:?}");
     let peak = "peak under the quota: 8.0 KiB of 8.0 KiB on 00000000-0000-4000-8000-000000000001, 1 request";
     assert!(err(&output).contains(peak), "{output:?}");
 }
 
 #[test]
-fn what_is_preloaded_already_stays_so() {
+fn existing_preload_is_kept() {
     let machine = Machine::new();
     let script = "echo $LD_PRELOAD; echo $WRAPPER_MAX_MEMORY $WRAPPER_FAIL_CLOSED";
     let mut command = bailiff(&machine, &["--vram", "1.5GiB", "--", "sh", "-c", script]);
     let output = command.env("LD_PRELOAD", "libm.so.6").output().unwrap();
-    assert!(said(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1610612736 1\n"), "{output:?}");
+    assert!(stdout_of(&output).ends_with("/libbailiff_quota.so:libm.so.6\n1610612736 1\n"), "{output:?}");
 }
 
 #[test]
-fn what_is_missing_is_told_before_anything_is_started() {
+fn missing_parts_are_reported_before_the_start() {
     let machine = Machine::new();
     let ran = machine.path("ran");
     let ran = ran.to_str().unwrap();
@@ -315,17 +319,17 @@ fn what_is_missing_is_told_before_anything_is_started() {
     let file = machine.path("file").display().to_string();
     let blank = machine.path("a blank.so");
     fs::copy(cuda::library(), &blank).unwrap();
-    for (words, expected, told) in [
+    for (args, expected, message) in [
         (&["--vram", "1GiB", "--quota-library", "/nowhere/a.so"][..], 69, "/nowhere/a.so"),
         (&["--vram", "1GiB", "--quota-library", blank.to_str().unwrap()], 69, "whitespace"),
         (&["--vram", "1GiB", "--quota-dir", &file], 69, "BAILIFF_QUOTA_DIR"),
         (&["--vram", "1GiB", "--quota-dir", "/proc/nowhere"], 69, "/proc/nowhere"),
         (&["--idle-timeout", "1h", "--nvml-library", "/nowhere/nvml.so"], 69, "/nowhere/nvml.so"),
     ] {
-        let output = run(&machine, &[words, &["touch", ran]].concat());
-        assert_eq!(code(&output), expected, "{words:?}: {output:?}");
-        assert!(err(&output).contains(told), "{words:?}: {output:?}");
-        assert!(!Path::new(ran).exists(), "{words:?}");
+        let output = run(&machine, &[args, &["touch", ran]].concat());
+        assert_eq!(code(&output), expected, "{args:?}: {output:?}");
+        assert!(err(&output).contains(message), "{args:?}: {output:?}");
+        assert!(!Path::new(ran).exists(), "{args:?}");
     }
     let nested =
         bailiff(&machine, &["--vram", "1GiB", "touch", ran]).env("WRAPPER_SHARED", "/a").output().unwrap();
@@ -334,7 +338,7 @@ fn what_is_missing_is_told_before_anything_is_started() {
 }
 
 #[test]
-fn others_may_not_write_where_a_quota_is() {
+fn quota_directory_writable_by_others_is_refused() {
     let machine = Machine::new();
     fs::create_dir(quotas(&machine)).unwrap();
     fs::set_permissions(quotas(&machine), fs::Permissions::from_mode(0o777)).unwrap();
@@ -345,34 +349,34 @@ fn others_may_not_write_where_a_quota_is() {
 }
 
 #[test]
-fn the_file_ends_with_the_last_whom_the_command_started() {
+fn quota_file_is_removed_after_the_last_descendant() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!; [ -e $WRAPPER_SHARED ]";
     let mut running =
         Running::start(bailiff(&machine, &["--quiet", "--vram", "1GiB", "--", "sh", "-c", script]));
     let left = running.pid();
-    // Nothing else tells that the command has ended, and somebody is left.
+    // No other sign shows that the command has ended, and a descendant remains.
     until("the end of the command", || (start(left).is_some() && running.children() == [left]).then_some(()));
     assert_eq!(files(&machine).len(), 1);
     kill(left);
     running.ends_with(0);
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
-    for words in [&["--vram", "1GiB", "false"][..], &["--vram", "1GiB", "nosuch-program"]] {
-        assert_ne!(code(&run(&machine, words)), 0);
-        assert_eq!(files(&machine), Vec::<PathBuf>::new(), "{words:?}");
+    for args in [&["--vram", "1GiB", "false"][..], &["--vram", "1GiB", "nosuch-program"]] {
+        assert_ne!(code(&run(&machine, args)), 0);
+        assert_eq!(files(&machine), Vec::<PathBuf>::new(), "{args:?}");
     }
 }
 
-/// Ends who was left behind; whoever runs something next tidies up.
+/// Ends the descendant that remains; the next run removes the file.
 fn the_next_removes_the_file_of(left: u32, machine: &Machine) {
     kill(left);
     gone(left);
-    said(&run(machine, &["--vram", "1GiB", "true"]));
+    stdout_of(&run(machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(machine), Vec::<PathBuf>::new());
 }
 
 #[test]
-fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
+fn terminated_run_leaves_the_quota_file_to_descendants() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!";
     let mut running =
@@ -387,7 +391,7 @@ fn who_is_told_to_go_leaves_the_file_to_those_who_are_left() {
 }
 
 #[test]
-fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
+fn quota_file_of_a_killed_run_is_removed_once_unused() {
     let machine = Machine::new();
     let mut running = Running::start(bailiff(
         &machine,
@@ -397,12 +401,12 @@ fn the_file_of_who_was_killed_is_removed_once_nobody_needs_it() {
     running.signal(Signal::KILL);
     running.child.wait().unwrap();
     assert_eq!(files(&machine).len(), 1);
-    said(&run(&machine, &["--vram", "1GiB", "true"]));
+    stdout_of(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1, "the command goes on, and shares what it shared");
     the_next_removes_the_file_of(left, &machine);
 }
 
-/// Writes over its whole environment, as `setproctitle` does.
+/// Overwrites its whole environment, as `setproctitle` does.
 const TITLED: &str = r"import ctypes, time
 begin, end = (int(field) for field in open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49])
 ctypes.memset(begin, 0, end - begin)
@@ -410,26 +414,26 @@ print(__import__('os').getpid(), flush=True)
 time.sleep(1e6)";
 
 #[test]
-fn who_shows_a_title_keeps_the_file() {
+fn process_with_a_changed_title_keeps_the_quota_file() {
     let machine = Machine::new();
     let python = programs::python().display().to_string();
     let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", TITLED]));
     let left = running.pid();
     running.signal(Signal::KILL);
     running.child.wait().unwrap();
-    said(&run(&machine, &["--vram", "1GiB", "true"]));
+    stdout_of(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1);
     the_next_removes_the_file_of(left, &machine);
 }
 
-/// Its first thread ends, and another goes on.
+/// Its first thread ends, and another continues.
 const HEADLESS: &str = r"import ctypes, os, threading
 threading.Thread(target=threading.Event().wait).start()
 print(os.getpid(), flush=True)
 ctypes.CDLL(None).pthread_exit(None)";
 
 #[test]
-fn who_goes_on_in_other_threads_keeps_the_file() {
+fn exited_leader_with_threads_keeps_the_quota_file() {
     let machine = Machine::new();
     let python = programs::python().display().to_string();
     let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", HEADLESS]));
@@ -439,18 +443,18 @@ fn who_goes_on_in_other_threads_keeps_the_file() {
     });
     running.signal(Signal::KILL);
     running.child.wait().unwrap();
-    said(&run(&machine, &["--vram", "1GiB", "true"]));
+    stdout_of(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1);
     the_next_removes_the_file_of(left, &machine);
 }
 
 #[test]
-fn who_cannot_look_takes_nobody_for_ended() {
+fn unreadable_proc_entries_count_as_running() {
     let (machine, pool, scenario) = (Machine::new(), Directory::of("0"), Scenario::new(&gpus("")));
     let library = programs::fake_nvml().display().to_string();
-    let words = ["--gpus", "1", "--idle-timeout", "1h", "--nvml-library", &library, "--", "sh", "-c"];
+    let args = ["--gpus", "1", "--idle-timeout", "1h", "--nvml-library", &library, "--", "sh", "-c"];
     let script = "sleep infinity & echo $!; echo $$; exec sleep infinity";
-    let mut command = bailiff(&machine, &[&words[..], &[script]].concat());
+    let mut command = bailiff(&machine, &[&args[..], &[script]].concat());
     command.env("FAKE_NVML_SCENARIO", scenario.path()).env("LEASE_DIR", pool.path());
     let mut running = Running::start(command);
     let (left, first) = (running.pid(), running.pid());
@@ -469,12 +473,12 @@ fn who_cannot_look_takes_nobody_for_ended() {
 }
 
 #[test]
-fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
+fn run_terminated_before_its_start_leaves_no_file() {
     let machine = Machine::new();
     let scenario = Scenario::new(&format!("faults: {{hang: true}}\n{}", gpus("")));
     let library = programs::fake_nvml().display().to_string();
-    let words = ["--vram", "1GiB", "--idle-timeout", "1h", "--nvml-library", &library, "sleep", "infinity"];
-    let mut command = bailiff(&machine, &words);
+    let args = ["--vram", "1GiB", "--idle-timeout", "1h", "--nvml-library", &library, "sleep", "infinity"];
+    let mut command = bailiff(&machine, &args);
     command.env("FAKE_NVML_SCENARIO", scenario.path());
     let mut running = Running::start(command);
     until("the helper that asks the driver", || (!running.children().is_empty()).then_some(()));
@@ -484,28 +488,32 @@ fn who_is_told_to_go_before_he_has_begun_leaves_no_file() {
 }
 
 #[test]
-fn gpus_are_had_and_given_back() {
+fn gpus_are_leased_and_released() {
     let (machine, pool) = (Machine::new(), Directory::of("0,1"));
-    let leased = |words: &[&str]| bailiff(&machine, words).env("LEASE_DIR", pool.path()).output().unwrap();
+    let leased = |args: &[&str]| bailiff(&machine, args).env("LEASE_DIR", pool.path()).output().unwrap();
     let echo = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES ${LD_PRELOAD:+limited}"];
     let output = leased(&[&["--gpus", "2", "--vram", "1GiB"][..], &echo].concat());
-    assert_eq!(said(&output), "0,1 limited\n");
+    assert_eq!(stdout_of(&output), "0,1 limited\n");
     assert!(err(&output).contains("2 GPUs held"), "{output:?}");
-    assert_eq!(said(&leased(&[&["--gpu", "1"][..], &echo].concat())), "1\n");
-    assert_eq!(said(&leased(&["--gpu", "1", "echo", "-p", "0:{index}"])), "-p 0:0\n", "it sees no other");
-    assert_eq!(said(&leased(&["--gpus", "2", "echo", "{index}"])), "0,1\n");
+    assert_eq!(stdout_of(&leased(&[&["--gpu", "1"][..], &echo].concat())), "1\n");
     assert_eq!(
-        said(&leased(&["echo", "{index}"])),
+        stdout_of(&leased(&["--gpu", "1", "echo", "-p", "0:{index}"])),
+        "-p 0:0\n",
+        "it sees no other"
+    );
+    assert_eq!(stdout_of(&leased(&["--gpus", "2", "echo", "{index}"])), "0,1\n");
+    assert_eq!(
+        stdout_of(&leased(&["echo", "{index}"])),
         "{index}\n",
         "a word like others without GPUs of its own"
     );
-    for (words, expected) in [
+    for (args, expected) in [
         (&["--gpus", "1", "nosuch-program"][..], 127),
         (&["--gpus", "3", "true"], 64),
         (&["--gpus", "1", "--max-time", "50ms", "sleep", "infinity"], 124),
     ] {
-        assert_eq!(code(&leased(words)), expected, "{words:?}");
-        assert_eq!(states(&pool), ["idle"; 2], "{words:?}");
+        assert_eq!(code(&leased(args)), expected, "{args:?}");
+        assert_eq!(states(&pool), ["idle"; 2], "{args:?}");
     }
     let mut held =
         bailiff(&machine, &["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", "echo; exec sleep infinity"]);
@@ -516,20 +524,20 @@ fn gpus_are_had_and_given_back() {
     let late = leased(&["--gpus", "1", "--vram", "1GiB", "--wait", "50ms", "true"]);
     assert_eq!(code(&late), 124);
     assert_eq!(code(&leased(&["--gpus", "1", "--nonblock", "true"])), 75);
-    assert_eq!(files(&machine).len(), 1, "who waited in vain leaves nothing behind");
+    assert_eq!(files(&machine).len(), 1, "a waiter that gives up leaves no file");
     held.signal(Signal::TERM);
     held.ends_with(143);
     assert_eq!(states(&pool), ["idle"; 2]);
 }
 
-/// Two processes that hear nothing but SIGKILL, and say who they are.
+/// Two processes that ignore all but SIGKILL, and print their pids.
 const DEAF: &str = "trap '' TERM QUIT; sleep infinity & echo $!; echo $$; while :; do wait; done";
 
 #[test]
-fn all_end_when_the_time_is_up() {
+fn time_limit_ends_all_processes() {
     let machine = Machine::new();
-    let words = ["--vram", "1GiB", "--max-time", "300ms", "--grace", "100ms", "--", "sh", "-c", DEAF];
-    let mut running = Running::start(bailiff(&machine, &words));
+    let args = ["--vram", "1GiB", "--max-time", "300ms", "--grace", "100ms", "--", "sh", "-c", DEAF];
+    let mut running = Running::start(bailiff(&machine, &args));
     let pids = [running.pid(), running.pid()];
     running.ends_with(124);
     assert!(pids.iter().all(|pid| start(*pid).is_none()));
@@ -537,21 +545,21 @@ fn all_end_when_the_time_is_up() {
 }
 
 #[test]
-fn who_has_ended_by_itself_was_not_ended() {
+fn command_that_exits_first_is_not_timed_out() {
     let machine = Machine::new();
     let script = "sleep infinity & echo $!; exit 3";
-    let words = ["--max-time", "500ms", "--grace", "0s", "--", "sh", "-c", script];
-    let mut running = Running::start(bailiff(&machine, &words));
+    let args = ["--max-time", "500ms", "--grace", "0s", "--", "sh", "-c", script];
+    let mut running = Running::start(bailiff(&machine, &args));
     let left = running.pid();
     until("the end of the command", || (running.children().contains(&left)).then_some(()));
     running.signal(Signal::USR1);
     running.ends_with(3);
     assert!(start(left).is_none());
-    let told = running.told();
+    let printed = running.stderr_text();
     assert!(
-        told.contains("the command exited with 3")
-            && told.contains("the processes that it left were stopped"),
-        "{told}"
+        printed.contains("the command exited with 3")
+            && printed.contains("the processes that it left were stopped"),
+        "{printed}"
     );
 }
 
@@ -566,24 +574,24 @@ fn gpus(processes: &str) -> String {
     )
 }
 
-/// A command that is to be ended when it idles, over the fake driver.
-fn watched(machine: &Machine, scenario: &Scenario) -> Running {
+/// A command with an idle timeout, over the fake driver.
+fn running(machine: &Machine, scenario: &Scenario) -> Running {
     let library = programs::fake_nvml().display().to_string();
-    let words = ["--idle-timeout", "600ms", "--grace", "100ms", "--nvml-library", &library];
-    let mut command = bailiff(machine, &[&words[..], &["--", "sh", "-c", DEAF]].concat());
+    let args = ["--idle-timeout", "600ms", "--grace", "100ms", "--nvml-library", &library];
+    let mut command = bailiff(machine, &[&args[..], &["--", "sh", "-c", DEAF]].concat());
     command.env("FAKE_NVML_SCENARIO", scenario.path()).env("CUDA_VISIBLE_DEVICES", GPUS[0]);
     Running::start(command)
 }
 
-/// Waits as long as it takes to find out that somebody is idle.
+/// Waits as long as it takes to detect that a command is idle.
 fn an_idle_one_is_ended(machine: &Machine) {
-    watched(machine, &Scenario::new(&gpus(""))).ends_with(124);
+    running(machine, &Scenario::new(&gpus(""))).ends_with(124);
 }
 
 #[test]
-fn all_end_when_the_gpus_are_idle_and_not_before() {
+fn idle_gpus_end_all_processes() {
     let (machine, scenario) = (Machine::new(), Scenario::new(&gpus("{pid: 1, sm: 70}")));
-    let mut running = watched(&machine, &scenario);
+    let mut running = running(&machine, &scenario);
     let pids = [running.pid(), running.pid()];
     let holds = |usage: u32| gpus(&format!("{{pid: {}, sm: {usage}, used: 3GiB}}", pids[0]));
     scenario.set(&holds(70));
@@ -592,47 +600,47 @@ fn all_end_when_the_gpus_are_idle_and_not_before() {
     scenario.set(&holds(0));
     running.ends_with(124);
     assert!(pids.iter().all(|pid| start(*pid).is_none()));
-    let told = running.told();
-    assert!(told.contains("its GPUs were idle"), "{told}");
-    assert!(told.contains("GPU-seconds busy"), "{told}");
-    assert!(told.contains(&format!("peak memory: 3.0 GiB on {}", GPUS[0])), "{told}");
+    let printed = running.stderr_text();
+    assert!(printed.contains("its GPUs were idle"), "{printed}");
+    assert!(printed.contains("GPU-seconds busy"), "{printed}");
+    assert!(printed.contains(&format!("peak memory: 3.0 GiB on {}", GPUS[0])), "{printed}");
 }
 
 #[test]
-fn unknown_is_not_idle() {
+fn unknown_use_is_not_idle() {
     let broken = "faults: {errors: {\"*\": unknown}}\n";
     let (machine, scenario) = (Machine::new(), Scenario::new(&(broken.to_owned() + &gpus(""))));
-    let mut running = watched(&machine, &scenario);
+    let mut running = running(&machine, &scenario);
     let pids = [running.pid(), running.pid()];
     an_idle_one_is_ended(&machine);
     assert!(pids.iter().all(|pid| start(*pid).is_some()));
     scenario.set(&gpus(""));
     running.ends_with(124);
-    let told = running.told();
-    assert!(told.contains("the driver does not answer"), "{told}");
+    let printed = running.stderr_text();
+    assert!(printed.contains("the driver does not answer"), "{printed}");
 }
 
 #[test]
-fn a_command_starts_once_enough_memory_is_free() {
+fn command_starts_once_enough_memory_is_free() {
     let (machine, pool) = (Machine::new(), Directory::of("0"));
     let library = programs::fake_nvml().display().to_string();
     let scenario = Scenario::new(&gpus("{pid: 1, used: 3GiB}"));
-    let command = |words: &[&str]| {
+    let command = |args: &[&str]| {
         let mut command =
             bailiff(&machine, &["--gpus", "1", "--min-free", "138GiB", "--nvml-library", &library]);
-        command.args(words).args(["sh", "-c", "echo begun"]);
+        command.args(args).args(["sh", "-c", "echo begun"]);
         command.env("FAKE_NVML_SCENARIO", scenario.path()).env("LEASE_DIR", pool.path());
         command
     };
-    for (words, expected) in [(&["--nonblock"][..], 75), (&["--wait", "50ms"], 124)] {
-        let output = command(words).output().unwrap();
+    for (args, expected) in [(&["--nonblock"][..], 75), (&["--wait", "50ms"], 124)] {
+        let output = command(args).output().unwrap();
         assert_eq!(code(&output), expected, "{output:?}");
         assert!(output.stdout.is_empty() && err(&output).contains(GPUS[0]), "{output:?}");
         assert_eq!(states(&pool), ["idle"]);
     }
     let mut waiting = Running::start(command(&["--quiet"]));
     until("the lease", || (states(&pool) == ["leased"]).then_some(()));
-    assert_eq!(waiting.children().len(), 1, "nobody but the helper");
+    assert_eq!(waiting.children().len(), 1, "only the helper");
     scenario.set(&gpus(""));
     assert_eq!(waiting.line(), "begun");
     waiting.ends_with(0);

@@ -1,5 +1,5 @@
-//! The status pages in a real browser: that they fit every screen, break no rule of accessibility, call nothing 0 that
-//! is unknown, work without scripts, and that nobody's name can become a part of them.
+//! The status pages in a real browser: they fit every screen, follow accessibility rules, show no 0 for unknown values,
+//! work without scripts, and never render a process name as markup.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +28,7 @@ use serde_json::json;
 const NONE: &str = "gpus: []\n";
 const ONE: &str = "sampling_period: 20ms\ngpus:\n  - memory: {unaccounted: 2GiB}\n    \
     processes: [{pid: 4100, used: 40GiB}, {pid: 4101, used: 12GiB, sm: 63}]\n";
-/// As nodes are: some busy, some held and idle, one lost, one with memory of nobody, one that nobody has.
+/// A typical node: some GPUs busy, some held and idle, one lost, one with unattributed memory, one without holders.
 const EIGHT: &str = "sampling_period: 20ms
 gpus:
   - {power: 612W, temperature: 71, processes: [{pid: 4100, used: 118GiB, sm: 97, memory: 41}]}
@@ -47,28 +47,28 @@ gpus:
 
 /// How far the page is wider than its window.
 const TOO_WIDE: &str = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
-/// Elements that no page of ours has, and attributes that would run something.
+/// Elements that none of our pages has, and attributes that would run a script.
 const FOREIGN: &str = "[...document.querySelectorAll('*')].filter(one => ['SCRIPT', 'IMG', 'IFRAME', 'OBJECT', 'EMBED', \
     'FORM', 'B', 'BASE', 'LINK'].includes(one.tagName) || [...one.attributes].some(attribute => \
     attribute.name.startsWith('on') || attribute.name == 'style')).map(one => one.outerHTML)";
 
-/// A page fits each of these screens, and breaks no rule of accessibility there.
-fn look(browser: &mut Browser, url: &str, screens: &[Screen]) {
+/// Asserts that a page fits each of these screens, and follows accessibility rules on it.
+fn assert_fits(browser: &mut Browser, url: &str, screens: &[Screen]) {
     for screen in screens {
         fits(browser, url, screen);
-        assert_eq!(browser.faults(), [""; 0], "{screen:?}");
+        assert_eq!(browser.accessibility_violations(), [""; 0], "{screen:?}");
     }
 }
 
-/// A page is no wider than this screen, has nothing in it that is not ours, and the browser has nothing to complain of.
+/// Asserts that a page is no wider than this screen, has no foreign element, and causes no browser complaint.
 fn fits(browser: &mut Browser, url: &str, screen: &Screen) {
-    // Still, since a page that is asked about must not go meanwhile.
+    // With `still`, since a page under test must not refresh.
     browser.visit(&format!("{url}?still"), *screen);
     assert_eq!(browser.query("window.innerWidth"), json!(screen.width), "{screen:?}");
     let wide = "[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > innerWidth \
             && !one.closest('.scroll')).map(one => one.outerHTML.slice(0, 200))";
     assert_eq!(browser.query(TOO_WIDE), json!(0), "{screen:?}: {}", browser.query(wide));
-    assert_eq!(browser.complaints(), [""; 0], "{screen:?}");
+    assert_eq!(browser.console_errors(), [""; 0], "{screen:?}");
     assert_eq!(browser.query(FOREIGN), json!([]), "{screen:?}");
     assert_eq!(browser.query("document.querySelectorAll('h1').length"), json!(1));
 }
@@ -76,30 +76,30 @@ fn fits(browser: &mut Browser, url: &str, screen: &Screen) {
 const ALL: [Screen; 4] = [Screen::WIDE, Screen::WIDE.dark(), Screen::PHONE, Screen::PHONE.dark()];
 
 #[test]
-fn no_gpu_is_told_apart_from_no_answer() {
+fn no_gpu_differs_from_no_answer() {
     let mut browser = Browser::start();
     let none = Showcase::new(NONE, 0);
     none.exporter.next();
-    look(&mut browser, &none.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
+    assert_fits(&mut browser, &none.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     assert_eq!(browser.text("document.title"), format!("GPUs of {NAME} · GPU Bailiff"));
-    let said = browser.text("document.querySelector('#gpus').innerText");
-    assert!(said.contains("answers, and knows no GPU"), "{said}");
-    let said = browser.text("document.querySelector('#holders').innerText");
-    assert!(said.contains("Nobody"), "{said}");
+    let text = browser.text("document.querySelector('#gpus').innerText");
+    assert!(text.contains("answers, and knows no GPU"), "{text}");
+    let text = browser.text("document.querySelector('#holders').innerText");
+    assert!(text.contains("None: there is no GPU."), "{text}");
     let broken = Showcase::new("init: driver_not_loaded\ngpus: []\n", 0);
     broken.exporter.next();
-    look(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
-    let said = browser.text("document.querySelector('main').innerText");
-    assert!(said.contains("unknown: which GPUs there are, since the kernel module is not loaded"), "{said}");
-    assert!(said.contains("The source nvml says nothing"), "{said}");
+    assert_fits(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
+    let text = browser.text("document.querySelector('main').innerText");
+    assert!(text.contains("unknown: which GPUs there are, since the kernel module is not loaded"), "{text}");
+    assert!(text.contains("The source nvml did not answer"), "{text}");
 }
 
 #[test]
-fn one_gpu_on_every_screen() {
+fn one_gpu_fits_every_screen() {
     let node = Showcase::new(ONE, 2);
     node.exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &node.url(), &ALL);
+    assert_fits(&mut browser, &node.url(), &ALL);
     let card = browser.text("document.querySelector('.card').innerText");
     for part in ["54.0 GiB of 140.4 GiB", "52.0 GiB", "2.0 GiB", "600.0 MiB", "85.8 GiB", "63 % of the time"]
     {
@@ -112,13 +112,13 @@ fn one_gpu_on_every_screen() {
 }
 
 #[test]
-fn eight_gpus_and_their_leases() {
+fn eight_gpus_with_leases_fit_every_screen() {
     let redis = pool("0-7");
     let holder = hold(&redis, &["run", "-n", "2"]);
     let node = Showcase::with(EIGHT, 11, &["--lease.redis", &redis.address()]);
     node.exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &node.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
+    assert_fits(&mut browser, &node.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     let count = |browser: &mut Browser, what: &str| {
         browser.query(&format!("document.querySelectorAll('{what}').length"))
     };
@@ -126,21 +126,21 @@ fn eight_gpus_and_their_leases() {
     assert_eq!(count(&mut browser, "#leases tbody tr"), json!(8));
     let lost = browser.text("document.querySelectorAll('.card')[7].innerText");
     assert!(lost.contains("unknown: the GPU has fallen off the bus"), "{lost}");
-    let told = browser.text("document.querySelectorAll('.card')[6].innerText");
-    assert!(told.contains("unknown: the driver does not tell how much each holder has"), "{told}");
+    let text = browser.text("document.querySelectorAll('.card')[6].innerText");
+    assert!(text.contains("unknown: the driver does not report the memory of each holder"), "{text}");
     end(holder, Signal::TERM);
 }
 
-/// A bar of nothing looks like a bar of 0, so there is none.
+/// An empty bar would look like a bar of 0, so there is none.
 #[test]
-fn what_is_unknown_has_a_reason_and_no_bar() {
+fn unknown_value_has_a_reason_and_no_bar() {
     let node = Showcase::new(include_str!("../fake-nvml/scenarios/mig.yaml"), 4);
     node.exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &node.url(), &[Screen::WIDE]);
+    assert_fits(&mut browser, &node.url(), &[Screen::WIDE]);
     let bars = "[...document.querySelectorAll('.card')].map(card => [card.querySelector('h3').innerText.slice(0, 7), \
         card.querySelectorAll('.bar[aria-label^=Utilization]').length, \
-        card.innerText.includes('unknown: not told with MIG')])";
+        card.innerText.includes('unknown: not reported in MIG mode')])";
     let bars = browser.query(bars);
     let bars = bars.as_array().unwrap();
     assert!(bars.contains(&json!(["GPU 0:0", 0, true])), "{bars:?}");
@@ -150,7 +150,7 @@ fn what_is_unknown_has_a_reason_and_no_bar() {
 }
 
 #[test]
-fn eight_hundred_processes_stay_a_page() {
+fn page_with_800_processes_stays_bounded() {
     let node = Showcase::new(CROWD, 800);
     node.exporter.next();
     let page = http::get(node.exporter.address(), "/", &[]).unwrap();
@@ -168,14 +168,14 @@ fn eight_hundred_processes_stay_a_page() {
 }
 
 #[test]
-fn it_refreshes_itself_without_scripts_and_can_be_asked_not_to() {
+fn refresh_needs_no_script_and_can_be_disabled() {
     let node = Showcase::new(ONE, 2);
     node.exporter.next();
     let mut browser = Browser::start();
     for scripts in [true, false] {
         browser.scripts(scripts);
         browser.visit(&node.url(), Screen::WIDE);
-        assert_eq!(browser.query(TOO_WIDE), json!(0), "an expression is asked where scripts are off, too");
+        assert_eq!(browser.query(TOO_WIDE), json!(0), "expressions are evaluated without scripts");
         let time = browser.text("document.querySelector('time').innerText");
         browser
             .until(&format!("![null, '{time}'].includes(document.querySelector('time')?.innerText ?? null)"));
@@ -185,7 +185,7 @@ fn it_refreshes_itself_without_scripts_and_can_be_asked_not_to() {
 }
 
 #[test]
-fn its_answer_is_not_kept_and_may_do_nothing() {
+fn response_is_uncached_and_sandboxed() {
     let node = Showcase::with(NONE, 0, &["--web.enforcer-url", "http://127.0.0.1:9837/"]);
     let answer = http::get(node.exporter.address(), "/", &[]).unwrap();
     let head = answer.head.to_ascii_lowercase();
@@ -201,7 +201,7 @@ fn its_answer_is_not_kept_and_may_do_nothing() {
     assert!(answer.text().contains("href=\"http://127.0.0.1:9837/\""), "{}", answer.text());
     let mut browser = Browser::start();
     browser.visit(&node.url(), Screen::WIDE);
-    assert_eq!(browser.complaints(), [""; 0], "its own style is allowed");
+    assert_eq!(browser.console_errors(), [""; 0], "its own style is allowed");
     browser.query("document.body.insertAdjacentHTML('beforeend', '<p id=red style=\"color: red\">')");
     browser.query(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))",
@@ -212,12 +212,12 @@ fn its_answer_is_not_kept_and_may_do_nothing() {
         json!(true)
     );
     browser.until("true");
-    assert!(browser.complaints().iter().any(|told| told.contains("Content Security Policy")));
+    assert!(browser.console_errors().iter().any(|text| text.contains("Content Security Policy")));
 }
 
-/// Names that try to be markup, to turn the text about, to hide, and to fill the page.
+/// Names with markup, bidirectional controls, invisible characters, and excessive length.
 #[test]
-fn nobodys_name_becomes_a_part_of_the_page() {
+fn process_names_are_never_markup() {
     let names = [
         "<script>window.ran=1</script>".to_owned(),
         "\"><img src=x onerror=window.ran=1>".to_owned(),
@@ -246,7 +246,7 @@ fn nobodys_name_becomes_a_part_of_the_page() {
     let exporter = Exporter::start(&scenario, &["--procfs", &path, "--process.command"]);
     exporter.next();
     let mut browser = Browser::start();
-    look(&mut browser, &format!("http://{}/", exporter.address()), &[Screen::WIDE, Screen::PHONE]);
+    assert_fits(&mut browser, &format!("http://{}/", exporter.address()), &[Screen::WIDE, Screen::PHONE]);
     assert_eq!(browser.query("window.ran === undefined"), json!(true));
     let text = browser.text("document.querySelector('main').innerText");
     for shown in [
@@ -284,10 +284,10 @@ rules:
 ";
 
 #[test]
-fn the_enforcers_page_on_every_screen() {
+fn enforcer_page_fits_every_screen() {
     let node = Node::new(RULES);
     let idle = Tenant::running(&node.home, &["python3", "-c", HOSTILE]);
-    let large = Tenant::obeying(&node.home);
+    let large = Tenant::ending_on_term(&node.home);
     node.hold(&idle, 0, "used: 512MiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(idle.pid(), 4);
@@ -295,7 +295,7 @@ fn the_enforcers_page_on_every_screen() {
     enforcer.until("it is ended", |page| page.happened("bailiff_kills_total", &[]).then_some(()));
     let mut browser = Browser::start();
     let url = format!("http://{}/", enforcer.address());
-    look(&mut browser, &url, &ALL);
+    assert_fits(&mut browser, &url, &ALL);
     for (section, shown) in [
         ("policy", "rules.yaml"),
         ("rules", "too-large"),
@@ -316,7 +316,7 @@ fn the_enforcers_page_on_every_screen() {
 
 const HOSTILE: &str = "open('/proc/self/comm', 'w').write('<b>x</b>\\u202e')\nimport signal\nsignal.pause()";
 
-/// The pictures of the documentation: `make screenshots`.
+/// Renders the documentation's pictures: `make screenshots`.
 #[test]
 #[ignore = "it writes pictures into the documentation"]
 fn pictures() {

@@ -1,4 +1,4 @@
-//! The units for systemd: they are understood, they give few rights, and both daemons tell systemd what it waits for.
+//! The systemd units: they are valid, grant few rights, and both daemons send the expected notifications.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use end_to_end::home::Home;
 use end_to_end::{programs, wait};
 use rustix::process::Signal;
 
-/// What systemd makes of a unit, from 0 (no harm) to 10, is at most this; docs and the next reader hold us to it.
+/// Upper bound of `systemd-analyze security` for each unit, from 0 (best) to 10; documented.
 const MOST: [(&str, &str); 2] = [("bailiff-exporter", "31"), ("bailiff-enforcer", "33")];
 
 const RULES: &str = "version: 1
@@ -29,7 +29,7 @@ rules:
   - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
 ";
 
-/// The units, with the programs of this build in place of those that are installed.
+/// The units, with the programs of this build in place of the installed ones.
 fn units(directory: &Path) -> Vec<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
     let programs = programs::bailiff().parent().unwrap().display().to_string();
@@ -44,14 +44,14 @@ fn units(directory: &Path) -> Vec<PathBuf> {
 
 fn analyze(arguments: &[&str], units: &[&PathBuf]) {
     let output = Command::new("systemd-analyze").args(arguments).args(units).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
-    // Of what it does not know it only warns.
-    assert!(!said.contains("bailiff"), "{said}");
+    // It only warns about unknown settings.
+    assert!(!message.contains("bailiff"), "{message}");
 }
 
 #[test]
-fn systemd_understands_them_and_finds_them_safe() {
+fn units_pass_systemd_verify_and_security() {
     let directory = tempfile::tempdir().unwrap();
     let units = units(directory.path());
     analyze(&["verify", "--man=no"], &units.iter().collect::<Vec<_>>());
@@ -60,7 +60,7 @@ fn systemd_understands_them_and_finds_them_safe() {
     }
 }
 
-/// Where systemd would listen.
+/// The notification socket of systemd.
 struct Manager(UnixDatagram, tempfile::TempDir);
 
 impl Manager {
@@ -71,46 +71,47 @@ impl Manager {
         Self(socket, directory)
     }
 
-    /// A command line that is told of it, and has to be heard of this often.
+    /// A command line with this socket and this watchdog interval.
     fn watch(&self, mut command: Command, often: Duration) -> Command {
         command.env("NOTIFY_SOCKET", self.1.path().join("notify"));
         command.env("WATCHDOG_USEC", often.as_micros().to_string());
         command
     }
 
-    /// Waits for a word.
-    fn hears(&self, word: &str) {
-        let mut said = [0; 256];
+    /// Waits for a notification.
+    fn expect(&self, word: &str) {
+        let mut message = [0; 256];
         loop {
-            let length = self.0.recv(&mut said).unwrap_or_else(|error| panic!("waits for {word}: {error}"));
-            if String::from_utf8_lossy(&said[..length]).lines().any(|line| line == word) {
+            let length =
+                self.0.recv(&mut message).unwrap_or_else(|error| panic!("waits for {word}: {error}"));
+            if String::from_utf8_lossy(&message[..length]).lines().any(|line| line == word) {
                 return;
             }
         }
     }
 
-    fn hears_of_a_life(&self, daemon: &Daemon) {
+    fn expect_lifecycle(&self, daemon: &Daemon) {
         for word in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
-            self.hears(word);
+            self.expect(word);
         }
         daemon.signal(Signal::TERM);
-        self.hears("STOPPING=1");
+        self.expect("STOPPING=1");
     }
 }
 
 #[test]
-fn the_exporter_tells_that_it_lives() {
+fn exporter_notifies_the_systemd_watchdog() {
     let (manager, scenario) = (Manager::new(), Scenario::named("idle"));
     let mut command = exporter::command(&scenario);
     command.args(exporter::TICKS);
     let exporter = Exporter::spawn(manager.watch(command, Duration::from_millis(200)));
-    manager.hears_of_a_life(&exporter);
+    manager.expect_lifecycle(&exporter);
 }
 
 #[test]
-fn the_enforcer_tells_that_it_lives() {
+fn enforcer_notifies_the_systemd_watchdog() {
     let (manager, home) = (Manager::new(), Home::with(RULES));
     let command = manager.watch(enforcer::command(&home), Duration::from_secs(30));
     let enforcer = Enforcer::spawn(&home, command);
-    manager.hears_of_a_life(&enforcer);
+    manager.expect_lifecycle(&enforcer);
 }

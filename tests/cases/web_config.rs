@@ -1,5 +1,5 @@
-//! The web config (`--web.config.file`): a real Prometheus over TLS, with client certificates and passwords, each
-//! good and bad; changes while it runs; and clients that take what they can get.
+//! The web config (`--web.config.file`): a real Prometheus over TLS, with valid and invalid client certificates and
+//! passwords; changes while it runs; and clients that use up connections.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -32,7 +32,7 @@ use serde_json::Value;
 const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
 const CLIENTS: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  \
                        client_allowed_sans: [prometheus.example, 'spiffe://example/scraper']\n";
-/// `alice:correct horse`, `alice:wrong` as RFC 7617 packs them.
+/// `alice:correct horse` and `alice:wrong`, encoded as in RFC 7617.
 const RIGHT: &str = "Authorization: Basic YWxpY2U6Y29ycmVjdCBob3JzZQ==";
 const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=";
 
@@ -49,7 +49,7 @@ struct Site {
 }
 
 impl Site {
-    /// With a certificate of an authority of its own.
+    /// With a certificate of its own authority.
     fn new(config: &str) -> Self {
         let authority = Authority::new("ours");
         let site =
@@ -64,7 +64,7 @@ impl Site {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// As tools that know what they do: another file in the place of the old one.
+    /// Replaces a file atomically.
     fn write(&self, name: &str, text: &str) {
         fs::write(self.directory.path().join("next"), text).unwrap();
         fs::rename(self.directory.path().join("next"), self.directory.path().join(name)).unwrap();
@@ -89,7 +89,7 @@ fn users(password: &str, cost: u32) -> String {
     format!("basic_auth_users:\n  alice: {}\n", bcrypt::hash(password, cost).unwrap())
 }
 
-/// A job of Prometheus' configuration.
+/// A job of the Prometheus configuration.
 fn job(name: &str, target: SocketAddr, rest: &str) -> String {
     format!("  - {{job_name: {name}, static_configs: [{{targets: ['{target}']}}], {rest}}}\n")
 }
@@ -99,19 +99,19 @@ fn prometheus(jobs: &[String]) -> Prometheus {
     Prometheus::of(&format!("global: {{scrape_interval: 2s, scrape_timeout: 2s}}\nscrape_configs:\n{jobs}"))
 }
 
-/// What Prometheus says of its last scrape of a job, once there was one.
+/// Prometheus' status of the last scrape of a job, once there was one.
 fn scraped(prometheus: &Prometheus, job: &str) -> (String, String) {
     until(job, || {
         let targets = prometheus.get("targets")?;
         let all: Vec<Value> = targets["activeTargets"].as_array()?.clone();
         let target = all.into_iter().find(|target| target["labels"]["job"] == job)?;
-        let told = |key: &str| target[key].as_str().map(str::to_owned);
-        (told("health")? != "unknown").then_some((told("health")?, told("lastError")?))
+        let field = |key: &str| target[key].as_str().map(str::to_owned);
+        (field("health")? != "unknown").then_some((field("health")?, field("lastError")?))
     })
 }
 
 #[test]
-fn prometheus_is_let_in_as_the_file_says() {
+fn prometheus_is_authenticated_by_the_file() {
     let [open, closed, old] =
         [TLS.to_owned(), format!("{TLS}{CLIENTS}{}", users("correct horse", 4)), TLS.into()];
     let (open, closed, old) = (Site::new(&open), Site::new(&closed), Site::new(&old));
@@ -158,20 +158,20 @@ fn prometheus_is_let_in_as_the_file_says() {
     assert_eq!(prometheus.number("sum(up)"), Some(2.0));
 }
 
-/// A request on a connection that stays open, and its answer's first line.
-fn ask_again(stream: &mut Stream) -> io::Result<String> {
+/// A request on a kept-alive connection; returns the first line of the response.
+fn request_again(stream: &mut Stream) -> io::Result<String> {
     stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
-    let mut said = Vec::new();
-    while !said.ends_with(b"healthy\n") {
+    let mut response = Vec::new();
+    while !response.ends_with(b"healthy\n") {
         let mut byte = [0];
         stream.read_exact(&mut byte)?;
-        said.push(byte[0]);
+        response.push(byte[0]);
     }
-    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned())
+    Ok(String::from_utf8_lossy(&response).lines().next().unwrap_or_default().to_owned())
 }
 
 #[test]
-fn a_new_certificate_is_shown_at_once_and_costs_prometheus_nothing() {
+fn new_certificate_applies_without_a_failed_scrape() {
     let site = Site::new(TLS);
     let exporter = site.exporter(&[]);
     let next = Authority::new("next");
@@ -180,9 +180,9 @@ fn a_new_certificate_is_shown_at_once_and_costs_prometheus_nothing() {
     let prometheus = prometheus(&[job("bailiff", exporter.address(), &rest)]);
     until("a scrape", || (prometheus.number("count_over_time(up[5m])")? >= 1.0).then_some(()));
     let mut kept = site.client().connect(exporter.address()).unwrap();
-    assert_eq!(ask_again(&mut kept).unwrap(), "HTTP/1.1 200 OK");
+    assert_eq!(request_again(&mut kept).unwrap(), "HTTP/1.1 200 OK");
 
-    // Both in one step, or the key is not the certificate's for a moment.
+    // Both in one step, or key and certificate do not match for a moment.
     let pair = next.signs(&["127.0.0.1"]);
     let inline = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
     let (certificate, key) = (inline(&pair.certificate), inline(&pair.key));
@@ -192,14 +192,14 @@ fn a_new_certificate_is_shown_at_once_and_costs_prometheus_nothing() {
         site.client().get(exporter.address(), "/-/healthy", &[]).is_err(),
         "it shows the old one no more"
     );
-    ask_again(&mut kept).expect_err("connections of before the change are closed");
+    request_again(&mut kept).expect_err("connections of before the change are closed");
     let before = prometheus.number("count_over_time(up[5m])").unwrap();
     until("more scrapes", || (prometheus.number("count_over_time(up[5m])")? >= before + 2.0).then_some(()));
     assert_eq!(prometheus.number("min_over_time(up[5m])"), Some(1.0));
 }
 
 #[test]
-fn a_new_password_holds_at_once() {
+fn new_password_applies_at_once() {
     let site = Site::new(&users("correct horse", 4));
     let exporter = site.exporter(&[]);
     let status = |header: &[&str]| http::get(exporter.address(), "/metrics", header).unwrap().status;
@@ -217,8 +217,8 @@ fn a_new_password_holds_at_once() {
 }
 
 #[test]
-fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
-    // Cost 12 is half a second here.
+fn password_removed_during_its_check_is_rejected() {
+    // bcrypt cost 12 takes half a second here.
     let site = Site::new(&users("correct horse", 12));
     let exporter = site.exporter(&[]);
     let query = |header: &str| {
@@ -227,24 +227,24 @@ fn a_password_that_is_withdrawn_while_it_is_looked_at_is_none() {
             .unwrap();
         stream
     };
-    let heard = |mut stream: TcpStream| {
+    let request = |mut stream: TcpStream| {
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    // He guesses first; when he is refused it is the other's turn, whose password is looked at from then on.
+    // The wrong password is checked first; when it is refused, the check of the other begins.
     let wrong = query(WRONG);
-    assert!(heard(query("X: y")).contains(" 401 "), "the exporter has read what was sent before");
+    assert!(request(query("X: y")).contains(" 401 "), "the exporter has read what was sent before");
     let right = query(RIGHT);
-    assert!(heard(wrong).contains(" 401 "));
+    assert!(request(wrong).contains(" 401 "));
     site.write("web.yml", &users("another", 4));
-    let answer = heard(right);
+    let answer = request(right);
     assert!(!answer.contains(" 200 "), "{answer}");
 }
 
 #[test]
-fn who_guesses_holds_up_nobody_else() {
-    // No more than wait at all.
+fn password_guessing_delays_no_other_client() {
+    // At most the number of waiting requests.
     const GUESSES: usize = 8;
     let site = Site::new(&users("correct horse", 10));
     let exporter = site.exporter(&[]);
@@ -265,7 +265,7 @@ fn who_guesses_holds_up_nobody_else() {
 }
 
 #[test]
-fn headers_are_on_all_answers_and_a_refusal_says_nothing_else() {
+fn headers_are_on_every_response() {
     let headers = [
         ("Content-Security-Policy", "default-src 'self'"),
         ("X-Frame-Options", "deny"),
@@ -295,7 +295,7 @@ fn headers_are_on_all_answers_and_a_refusal_says_nothing_else() {
 }
 
 #[test]
-fn more_requests_than_are_allowed_are_told_so() {
+fn excess_requests_get_429() {
     let site = Site::new("rate_limit: {interval: 1h, burst: 2}\n");
     let exporter = site.exporter(&[]);
     let status = || http::get(exporter.address(), "/-/healthy", &[]).unwrap().status;
@@ -305,7 +305,7 @@ fn more_requests_than_are_allowed_are_told_so() {
 }
 
 #[test]
-fn while_the_file_makes_no_sense_nobody_is_served() {
+fn invalid_file_rejects_every_request() {
     let good = format!("{TLS}{}", users("correct horse", 4));
     let site = Site::new(&good);
     let exporter = site.exporter(&[]);
@@ -332,7 +332,7 @@ fn while_the_file_makes_no_sense_nobody_is_served() {
     exporter.until_logged("server.crt: no such file");
 }
 
-/// An exporter with a certificate and a user, and a Prometheus that scrapes it all the while.
+/// An exporter with a certificate and a user, and a Prometheus that scrapes it all the time.
 struct Besieged {
     site: Site,
     exporter: Exporter,
@@ -356,7 +356,7 @@ impl Besieged {
         self.prometheus.number("count_over_time(up[5m])").unwrap_or_default()
     }
 
-    /// One scrape at least begins after this was called, and all until now were answered.
+    /// Asserts that at least one scrape begins after this call, and all so far succeeded.
     fn scrapes_go_on(&self) {
         let before = self.scrapes();
         until("two more scrapes", || (self.scrapes() >= before + 2.0).then_some(()));
@@ -367,7 +367,7 @@ impl Besieged {
         until("a connection", || self.site.client().connect(self.exporter.address()).ok())
     }
 
-    /// Where the kernel's queue is full it asks again after a second, which nobody waits for here.
+    /// If the kernel's queue is full, the client retries after a second, which is not waited for here.
     fn half_a_handshake(&self) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.exporter.address(), Duration::from_millis(200))?;
         stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1])?;
@@ -376,7 +376,7 @@ impl Besieged {
 }
 
 #[test]
-fn scrapes_go_on_while_others_begin_and_do_not_end() {
+fn scrapes_continue_beside_unfinished_requests() {
     let besieged = Besieged::new();
     let _handshakes: Vec<_> =
         (0..20).map(|_| until("a connection", || besieged.half_a_handshake().ok())).collect();
@@ -391,25 +391,25 @@ fn scrapes_go_on_while_others_begin_and_do_not_end() {
     for _ in 0..100 {
         sent = sent.and_then(|()| endless.write_all(&megabyte));
     }
-    sent.expect_err("nobody takes 100 MB of headers");
+    sent.expect_err("100 MB of headers are refused");
     besieged.scrapes_go_on();
 }
 
 #[test]
-fn scrapes_go_on_while_others_do_not_read() {
+fn scrapes_continue_beside_clients_that_do_not_read() {
     let besieged = Besieged::new();
-    let asked = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
     let mut stuck: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
     for stream in &mut stuck {
         stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-        // Until it takes no more, since nobody reads what it says.
-        while stream.write_all(asked.as_bytes()).is_ok() {}
+        // Until the buffers are full, since the client does not read.
+        while stream.write_all(request.as_bytes()).is_ok() {}
     }
     besieged.scrapes_go_on();
 }
 
 #[test]
-fn scrapes_go_on_while_others_guess_passwords() {
+fn scrapes_continue_beside_password_guessing() {
     let besieged = Besieged::new();
     let (address, over) = (besieged.exporter.address(), AtomicBool::new(false));
     let client = besieged.site.client();
@@ -432,7 +432,7 @@ fn scrapes_go_on_while_others_guess_passwords() {
 }
 
 #[test]
-fn scrapes_go_on_over_10000_connections() {
+fn scrapes_continue_beside_10000_connections() {
     let besieged = Besieged::new();
     std::thread::scope(|scope| {
         for _ in 0..20 {
@@ -440,7 +440,7 @@ fn scrapes_go_on_over_10000_connections() {
                 let mut open = VecDeque::new();
                 for _ in 0..500 {
                     open.extend(besieged.half_a_handshake().ok());
-                    // No more than a process may have.
+                    // The limit of open files of a process.
                     if open.len() > 25 {
                         open.pop_front();
                     }
@@ -454,7 +454,7 @@ fn scrapes_go_on_over_10000_connections() {
 }
 
 #[test]
-fn the_enforcer_has_it_too() {
+fn enforcer_supports_the_web_config() {
     let home = Home::with(RULES);
     let site = Site::new(TLS);
     let enforcer = Enforcer::start(&home, &["--web.config.file", &site.path("web.yml")]);
@@ -474,14 +474,14 @@ fn the_enforcer_has_it_too() {
     assert_eq!((get(&[RIGHT]).status, get(&[WRONG]).status), (200, 401));
     assert!(get(&[RIGHT]).text().contains("bailiff_enforcer_"));
     site.write("password", "correct horse\n");
-    let told = check(&["--user", "alice", "--password-file", &site.path("password")]);
-    assert!(told.contains("runs just this"), "{told}");
+    let printed = check(&["--user", "alice", "--password-file", &site.path("password")]);
+    assert!(printed.contains("runs just this"), "{printed}");
     assert!(check(&[]).contains("wants a user and a password"), "{}", check(&[]));
     assert!(http::get(enforcer.address(), "/metrics", &[RIGHT]).is_err());
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
+fn invalid_file_prevents_the_start() {
     let site = Site::new(
         "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n  min_version: TLS11\n",
     );
@@ -491,16 +491,16 @@ fn a_file_that_makes_no_sense_is_a_refusal_to_start() {
     commands[0].args(["--web.listen-address", "127.0.0.1:0"]);
     for mut command in commands {
         let output = command.args(["--web.config.file", &path]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        let line = told.lines().last().unwrap_or_default();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let line = printed.lines().last().unwrap_or_default();
         let why = format!(
             ": {path}:4: tls_server_config.min_version: TLS11 is broken and not spoken; write TLS12 or TLS13"
         );
-        assert_eq!((output.status.code(), line.ends_with(&why)), (Some(64), true), "{told}");
+        assert_eq!((output.status.code(), line.ends_with(&why)), (Some(64), true), "{printed}");
     }
     let none = PathBuf::from(&path).with_extension("none").display().to_string();
     let output = exporter::run(&["--web.listen-address", "127.0.0.1:0", "--web.config.file", &none]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(64), "{told}");
-    assert!(told.ends_with(&format!("{none}: no such file or directory\n")), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{printed}");
+    assert!(printed.ends_with(&format!("{none}: no such file or directory\n")), "{printed}");
 }

@@ -1,5 +1,5 @@
-//! A real Chromium without a screen, asked over a pipe in the `DevTools` protocol: what it shows, how wide that is, and
-//! whether it breaks a rule of accessibility. It reaches loopback and nothing else.
+//! A headless Chromium, controlled over a pipe with the `DevTools` protocol: text and width of a page, and violations of
+//! accessibility rules. It reaches only loopback.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::programs;
 use crate::wait::until;
 
-/// It reads 3 and writes 4.
+/// Chromium reads from descriptor 3 and writes to 4.
 const ON_PIPES: &str = "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1";
 
 const FLAGS: [&str; 15] = [
@@ -37,7 +37,7 @@ const FLAGS: [&str; 15] = [
     "about:blank",
 ];
 
-/// Colours that a person has asked for.
+/// The user's preferred colour scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// Dark on light.
@@ -53,19 +53,19 @@ pub struct Screen {
     pub width: u32,
     /// CSS pixels down.
     pub height: u32,
-    /// It is held in a hand.
+    /// A handheld device.
     pub mobile: bool,
     /// Its colours.
     pub scheme: Scheme,
 }
 
 impl Screen {
-    /// A desk's.
+    /// A desktop screen.
     pub const WIDE: Self = Self { width: 1280, height: 900, mobile: false, scheme: Scheme::Light };
     /// A small phone's.
     pub const PHONE: Self = Self { width: 360, height: 740, mobile: true, scheme: Scheme::Light };
 
-    /// The same at night.
+    /// The same with the dark scheme.
     #[must_use]
     pub const fn dark(self) -> Self {
         Self { scheme: Scheme::Dark, ..self }
@@ -79,23 +79,23 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     sent: u64,
-    /// What came unasked, until it is looked at.
+    /// Events that were received but not read yet.
     events: Vec<Value>,
     _profile: TempDir,
 }
 
 impl Browser {
-    /// Starts one.
+    /// Starts a browser.
     ///
     /// # Panics
-    /// Where `tests/setup chromium` has not been run.
+    /// If `tests/setup chromium` has not been run.
     #[must_use]
     pub fn start() -> Self {
         let profile = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new("sh");
         command.args(["-c", ON_PIPES, "chromium"]);
         command.arg(format!("--user-data-dir={}", profile.path().display())).args(FLAGS);
-        // What it keeps beside its profile goes there, too.
+        // Other files that it keeps go there, too.
         command.env("HOME", profile.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_CACHE_HOME");
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn().expect("a shell");
@@ -113,7 +113,7 @@ impl Browser {
         browser
     }
 
-    /// Looks at a page on this screen, from when it is loaded.
+    /// Loads a page on this screen, and waits until it is loaded.
     pub fn visit(&mut self, url: &str, screen: Screen) {
         let Screen { width, height, mobile, scheme } = screen;
         let device = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile});
@@ -130,15 +130,15 @@ impl Browser {
         }
     }
 
-    /// Lets pages run scripts, or does not.
+    /// Allows or forbids scripts of pages.
     pub fn scripts(&mut self, allowed: bool) {
         self.call("Emulation.setScriptExecutionDisabled", &json!({"value": !allowed}));
     }
 
-    /// What an expression is in the page as it is now. This is no script of the page's, and runs where those do not.
+    /// Evaluates an expression in the current page. It works also if scripts of pages are forbidden.
     ///
     /// # Panics
-    /// Where it throws.
+    /// If it throws.
     pub fn query(&mut self, expression: &str) -> Value {
         let query = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut answer = self.call("Runtime.evaluate", &query);
@@ -146,12 +146,12 @@ impl Browser {
         answer["result"]["value"].take()
     }
 
-    /// What an expression is, as text.
+    /// Evaluates an expression, as text.
     pub fn text(&mut self, expression: &str) -> String {
         self.query(expression).as_str().unwrap_or_default().to_owned()
     }
 
-    /// Asks until it is true; a page may be on its way, and then there is nothing to be asked.
+    /// Waits until the expression is true; a page that is still loading counts as false.
     pub fn until(&mut self, expression: &str) {
         let query = json!({"expression": expression, "returnByValue": true});
         until(expression, || {
@@ -160,40 +160,40 @@ impl Browser {
         });
     }
 
-    /// Rules of accessibility that the page breaks, each with where.
+    /// Violations of accessibility rules, each with its element.
     ///
     /// # Panics
-    /// Where `tests/setup chromium` has not been run.
-    pub fn faults(&mut self) -> Vec<String> {
+    /// If `tests/setup chromium` has not been run.
+    pub fn accessibility_violations(&mut self) -> Vec<String> {
         let axe = fs::read_to_string(programs::tool("axe.min.js")).expect("tests/setup chromium");
         self.query(&format!("{axe}; undefined"));
-        let told = self.query(
+        let result = self.query(
             "axe.run(document, {rules: {'meta-refresh': {enabled: false}}}).then(told => told.violations.flatMap(\
              fault => fault.nodes.map(node => `${fault.id}: ${node.html.slice(0, 200)}: ${node.failureSummary}`)))",
         );
-        let told = told.as_array().expect("axe gives a list");
-        told.iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
+        let result = result.as_array().expect("axe gives a list");
+        result.iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// What the browser itself complained of since the visit: a policy that was broken, a file that is not there.
+    /// Complaints of the browser since the visit: violations of the content security policy, missing files.
     #[must_use]
-    pub fn complaints(&self) -> Vec<String> {
+    pub fn console_errors(&self) -> Vec<String> {
         let entries = self.events.iter().filter(|event| event["method"] == "Log.entryAdded");
         entries.map(|event| event["params"]["entry"]["text"].to_string()).collect()
     }
 
-    /// Takes a picture of the page's first `height` pixels.
+    /// Saves a screenshot of the page's first `height` pixels.
     ///
     /// # Panics
-    /// Where it cannot be written.
+    /// If it cannot be written.
     pub fn picture(&mut self, to: &Path) {
-        let told = self.call("Page.captureScreenshot", &json!({"format": "png"}));
-        let told = told["data"].as_str().expect("a picture");
-        let picture = BASE64.decode(told).expect("a picture in base64");
+        let result = self.call("Page.captureScreenshot", &json!({"format": "png"}));
+        let result = result["data"].as_str().expect("a picture");
+        let picture = BASE64.decode(result).expect("a picture in base64");
         fs::write(to, picture).expect("a picture can be written");
     }
 
-    /// Asks the browser, which must not refuse.
+    /// Calls a method that must succeed.
     fn call(&mut self, method: &str, params: &Value) -> Value {
         let mut answer = self.answer(method, params);
         assert!(answer.get("error").is_none(), "{method}: {answer}");
@@ -209,11 +209,11 @@ impl Browser {
         }
         write!(self.to, "{question}\0").expect("the browser listens");
         loop {
-            let said = self.read();
-            if said["id"] == id {
-                return said;
+            let message = self.read();
+            if message["id"] == id {
+                return message;
             }
-            self.events.push(said);
+            self.events.push(message);
         }
     }
 
@@ -227,7 +227,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its own children are in its group and of this test.
+        // Its children are in its process group.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }

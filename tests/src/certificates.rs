@@ -1,10 +1,10 @@
-//! Certificates, signed by authorities of a test's own.
+//! Certificates, signed by the test's own authorities.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd,
 };
 
-/// Who signs certificates.
+/// A certificate authority.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, both in PEM.
@@ -16,7 +16,7 @@ pub struct Pair {
 }
 
 impl Authority {
-    /// A new one, of this name.
+    /// A new authority with this name.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
@@ -32,13 +32,13 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate with these names, good for long.
+    /// A certificate with these names, valid for a long time.
     #[must_use]
     pub fn signs(&self, names: &[&str]) -> Pair {
         self.signs_until(2100, names)
     }
 
-    /// A certificate with these names, good until a year begins.
+    /// A certificate with these names, valid until this year begins.
     #[must_use]
     pub fn signs_until(&self, year: i32, names: &[&str]) -> Pair {
         let mut params = CertificateParams::default();

@@ -1,4 +1,4 @@
-//! Real cgroups of version 2 below a slice of the test's own, removed with it.
+//! Real cgroups of version 2 below the test's own slice, removed with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::wait::until;
 
-/// A slice at the root, as those in which containers are made.
+/// A slice at the root, as container runtimes create.
 pub struct Slice {
     mount: PathBuf,
     name: String,
 }
 
 impl Slice {
-    /// An empty one.
+    /// An empty slice.
     ///
     /// # Panics
-    /// Where none can be made: that takes root, and a `/sys/fs/cgroup` that can be written to.
+    /// If none can be created: that takes root, and a writable `/sys/fs/cgroup`.
     #[must_use]
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
@@ -36,15 +36,15 @@ impl Slice {
         format!("/{}/{below}", self.name)
     }
 
-    /// Makes a cgroup below it, where it is not there yet, and puts a process into it.
+    /// Creates a cgroup below it unless it exists, and moves a process into it.
     ///
     /// # Panics
-    /// Where it cannot be put there.
+    /// If the process cannot be moved.
     pub fn take(&self, below: &str, pid: u32) {
         assert!(self.try_take(below, pid), "a process can be moved");
     }
 
-    /// The same, where the process may have ended; returns whether it was moved.
+    /// The same for a process that may have exited; returns whether it was moved.
     #[must_use]
     pub fn try_take(&self, below: &str, pid: u32) -> bool {
         let directory = self.mount.join(&self.name).join(below);
@@ -62,12 +62,12 @@ impl Default for Slice {
 impl Drop for Slice {
     fn drop(&mut self) {
         let directory = self.mount.join(&self.name);
-        // It is busy until the last process in it was waited for.
+        // It is busy until its last process has been waited for.
         until("an empty cgroup", || remove(&directory).ok());
     }
 }
 
-/// Removes a cgroup and all below it. The files in it go with it.
+/// Removes a cgroup and all below it. The kernel removes their files.
 fn remove(directory: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

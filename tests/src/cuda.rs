@@ -1,5 +1,5 @@
-//! Programs on a fake driver of CUDA, with the quota library or without: compiled from C, run, and held against what the
-//! driver really gave out.
+//! Programs on a fake CUDA driver, with the quota library or without: compiled from C, run, and compared with what the
+//! driver really allocated.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{OsStr, OsString};
@@ -13,12 +13,12 @@ use tempfile::TempDir;
 
 use crate::programs;
 
-/// A machine with a driver, and the ground truth of its GPUs.
+/// A machine with a driver, and its record of the real allocations.
 pub struct Machine {
     directory: TempDir,
 }
 
-/// A name by which processes share a quota: that of the fake driver's GPU of this number.
+/// The UUID of the fake driver's GPU with this number, by which processes share a quota.
 #[must_use]
 pub fn uuid(gpu: u8) -> [u8; 16] {
     let mut uuid = *b"\0\0\0\0\0\0\x40\0\x80\0\0\0\0\0\0\0";
@@ -26,15 +26,15 @@ pub fn uuid(gpu: u8) -> [u8; 16] {
     uuid
 }
 
-/// GPUs that the truth has room for, and processes; `tests/fake-cuda/src/truth.rs` has the whole layout.
+/// Capacity of the record; `tests/fake-cuda/src/truth.rs` has its layout.
 const GPUS: usize = 8;
 const PROCESSES: usize = 4096;
 
 impl Machine {
-    /// One on which nothing is allocated.
+    /// A machine without allocations.
     ///
     /// # Panics
-    /// Where nothing can be written, or the driver is not built.
+    /// If nothing can be written, or the driver is not built.
     #[must_use]
     pub fn new() -> Self {
         let machine = Self { directory: tempfile::tempdir().expect("a temporary directory") };
@@ -45,16 +45,16 @@ impl Machine {
         machine
     }
 
-    /// A file of its directory.
+    /// A file in its directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// A shared quota of this machine's, with this limit for its first GPU.
+    /// A shared quota with this limit for the first GPU.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     #[must_use]
     pub fn quota(&self, limit: u64) -> PathBuf {
         let path = self.path("quota");
@@ -62,7 +62,7 @@ impl Machine {
         path
     }
 
-    /// A program that finds the driver, and nothing of ours in front of it.
+    /// A program with the fake driver, and without our library.
     pub fn bare(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -75,22 +75,22 @@ impl Machine {
         command
     }
 
-    /// A program with the quota library in front of the driver.
+    /// A program with the fake driver and the quota library.
     pub fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.bare(program);
         command.env("LD_PRELOAD", library());
         command
     }
 
-    /// The test program of `client.c`, which comes in by this door and does these calls.
+    /// The test program of `client.c` with this way to reach the driver (`dl`, `proc`, `linked`, …) and these calls.
     #[must_use]
-    pub fn client(&self, door: &str, calls: &[&str]) -> Command {
-        let mut command = self.program(client(door));
-        command.arg(door).args(calls);
+    pub fn client(&self, interface: &str, calls: &[&str]) -> Command {
+        let mut command = self.program(client(interface));
+        command.arg(interface).args(calls);
         command
     }
 
-    /// What all processes have allocated at this moment of a GPU.
+    /// Memory that all processes have allocated on a GPU now.
     #[must_use]
     pub fn used(&self, gpu: usize) -> u64 {
         let words = self.truth();
@@ -100,7 +100,7 @@ impl Machine {
         rows.filter(|row| row[0] != 0 && started(row[0]) == Some(row[1])).map(|row| row[2 + gpu]).sum()
     }
 
-    /// The most that was ever allocated of a GPU.
+    /// The peak of a GPU's allocations.
     #[must_use]
     pub fn peak(&self, gpu: usize) -> u64 {
         self.truth()[GPUS + gpu]
@@ -119,7 +119,7 @@ impl Default for Machine {
     }
 }
 
-/// When a process started, unless it has ended.
+/// The start time of a process, unless it has exited.
 fn started(pid: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
@@ -132,13 +132,13 @@ pub fn library() -> PathBuf {
     programs::built("libbailiff_quota.so")
 }
 
-/// The test program for a door: that of the linker needs a linked one.
+/// The test program for a way to reach the driver: `linked` needs one linked with it.
 #[must_use]
-pub fn client(door: &str) -> PathBuf {
-    if door == "linked" { linked("client", &["-DLINKED"]) } else { compiled("client", &[]) }
+pub fn client(interface: &str) -> PathBuf {
+    if interface == "linked" { linked("client", &["-DLINKED"]) } else { compiled("client", &[]) }
 }
 
-/// A C program that is linked with the driver.
+/// A C program linked with the driver.
 #[must_use]
 pub fn linked(name: &str, flags: &[&str]) -> PathBuf {
     let machine = Machine::new();
@@ -162,7 +162,7 @@ fn build(name: &str, flags: &[&str], key: &[&str]) -> PathBuf {
     let built = directory.join(format!("{name}-{:016x}", hash.finish()));
     if !built.exists() {
         fs::create_dir_all(&directory).expect("target/ can be written");
-        // Beside it and renamed, since other tests may be about to run it.
+        // Renamed into place, since other tests may execute it.
         let next = directory.join(format!("{name}-{}", std::process::id()));
         let mut command = Command::new("cc");
         command.args(["-O2", "-g", "-Wall", "-Werror", "-pthread", "-o"]).arg(&next).arg(&source).args(flags);
@@ -173,10 +173,10 @@ fn build(name: &str, flags: &[&str], key: &[&str]) -> PathBuf {
     built
 }
 
-/// What a client prints of each call: figures, and the driver's code last.
+/// The output of a client, a line per call: values, and the driver's code last.
 ///
 /// # Panics
-/// Where it fails.
+/// If it fails.
 #[must_use]
 pub fn answers(command: &mut Command) -> Vec<Vec<i64>> {
     let output = output(command);
@@ -189,16 +189,16 @@ pub fn answers(command: &mut Command) -> Vec<Vec<i64>> {
     String::from_utf8_lossy(&output.stdout).lines().map(line).collect()
 }
 
-/// The codes of the driver alone.
+/// The driver's codes only.
 #[must_use]
 pub fn codes(command: &mut Command) -> Vec<i64> {
     answers(command).iter().map(|answer| *answer.last().expect("a code")).collect()
 }
 
-/// Runs a program to its end, which must be a good one.
+/// Runs a program, which must succeed.
 ///
 /// # Panics
-/// Where it is not.
+/// If it is not.
 #[must_use]
 pub fn output(command: &mut Command) -> Output {
     let output = command.stdin(Stdio::null()).output().expect("a test program starts");
@@ -219,7 +219,7 @@ impl Drop for Running {
 /// An allocator of `tests/setup allocators`.
 ///
 /// # Panics
-/// Where it is not there.
+/// If it is not there.
 #[must_use]
 pub fn allocator(name: &str) -> OsString {
     let directory = programs::root().join("target/tools/allocators/usr/lib");

@@ -1,4 +1,4 @@
-//! A program of ours that serves pages: started, asked, and ended with its test.
+//! One of our daemons that serves pages: started, queried, and ended with its test.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use crate::http;
 use crate::page::Page;
 use crate::wait::until;
 
-/// A running program.
+/// A running daemon.
 pub struct Daemon {
     name: &'static str,
     child: Child,
@@ -22,10 +22,10 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a command line; back when it says where it listens.
+    /// Starts a command line, and waits until it logs its address.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn spawn(name: &'static str, mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
@@ -48,7 +48,7 @@ impl Daemon {
         Self { name, child, address, log }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -60,21 +60,21 @@ impl Daemon {
         self.child.id()
     }
 
-    /// What it logged so far.
+    /// Its log so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
     }
 
-    /// Waits until it has logged this: what it writes is read a moment later.
-    pub fn until_logged(&self, words: &str) {
-        until(words, || self.log().contains(words).then_some(()));
+    /// Waits until it has logged this text; the log is read asynchronously.
+    pub fn until_logged(&self, text: &str) {
+        until(text, || self.log().contains(text).then_some(()));
     }
 
-    /// The page now.
+    /// The current page.
     ///
     /// # Panics
-    /// Where it does not answer with one.
+    /// If it does not answer with one.
     #[must_use]
     pub fn page(&self) -> Page {
         let answer = http::get(self.address, "/metrics", &[]).expect("the program answers");
@@ -82,7 +82,7 @@ impl Daemon {
         Page::read(&answer.text())
     }
 
-    /// Reads pages until one has the answer.
+    /// Reads pages until the closure returns a value.
     pub fn until<T>(&self, what: &str, mut query: impl FnMut(&Page) -> Option<T>) -> T {
         until(what, || query(&self.page()))
     }
@@ -90,18 +90,18 @@ impl Daemon {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// Where it cannot be sent.
+    /// If it cannot be sent.
     pub fn signal(&self, signal: Signal) {
-        // Until it has been waited for, its pid is nobody else's.
+        // Its pid cannot be reused until it has been waited for.
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         kill_process(pid, signal).expect("our own child can be signalled");
     }
 
-    /// Does something while it stands still.
+    /// Runs `act` while the daemon is stopped by SIGSTOP.
     ///
     /// # Panics
-    /// Where it cannot be stopped.
-    pub fn standing_still<T>(&self, act: impl FnOnce() -> T) -> T {
+    /// If it cannot be stopped.
+    pub fn while_stopped<T>(&self, act: impl FnOnce() -> T) -> T {
         self.signal(Signal::STOP);
         until("it stands still", || {
             let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{}/stat", self.pid())).ok()?)?;
@@ -112,28 +112,28 @@ impl Daemon {
         done
     }
 
-    /// Asks it to end, and gives its exit code.
+    /// Sends SIGTERM, and returns its exit code.
     ///
     /// # Panics
-    /// Where it does not end.
+    /// If it does not end.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.ended()
     }
 
-    /// Ends it as a crash would, and waits until it has.
+    /// Kills it, and waits for its end.
     ///
     /// # Panics
-    /// Where it cannot be ended.
+    /// If it cannot be ended.
     pub fn kill(&mut self) {
         self.child.kill().expect("our own child can be ended");
         self.child.wait().expect("our own child can be waited for");
     }
 
-    /// Waits for it to end, and gives its exit code.
+    /// Waits for its end, and returns its exit code.
     ///
     /// # Panics
-    /// Where it does not end.
+    /// If it does not end.
     pub fn ended(&mut self) -> Option<i32> {
         until("the program ends", || self.child.try_wait().expect("our own child can be waited for")).code()
     }

@@ -1,4 +1,4 @@
-//! The real enforcer, started in a directory of its own.
+//! The real enforcer, started in its own directory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::{Deref, DerefMut};
@@ -34,10 +34,10 @@ impl DerefMut for Enforcer {
 }
 
 impl Enforcer {
-    /// Starts one in a directory, with these arguments besides.
+    /// Starts an enforcer in a directory, with these additional arguments.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn start(home: &Home, arguments: &[&str]) -> Self {
         let mut command = command(home);
@@ -45,78 +45,78 @@ impl Enforcer {
         Self::spawn(home, command)
     }
 
-    /// Starts any command line of it; back when it can be asked.
+    /// Starts any command line of the enforcer, and waits until it can be queried.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn spawn(home: &Home, command: Command) -> Self {
         Self { daemon: Daemon::spawn("enforcer", command), control: home.control() }
     }
 
-    /// Asks over the control socket.
+    /// Sends a request over the control socket, and returns the response.
     ///
     /// # Panics
-    /// Where it does not answer.
+    /// If it does not answer.
     #[must_use]
     pub fn query(&self, question: &Value) -> Value {
         let mut socket = UnixStream::connect(&self.control).expect("the control socket");
-        writeln!(socket, "{question}").expect("a question can be asked");
+        writeln!(socket, "{question}").expect("a request can be sent");
         let mut answer = String::new();
         BufReader::new(socket).read_line(&mut answer).expect("it answers");
         serde_json::from_str(&answer).expect("it answers in JSON")
     }
 
-    /// How it stands.
+    /// Its status.
     #[must_use]
     pub fn status(&self) -> Value {
         self.query(&json!({"command": "status"}))["status"].take()
     }
 
-    /// Asks how it stands until that has the answer.
+    /// Reads the status until the closure returns a value.
     pub fn until_status<T>(&self, what: &str, mut query: impl FnMut(&Value) -> Option<T>) -> T {
         until(what, || query(&self.status()))
     }
 
-    /// True samples of a process in a row, by the one rule; none is 0.
+    /// The streak of a process under the only rule; 0 if it has none.
     #[must_use]
     pub fn streak(&self, pid: u32) -> u64 {
         streak(&self.status(), pid)
     }
 
-    /// Waits until a process has so many.
+    /// Waits until a process has this streak.
     pub fn until_streak(&self, pid: u32, samples: u64) {
         until("the streak", || (self.streak(pid) >= samples).then_some(()));
     }
 
-    /// The number of the snapshot that was judged last.
+    /// The number of the snapshot that was evaluated last.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.status()["stream"]["seq"].as_u64().unwrap_or_default()
     }
 
-    /// Waits until so many more snapshots were judged.
+    /// Waits until this many more snapshots were evaluated.
     pub fn ticks(&self, ticks: u64) {
         let judged = |status: &Value| status["counters"]["snapshots"].as_u64();
         let before = judged(&self.status()).unwrap_or_default();
         self.until_status("ticks", |status| (judged(status)? >= before + ticks).then_some(()));
     }
 
-    /// Whether everything destructive is withheld for this reason.
+    /// Returns whether destructive actions are held for this reason.
     #[must_use]
     pub fn is_held(&self, hold: &str) -> bool {
         self.page().value("bailiff_hold_active", &[("hold", hold)]) == Some(1.0)
     }
 
-    /// Waits until a step against a process waits for this.
+    /// Waits until a step against a process waits for this hold.
     pub fn until_waits(&self, pid: u32, hold: &str) {
         self.until_status(hold, |status| (pending(status, pid)?["hold"] == hold).then_some(()));
     }
 
-    /// Runs a command that asks it.
+    /// Runs a command that queries it.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(programs::enforcer());
@@ -125,7 +125,7 @@ impl Enforcer {
     }
 }
 
-/// What is coming to a process.
+/// The pending action against a process.
 #[must_use]
 pub fn pending(status: &Value, pid: u32) -> Option<&Value> {
     let name = format!("process:{pid}@");
@@ -133,13 +133,13 @@ pub fn pending(status: &Value, pid: u32) -> Option<&Value> {
     all.iter().find(|pending| pending["target"].as_str().is_some_and(|target| target.starts_with(&name)))
 }
 
-/// True samples of a process in a row, as a status says; none is 0.
+/// The streak of a process in a status; 0 if it has none.
 #[must_use]
 pub fn streak(status: &Value, pid: u32) -> u64 {
     pending(status, pid).and_then(|pending| pending["streak"].as_u64()).unwrap_or_default()
 }
 
-/// The enforcer in a directory, not started yet.
+/// The enforcer's command in a directory, not started.
 #[must_use]
 pub fn command(home: &Home) -> Command {
     let mut command = Command::new(programs::enforcer());
@@ -168,10 +168,10 @@ pub fn arguments(home: &Home) -> Vec<String> {
     arguments
 }
 
-/// Runs a command line of it to its end.
+/// Runs a command line of the enforcer to its end.
 ///
 /// # Panics
-/// Where it cannot be started.
+/// If it cannot be started.
 #[must_use]
 pub fn run(arguments: &[&str]) -> Output {
     Command::new(programs::enforcer()).args(arguments).output().expect("the enforcer starts")

@@ -31,10 +31,10 @@ impl DerefMut for Exporter {
 }
 
 impl Exporter {
-    /// Starts one over a scenario, with short ticks and these arguments besides.
+    /// Starts an exporter over a scenario, with short ticks and these additional arguments.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn start(scenario: &Scenario, arguments: &[&str]) -> Self {
         let mut command = command(scenario);
@@ -42,19 +42,19 @@ impl Exporter {
         Self::spawn(command)
     }
 
-    /// Starts any command line of it.
+    /// Starts any command line of the exporter.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn spawn(command: Command) -> Self {
         Self::spawn_at(command, "127.0.0.1:0".parse().expect("an address"))
     }
 
-    /// Starts any command line of it, to listen there.
+    /// Starts any command line of the exporter, listening on this address.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn spawn_at(mut command: Command, address: SocketAddr) -> Self {
         command.args(["--web.listen-address", &address.to_string()]);
@@ -67,7 +67,7 @@ impl Exporter {
         self.page().value("bailiff_snapshots_total", &[]).unwrap_or_default()
     }
 
-    /// A page of a snapshot that was begun after this call.
+    /// A page of a snapshot that began after this call.
     pub fn next(&self) -> Page {
         let now = self.tick();
         self.until("two more ticks", |page| {
@@ -76,10 +76,10 @@ impl Exporter {
         self.page()
     }
 
-    /// Processes below it, by their first argument.
+    /// Its descendants with this first argument.
     ///
     /// # Panics
-    /// Where `/proc` cannot be read.
+    /// If `/proc` cannot be read.
     #[must_use]
     pub fn children(&self, role: &str) -> Vec<u32> {
         let all = std::fs::read_dir("/proc").expect("there is a /proc");
@@ -98,7 +98,7 @@ impl Exporter {
     }
 }
 
-/// The exporter over the fake driver, not started yet.
+/// The exporter's command over the fake driver, not started.
 #[must_use]
 pub fn command(scenario: &Scenario) -> Command {
     let mut command = Command::new(programs::exporter());
@@ -106,10 +106,10 @@ pub fn command(scenario: &Scenario) -> Command {
     command
 }
 
-/// Runs a command line of it to its end.
+/// Runs a command line of the exporter to its end.
 ///
 /// # Panics
-/// Where it cannot be started.
+/// If it cannot be started.
 #[must_use]
 pub fn run(arguments: &[&str]) -> Output {
     Command::new(programs::exporter()).args(arguments).output().expect("the exporter starts")

@@ -7,16 +7,16 @@ use tempfile::TempDir;
 
 use crate::programs;
 
-/// A scenario of a test's own, which may change while the driver runs.
+/// A scenario of one test, which may change while the driver runs.
 pub struct Scenario {
     directory: TempDir,
 }
 
 impl Scenario {
-    /// A scenario that says this.
+    /// A scenario with this text.
     ///
     /// # Panics
-    /// Where no file can be written.
+    /// If no file can be written.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let scenario = Self { directory: tempfile::tempdir().expect("a temporary directory") };
@@ -24,20 +24,20 @@ impl Scenario {
         scenario
     }
 
-    /// One of `tests/fake-nvml/scenarios`.
+    /// A scenario of `tests/fake-nvml/scenarios`.
     ///
     /// # Panics
-    /// Where there is none of that name.
+    /// If there is none with this name.
     #[must_use]
     pub fn named(name: &str) -> Self {
         let path = programs::root().join("tests/fake-nvml/scenarios").join(format!("{name}.yaml"));
         Self::new(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
 
-    /// Says something else from now on.
+    /// Replaces the text.
     ///
     /// # Panics
-    /// Where no file can be written.
+    /// If no file can be written.
     pub fn set(&self, text: &str) {
         let next = self.directory.path().join("next");
         fs::write(&next, text).expect("a scenario can be written");
@@ -50,7 +50,7 @@ impl Scenario {
         self.directory.path().join("scenario.yaml")
     }
 
-    /// A directory that lives as long.
+    /// A directory with the same lifetime.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()

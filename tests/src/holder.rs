@@ -13,29 +13,29 @@ use crate::wait::until;
 pub struct Holder(Child);
 
 impl Holder {
-    /// One that sleeps.
+    /// A sleeping process.
     ///
     /// # Panics
-    /// Where no process can be started.
+    /// If no process can be started.
     #[must_use]
     pub fn sleeping() -> Self {
         Self(Command::new("sleep").arg("infinity").process_group(0).spawn().expect("sleep starts"))
     }
 
-    /// One that sleeps as another user.
+    /// A sleeping process of another user.
     ///
     /// # Panics
-    /// Where no process can be started.
+    /// If no process can be started.
     #[must_use]
     pub fn sleeping_as(uid: u32) -> Self {
         let mut command = Command::new("sleep");
         Self(command.arg("infinity").process_group(0).uid(uid).spawn().expect("sleep starts"))
     }
 
-    /// A Python program; back when it has printed a line.
+    /// A Python program that has printed a line.
     ///
     /// # Panics
-    /// Where it does not start, or prints nothing.
+    /// If it does not start, or prints nothing.
     #[must_use]
     pub fn python(program: &str) -> Self {
         let mut command = Command::new(programs::python());
@@ -48,7 +48,7 @@ impl Holder {
         let mut line = String::new();
         let out = child.stdout.take().expect("it has an output");
         BufReader::new(out).read_line(&mut line).expect("it prints a line");
-        assert!(!line.is_empty(), "the program ended before it said anything");
+        assert!(!line.is_empty(), "the program ended before it printed a line");
         Self(child)
     }
 
@@ -58,10 +58,10 @@ impl Holder {
         self.0.id()
     }
 
-    /// Ends it, and waits until it has.
+    /// Ends it, and waits for its end.
     ///
     /// # Panics
-    /// Where it cannot be ended.
+    /// If it cannot be ended.
     pub fn end(&mut self) {
         self.0.kill().expect("our own child can be ended");
         self.0.wait().expect("our own child can be waited for");
@@ -75,18 +75,17 @@ impl Drop for Holder {
     }
 }
 
-/// A session that ends with its test, whatever it started: its process group and its leader's
-/// children.
+/// A session whose process group and leader's children end with the test.
 pub struct Session(Child);
 
 impl Session {
-    /// One that is led by this program.
+    /// A session led by this program.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn of(program: &[&str]) -> Self {
-        // It becomes the program, and keeps the pid, since a child of ours leads no process group.
+        // setsid execs the program without a fork, since a child of ours leads no process group.
         let started = Command::new("setsid").args(program).stdout(Stdio::null()).spawn();
         Self(started.expect("setsid starts"))
     }
@@ -97,7 +96,7 @@ impl Session {
         self.0.id()
     }
 
-    /// Waits for a child of the leader's that has this name, and gives its pid.
+    /// Waits for a child of the leader with this name, and returns its pid.
     #[must_use]
     pub fn child(&self, name: &str) -> u32 {
         child(self.leader(), name)
@@ -106,11 +105,11 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Children that made sessions of their own first: without their parent nobody knows them.
+        // First the children with sessions of their own, which cannot be found without their parent.
         for child in children(self.leader()) {
             let _ = pid(child).map(|child| kill_process(child, Signal::KILL));
         }
-        // Until it has been waited for, its pid is nobody else's.
+        // Its pid cannot be reused until it has been waited for.
         let _ = pid(self.leader()).map(|group| kill_process_group(group, Signal::KILL));
         let _ = self.0.wait();
     }
@@ -120,7 +119,7 @@ fn pid(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
-/// Waits for a child of this process that has this name, and gives its pid.
+/// Waits for a child of this process with this name, and returns its pid.
 #[must_use]
 pub fn child(parent: u32, name: &str) -> u32 {
     let comm = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

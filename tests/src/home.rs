@@ -1,4 +1,4 @@
-//! The directory that an enforcer of a test lives in: rules, sockets, state, audit log, and a stand-in for a device file.
+//! The directory of an enforcer in a test: rules, sockets, state, audit log, and a stand-in for a device file.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,21 +15,21 @@ use crate::wait::until;
 pub struct Home(TempDir);
 
 impl Home {
-    /// An empty one, which others may look into.
+    /// An empty directory that other users may read.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     #[must_use]
     pub fn new() -> Self {
         let home = Self(tempfile::tempdir().expect("a temporary directory"));
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("our own directory");
         fs::create_dir(home.state()).expect("a directory");
-        // A FIFO that nobody writes to: whoever reads it waits, and needs no other program to wait with.
+        // A FIFO without a writer: its reader blocks without needing another program.
         mknodat(CWD, home.device(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
         home
     }
 
-    /// One with these rules in it.
+    /// A directory with these rules.
     #[must_use]
     pub fn with(rules: &str) -> Self {
         let home = Self::new();
@@ -49,7 +49,7 @@ impl Home {
         self.path().join("rules.yaml")
     }
 
-    /// Where the exporter's stream is.
+    /// The exporter's stream socket.
     #[must_use]
     pub fn stream(&self) -> PathBuf {
         self.path().join("stream.sock")
@@ -61,7 +61,7 @@ impl Home {
         self.path().join("control.sock")
     }
 
-    /// What outlives a restart.
+    /// The state directory, which survives a restart.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.path().join("state")
@@ -82,7 +82,7 @@ impl Home {
     /// The device, open.
     ///
     /// # Panics
-    /// Where it cannot be opened.
+    /// If it cannot be opened.
     #[must_use]
     pub fn open_device(&self) -> fs::File {
         OpenOptions::new().read(true).write(true).open(self.device()).expect("the device can be opened")
@@ -91,17 +91,17 @@ impl Home {
     /// Replaces the rules.
     ///
     /// # Panics
-    /// Where they cannot be written.
+    /// If they cannot be written.
     pub fn write(&self, rules: &str) {
         let next = self.path().join("next");
         fs::write(&next, rules).expect("rules can be written");
         fs::rename(next, self.rules()).expect("rules can be replaced");
     }
 
-    /// Starts an enforcer in it, with these arguments besides.
+    /// Starts an enforcer in it, with these additional arguments.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn enforcer(&self, arguments: &[&str]) -> Enforcer {
         Enforcer::start(self, arguments)
@@ -110,25 +110,25 @@ impl Home {
     /// The lines of the audit log.
     ///
     /// # Panics
-    /// At one that is not JSON.
+    /// If a line is not JSON.
     #[must_use]
     pub fn lines(&self) -> Vec<Value> {
         lines(&self.audit())
     }
 
-    /// The first line of the audit log of this step with this result.
+    /// The first audit line of this step with this result.
     #[must_use]
     pub fn line(&self, step: &str, result: &str) -> Option<Value> {
         self.lines().into_iter().find(|line| line["step"] == step && line["result"] == result)
     }
 
     /// Waits for such a line.
-    #[expect(clippy::must_use_candidate, reason = "that it comes may be all that is asked")]
+    #[expect(clippy::must_use_candidate, reason = "waiting may be all that is needed")]
     pub fn until_line(&self, step: &str, result: &str) -> Value {
         until(&format!("{step} {result}"), || self.line(step, result))
     }
 
-    /// What came of actions, in order.
+    /// Results of a step's actions, in order.
     #[must_use]
     pub fn results(&self, step: &str) -> Vec<String> {
         let of_step = self.lines().into_iter().filter(|line| line["step"] == step);
@@ -150,10 +150,10 @@ impl Drop for Home {
     }
 }
 
-/// The whole lines of an audit log, wherever it is.
+/// Complete lines of an audit log at any path.
 ///
 /// # Panics
-/// At one that is not JSON.
+/// If a line is not JSON.
 #[must_use]
 pub fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();

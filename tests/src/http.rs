@@ -1,4 +1,4 @@
-//! A plain HTTP client: one request, one answer.
+//! A plain HTTP client: one request, one response.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, bind, socket};
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     /// Status code.
@@ -25,18 +25,18 @@ impl Answer {
     }
 }
 
-/// Asks for a path, with header lines to add.
+/// Sends a GET request with additional header lines.
 ///
 /// # Errors
-/// Where the server does not answer, or not in HTTP.
+/// If the server does not answer, or not in HTTP.
 pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answer> {
     request(address, ("GET", path), headers)
 }
 
-/// Posts nothing to a path.
+/// Sends an empty POST request.
 ///
 /// # Errors
-/// Where the server does not answer, or not in HTTP.
+/// If the server does not answer, or not in HTTP.
 pub fn post(address: SocketAddr, path: &str) -> io::Result<Answer> {
     request(address, ("POST", path), &["Content-Length: 0"])
 }
@@ -45,20 +45,20 @@ fn request(address: SocketAddr, what: (&str, &str), headers: &[&str]) -> io::Res
     exchange(connect(address)?, what, headers)
 }
 
-/// A connection that gives up after ten seconds of silence.
+/// A connection with a timeout of ten seconds.
 ///
 /// # Errors
-/// Where nobody listens.
+/// If no server listens.
 pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     Ok(stream)
 }
 
-/// The same from another address of this machine, such as 127.0.0.2.
+/// The same from another local address, such as 127.0.0.2.
 ///
 /// # Errors
-/// Where nobody listens, or the address is not ours.
+/// If no server listens, or the address is not ours.
 pub fn connect_from(client: IpAddr, address: SocketAddr) -> io::Result<TcpStream> {
     let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket(family, SocketType::STREAM, None)?;
@@ -67,10 +67,10 @@ pub fn connect_from(client: IpAddr, address: SocketAddr) -> io::Result<TcpStream
     Ok(TcpStream::from(socket))
 }
 
-/// Asks by a method for a path, over any connection, and reads until the other side closes it.
+/// Sends a request over any connection, and reads until the server closes it.
 ///
 /// # Errors
-/// Where the server does not answer, or not in HTTP.
+/// If the server does not answer, or not in HTTP.
 pub fn exchange(
     mut stream: impl Read + Write,
     (method, path): (&str, &str),

@@ -1,22 +1,22 @@
-//! A file system that never answers, as a network's may: FUSE, whose requests are not read. The programs that are started
-//! beside it wait in the kernel for as long as it is there.
+//! A file system that never answers, as a network file system may: FUSE without a reader of its requests. Programs that
+//! use it block in the kernel as long as it is mounted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The file system, gone with its test: what waits for it gets an error then.
+/// The file system, removed with its test: blocked calls fail then.
 pub struct Hung {
     device: File,
     root: PathBuf,
 }
 
 impl Hung {
-    /// One for a directory that is made for it.
+    /// A file system on a new directory.
     ///
     /// # Panics
-    /// Where it cannot be made, or there is no `/dev/fuse`.
+    /// If it cannot be made, or there is no `/dev/fuse`.
     #[must_use]
     pub fn at(root: PathBuf) -> Self {
         fs::create_dir(&root).expect("a directory");
@@ -30,10 +30,10 @@ impl Hung {
         self.root.join(name)
     }
 
-    /// The same command line, in a mount namespace of its own that has the file system.
+    /// The same command line, in its own mount namespace with the file system.
     ///
     /// # Panics
-    /// Where there are no descriptors left.
+    /// If there are no descriptors left.
     #[must_use]
     pub fn beside(&self, command: &Command) -> Command {
         let mount = "mount -i -t fuse -o fd=0,rootmode=40000,user_id=0,group_id=0 hung \"$0\" && exec \"$@\" </dev/null";
@@ -45,10 +45,10 @@ impl Hung {
     }
 }
 
-/// Makes `path` a symbolic link to `target` in one step.
+/// Makes `path` a symbolic link to `target` atomically.
 ///
 /// # Panics
-/// Where that cannot be done.
+/// If that cannot be done.
 pub fn link(target: &Path, path: &Path) {
     let next = path.with_extension("next");
     symlink(target, &next).expect("a symbolic link");

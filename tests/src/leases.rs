@@ -1,4 +1,4 @@
-//! The user's command on a pool of a test's own.
+//! `bailiff lease` on a test's own pool.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -21,26 +21,26 @@ use crate::programs;
 use crate::redis::Redis;
 use crate::wait::until;
 
-/// Where a test's pool is.
-pub trait Keeps {
-    /// How the environment tells the user's command.
-    fn told(&self) -> (&'static str, OsString);
+/// A test's pool.
+pub trait LeasePool {
+    /// The environment variable that selects the pool.
+    fn variable(&self) -> (&'static str, OsString);
 }
 
-impl Keeps for Redis {
-    fn told(&self) -> (&'static str, OsString) {
+impl LeasePool for Redis {
+    fn variable(&self) -> (&'static str, OsString) {
         ("LEASE_REDIS_URL", self.address().into())
     }
 }
 
-/// A directory for a pool of the machine's own, which other users may look into; in memory, as `/run` is.
+/// A directory for a pool of this machine, readable by other users; in memory, as `/run` is.
 pub struct Directory(TempDir);
 
 impl Directory {
-    /// An empty one.
+    /// An empty directory.
     ///
     /// # Panics
-    /// Where that fails.
+    /// If that fails.
     #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
@@ -50,18 +50,18 @@ impl Directory {
         Self(directory)
     }
 
-    /// Its pool, of these GPUs.
+    /// A directory with a pool of these GPUs.
     ///
     /// # Panics
-    /// Where that fails.
+    /// If that fails.
     #[must_use]
     pub fn of(gpus: &str) -> Self {
         let directory = Self::new();
-        said(&run(&directory, &["init", "--gpus", gpus]));
+        stdout_of(&run(&directory, &["init", "--gpus", gpus]));
         directory
     }
 
-    /// Where the pool is.
+    /// The path of the pool.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.0.path().join("lease")
@@ -74,83 +74,83 @@ impl Default for Directory {
     }
 }
 
-impl Keeps for Directory {
-    fn told(&self) -> (&'static str, OsString) {
+impl LeasePool for Directory {
+    fn variable(&self) -> (&'static str, OsString) {
         ("LEASE_DIR", self.path().into())
     }
 }
 
-/// `bailiff lease …` on a pool.
+/// The command `bailiff lease …` on a pool.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
-pub fn bailiff(pool: &impl Keeps, words: &[&str]) -> Command {
+pub fn bailiff(pool: &impl LeasePool, args: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
     for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_LEASE_ID"] {
         command.env_remove(other);
     }
-    let (name, place) = pool.told();
-    command.arg("lease").args(words).env(name, place);
+    let (name, value) = pool.variable();
+    command.arg("lease").args(args).env(name, value);
     command
 }
 
-/// Its output.
+/// Runs `bailiff lease …` on a pool.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
-pub fn run(pool: &impl Keeps, words: &[&str]) -> Output {
-    bailiff(pool, words).output().unwrap()
+pub fn run(pool: &impl LeasePool, args: &[&str]) -> Output {
+    bailiff(pool, args).output().unwrap()
 }
 
-/// Its exit code.
+/// The exit code of a run.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
 pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
 }
 
-/// What it printed, where it succeeded.
+/// The standard output of a successful run.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[expect(clippy::must_use_candidate, reason = "that it succeeded may be enough")]
-pub fn said(output: &Output) -> String {
+pub fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Each GPU's state, in their order.
+/// The state of each GPU, in order.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
-pub fn states(pool: &impl Keeps) -> Vec<String> {
-    let told: Value = serde_json::from_str(&said(&run(pool, &["list", "--json"]))).unwrap();
-    told["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
+pub fn states(pool: &impl LeasePool) -> Vec<String> {
+    let list: Value = serde_json::from_str(&stdout_of(&run(pool, &["list", "--json"]))).unwrap();
+    list["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A pool of these GPUs on a Redis of its own.
+/// A pool of these GPUs in its own Redis.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
 pub fn pool(gpus: &str) -> Redis {
     let redis = Redis::start();
-    said(&run(&redis, &["init", "--gpus", gpus]));
+    stdout_of(&run(&redis, &["init", "--gpus", gpus]));
     redis
 }
 
-/// A command under a lease that says when it has begun.
+/// A running command under a lease.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
-pub fn hold(pool: &impl Keeps, words: &[&str]) -> Child {
-    let mut command = bailiff(pool, words);
+pub fn hold(pool: &impl LeasePool, args: &[&str]) -> Child {
+    let mut command = bailiff(pool, args);
     command.args(["--", "sh", "-c", "echo begun; exec sleep infinity"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut first = [0; 6];
@@ -159,21 +159,21 @@ pub fn hold(pool: &impl Keeps, words: &[&str]) -> Child {
     child
 }
 
-/// Ends a child by a signal, and sees its end.
+/// Ends a child by a signal, and waits for its end.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 pub fn end(mut child: Child, signal: Signal) {
     kill_process(Pid::from_child(&child), signal).unwrap();
     child.wait().unwrap();
 }
 
-/// The process that a lease was run for.
+/// The process of the command that a lease was run for.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
-pub fn heir(runner: &Child) -> Pid {
+pub fn command_of(runner: &Child) -> Pid {
     let children = format!("/proc/{0}/task/{0}/children", runner.id());
     let text = until("the command to be there", || {
         fs::read_to_string(&children).ok().filter(|text| !text.is_empty())
@@ -181,33 +181,33 @@ pub fn heir(runner: &Child) -> Pid {
     Pid::from_raw(text.split(' ').next().unwrap().parse().unwrap()).unwrap()
 }
 
-/// What it told as JSON.
+/// Runs `bailiff lease …` and parses its JSON output.
 ///
 /// # Panics
-/// Where that fails.
+/// If that fails.
 #[must_use]
-pub fn told(redis: &Redis, words: &[&str]) -> Value {
-    serde_json::from_str(&said(&run(redis, words))).unwrap()
+pub fn json_of(redis: &Redis, args: &[&str]) -> Value {
+    serde_json::from_str(&stdout_of(&run(redis, args))).unwrap()
 }
 
-/// Has a GPU for a moment, and says so if somebody else had it too: whoever has it holds a lock of the kernel's.
+/// Holds a GPU for a moment, under a kernel lock, and records if another task had the GPU at the same time.
 const TASK: &str =
     "exec 9>$0/gpu-$CUDA_VISIBLE_DEVICES; flock -n 9 || echo $CUDA_VISIBLE_DEVICES >>$0/doubled
 sleep 0.0$(($$ % 5 + 1)); echo $CUDA_VISIBLE_DEVICES >>$0/done";
 
-/// Many tasks, each for a GPU of its own.
+/// Many tasks that each need a GPU.
 pub struct Tasks {
     directory: TempDir,
     tasks: Vec<Child>,
 }
 
 impl Tasks {
-    /// Starts them all at once.
+    /// Starts all of them at once.
     ///
     /// # Panics
-    /// Where that fails.
+    /// If that fails.
     #[must_use]
-    pub fn start(pool: &impl Keeps, count: usize) -> Self {
+    pub fn start(pool: &impl LeasePool, count: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let task = || bailiff(pool, &["run", "--", "sh", "-c", TASK]).arg(directory.path()).spawn().unwrap();
         let tasks = (0..count).map(|_| task()).collect();
@@ -220,11 +220,11 @@ impl Tasks {
         &self.tasks
     }
 
-    /// Waits for all; those not told were not to fail. Gives which GPUs were used, one for each task that came to its
-    /// end.
+    /// Waits for all; those not killed must succeed. Returns the GPUs used, one for each task that
+    /// finished.
     ///
     /// # Panics
-    /// Where one fails, or a GPU had two.
+    /// If one fails, or a GPU had two.
     #[must_use]
     pub fn all_end(self, killed: &[u32]) -> Vec<String> {
         for mut task in self.tasks {

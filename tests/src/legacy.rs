@@ -1,5 +1,5 @@
-//! A double of GPUGET's `GPU.py`: the commands that it sends, one by one, and the texts that it prints. Each of its steps
-//! can be taken alone, since what goes wrong with it goes wrong between two of them.
+//! A test double of GPUGET's `GPU.py`: the commands that it sends, one by one, and the texts that it prints. Each step
+//! can be run alone, since its races are between two steps.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::redis::Redis;
 
-/// A time as it writes it; which one does not matter to anybody.
+/// A time in its format; the value does not matter.
 const TIME: &str = "2024-06-13 12:00:00";
 
 /// One run of the program.
@@ -17,14 +17,14 @@ pub struct Legacy {
     pid: u32,
 }
 
-/// What Redis answers.
+/// A reply of Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// A status, a text or a number.
     Text(String),
-    /// Nothing.
+    /// Null.
     Nil,
-    /// Several.
+    /// An array.
     List(Vec<Self>),
 }
 
@@ -37,15 +37,15 @@ impl Legacy {
         legacy
     }
 
-    /// Sends a command and waits for its answer.
-    pub fn query(&mut self, words: &[&str]) -> Reply {
-        self.send(words);
+    /// Sends a command and returns the reply.
+    pub fn query(&mut self, args: &[&str]) -> Reply {
+        self.send(args);
         self.answer()
     }
 
-    fn send(&mut self, words: &[&str]) {
-        let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
-        let bytes = format!("*{}\r\n{}", words.len(), words.concat());
+    fn send(&mut self, args: &[&str]) {
+        let args: Vec<String> = args.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        let bytes = format!("*{}\r\n{}", args.len(), args.concat());
         self.stream.get_mut().write_all(bytes.as_bytes()).expect("Redis takes a command");
     }
 
@@ -76,7 +76,7 @@ impl Legacy {
         self.query(&["LPUSH", "GPU_EVENTS", &format!("{TIME}: {what}")]);
     }
 
-    /// `--redis-manage …` with these, of so many that there are; what it prints.
+    /// `--redis-manage …` with these GPUs out of `count`; returns its output.
     pub fn manage(&mut self, ids: &[u32], count: u32, force: bool) -> String {
         let begun = !self.query(&["HGETALL", "GPU_INIT"]).texts().is_empty();
         if begun && !force {
@@ -99,7 +99,7 @@ impl Legacy {
         ids.len().to_string()
     }
 
-    /// `--get`; what it prints.
+    /// `--get`; returns its output.
     pub fn get(&mut self) -> String {
         let id = self.pop();
         self.record(&id);
@@ -111,7 +111,7 @@ impl Legacy {
         self.query(&["BRPOP", "GPU_IDLE", "0"]).texts().remove(1)
     }
 
-    /// The others.
+    /// The other steps of `--get`.
     pub fn record(&mut self, id: &str) {
         self.note(&format!("GPU {id} acquired by PID {}.", self.pid));
         let (key, pid) = (format!("GPU_GPU{id}"), self.pid.to_string());
@@ -119,17 +119,17 @@ impl Legacy {
         self.query(&["HSET", &key, "TIME", TIME]);
     }
 
-    /// `--release`; what it prints.
+    /// `--release`; returns its output.
     pub fn release(&mut self, id: &str) -> String {
-        if let Some(refused) = self.looks(id) {
+        if let Some(refused) = self.refuse_release(id) {
             return refused;
         }
-        self.erases(id);
-        self.pushes(id)
+        self.erase_record(id);
+        self.push_idle(id)
     }
 
-    /// The first steps of `--release`, and what is printed where they are the last.
-    pub fn looks(&mut self, id: &str) -> Option<String> {
+    /// The first steps of `--release`; returns its output if it refuses.
+    pub fn refuse_release(&mut self, id: &str) -> Option<String> {
         let idle = self.list("GPU_IDLE");
         let managed = self.list("GPU_MANAGED");
         if !managed.iter().any(|other| other == id) {
@@ -138,19 +138,19 @@ impl Legacy {
         idle.iter().any(|other| other == id).then(|| format!("GPU {id} is already idle."))
     }
 
-    /// The next ones.
-    pub fn erases(&mut self, id: &str) {
+    /// The next steps of `--release`.
+    pub fn erase_record(&mut self, id: &str) {
         self.note(&format!("GPU {id} released by PID {}.", self.pid));
         self.query(&["DEL", &format!("GPU_GPU{id}")]);
     }
 
-    /// The last one.
-    pub fn pushes(&mut self, id: &str) -> String {
+    /// The last step of `--release`.
+    pub fn push_idle(&mut self, id: &str) -> String {
         self.query(&["LPUSH", "GPU_IDLE", id]);
         format!("GPU {id} released.")
     }
 
-    /// `--redis-purge`, with what the system says of a pid.
+    /// `--redis-purge`, with a check whether a pid exists.
     pub fn purge(&mut self, is_there: impl Fn(&str) -> bool) {
         let managed = self.list("GPU_MANAGED");
         let idle = self.list("GPU_IDLE");
@@ -168,7 +168,7 @@ impl Legacy {
         }
     }
 
-    /// `--active`: whom it says to have what.
+    /// `--active`: the holder of each GPU.
     pub fn active(&mut self) -> BTreeMap<String, Option<String>> {
         let managed = self.list("GPU_MANAGED");
         let idle = self.list("GPU_IDLE");
@@ -195,18 +195,16 @@ impl Legacy {
         lines.iter().map(|line| line[TIME.len() + 2..].to_owned()).collect()
     }
 
-    /// How many connections are blocked.
+    /// The number of blocked connections.
     pub fn blocked(&mut self) -> usize {
-        let Reply::Text(info) = self.query(&["INFO", "clients"]) else {
-            panic!("Redis tells of its clients")
-        };
+        let Reply::Text(info) = self.query(&["INFO", "clients"]) else { panic!("Redis lists its clients") };
         let count = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
         count.and_then(|count| count.trim().parse().ok()).expect("a number")
     }
 }
 
 impl Reply {
-    /// All of a list.
+    /// The texts of an array.
     pub fn texts(self) -> Vec<String> {
         let Self::List(all) = self else { panic!("{self:?} is no list") };
         let text = |reply| if let Self::Text(text) = reply { text } else { panic!("{reply:?} is no text") };

@@ -1,5 +1,5 @@
-//! What the end-to-end cases share: the real programs, a made-up `/proc`, a strict reader of pages, and
-//! waiting for conditions. Everything here may fail loudly, since only tests and the demo use it.
+//! Shared parts of the end-to-end cases: the real programs, a made-up `/proc`, a strict parser of pages, and
+//! waiting for conditions. Everything here may panic, since only tests and the demo use it.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -22,6 +22,7 @@ pub mod holder;
 pub mod home;
 pub mod http;
 pub mod hung;
+pub mod idle_timeout;
 pub mod leases;
 pub mod legacy;
 pub mod mps;
@@ -39,4 +40,3 @@ pub mod terminal;
 pub mod ticks;
 pub mod tls;
 pub mod wait;
-pub mod watched;

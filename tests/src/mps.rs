@@ -1,5 +1,5 @@
-//! The stand-in for MPS: daemons in directories of a test's own, programs that compute under them, and an `nvidia-smi` that notes what
-//! it was asked. Whatever a test has started there is ended with it.
+//! The stand-in for MPS: daemons in the test's own directories, clients, and an `nvidia-smi` that records its
+//! arguments. All processes that a test has started there end with it.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use crate::cuda::Running;
 use crate::programs;
 use crate::wait::until;
 
-/// What the parts of MPS are called.
+/// Program names of MPS.
 const PARTS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
 
 /// Directories for daemons, and programs to start them.
@@ -25,10 +25,10 @@ pub struct Mps {
 }
 
 impl Mps {
-    /// Directories without daemons, and the ways of this driver's release: 535 or 550.
+    /// Directories without daemons; the daemons behave as of this driver release: 535 or 550.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     #[must_use]
     pub fn of(release: &'static str) -> Self {
         let mps = Self { directory: tempfile::tempdir().expect("a temporary directory"), release };
@@ -40,32 +40,32 @@ impl Mps {
         mps
     }
 
-    /// Where its programs are.
+    /// The directory of its programs.
     #[must_use]
     pub fn bin(&self) -> PathBuf {
         self.directory.path().join("bin")
     }
 
-    /// A pipe directory, by a name.
+    /// The pipe directory of a daemon.
     #[must_use]
     pub fn pipes(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Its logs.
+    /// The log directory of a daemon.
     #[must_use]
     pub fn logs(&self, name: &str) -> PathBuf {
         self.directory.path().join(format!("{name}-log"))
     }
 
-    /// What `nvidia-smi` was asked, a line a time.
+    /// The arguments of each call of `nvidia-smi`, a line per call.
     #[must_use]
-    pub fn asked(&self) -> Vec<String> {
+    pub fn smi_calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.directory.path().join("smi")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// A program that finds the stand-in, and knows this pipe directory.
+    /// A program whose PATH has the stand-in, with this pipe directory.
     #[must_use]
     pub fn command(&self, program: &Path, name: &str) -> Command {
         let mut command = Command::new(program);
@@ -77,20 +77,20 @@ impl Mps {
         command
     }
 
-    /// Starts a daemon that has this GPU.
+    /// Starts a daemon with this GPU.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(&self, name: &str, uuid: &str) {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
         command.arg("-d").env("CUDA_VISIBLE_DEVICES", uuid);
         assert!(command.status().expect("it runs").success());
     }
 
-    /// What a daemon says to this.
+    /// A daemon's answer to a command.
     ///
     /// # Panics
-    /// Where it cannot be asked.
+    /// If it cannot be queried.
     #[must_use]
     pub fn query(&self, name: &str, text: &str) -> String {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
@@ -99,10 +99,10 @@ impl Mps {
         String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("text")
     }
 
-    /// A program that computes under a daemon; back when it has said how that went.
+    /// A client of a daemon that has reported its start.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn client(&self, name: &str) -> Client {
         let mut command = self.command(&programs::built("fake-mps-client"), name);
@@ -115,34 +115,34 @@ impl Mps {
     /// The pid of a daemon.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     #[must_use]
     pub fn daemon(&self, name: &str) -> u32 {
         until("a daemon", || parts(&self.pipes(name), PARTS[0]).first().copied())
     }
 
-    /// The pid of a daemon's server, as soon as it shows whose it is: its starter goes on a moment before that.
+    /// The pid of a daemon's server, once its environment is readable: the starter returns slightly earlier.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     #[must_use]
     pub fn server(&self, name: &str) -> u32 {
         until("a server", || self.servers(name).first().copied())
     }
 
-    /// The servers of a daemon that live, or are left of it.
+    /// The servers of a daemon, including leftover ones.
     #[must_use]
     pub fn servers(&self, name: &str) -> Vec<u32> {
         parts(&self.pipes(name), PARTS[1])
     }
 
-    /// A process of this user that bears the name of a part of MPS, and is none: a shell that waits, with these variables.
+    /// A process of this user with the name of an MPS program: a waiting shell with these variables.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
-    pub fn pretender(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
-        let directory = self.directory.path().join("pretenders");
+    pub fn impostor(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
+        let directory = self.directory.path().join("impostors");
         fs::create_dir_all(&directory).expect("a directory");
         let program = directory.join(part);
         if !program.exists() {
@@ -157,10 +157,10 @@ impl Mps {
         Running(child)
     }
 
-    /// An `nvidia-smi` that notes what it was asked and then waits for [`Self::go`].
+    /// An `nvidia-smi` that records its arguments and then waits for [`Self::go`].
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     #[must_use]
     pub fn slow_smi(&self) -> PathBuf {
         let smi = self.directory.path().join("slow-smi");
@@ -174,17 +174,17 @@ impl Mps {
     /// Lets [`Self::slow_smi`] end.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     pub fn go(&self) {
         fs::write(self.directory.path().join("go"), "").expect("our own directory");
     }
 
-    /// A control program whose questions are answered by this text of a shell, where there is a daemon.
+    /// A control program whose commands are answered by this shell script if a daemon runs.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     #[must_use]
-    pub fn asker(&self, text: &str) -> PathBuf {
+    pub fn wrapped_control(&self, text: &str) -> PathBuf {
         let real = self.bin().join(PARTS[0]);
         let text = format!(
             "case \"$1\" in -d|-f) exec {} \"$@\";; esac\n\
@@ -192,19 +192,19 @@ impl Mps {
              echo 'Cannot find MPS control daemon process' >&2; exit 1\nfi\n{text}",
             real.display()
         );
-        program(&self.directory.path().join("asker"), &text)
+        program(&self.directory.path().join("wrapped_control"), &text)
     }
 
     /// Sends the daemon a signal.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     pub fn signal(&self, name: &str, with: Signal) {
         assert!(signal(self.daemon(name), with), "it lives");
     }
 }
 
-/// Ends all that has one of its directories for a pipe directory.
+/// Ends all processes with one of its directories as their pipe directory.
 impl Drop for Mps {
     fn drop(&mut self) {
         let directory = self.directory.path().to_owned();
@@ -216,10 +216,10 @@ impl Drop for Mps {
     }
 }
 
-/// A program that computes, ended with its test.
+/// A client, ended with its test.
 pub struct Client {
     child: Child,
-    /// How its start went.
+    /// The report of its start.
     pub first: String,
 }
 
@@ -245,7 +245,7 @@ fn program(path: &Path, text: &str) -> PathBuf {
     path.to_owned()
 }
 
-/// Living parts whose pipe directory is this, or below it.
+/// Running processes of an MPS program with this pipe directory or one below it.
 fn parts(pipes: &Path, program: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

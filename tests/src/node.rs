@@ -1,5 +1,5 @@
 //! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a directory for an enforcer. The driver lists
-//! a tenant until it has ended, as a real one does.
+//! a tenant until it has exited, as a real one does.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,8 +10,8 @@ use crate::fake::Scenario;
 use crate::home::Home;
 use crate::tenant::{Tenant, start};
 
-/// Ticks of a fifth of a second: a busy machine is late by less than the two ticks after which a snapshot is too old.
-/// A look that takes longer than its deadline is taken for a hang, with consequences for minutes.
+/// Ticks of 200 ms: a busy machine is late by less than the two ticks after which a snapshot is too old.
+/// A sample that takes longer than its deadline counts as a hang, with effects for minutes.
 pub const TICKS: [&str; 6] = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "10s"];
 
 /// The node.
@@ -24,38 +24,38 @@ pub struct Node {
     driver: Arc<Mutex<Driver>>,
 }
 
-/// What the driver says.
+/// The driver's scenario.
 pub struct Driver {
     scenario: Scenario,
-    /// Of the driver as a whole.
+    /// Settings of the driver as a whole.
     pub head: String,
     /// The GPUs.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<NodeGpu>,
 }
 
 /// A GPU.
 #[derive(Default)]
-pub struct Gpu {
-    /// What is said of it but who holds it, as keys of a map: `memory: {total: 40GiB}`.
+pub struct NodeGpu {
+    /// Keys of the GPU other than its holders: `memory: {total: 40GiB}`.
     pub text: String,
-    held: Vec<Held>,
+    held: Vec<HeldMemory>,
 }
 
-struct Held {
+struct HeldMemory {
     pid: u32,
-    /// When it began; one without is listed for ever.
+    /// Its start time; a process without one is listed forever.
     start: Option<u64>,
     text: String,
 }
 
 impl Node {
-    /// One GPU that nobody holds, and these rules.
+    /// One GPU without holders, and these rules.
     #[must_use]
     pub fn new(rules: &str) -> Self {
         Self::of(rules, &[""])
     }
 
-    /// GPUs of which this is said, and these rules.
+    /// GPUs with these keys, and these rules.
     #[must_use]
     pub fn of(rules: &str, gpus: &[&str]) -> Self {
         Self::with_ticks(rules, gpus, &TICKS)
@@ -64,50 +64,50 @@ impl Node {
     /// The same, with other ticks.
     #[must_use]
     pub fn with_ticks(rules: &str, gpus: &[&str], ticks: &[&str]) -> Self {
-        let gpus = gpus.iter().map(|text| Gpu { text: (*text).to_owned(), held: Vec::new() });
+        let gpus = gpus.iter().map(|text| NodeGpu { text: (*text).to_owned(), held: Vec::new() });
         let mut driver = Driver { scenario: Scenario::new(""), head: String::new(), gpus: gpus.collect() };
-        driver.say();
+        driver.write_scenario();
         let home = Home::with(rules);
         let ticks: Vec<String> = ticks.iter().map(|word| (*word).to_owned()).collect();
         let exporter = exporter(&driver.scenario, &home, &ticks);
         let driver = Arc::new(Mutex::new(driver));
         let weak = Arc::downgrade(&driver);
-        std::thread::spawn(move || keep(&weak));
+        std::thread::spawn(move || remove_exited_tenants(&weak));
         Self { exporter, home, ticks, driver }
     }
 
-    /// The tenant holds memory of a GPU from now on, and does this: `used: 1GiB, sm: 80`.
+    /// Makes the tenant hold memory of a GPU, with these keys: `used: 1GiB, sm: 80`.
     pub fn hold(&self, tenant: &Tenant, gpu: usize, text: &str) {
-        self.change(|driver| driver.list(gpu, Held::by(tenant, text)));
+        self.change(|driver| driver.list(gpu, HeldMemory::by(tenant, text)));
     }
 
-    /// Tenants hold memory of the first GPU, all from the same moment on.
+    /// Makes tenants hold memory of the first GPU, all from the same moment on.
     pub fn hold_together(&self, tenants: &[(&Tenant, &str)]) {
         self.change(|driver| {
             for (tenant, text) in tenants {
-                driver.list(0, Held::by(tenant, text));
+                driver.list(0, HeldMemory::by(tenant, text));
             }
         });
     }
 
-    /// The driver lists a pid for ever, whoever has it.
+    /// Makes the driver list a pid forever, whichever process has it.
     pub fn hold_pid(&self, pid: u32, text: &str) {
-        self.change(|driver| driver.list(0, Held { pid, start: None, text: text.to_owned() }));
+        self.change(|driver| driver.list(0, HeldMemory { pid, start: None, text: text.to_owned() }));
     }
 
-    /// Whoever has this pid holds memory of the first GPU until he ends.
+    /// Makes the process with this pid hold memory of the first GPU until it exits.
     pub fn hold_process(&self, pid: u32, text: &str) {
-        self.change(|driver| driver.list(0, Held { pid, start: start(pid), text: text.to_owned() }));
+        self.change(|driver| driver.list(0, HeldMemory { pid, start: start(pid), text: text.to_owned() }));
     }
 
-    /// The driver says something else from now on.
+    /// Changes the scenario.
     ///
     /// # Panics
-    /// Where that cannot be written.
+    /// If that cannot be written.
     pub fn change(&self, change: impl FnOnce(&mut Driver)) {
         let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut driver);
-        driver.say();
+        driver.write_scenario();
     }
 
     /// The number of the exporter's newest snapshot.
@@ -132,25 +132,25 @@ fn exporter(scenario: &Scenario, home: &Home, ticks: &[String]) -> Exporter {
     Exporter::start(scenario, &arguments)
 }
 
-impl Held {
+impl HeldMemory {
     fn by(tenant: &Tenant, text: &str) -> Self {
         Self { pid: tenant.pid(), start: start(tenant.pid()), text: text.to_owned() }
     }
 }
 
 impl Driver {
-    fn list(&mut self, gpu: usize, new: Held) {
+    fn list(&mut self, gpu: usize, new: HeldMemory) {
         let held = &mut self.gpus[gpu].held;
         held.retain(|held| held.pid != new.pid);
         held.push(new);
     }
 
-    /// Nobody with this pid is listed any more.
+    /// Removes this pid from the lists.
     pub fn unlist(&mut self, pid: u32) {
         self.gpus.iter_mut().for_each(|gpu| gpu.held.retain(|held| held.pid != pid));
     }
 
-    fn say(&mut self) {
+    fn write_scenario(&mut self) {
         let mut text = format!("sampling_period: 20ms\n{}\ngpus:\n", self.head);
         for gpu in &self.gpus {
             let held: Vec<String> =
@@ -160,20 +160,20 @@ impl Driver {
         self.scenario.set(&text);
     }
 
-    /// Whoever has ended holds nothing.
-    fn forget_ended(&mut self) {
-        let over = |held: &Held| held.start.is_some() && start(held.pid) != held.start;
+    /// Removes exited processes from the lists.
+    fn remove_exited(&mut self) {
+        let over = |held: &HeldMemory| held.start.is_some() && start(held.pid) != held.start;
         if self.gpus.iter().flat_map(|gpu| &gpu.held).any(over) {
             self.gpus.iter_mut().for_each(|gpu| gpu.held.retain(|held| !over(held)));
-            self.say();
+            self.write_scenario();
         }
     }
 }
 
-/// Looks who has ended, until the node is gone.
-fn keep(driver: &Weak<Mutex<Driver>>) {
+/// Removes exited processes until the node is dropped.
+fn remove_exited_tenants(driver: &Weak<Mutex<Driver>>) {
     while let Some(driver) = driver.upgrade() {
-        driver.lock().unwrap_or_else(PoisonError::into_inner).forget_ended();
+        driver.lock().unwrap_or_else(PoisonError::into_inner).remove_exited();
         drop(driver);
         std::thread::park_timeout(Duration::from_millis(5));
     }

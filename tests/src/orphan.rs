@@ -1,4 +1,4 @@
-//! Processes that were left behind: whoever started them has ended, and the session with him. Each is ended with its test.
+//! Orphaned processes: their parent and its session have ended. Each ends with its test.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,14 +18,14 @@ pub struct Orphan {
     _scope: Scope,
 }
 
-/// A cgroup with the name of a login's session, which goes when nobody is in it any more.
+/// A cgroup with the name of a login session, removed once it is empty.
 pub struct Scope(PathBuf);
 
 impl Scope {
-    /// An empty one.
+    /// An empty cgroup.
     ///
     /// # Panics
-    /// Where none can be made: that takes root, and a `/sys/fs/cgroup` that can be written to.
+    /// If none can be created: that takes root, and a writable `/sys/fs/cgroup`.
     #[must_use]
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
@@ -39,10 +39,10 @@ impl Scope {
         Self(path)
     }
 
-    /// Puts a process into it.
+    /// Moves a process into it.
     ///
     /// # Panics
-    /// Where it cannot be put there.
+    /// If it cannot be moved.
     pub fn take(&self, pid: u32) {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("a process can be moved");
     }
@@ -56,7 +56,7 @@ impl Default for Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // It is busy until the last process in it was waited for.
+        // It is busy until its last process has been waited for.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -66,25 +66,25 @@ impl Drop for Scope {
     }
 }
 
-/// A session that starts a process which sleeps, says its pid and ends.
+/// A session that starts a sleeping process, prints its pid and ends.
 const LEAVING: &str = "import os, signal\n\
     pid = os.fork()\n\
     if pid == 0:\n    signal.pause()\n\
     print(pid, flush=True)";
 
-/// A `/dev` of its own, in which there is a stand-in for a GPU's device file, open as descriptor 3.
+/// Its own `/dev` with a stand-in for a GPU's device file, open as descriptor 3.
 const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && : > /dev/nvidia0 && \
     exec 3<>/dev/nvidia0 && exec setsid \"$@\"";
 
 impl Orphan {
-    /// One that sleeps, and was started by this command: `setsid`, say.
+    /// A sleeping process started by this command, for example `setsid`.
     #[must_use]
     pub fn under(mut command: Command) -> Self {
         command.args(["python3", "-c", LEAVING]);
-        Self::said_by(command)
+        Self::run(command)
     }
 
-    /// One that has inherited a GPU's device file: it shows in `/proc` as `/dev/nvidia0`, as in a container.
+    /// A process that inherited a GPU's device file: `/proc` shows it as `/dev/nvidia0`, as in a container.
     #[must_use]
     pub fn with_device() -> Self {
         let mut command = Command::new("unshare");
@@ -92,7 +92,7 @@ impl Orphan {
         Self::under(command)
     }
 
-    fn said_by(mut command: Command) -> Self {
+    fn run(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the session starts");
         let mut line = String::new();
         let out = child.stdout.take().expect("it has an output");

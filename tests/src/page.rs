@@ -1,11 +1,11 @@
-//! A strict reader of the text exposition format, written from its description and not from our writer.
+//! A strict parser of the text exposition format, written from its specification and independent of our writer.
 
 use std::collections::BTreeMap;
 
 /// The labels of a series, sorted.
 pub type Labels = BTreeMap<String, String>;
 
-/// A page, read.
+/// A parsed page.
 #[derive(Debug, Default, Clone)]
 pub struct Page {
     series: BTreeMap<(String, Labels), f64>,
@@ -13,10 +13,10 @@ pub struct Page {
 }
 
 impl Page {
-    /// Reads a page.
+    /// Parses a page.
     ///
     /// # Panics
-    /// At a line that is not one, a series that stands twice, or a sample without its family before it.
+    /// On an invalid line, a duplicate series, or a sample without its family before it.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut page = Self::default();
@@ -40,10 +40,10 @@ impl Page {
         page
     }
 
-    /// The value of the one series of this name whose labels include these; none where there is no such series.
+    /// The value of the only series with this name and these labels; none if there is no such series.
     ///
     /// # Panics
-    /// Where there are several.
+    /// If there are several.
     #[must_use]
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut found = self.all(name, labels);
@@ -52,7 +52,7 @@ impl Page {
         first
     }
 
-    /// All series of this name whose labels include these.
+    /// All series with this name and these labels.
     pub fn all<'a>(
         &'a self,
         name: &'a str,
@@ -60,30 +60,30 @@ impl Page {
     ) -> impl Iterator<Item = (&'a Labels, f64)> {
         self.series.iter().filter_map(move |((series, has), value)| {
             let matches =
-                labels.iter().all(|(key, wanted)| has.get(*key).is_some_and(|value| value == wanted));
+                labels.iter().all(|(key, expected)| has.get(*key).is_some_and(|value| value == expected));
             (series == name && matches).then_some((has, *value))
         })
     }
 
-    /// Whether any counter of this name whose labels include these counted something.
+    /// Returns whether a counter with this name and these labels is above 0.
     #[must_use]
     pub fn happened(&self, name: &str, labels: &[(&str, &str)]) -> bool {
         self.all(name, labels).any(|(_, count)| count > 0.0)
     }
 
-    /// A label of the first series of this name whose labels include these.
+    /// A label of the first series with this name and these labels.
     #[must_use]
-    pub fn label(&self, name: &str, labels: &[(&str, &str)], wanted: &str) -> Option<String> {
-        self.all(name, labels).next()?.0.get(wanted).cloned()
+    pub fn label(&self, name: &str, labels: &[(&str, &str)], expected: &str) -> Option<String> {
+        self.all(name, labels).next()?.0.get(expected).cloned()
     }
 
-    /// How many series there are.
+    /// The number of series.
     #[must_use]
     pub fn len(&self) -> usize {
         self.series.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.series.is_empty()
@@ -109,7 +109,7 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
     (!name.is_empty()).then_some((name.to_owned(), labels, value))
 }
 
-/// The text up to the closing quote, with its escapes undone, and what follows.
+/// The unescaped text up to the closing quote, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices();

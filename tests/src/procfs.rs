@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// The owner of made-up processes: a number that no machine has a name for.
+/// The owner of made-up processes: a uid without a user name.
 pub const OWNER: u32 = 4_242_424;
 
 /// A directory that looks like `/proc`.
@@ -25,7 +25,7 @@ pub struct Process {
     pub state: char,
     /// Its parent.
     pub ppid: u32,
-    /// Its session's leader; itself where there is none.
+    /// The leader of its session; itself if none.
     pub session: Option<u32>,
     /// Its cgroup file.
     pub cgroup: String,
@@ -53,10 +53,10 @@ impl Process {
 }
 
 impl Procfs {
-    /// One of the initial PID namespace, with no processes.
+    /// A `/proc` of the initial PID namespace, without processes.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     #[must_use]
     pub fn new() -> Self {
         let procfs = Self { directory: tempfile::tempdir().expect("a temporary directory") };
@@ -79,7 +79,7 @@ impl Procfs {
     /// Adds a process.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     #[must_use]
     pub fn with(self, process: &Process) -> Self {
         self.add(process);
@@ -89,7 +89,7 @@ impl Procfs {
     /// Adds a process, or replaces it.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     pub fn add(&self, process: &Process) {
         let pid = process.pid;
         self.write(&format!("{pid}/stat"), &stat(process, pid, process.state));
@@ -106,10 +106,10 @@ impl Procfs {
             .expect("these tests need root, to give made-up processes an owner");
     }
 
-    /// Gives a process an open file.
+    /// Adds an open file to a process.
     ///
     /// # Panics
-    /// Where nothing can be written.
+    /// If nothing can be written.
     pub fn open_file(&self, pid: u32, target: &str) {
         let descriptors = self.path().join(format!("{pid}/fd"));
         fs::create_dir_all(&descriptors).expect("a directory");
@@ -119,15 +119,15 @@ impl Procfs {
     /// Removes a process.
     ///
     /// # Panics
-    /// Where it cannot be removed.
+    /// If it cannot be removed.
     pub fn remove(&self, pid: u32) {
         fs::remove_dir_all(self.path().join(pid.to_string())).expect("a made-up process can end");
     }
 
-    /// Writes any file of it.
+    /// Writes any file in it.
     ///
     /// # Panics
-    /// Where it cannot be written.
+    /// If it cannot be written.
     pub fn write(&self, name: &str, text: &str) {
         let path: PathBuf = self.path().join(name);
         fs::create_dir_all(path.parent().expect("a file has a directory")).expect("a directory");

@@ -1,4 +1,4 @@
-//! Where the programs under test are.
+//! Paths of the programs under test.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub fn root() -> PathBuf {
 /// A program or library of this build, next to the running test.
 ///
 /// # Panics
-/// Where it has not been built.
+/// If it has not been built.
 #[must_use]
 pub fn built(name: &str) -> PathBuf {
     let ours = std::env::current_exe().expect("a running program has a file");
@@ -46,7 +46,7 @@ pub fn fake_nvml() -> PathBuf {
 /// Python with the packages of `tests/requirements.txt`.
 ///
 /// # Panics
-/// Where `tests/setup python` has not been run.
+/// If `tests/setup python` has not been run.
 #[must_use]
 pub fn python() -> PathBuf {
     let python = root().join("target/venv/bin/python");

@@ -16,19 +16,19 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// One that scrapes an exporter every second.
+    /// A server that scrapes an exporter every second.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn scraping(target: SocketAddr) -> Self {
         Self::scraping_each(target, "1s")
     }
 
-    /// One that scrapes an exporter this often.
+    /// A server that scrapes an exporter at this interval.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn scraping_each(target: SocketAddr, interval: &str) -> Self {
         Self::of(&format!(
@@ -37,10 +37,10 @@ impl Prometheus {
         ))
     }
 
-    /// One of this configuration.
+    /// A server with this configuration.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn of(config: &str) -> Self {
         let directory = tempfile::tempdir().expect("a file, a directory and a port");
@@ -61,19 +61,19 @@ impl Prometheus {
         Self { child, address, _directory: directory }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The values of an instant query; none where it does not answer yet.
+    /// The values of an instant query; none if it does not answer yet.
     #[must_use]
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
         Some(self.get(&format!("query?query={}", encoded(query)))?["result"].as_array()?.clone())
     }
 
-    /// What it answers below `/api/v1/`; none where it does not yet.
+    /// The response below `/api/v1/`; none if it does not answer yet.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<Value> {
         let answer = http::get(self.address, &format!("/api/v1/{path}"), &[]).ok()?;

@@ -1,4 +1,4 @@
-//! A Redis of a test's own, on a socket of its own.
+//! A test's own Redis, on its own socket.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,19 +21,19 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one.
+    /// Starts a server.
     ///
     /// # Panics
-    /// Where it is not installed, or does not listen.
+    /// If it is not installed, or does not listen.
     #[must_use]
     pub fn start() -> Self {
         Self::with(&[])
     }
 
-    /// Starts one with more of its options.
+    /// Starts a server with additional options.
     ///
     /// # Panics
-    /// Where it is not installed, or does not listen.
+    /// If it is not installed, or does not listen.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -44,29 +44,29 @@ impl Redis {
         Self { directory, options, child }
     }
 
-    /// Ends it as a crash would, and waits until it has.
+    /// Kills it, and waits for its end.
     ///
     /// # Panics
-    /// Where it cannot be ended.
+    /// If it cannot be ended.
     pub fn kill(&mut self) {
         self.child.kill().expect("our own child can be ended");
         self.child.wait().expect("our own child can be waited for");
     }
 
-    /// Starts it again at the same place, with what it has written down.
+    /// Restarts it at the same place, with its persisted data.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     pub fn start_again(&mut self) {
         let _ = fs::remove_file(self.socket());
         self.child = server(&self.directory, &self.options);
     }
 
-    /// Does something while it stands still.
+    /// Runs `act` while the server is stopped by SIGSTOP.
     ///
     /// # Panics
-    /// Where it cannot be stopped.
-    pub fn standing_still<T>(&self, act: impl FnOnce() -> T) -> T {
+    /// If it cannot be stopped.
+    pub fn while_stopped<T>(&self, act: impl FnOnce() -> T) -> T {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).expect("our own child can be signalled");
         let done = act();
@@ -80,10 +80,10 @@ impl Redis {
         self.child.id()
     }
 
-    /// What it answers to a command whose answer is a text.
+    /// Its reply to a command with a text reply.
     ///
     /// # Panics
-    /// Where it does not answer, or not so.
+    /// If it does not answer, or with another type.
     #[must_use]
     pub fn query(&self, command: &str) -> String {
         let mut stream = BufReader::new(UnixStream::connect(self.socket()).expect("Redis listens"));
@@ -102,18 +102,18 @@ impl Redis {
         self.directory.path().join("redis.sock")
     }
 
-    /// It answers nobody until [`Self::go_on`].
+    /// Stops it by SIGSTOP until [`Self::go_on`].
     ///
     /// # Panics
-    /// Where it cannot be stopped.
+    /// If it cannot be stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// It answers again.
+    /// Continues it.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
@@ -122,7 +122,7 @@ impl Redis {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
-    /// As a client writes it.
+    /// Its URL, as clients write it.
     #[must_use]
     pub fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
@@ -141,10 +141,10 @@ fn server(directory: &TempDir, options: &[String]) -> Child {
     child
 }
 
-/// A port that nobody listens on, for a server that cannot choose one itself.
+/// A free port, for a server that cannot choose one itself.
 ///
 /// # Panics
-/// Where the system has none.
+/// If the system has none.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,5 +1,5 @@
-//! A made-up node to be looked at: a name, people, pods, jobs and services on GPUs of the fake driver. It has an own name
-//! and an own list of users, which needs root.
+//! A made-up node for screenshots: a host name, users, pods, jobs and services on GPUs of the fake driver. Its own host
+//! name and user list need root.
 
 use std::fs;
 use std::process::Command;
@@ -12,12 +12,12 @@ use crate::procfs::{Process, Procfs};
 
 /// Its name.
 pub const NAME: &str = "gpu-7";
-/// Ticks of a second: a page is not out of date where a busy machine is slow.
+/// Ticks of a second, so that pages are not outdated on a busy machine.
 const TICKS: [&str; 7] =
     ["--interval", "1s", "--look-back", "2s", "--deadline", "10s", "--trust-pid-namespace"];
 const POD: &str = "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f";
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-/// Users of the node, from this number on.
+/// Users of the node, with uids from `FIRST_USER` on.
 const USERS: [&str; 5] = ["alice", "bob", "carol", "dan", "erin"];
 const FIRST_USER: u32 = 42_000;
 
@@ -25,7 +25,7 @@ const FIRST_USER: u32 = 42_000;
 pub struct Showcase {
     /// Its exporter.
     pub exporter: Exporter,
-    /// What its driver says.
+    /// Its driver's scenario.
     pub scenario: Scenario,
     /// Its processes.
     pub procfs: Procfs,
@@ -33,7 +33,7 @@ pub struct Showcase {
 }
 
 impl Showcase {
-    /// A node whose driver says this, and that has so many processes, 4100 and following.
+    /// A node with this scenario, and this many processes with pids from 4100 on.
     #[must_use]
     pub fn new(scenario: &str, processes: u32) -> Self {
         Self::with(scenario, processes, &[])
@@ -42,7 +42,7 @@ impl Showcase {
     /// The same, with more flags.
     ///
     /// # Panics
-    /// Where it cannot be made up.
+    /// If it cannot be set up.
     #[must_use]
     pub fn with(scenario: &str, processes: u32, flags: &[&str]) -> Self {
         let (scenario, procfs, directory) =
@@ -75,7 +75,7 @@ fn passwd() -> String {
     format!("root:x:0:0:root:/root:/bin/sh\n{}", users.map(line).collect::<String>())
 }
 
-/// The one with this number: a job's, a pod's, a service's or a container's, in turn.
+/// The process with this number: of a job, a pod, a service or a container, in turn.
 #[must_use]
 pub fn process(nth: u32) -> Process {
     let pod = POD.replace('-', "_");

@@ -1,4 +1,4 @@
-//! An audit log that takes its time: a library that is preloaded into an enforcer delays what is synced.
+//! A slow audit log: a library preloaded into an enforcer delays fsync.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ pub struct SlowSync {
 }
 
 impl SlowSync {
-    /// None yet; the library and the file of the delay are in this directory.
+    /// No delay yet; the library and the file with the delay are in this directory.
     ///
     /// # Panics
-    /// Where it cannot be compiled.
+    /// If it cannot be compiled.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         let source = programs::root().join("tests/fixtures/slow_sync.c");
@@ -28,15 +28,15 @@ impl SlowSync {
         Self { library, delay }
     }
 
-    /// Has a command line run with it.
+    /// Preloads it into a command.
     pub fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("SLOW_SYNC", &self.delay);
     }
 
-    /// Syncs take so long from now on, those that wait included.
+    /// Sets the duration of syncs, including those in progress.
     ///
     /// # Panics
-    /// Where that cannot be written.
+    /// If that cannot be written.
     pub fn set(&self, milliseconds: u64) {
         let next = self.delay.with_extension("next");
         fs::write(&next, milliseconds.to_string()).expect("a delay can be written");

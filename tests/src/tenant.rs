@@ -1,5 +1,5 @@
-//! Tenants: processes of nobody's, who is not root and so not protected, each in a session of its own and with a
-//! device file open, as those that hold GPUs are.
+//! Tenants: processes of user nobody, who is not root and so not protected, each in its own session and with a
+//! device file open, as processes that hold GPUs have.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -13,35 +13,35 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::home::Home;
 use crate::wait::until;
 
-/// Whose they are.
-pub const NOBODY: u32 = 65534;
+/// The uid of user nobody, which runs them.
+pub const NOBODY_UID: u32 = 65534;
 
-/// A tenant, ended with its test, with all of its session that is in its process group.
+/// A tenant; it and its process group end with the test.
 pub struct Tenant {
     pid: u32,
-    /// None once it has been waited for, and its pid may be somebody else's.
+    /// None once it has been waited for, when its pid may be reused.
     child: Option<Child>,
     log: PathBuf,
 }
 
 impl Tenant {
-    /// One that notes TERM and ends.
+    /// A tenant that logs TERM and exits.
     #[must_use]
-    pub fn obeying(home: &Home) -> Self {
+    pub fn ending_on_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done")
     }
 
-    /// One that notes TERM and lives on.
+    /// A tenant that logs TERM and ignores it.
     #[must_use]
-    pub fn stubborn(home: &Home) -> Self {
+    pub fn ignoring_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done")
     }
 
-    /// A shell program; back when it has said a word.
+    /// A shell program that has printed its first line.
     #[must_use]
     pub fn shell(home: &Home, program: &str) -> Self {
         let tenant = Self::running(home, &["/bin/sh", "-c", program]);
-        until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+        until("the tenant's first line", || (!tenant.output_lines().is_empty()).then_some(()));
         tenant
     }
 
@@ -49,14 +49,14 @@ impl Tenant {
     #[must_use]
     pub fn running(home: &Home, program: &[&str]) -> Self {
         let mut command = Command::new("setsid");
-        command.args(program).uid(NOBODY).gid(NOBODY);
+        command.args(program).uid(NOBODY_UID).gid(NOBODY_UID);
         Self::spawn(home, command)
     }
 
-    /// Any command line, which has to make its session itself.
+    /// Any command line, which has to create its session itself.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn spawn(home: &Home, mut command: Command) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -73,39 +73,39 @@ impl Tenant {
         self.pid
     }
 
-    /// It has not ended; a zombie has.
+    /// Returns whether it is running; a zombie is not.
     #[must_use]
-    pub fn lives(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         start(self.pid()).is_some()
     }
 
     /// Waits until it has ended.
     pub fn gone(&self) {
-        until("the tenant has ended", || (!self.lives()).then_some(()));
+        until("the tenant has ended", || (!self.is_running()).then_some(()));
     }
 
-    /// What it said, a line each.
+    /// Its output, in lines.
     #[must_use]
-    pub fn said(&self) -> Vec<String> {
+    pub fn output_lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// How often it was sent TERM, as it noted.
+    /// How often it received TERM, according to its log.
     #[must_use]
-    pub fn asked(&self) -> usize {
-        self.said().iter().filter(|line| *line == "TERM").count()
+    pub fn terms_received(&self) -> usize {
+        self.output_lines().iter().filter(|line| *line == "TERM").count()
     }
 
-    /// Waits until it was sent TERM so often.
-    pub fn until_asked(&self, times: usize) {
-        until("TERM", || (self.asked() >= times).then_some(()));
+    /// Waits until it has received TERM this many times.
+    pub fn until_terms(&self, times: usize) {
+        until("TERM", || (self.terms_received() >= times).then_some(()));
     }
 
-    /// Ends it, and waits until it has.
+    /// Ends it, and waits for its end.
     ///
     /// # Panics
-    /// Where it cannot be ended.
+    /// If it cannot be ended.
     pub fn end(&mut self) {
         let mut child = self.child.take().expect("it was not ended before");
         child.kill().expect("our own child can be ended");
@@ -123,7 +123,7 @@ impl Drop for Tenant {
     }
 }
 
-/// When a process that lives began, in clock ticks; one whose first thread has ended lives while others do.
+/// The start time of a running process, in clock ticks; it runs as long as one of its threads does.
 #[must_use]
 pub fn start(pid: u32) -> Option<u64> {
     let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;

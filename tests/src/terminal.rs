@@ -1,4 +1,4 @@
-//! A terminal of a test's own, for programs that write otherwise to a terminal than into a pipe.
+//! A pseudo-terminal, for programs whose output on a terminal differs from that in a pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -8,23 +8,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// What a program writes to a terminal of so many columns and rows, and its exit code.
+/// The output of a program on a terminal of this many columns and rows, and its exit code.
 ///
 /// # Panics
-/// Where there is no terminal, or the program cannot be started.
+/// If there is no terminal, or the program cannot be started.
 #[must_use]
 pub fn shown(mut command: Command, size: (u16, u16)) -> (String, Option<i32>) {
     let (near, far) = terminal(size);
     let child = command.stdout(Stdio::from(far)).spawn().expect("the program starts");
-    // Ours of the far end has gone with the command.
+    // Our copies of the far end are closed with the command.
     drop(command);
     written(near, child, |_, _| {})
 }
 
-/// The same of standard output and error of a program that is sent SIGINT as soon as it has written this.
+/// Standard output and error of a program that is sent SIGINT once it has written this, and its exit code.
 ///
 /// # Panics
-/// Where there is no terminal, or the program cannot be started.
+/// If there is no terminal, or the program cannot be started.
 #[must_use]
 pub fn interrupted(mut command: Command, size: (u16, u16), after: &str) -> (String, Option<i32>) {
     let (near, far) = terminal(size);

@@ -12,7 +12,7 @@ use crate::wait::until;
 pub struct Ticks(BufReader<UnixStream>);
 
 impl Ticks {
-    /// Of the socket there, once it listens.
+    /// Connects to this socket, once it listens.
     pub fn of(path: &Path) -> Self {
         Self(BufReader::new(until("the stream", || UnixStream::connect(path).ok())))
     }
@@ -24,13 +24,13 @@ impl Ticks {
         wire::parse(&line).expect("a snapshot of our version")
     }
 
-    /// The first of the next snapshots that has the answer.
+    /// The first result of the closure on the next snapshots.
     pub fn until<T>(&mut self, what: &str, query: impl Fn(&Snapshot) -> Option<T>) -> T {
         until(what, || query(&self.tick()))
     }
 
-    /// The first of the next snapshots that is so.
-    pub fn find(&mut self, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
-        until("such a snapshot", || Some(self.tick()).filter(|snapshot| wanted(snapshot)))
+    /// The first of the next snapshots that matches.
+    pub fn find(&mut self, expected: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        until("such a snapshot", || Some(self.tick()).filter(|snapshot| expected(snapshot)))
     }
 }

@@ -1,4 +1,4 @@
-//! A client over TLS: one request, one answer; or a connection, to do with it what a test likes.
+//! A TLS client: one request and response, or a raw connection.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -14,14 +14,14 @@ use crate::http::{self, Answer};
 /// A connection.
 pub type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Whom it trusts, and what it shows.
+/// Its trusted authority, and its certificate.
 pub struct Client(Arc<ClientConfig>);
 
 impl Client {
-    /// One that trusts an authority, and shows a certificate where it has one.
+    /// A client that trusts an authority, and presents a certificate if it has one.
     ///
     /// # Panics
-    /// Where they are none.
+    /// If they are invalid.
     #[must_use]
     pub fn new(authority: &Authority, shows: Option<&Pair>) -> Self {
         let mut roots = RootCertStore::empty();
@@ -41,10 +41,10 @@ impl Client {
         Self(Arc::new(config))
     }
 
-    /// A connection whose handshake is done.
+    /// A connection after its handshake.
     ///
     /// # Errors
-    /// Where it fails.
+    /// If it fails.
     pub fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
         let name = ServerName::from(address.ip());
         let connection = ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)?;
@@ -55,10 +55,10 @@ impl Client {
         Ok(stream)
     }
 
-    /// Asks for a path.
+    /// Sends a GET request.
     ///
     /// # Errors
-    /// Where it is not answered.
+    /// If it is not answered.
     pub fn get(&self, address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answer> {
         http::exchange(self.connect(address)?, ("GET", path), headers)
     }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 /// How long a condition may take on a busy machine.
 pub const LONG: Duration = Duration::from_mins(1);
 
-/// Asks until there is an answer, and gives it.
+/// Polls until the closure returns a value.
 ///
 /// # Panics
-/// When there is none within [`LONG`].
-pub fn until<T>(what: &str, mut query: impl FnMut() -> Option<T>) -> T {
+/// If it returns none within [`LONG`].
+pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(answer) = query() {
+        if let Some(answer) = poll() {
             return answer;
         }
         assert!(began.elapsed() < LONG, "waited {LONG:?} for: {what}");

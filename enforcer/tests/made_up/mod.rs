@@ -1,4 +1,4 @@
-//! A made-up enforcer of which everything is known, and one whose every name is hostile.
+//! A made-up status with every field set, and one with hostile names.
 
 use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
 use bailiff_enforcer::policy::{Kind, Mode, Severity};
@@ -9,12 +9,12 @@ use bailiff_enforcer::web::status::{
 };
 use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
 
-/// Everything is known of it.
+/// A status with every field set.
 pub(crate) fn full() -> Status {
     named("alice", "python3")
 }
 
-/// All that users can name is named like this.
+/// A status in which every name that users control has this value.
 pub(crate) fn named(user: &str, comm: &str) -> Status {
     Status {
         node: "gpu-7".into(),
@@ -70,7 +70,7 @@ fn leases() -> AgentStatus {
     let judged = |gpu: &str, judgement: &str| Judged {
         gpu: gpu.into(),
         judgement: judgement.into(),
-        why: "the process that took it has ended, and no process is on the GPU".into(),
+        why: "the process that took it has exited, and no process is on the GPU".into(),
         freed_at_ms: (judgement == "suspect").then_some(1_200_000),
     };
     let judged = vec![judged("0", "keep"), judged("1", "suspect")];

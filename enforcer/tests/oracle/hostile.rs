@@ -1,5 +1,5 @@
-//! Snapshots that no exporter would write: whatever comes in, the engine goes on, and acts on nobody whom it does
-//! not know.
+//! Snapshots that no exporter would send: the engine continues, and acts on no target that it does not
+//! know.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use bailiff_snapshot::{Claim, Place, wire};
 use crate::dice::Dice;
 use crate::plan::{Plan, Weather};
 
-/// Walks through a few dozen such snapshots; gives how many actions came of them.
+/// Feeds a few dozen such snapshots; returns the number of actions.
 pub(crate) fn walk(seed: u64) -> u64 {
     let mut dice = Dice::new(seed);
     let dice = &mut dice;
@@ -56,10 +56,10 @@ pub(crate) fn walk(seed: u64) -> u64 {
     acts
 }
 
-/// A rule that asks for everything that a kind of target has.
+/// A rule with every condition that a kind of target supports.
 fn curious(like: &Rule, kind: Kind) -> Rule {
     let attributes = rules::ALL.iter().filter(|attribute| attribute.of.contains(&kind));
-    let asks = attributes.map(|attribute| {
+    let conditions = attributes.map(|attribute| {
         let test = match attribute.unit {
             Unit::Flag => Test::Is(true),
             Unit::Words(_) => Test::AnyOf(1),
@@ -72,7 +72,7 @@ fn curious(like: &Rule, kind: Kind) -> Rule {
         target: kind,
         select: None,
         except: Vec::new(),
-        when: Condition::Any(asks.collect()),
+        when: Condition::Any(conditions.collect()),
         condition: format!("curious {kind:?}"),
         span: Span::Time(Duration::from_secs(1)),
         pick: None,
@@ -104,7 +104,7 @@ fn text(dice: &mut Dice) -> String {
     .to_owned()
 }
 
-/// One of a few, so that they meet.
+/// One of a few pids, so that they repeat.
 fn pid(dice: &mut Dice) -> u32 {
     dice.pick(&[0, 1, 2, 3, 4100, 4100, 4101, u32::MAX])
 }

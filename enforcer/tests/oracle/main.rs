@@ -1,11 +1,11 @@
-//! Random histories, judged by the engine and by an oracle written from the specification alone.
+//! Random histories, evaluated by the engine and by an oracle written from the specification alone.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod dice;
 mod hostile;
+mod observed;
 mod oracle;
 mod plan;
-mod seen;
 mod trace;
 mod track;
 mod world;
@@ -17,35 +17,37 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use plan::Weather;
 use trace::Traces;
 
-/// 20,000 traces in all; more of each kind, and others each time: `BAILIFF_TRACES=200000`.
+/// 20,000 traces in all; `BAILIFF_TRACES=200000` runs more of each kind, with new seeds each time.
 #[expect(clippy::disallowed_methods, reason = "how many traces is the caller's choice")]
 fn runner(usual: u32, salt: u8) -> TestRunner {
-    let asked: Option<u32> = std::env::var("BAILIFF_TRACES").ok().map(|text| text.parse().unwrap());
+    let requested: Option<u32> = std::env::var("BAILIFF_TRACES").ok().map(|text| text.parse().unwrap());
     let config = Config {
-        cases: asked.unwrap_or(usual),
+        cases: requested.unwrap_or(usual),
         failure_persistence: None,
         max_shrink_iters: 20_000,
         ..Config::default()
     };
-    match asked {
+    match requested {
         Some(_) => TestRunner::new(config),
         None => TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[salt; 32])),
     }
 }
 
-/// Walks, and sees to it that there was anything to be seen.
+/// Walks the traces, and checks that they had matches and actions at all.
 fn walk(weather: Weather, usual: u32, salt: u8) {
     let totals = [const { AtomicU64::new(0) }; 4];
     let result = runner(usual, salt).run(&Traces(weather), |trace| {
-        let seen = trace.walk().map_err(TestCaseError::fail)?;
-        for (total, more) in totals.iter().zip([seen.intervals, seen.flags, seen.acts, seen.enforced]) {
+        let observed = trace.walk().map_err(TestCaseError::fail)?;
+        for (total, more) in
+            totals.iter().zip([observed.intervals, observed.flags, observed.acts, observed.enforced])
+        {
             total.fetch_add(more, Ordering::Relaxed);
         }
         Ok(())
     });
     match result {
         Ok(()) => {}
-        Err(TestError::Fail(why, trace)) => panic!("{why}\n{}", trace.told()),
+        Err(TestError::Fail(why, trace)) => panic!("{why}\n{}", trace.render()),
         Err(error) => panic!("{error}"),
     }
     let [intervals, flags, acts, enforced] = totals.map(AtomicU64::into_inner);
@@ -54,22 +56,22 @@ fn walk(weather: Weather, usual: u32, salt: u8) {
 }
 
 #[test]
-fn rough_histories_are_judged_as_specified() {
+fn rough_histories_match_the_oracle() {
     walk(Weather::Rough, 8_000, 1);
 }
 
 #[test]
-fn other_rough_histories_are_judged_as_specified() {
+fn other_rough_histories_match_the_oracle() {
     walk(Weather::Rough, 8_000, 2);
 }
 
 #[test]
-fn calm_histories_are_judged_to_the_tick() {
+fn calm_histories_match_the_oracle_exactly() {
     walk(Weather::Calm, 4_000, 3);
 }
 
 #[test]
-fn whatever_is_seen_the_engine_goes_on() {
+fn engine_survives_hostile_snapshots() {
     let acts: u64 = (0..800).map(hostile::walk).sum();
-    assert!(acts > 0, "somebody must be known even there");
+    assert!(acts > 0, "some targets must be known even there");
 }

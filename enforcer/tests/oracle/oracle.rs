@@ -1,5 +1,5 @@
-//! The oracle: keeps every past outcome, and works out again at each tick what the specification allows and demands.
-//! It knows nothing of how the engine does it, and believes its verdicts only where it has checked them.
+//! The oracle: keeps every past outcome, and computes at each tick what the specification allows and requires. It does
+//! not use the engine's code, and takes over its verdicts only after checking them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use bailiff_enforcer::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_enforcer::view::View;
 use bailiff_snapshot::Truth;
 
+use crate::observed::{self, Coverage, ObservedTarget, Traces};
 use crate::plan::{Plan, RulePlan, samples};
-use crate::seen::{self, Coverage, Seen, Traces};
-use crate::track::{Found, Mark, Stage, Track, absent, count, is_gone};
+use crate::track::{Found, Mark, MatchState, Track, absent, count, is_gone};
 
 macro_rules! ensure {
-    ($holds:expr, $($said:tt)+) => {
+    ($holds:expr, $($format:tt)+) => {
         if !$holds {
-            return Err(format!($($said)+));
+            return Err(format!($($format)+));
         }
     };
 }
@@ -41,12 +41,12 @@ struct Requested {
     pids: Vec<u32>,
     mode: Mode,
     outcome: Option<Outcome>,
-    /// Longer than an hour ago, by a clock that did not stop since.
+    /// More than an hour ago, by a clock that has not been stopped since.
     past: bool,
 }
 
 impl Requested {
-    /// It was, or may have been, done.
+    /// Returns whether it was or may have been done.
     fn counts(&self) -> bool {
         use Outcome::{Cancelled, DryRun, Gone, IdentityChanged, Refused, Reprieved};
         self.mode == Mode::Enforce
@@ -57,7 +57,7 @@ impl Requested {
     }
 }
 
-/// Failures of actions against one user: in a row, and since an admin's word.
+/// Failed actions against one user: in a row, and since the last resume.
 #[derive(Debug, Clone, Default)]
 struct Failures {
     surely: u32,
@@ -75,9 +75,9 @@ pub(crate) struct Oracle {
     since_start: u32,
     since_reload: u32,
     tracks: BTreeMap<(Arc<str>, String), Track>,
-    /// For rules with `pick`: what `from` says of workloads.
+    /// For rules with `pick`: outcomes of `from` for workloads.
     picks: BTreeMap<(Arc<str>, String), Track>,
-    /// Steps that a rule with `pick` has done about somebody: rule, step, whom, tick.
+    /// Completed steps of rules with `pick`: rule, step, target, tick.
     picked: Vec<(Arc<str>, usize, String, u64)>,
     requests: Vec<Requested>,
     in_flight: Option<u64>,
@@ -87,22 +87,22 @@ pub(crate) struct Oracle {
     mass_open: bool,
     mass_possible: bool,
     mass_seen: bool,
-    /// When some process was last observed busy.
+    /// When a process was last observed busy.
     busy_ms: Option<u64>,
     unknown_possible: bool,
-    /// Against whom an action failed.
+    /// Users against whom actions failed.
     failed: BTreeMap<String, Traces>,
-    /// Or was refused, ever.
+    /// Targets of refused actions.
     refused: BTreeSet<String>,
-    /// Decided, and perhaps begun, when a restart came.
+    /// Actions that were decided, and perhaps begun, when a restart came.
     begun: Vec<String>,
     paused: bool,
-    /// When, on which boot, and for how many milliseconds; none where an admin has to end it.
+    /// When it began, on which boot, and its duration in milliseconds; none if it needs a resume.
     pause: Option<(Now, Option<String>, u64)>,
     outside: BTreeSet<Hold>,
     matches: u64,
     match_numbers: BTreeMap<(Arc<str>, String), u64>,
-    /// Certainly eligible at the tick before, where nothing was in the way.
+    /// Targets certainly eligible at the previous tick, without a hold.
     waiting: Option<BTreeSet<(Arc<str>, String)>>,
     pub(crate) acts: u64,
     pub(crate) enforced: u64,
@@ -154,7 +154,7 @@ impl Oracle {
         rule.mode.min(self.cap)
     }
 
-    // What happens to the engine.
+    // Events of the engine.
 
     pub(crate) fn hold(&mut self, hold: Hold, holds: bool) {
         if holds {
@@ -174,7 +174,7 @@ impl Oracle {
     pub(crate) fn resume(&mut self) {
         (self.paused, self.pause) = (false, None);
         self.failures.clear();
-        // An admin has seen that so many match: it opens again once fewer have.
+        // A resume acknowledges the matches: the breaker opens again only after they became fewer.
         self.mass_seen |= self.mass_possible;
         (self.mass_open, self.mass_possible, self.unknown_possible) = (false, false, false);
         self.failed.clear();
@@ -215,7 +215,7 @@ impl Oracle {
         }
         for ((_, id), track) in &mut self.tracks {
             if undone && *id == target {
-                track.stage.again = true;
+                track.state.again = true;
             }
         }
     }
@@ -238,8 +238,8 @@ impl Oracle {
         for tracks in [&mut self.tracks, &mut self.picks] {
             tracks.retain(|(condition, _), _| kept.contains_key(condition));
             for ((condition, _), track) in tracks.iter_mut() {
-                track.stage.fuzzy |= !kept[condition];
-                (track.stage.due, track.stage.withheld) = (None, None);
+                track.state.fuzzy |= !kept[condition];
+                (track.state.due, track.state.withheld) = (None, None);
             }
         }
         self.since_reload = 0;
@@ -247,9 +247,9 @@ impl Oracle {
     }
 
     pub(crate) fn restarted(&mut self) {
-        // What was decided may have been begun before the end, and counts as done.
+        // Decided actions may have begun before the restart, and count as done.
         let decided = self.tracks.iter().chain(&self.picks).filter_map(|((_, id), track)| {
-            track.stage.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
+            track.state.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
         });
         self.begun.extend(decided);
         self.since_start = 0;
@@ -257,16 +257,16 @@ impl Oracle {
         (self.in_flight, self.decided_ms) = (None, None);
         self.outside.clear();
         for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
-            (track.stage.due, track.stage.withheld) = (None, None);
-            track.stage.fuzzy |= track.stage.acted;
-            track.stage.again |= track.stage.acted;
+            (track.state.due, track.state.withheld) = (None, None);
+            track.state.fuzzy |= track.state.acted;
+            track.state.again |= track.state.acted;
         }
         self.waiting = None;
     }
 
-    // What the engine is shown.
+    // Inputs of the engine.
 
-    /// Whether a snapshot is to be judged, and how many intervals were missed before it.
+    /// Returns the number of missed intervals, or why a snapshot is skipped.
     fn admit(&mut self, now: Now, view: &View) -> Result<u32, Skip> {
         let snapshot = &view.snapshot;
         if snapshot.interval_ms == 0 {
@@ -301,7 +301,7 @@ impl Oracle {
         Ok(missed)
     }
 
-    /// Checks what the engine made of a snapshot.
+    /// Checks the engine's result for a snapshot.
     pub(crate) fn ticked(&mut self, now: Now, view: &View, result: &Result<Vec<Verdict>, Skip>) -> Checked {
         let missed = match self.admit(now, view) {
             Ok(missed) => missed,
@@ -316,10 +316,10 @@ impl Oracle {
         self.since_reload = self.since_reload.saturating_add(1);
         let interval = view.snapshot.interval_ms;
         if self.interval.replace(interval).is_some_and(|before| before != interval) {
-            // Samples of another length cannot be counted together.
+            // Samples of different intervals cannot be added.
             for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
-                track.put(Mark::Anew, 0);
-                track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
+                track.put(Mark::Reset, 0);
+                track.state = MatchState { flagged: track.state.flagged, ..MatchState::default() };
             }
             self.waiting = None;
         }
@@ -336,18 +336,18 @@ impl Oracle {
             there.is_some() || !is_gone(traces, view)
         });
         self.breakers(&sight, &found);
-        let stage = EvalContext { now, view, sight: &sight, found: &found, verdicts };
+        let context = EvalContext { now, view, sight: &sight, found: &found, verdicts };
         let late = self.is_late(view);
         for request in &mut self.requests {
-            request.past |= stage.since(request) >= HOUR;
+            request.past |= context.since(request) >= HOUR;
         }
-        self.quiet_steps(&stage)?;
-        self.picked_steps(&stage)?;
-        self.requests(&stage, missed)?;
-        self.waited(&stage, missed > 0 || late)
+        self.quiet_steps(&context)?;
+        self.picked_steps(&context)?;
+        self.requests(&context, missed)?;
+        self.waited(&context, missed > 0 || late)
     }
 
-    /// The wall may be stepped; the time since boot says how long a pause was, as long as it is the same boot.
+    /// The wall clock may be stepped; within a boot, the time since boot gives the duration of a pause.
     fn end_pause(&mut self, now: Now, view: &View) {
         let over = |(since, boot, ms): &mut (Now, Option<String>, u64)| {
             let same = boot.is_some() && *boot == view.snapshot.boot_id;
@@ -360,7 +360,7 @@ impl Oracle {
         }
     }
 
-    /// A user against whom nothing failed for so long begins again.
+    /// A user without failures for the clean time starts over.
     fn forget_failures(&mut self, now: Now, view: &View) {
         let boot = &view.snapshot.boot_id;
         let reset = self.plan.limits.breaker_reset;
@@ -372,17 +372,17 @@ impl Oracle {
         });
     }
 
-    /// Three actions in a row against this user have failed.
+    /// Returns whether three actions in a row against this user failed.
     fn failing(&self, uid: Option<u32>) -> bool {
         self.failures.get(&uid).is_some_and(|failures| failures.surely >= 3)
     }
 
-    /// And against another one.
+    /// Returns whether that holds for a second user, too.
     fn all_failing(&self) -> bool {
         self.failures.values().filter(|failures| failures.surely >= 3).count() >= 2
     }
 
-    /// Feeds every track, and tells what is true of everybody now.
+    /// Updates every track, and returns what was found for each target.
     fn find(&mut self, sight: &Coverage<'_>, missed: u32, wall: u64) -> BTreeMap<(Arc<str>, String), Found> {
         let mut found = BTreeMap::new();
         let view = sight.view;
@@ -412,7 +412,7 @@ impl Oracle {
                         workload: target
                             .processes
                             .first()
-                            .and_then(|it| seen::workload(it))
+                            .and_then(|it| observed::workload(it))
                             .map(str::to_owned),
                     },
                 );
@@ -423,7 +423,7 @@ impl Oracle {
                 absent(&mut self.picks, rule, (&present, missed), view);
                 for target in workloads {
                     let track = self.picks.entry((condition.clone(), target.id.clone())).or_default();
-                    track.feed(target.ask(from), (missed, rule.max_gap), target.traces());
+                    track.feed(target.evaluate(from), (missed, rule.max_gap), target.traces());
                     let streak = count(track);
                     if streak == 0 || streak == 1 && track.now() == Truth::True {
                         track.began = self.tick;
@@ -435,8 +435,13 @@ impl Oracle {
     }
 
     fn breakers(&mut self, sight: &Coverage<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
-        let loose =
-            sight.view.snapshot.processes.iter().filter(|process| seen::workload(process).is_none()).count();
+        let loose = sight
+            .view
+            .snapshot
+            .processes
+            .iter()
+            .filter(|process| observed::workload(process).is_none())
+            .count();
         let workloads = sight.of(Kind::Workload).len();
         let (mut surely, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
         for rule in self.plan.rules.iter().filter(|rule| rule.destructive()) {
@@ -478,7 +483,7 @@ impl Oracle {
         self.mass_possible |= possible;
     }
 
-    /// Why nothing destructive may be done to anybody.
+    /// The hold for all destructive actions, if any.
     fn held(&self, view: &View) -> Option<Hold> {
         if self.paused {
             Some(Hold::Paused)
@@ -501,7 +506,7 @@ impl Oracle {
         }
     }
 
-    /// Flags, notices, and how they end.
+    /// Checks flags, notices, and how they end.
     fn quiet_steps(&mut self, context: &EvalContext<'_>) -> Checked {
         let rules = self.plan.rules.clone();
         for rule in rules.iter().filter(|rule| rule.pick.is_none()) {
@@ -509,14 +514,14 @@ impl Oracle {
             for ((_, id), found) in context.found.iter().filter(|((of, _), _)| *of == condition) {
                 let key = (condition.clone(), id.clone());
                 let track = self.tracks.get_mut(&key).unwrap();
-                let said: Vec<&What> = context.about(&rule.name, id).map(|verdict| &verdict.what).collect();
-                self.flags += track.check_quiet(rule, found, &said).map_err(|error| {
+                let format: Vec<&What> = context.about(&rule.name, id).map(|verdict| &verdict.what).collect();
+                self.flags += track.check_quiet(rule, found, &format).map_err(|error| {
                     format!(
-                        "{} about {id}: {error}; streak {} of {}; {:?}; {said:?}",
+                        "{} about {id}: {error}; streak {} of {}; {:?}; {format:?}",
                         rule.name, found.count, found.needed, track.marks
                     )
                 })?;
-                if std::mem::take(&mut track.stage.begins) {
+                if std::mem::take(&mut track.state.begins) {
                     self.matches += 1;
                     self.match_numbers.insert(key, self.matches);
                 }
@@ -529,12 +534,12 @@ impl Oracle {
             let present =
                 context.found.contains_key(&(rule.condition.clone(), verdict.subject.id.to_string()));
             let late = matches!(verdict.what, What::Clear(_) | What::Reprieved(_));
-            ensure!(present || late || rule.pick.is_some(), "about somebody who is not there: {verdict:?}");
+            ensure!(present || late || rule.pick.is_some(), "about an absent target: {verdict:?}");
         }
         Ok(())
     }
 
-    /// Of rules with `pick`: whom they are about.
+    /// Checks the targets of rules with `pick`.
     fn picked_steps(&mut self, context: &EvalContext<'_>) -> Checked {
         let rules = self.plan.rules.clone();
         for verdict in context.verdicts {
@@ -553,7 +558,7 @@ impl Oracle {
             };
             let condition = rule.condition.clone();
             let pick = self.picks.get(&(condition.clone(), id.clone()));
-            let Some(pick) = pick else { return Err(format!("picked nobody that is there: {verdict:?}")) };
+            let Some(pick) = pick else { return Err(format!("picked an absent target: {verdict:?}")) };
             let idle = count(pick);
             ensure!(pick.now() == Truth::True, "picked, and `from` is {:?}: {verdict:?}", pick.now());
             ensure!(idle >= idle_for + confirmed, "idle {idle} of {idle_for}: {:?}: {verdict:?}", pick.marks);
@@ -567,14 +572,14 @@ impl Oracle {
                 pick.traces.gpus.iter().any(long_enough),
                 "no GPU of its matches for so long: {verdict:?}"
             );
-            let told = |before: usize| {
-                self.picked.iter().any(|(name, step, whom, tick)| {
-                    *name == condition && *step == before && *whom == id && *tick >= pick.began
+            let completed = |before: usize| {
+                self.picked.iter().any(|(name, step, target_id, tick)| {
+                    *name == condition && *step == before && *target_id == id && *tick >= pick.began
                 })
             };
-            let fuzzy = pick.stage.fuzzy;
+            let fuzzy = pick.state.fuzzy;
             ensure!(
-                fuzzy || (0..step).all(told),
+                fuzzy || (0..step).all(completed),
                 "a step was left out for this one: {:?}: {verdict:?}",
                 self.picked
             );
@@ -587,8 +592,8 @@ impl Oracle {
 
     fn requests(&mut self, context: &EvalContext<'_>, missed: u32) -> Checked {
         let held = self.held(context.view);
-        // A late one confirms nothing, and budgets that are not on the disk yet hold an action up: what was decided waits
-        // for the next.
+        // A late snapshot confirms nothing, and budgets not yet on disk delay an action: the decision waits for the next
+        // one.
         let late = self.is_late(context.view);
         let disk =
             held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.all_failing();
@@ -602,8 +607,8 @@ impl Oracle {
         let tracks = self.tracks.iter_mut().chain(&mut self.picks);
         let waits = |condition: &Arc<str>| missed == 0 && (late || counted.contains(condition));
         for (_, track) in tracks.filter(|((condition, _), _)| waits(condition)) {
-            let due = track.stage.due.filter(|(tick, _)| *tick + 1 == self.tick);
-            track.stage.due = due.map(|(_, step)| (self.tick, step)).or(track.stage.due);
+            let due = track.state.due.filter(|(tick, _)| *tick + 1 == self.tick);
+            track.state.due = due.map(|(_, step)| (self.tick, step)).or(track.state.due);
         }
         let acts = context.verdicts.iter().filter(|verdict| matches!(verdict.what, What::Act(..))).count();
         ensure!(acts <= 1, "{acts} actions in one tick");
@@ -636,12 +641,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// The sample was taken before the last decision.
+    /// Returns whether the sample was taken before the last decision.
     fn is_late(&self, view: &View) -> bool {
         self.decided_ms.is_some_and(|decided| view.snapshot.boot_ms <= decided)
     }
 
-    /// An action must be due on its own account, and nobody may be in its way.
+    /// Checks that an action is due, and that no hold applies to it.
     fn check_request(&mut self, verdict: &Verdict, context: &EvalContext<'_>, confirmed: u32) -> Checked {
         let rule = self.plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap().clone();
         let id = verdict.subject.id.to_string();
@@ -649,7 +654,7 @@ impl Oracle {
         ensure!(action.destructive(), "{verdict:?}");
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
         let Some(target) = context.sight.find(kind, &id) else {
-            return Err(format!("against somebody who is not there: {verdict:?}"));
+            return Err(format!("against an absent target: {verdict:?}"));
         };
         ensure!(
             verdict.mode == Mode::DryRun || !self.failing(target.uid()),
@@ -674,14 +679,14 @@ impl Oracle {
         let track = tracks.get_mut(&key).unwrap();
         if confirmed == 1 {
             ensure!(
-                track.stage.due == Some((self.tick - 1, step)),
+                track.state.due == Some((self.tick - 1, step)),
                 "not decided at the interval before: {verdict:?}"
             );
             ensure!(track.before() == Some(Truth::True), "not true at the interval before: {verdict:?}");
         } else {
-            track.stage.due = Some((self.tick, step));
+            track.state.due = Some((self.tick, step));
         }
-        track.stage.warned = true;
+        track.state.warned = true;
         if rule.pick.is_some() {
             return Ok(());
         }
@@ -689,13 +694,13 @@ impl Oracle {
         ensure!(found.outcome == Truth::True, "{:?} now: {verdict:?}", found.outcome);
         let due = found.needed + samples(rule.steps[step].after, found.interval) + confirmed;
         ensure!(found.count >= due, "{} of {due} true: {:?}: {verdict:?}", found.count, track.marks);
-        let stage = &track.stage;
-        let in_turn = stage.done == step || stage.fuzzy || (stage.again && stage.done == step + 1);
-        ensure!(in_turn, "step {step} after {} steps: {verdict:?}", stage.done);
+        let state = &track.state;
+        let in_turn = state.done == step || state.fuzzy || (state.again && state.done == step + 1);
+        ensure!(in_turn, "step {step} after {} steps: {verdict:?}", state.done);
         Ok(())
     }
 
-    fn check_budgets(&self, verdict: &Verdict, target: &Seen<'_>) -> Checked {
+    fn check_budgets(&self, verdict: &Verdict, target: &ObservedTarget<'_>) -> Checked {
         if verdict.mode != Mode::Enforce {
             return Ok(());
         }
@@ -705,7 +710,7 @@ impl Oracle {
         let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
         ensure!(of(limits.per_node_hour, recent.len()), "the node's budget is used up: {verdict:?}");
         let users = recent.iter().filter(|request| request.uid == target.uid()).count();
-        // Of several owners none is charged: such a one is refused where the action is done.
+        // A target of several owners is not charged: the action refuses it.
         ensure!(
             target.uid().is_none() || of(limits.per_user_hour, users),
             "the user's budget is used up: {verdict:?}"
@@ -729,7 +734,7 @@ impl Oracle {
         let Some(before) = before.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) else {
             return Ok(());
         };
-        // The turn began with the first action of that match.
+        // The cooldown began with the first action of that match.
         let first =
             self.requests.iter().find(|request| request.match_of == before.match_of && request.target == id);
         let waited = context.since(first.unwrap_or(before));
@@ -745,10 +750,10 @@ impl Oracle {
         let What::Act(_, action) = &verdict.what else { unreachable!("an action") };
         let step = rule.steps.iter().position(|step| step.action == *action).unwrap();
         let tracks = if rule.pick.is_some() { &mut self.picks } else { &mut self.tracks };
-        let stage = &mut tracks.get_mut(&key).unwrap().stage;
-        (stage.done, stage.acted, stage.again, stage.due) = (step + 1, true, false, None);
+        let state = &mut tracks.get_mut(&key).unwrap().state;
+        (state.done, state.acted, state.again, state.due) = (step + 1, true, false, None);
         let kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
-        let seen = context.sight.find(kind, &target).unwrap();
+        let observed = context.sight.find(kind, &target).unwrap();
         self.in_flight = Some(id);
         self.acts += 1;
         self.enforced += u64::from(verdict.mode == Mode::Enforce);
@@ -760,9 +765,9 @@ impl Oracle {
             boot: context.view.snapshot.boot_id.clone(),
             boot_ms: u64::try_from(context.now.boot.as_millis()).unwrap(),
             wall_ms: u64::try_from(context.now.wall.as_millis()).unwrap(),
-            uid: seen.uid(),
-            gpus: seen.gpus(),
-            pids: seen.traces().pids,
+            uid: observed.uid(),
+            gpus: observed.gpus(),
+            pids: observed.traces().pids,
             mode: verdict.mode,
             outcome: None,
             past: false,
@@ -786,7 +791,7 @@ impl Oracle {
             Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
                 !self.requests.is_empty() || !self.begun.is_empty()
             }
-            // With `pick` it is the GPU that rests.
+            // With `pick` the cooldown is that of the GPU.
             Hold::Cooldown => {
                 self.requests.iter().map(|request| &request.target).chain(&self.begun).any(|target| {
                     *target == verdict.subject.id.to_string()
@@ -803,14 +808,14 @@ impl Oracle {
         let rule = plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap();
         let key = (rule.condition.clone(), verdict.subject.id.to_string());
         if let Some(track) = self.tracks.get_mut(&key) {
-            let again = track.stage.withheld == Some((self.tick - 1, hold));
-            ensure!(!again || rule.pick.is_some(), "told again: {verdict:?}");
-            track.stage.withheld = Some((self.tick, hold));
+            let again = track.state.withheld == Some((self.tick - 1, hold));
+            ensure!(!again || rule.pick.is_some(), "reported again: {verdict:?}");
+            track.state.withheld = Some((self.tick, hold));
         }
         Ok(())
     }
 
-    /// Nothing that must be done may wait without a reason.
+    /// Checks that no required action waits without a reason.
     fn waited(&mut self, context: &EvalContext<'_>, excused: bool) -> Checked {
         let mut surely = BTreeSet::new();
         let mut perhaps = BTreeSet::new();
@@ -825,20 +830,20 @@ impl Oracle {
                 if rule.pick.is_some() {
                     continue;
                 }
-                let stage = &self.tracks[key].stage;
-                let Some(step) = rule.steps.get(stage.done) else {
-                    if !stage.fuzzy && !stage.again {
+                let state = &self.tracks[key].state;
+                let Some(step) = rule.steps.get(state.done) else {
+                    if !state.fuzzy && !state.again {
                         perhaps.remove(key);
                     }
                     continue;
                 };
                 let due = found.count >= found.needed + samples(step.after, found.interval);
-                let nobody = found.protected != Truth::False || key.1.contains('#');
-                if !stage.fuzzy && (!step.action.destructive() || !due || nobody) {
+                let not_actionable = found.protected != Truth::False || key.1.contains('#');
+                if !state.fuzzy && (!step.action.destructive() || !due || not_actionable) {
                     perhaps.remove(key);
                     continue;
                 }
-                let free = rule.pick.is_none() && !stage.fuzzy && !stage.again && self.unburdened(rule, key);
+                let free = rule.pick.is_none() && !state.fuzzy && !state.again && self.unburdened(rule, key);
                 if free && due && step.action.destructive() {
                     surely.insert(key.clone());
                 }
@@ -872,7 +877,7 @@ impl Oracle {
     }
 }
 
-/// A tick, and what the engine found in it.
+/// A tick, and what the engine reported for it.
 struct EvalContext<'a> {
     now: Now,
     view: &'a View,
@@ -886,7 +891,7 @@ impl EvalContext<'_> {
         self.verdicts.iter().filter(move |verdict| *verdict.rule == *rule && *verdict.subject.id.0 == *id)
     }
 
-    /// How long ago an action was, by the clock that says longest: where they differ the oracle claims nothing.
+    /// Time since an action, by the clock with the longest; the oracle makes no claim where clocks differ.
     fn since(&self, request: &Requested) -> i128 {
         let wall = i128::try_from(self.now.wall.as_millis()).unwrap() - i128::from(request.wall_ms);
         let boot = i128::try_from(self.now.boot.as_millis()).unwrap() - i128::from(request.boot_ms);
@@ -895,23 +900,23 @@ impl EvalContext<'_> {
     }
 }
 
-/// The gates in their order; the first that stops a target decides.
-fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) -> Truth {
+/// The gates in order; the first that stops a target decides.
+fn gates(rule: &RulePlan, target: &ObservedTarget<'_>, (protected, wall): (Truth, u64)) -> Truth {
     match protected {
         Truth::False => {}
         Truth::True => return Truth::False,
         Truth::Unknown => return Truth::Unknown,
     }
     if let Some(select) = &rule.select {
-        match target.ask(select) {
+        match target.evaluate(select) {
             Truth::True => {}
             stopped => return stopped,
         }
     }
-    if let Some((spared, until)) = &rule.except
+    if let Some((exception, until)) = &rule.except
         && until.is_none_or(|until| wall <= until)
     {
-        match target.exempts(spared) {
+        match target.exempts(exception) {
             Truth::False => {}
             Truth::True => return Truth::False,
             Truth::Unknown => return Truth::Unknown,
@@ -929,5 +934,5 @@ fn gates(rule: &RulePlan, target: &Seen<'_>, (protected, wall): (Truth, u64)) ->
     if rule.exempts_on_hold() && on_hold() {
         return Truth::False;
     }
-    target.ask(&rule.when)
+    target.evaluate(&rule.when)
 }

@@ -1,4 +1,4 @@
-//! Policies as the oracle knows them: plain data, from which the engine's own form is made.
+//! Policies as plain data of the oracle, from which the engine's form is built.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +15,7 @@ use bailiff_enforcer::value::{Bounds, Test, Unit};
 use crate::dice::Dice;
 use crate::world::{INTERVAL, MIB};
 
-/// What can be asked, in the oracle's own words.
+/// A condition in the oracle's own form.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Cond {
     GpuUtilMax(u32),
@@ -41,7 +41,7 @@ pub(crate) struct RulePlan {
     pub(crate) mode: Mode,
     pub(crate) target: Kind,
     pub(crate) select: Option<Cond>,
-    /// Whom it spares, until so many milliseconds since the epoch.
+    /// The exception, and its expiry in milliseconds since the epoch.
     pub(crate) except: Option<(Cond, Option<u64>)>,
     pub(crate) when: Cond,
     pub(crate) span: Span,
@@ -51,7 +51,7 @@ pub(crate) struct RulePlan {
     pub(crate) cooldown: Duration,
     pub(crate) pick: Option<(Cond, u32, Order)>,
     pub(crate) steps: Vec<Step>,
-    /// Windows are kept by this.
+    /// The key of the rule's windows.
     pub(crate) condition: Arc<str>,
 }
 
@@ -64,17 +64,17 @@ pub(crate) struct Plan {
     pub(crate) rules: Vec<Arc<RulePlan>>,
 }
 
-/// What a trace may hold.
+/// The kind of history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// Nothing in the way: everything must happen on its tick.
+    /// No disturbances: everything must happen on its tick.
     Calm,
-    /// Anything.
+    /// Any events.
     Rough,
 }
 
 impl RulePlan {
-    /// What is stopped, traced or frozen is exempt from a rule that asks for idleness, unless the rule names one of these.
+    /// Stopped, traced or frozen targets are exempt from a rule about idleness, unless the rule names one of these states.
     pub(crate) fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|(from, ..)| from);
         let conds: Vec<&Cond> =
@@ -106,8 +106,8 @@ impl Cond {
             Self::State(state) => {
                 let attribute = attribute("state");
                 let Unit::Words(words) = attribute.unit else { unreachable!("state has words") };
-                let place = words.iter().position(|word| word == state).unwrap();
-                leaf("state", Test::AnyOf(1 << place))
+                let index = words.iter().position(|word| word == state).unwrap();
+                leaf("state", Test::AnyOf(1 << index))
             }
             Self::Users(uids) => select(Field::Users, uids),
             Self::Comms(names) => select(Field::Comms, names),
@@ -192,7 +192,7 @@ impl RulePlan {
     }
 }
 
-/// A span in samples, at an interval of so many milliseconds.
+/// A span in samples, at this interval in milliseconds.
 pub(crate) fn samples(span: Span, interval: u64) -> u32 {
     match span {
         Span::Samples(samples) => samples,
@@ -221,7 +221,7 @@ impl Plan {
     pub(crate) fn new(dice: &mut Dice, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
         let count = if calm { 1 } else { dice.of(1, 3) };
-        let rules = (0..count).map(|place| Arc::new(RulePlan::new(dice, place, weather, foreign))).collect();
+        let rules = (0..count).map(|index| Arc::new(RulePlan::new(dice, index, weather, foreign))).collect();
         let small = |dice: &mut Dice| u32::try_from(dice.of(1, 4)).unwrap();
         let tight = !calm && dice.percent(40);
         Self {
@@ -254,17 +254,17 @@ impl Plan {
 }
 
 impl RulePlan {
-    fn new(dice: &mut Dice, place: u64, weather: Weather, foreign: bool) -> Self {
+    fn new(dice: &mut Dice, index: u64, weather: Weather, foreign: bool) -> Self {
         let calm = weather == Weather::Calm;
-        let of = if dice.percent(25) { Kind::Gpu } else { dice.pick(&[Kind::Process, Kind::Workload]) };
+        let target = if dice.percent(25) { Kind::Gpu } else { dice.pick(&[Kind::Process, Kind::Workload]) };
         let samples = u32::try_from(dice.of(1, 6)).unwrap();
         let mut plan = Self {
-            name: format!("rule-{place}"),
+            name: format!("rule-{index}"),
             mode: if dice.percent(75) { Mode::Enforce } else { Mode::DryRun },
-            target: of,
+            target,
             select: None,
             except: None,
-            when: when(dice, of, place),
+            when: when(dice, target, index),
             span: if dice.percent(70) {
                 Span::Samples(samples)
             } else {
@@ -275,23 +275,23 @@ impl RulePlan {
             clear_after: u32::try_from(dice.of(1, 4)).unwrap(),
             cooldown: Duration::from_secs(dice.pick(&[0, 20, 60, 300])),
             pick: None,
-            steps: steps(dice, of == Kind::Gpu),
+            steps: steps(dice, target == Kind::Gpu),
             condition: Arc::from(""),
         };
-        if of == Kind::Gpu && dice.percent(80) {
+        if target == Kind::Gpu && dice.percent(80) {
             let order = [Order::SmallestSufficient, Order::LongestIdle, Order::Largest, Order::Youngest];
             let from = dice.pick(&[Cond::GpuUtilMax(1), idle(), Cond::All(vec![idle(), Cond::VramMin(500)])]);
             plan.pick = Some((from, u32::try_from(dice.of(1, 5)).unwrap(), dice.pick(&order)));
             plan.steps = steps(dice, false);
         }
-        if of != Kind::Gpu && dice.percent(30) {
+        if target != Kind::Gpu && dice.percent(30) {
             plan.select = Some(Cond::VramMin(dice.pick(&[500, 1500])));
         }
-        if of != Kind::Gpu && !foreign && dice.percent(20) {
+        if target != Kind::Gpu && !foreign && dice.percent(20) {
             let until = dice.pick(&[None, Some(1_700_010_100_000), Some(1)]);
             plan.except = Some((Cond::Users(vec![1001]), until));
         }
-        if of != Kind::Gpu && plan.except.is_none() && dice.percent(20) {
+        if target != Kind::Gpu && plan.except.is_none() && dice.percent(20) {
             plan.except = Some((except(dice), None));
         }
         if !calm && dice.percent(25) {
@@ -300,7 +300,7 @@ impl RulePlan {
         plan.named()
     }
 
-    /// A little other, as an admin would edit it.
+    /// Changes the rule a little, as an admin would.
     pub(crate) fn edit(&mut self, dice: &mut Dice) {
         match dice.below(6) {
             0 => self.name = format!("{}-renamed", self.name),
@@ -316,7 +316,7 @@ impl RulePlan {
     }
 }
 
-/// Entries that mean one process among those of a target.
+/// Entries that match one of the processes of a target.
 fn except(dice: &mut Dice) -> Cond {
     let keep = || Cond::Exes(vec!["/opt/keep"]);
     dice.pick(&[
@@ -333,17 +333,17 @@ fn idle() -> Cond {
     Cond::All(vec![Cond::GpuUtilMax(1), Cond::CpuUtilMax(5)])
 }
 
-/// No two rules of a policy ask the same, lest it is open whose window goes on after a reload.
-fn when(dice: &mut Dice, of: Kind, place: u64) -> Cond {
-    let place = u32::try_from(place).unwrap();
-    if of == Kind::Gpu {
+/// Conditions differ between rules of a policy: otherwise it is ambiguous whose window continues after a reload.
+fn when(dice: &mut Dice, target: Kind, index: u64) -> Cond {
+    let index = u32::try_from(index).unwrap();
+    if target == Kind::Gpu {
         return dice.pick(&[
-            Cond::VramFreeBelow(8000 + u64::from(place)),
-            Cond::GpuUtilMax(5 + place),
-            Cond::All(vec![Cond::ProcessCountMax(4), Cond::VramFreeBelow(8000 + u64::from(place))]),
+            Cond::VramFreeBelow(8000 + u64::from(index)),
+            Cond::GpuUtilMax(5 + index),
+            Cond::All(vec![Cond::ProcessCountMax(4), Cond::VramFreeBelow(8000 + u64::from(index))]),
         ]);
     }
-    let util = Cond::GpuUtilMax(1 + place);
+    let util = Cond::GpuUtilMax(1 + index);
     match dice.below(10) {
         9 => Cond::Any(vec![Cond::State("stopped"), util]),
         8 => Cond::Any(vec![Cond::State("gone"), util]),

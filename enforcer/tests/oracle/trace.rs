@@ -1,4 +1,4 @@
-//! A random history of a node, and its walk through the engine under the oracle's eyes.
+//! A random history of a node, and its walk through the engine, checked by the oracle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::oracle::{Oracle, ensure};
 use crate::plan::{Plan, Weather};
 use crate::world::{Change, INTERVAL, SLOTS, World};
 
-/// What may happen.
+/// An event.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// Changes, then so many milliseconds, then a snapshot that comes so late.
+    /// Changes, then this many milliseconds, then a snapshot with this delay.
     Interval {
         changes: Vec<Change>,
         ms: u64,
         late: u64,
     },
-    /// The last snapshot once more.
+    /// The last snapshot again.
     Again,
-    /// A snapshot of a time to come.
+    /// A snapshot from the future.
     Ahead,
-    /// How the action in flight ended, and whether its target is gone.
+    /// The result of the action in flight, and whether its target is gone.
     Report(Outcome, bool),
-    /// Of an action that nobody has begun.
+    /// The result of an action that was not requested.
     StrayReport(Outcome),
     Reload(Box<Plan>, Mode),
     Restart {
@@ -50,9 +50,9 @@ pub(crate) struct Trace {
     pub(crate) events: Vec<Event>,
 }
 
-/// What a walk has seen, so that a test can tell that it saw anything.
+/// Counts of what happened in a walk, so that a test can check that it covered something.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Seen {
+pub(crate) struct WalkStats {
     pub(crate) intervals: u64,
     pub(crate) acts: u64,
     pub(crate) enforced: u64,
@@ -63,7 +63,7 @@ impl Trace {
     pub(crate) fn new(seed: u64, weather: Weather) -> Self {
         let mut dice = Dice::new(seed);
         let dice = &mut dice;
-        // A selector by owner says nothing clear of a target with several.
+        // A selector by owner is ambiguous for a target with several.
         let foreign = dice.percent(30);
         let plan = Plan::new(dice, weather, foreign);
         let mut world = World::new(dice);
@@ -92,8 +92,8 @@ impl Trace {
         Self { plan, cap, world, events }
     }
 
-    /// For people: the policy, then an event a line.
-    pub(crate) fn told(&self) -> String {
+    /// For readers: the policy, then an event per line.
+    pub(crate) fn render(&self) -> String {
         let slots = self.world.slots.iter().filter(|slot| slot.alive);
         let mut text = format!("cap {:?}\n", self.cap);
         text.extend(self.plan.rules.iter().map(|rule| format!("{rule:?}\n")));
@@ -104,26 +104,26 @@ impl Trace {
         text
     }
 
-    /// Walks; tells where the engine and the oracle differ.
-    pub(crate) fn walk(&self) -> Result<Seen, String> {
+    /// Runs the trace; fails where the engine and the oracle differ.
+    pub(crate) fn walk(&self) -> Result<WalkStats, String> {
         let mut walk = Walk {
             engine: Engine::new(self.plan.policy(), self.cap),
             oracle: Oracle::new(self.plan.clone(), self.cap),
             world: self.world.clone(),
             cap: self.cap,
             shown: None,
-            seen: Seen::default(),
+            stats: WalkStats::default(),
             acting: None,
             called_off: None,
         };
-        for (place, event) in self.events.iter().enumerate() {
-            walk.take(event).map_err(|error| format!("event {place}, {event:?}: {error}"))?;
+        for (index, event) in self.events.iter().enumerate() {
+            walk.take(event).map_err(|error| format!("event {index}, {event:?}: {error}"))?;
         }
-        Ok(Seen {
+        Ok(WalkStats {
             acts: walk.oracle.acts,
             enforced: walk.oracle.enforced,
             flags: walk.oracle.flags,
-            ..walk.seen
+            ..walk.stats
         })
     }
 }
@@ -167,61 +167,61 @@ fn slot(dice: &mut Dice) -> usize {
 }
 
 fn ordinary(dice: &mut Dice, calm: bool) -> Change {
-    let place = if calm { slot(dice) % 3 } else { slot(dice) };
+    let index = if calm { slot(dice) % 3 } else { slot(dice) };
     match dice.below(if calm { 6 } else { 12 }) {
-        0 | 1 => Change::Util(place, Some(dice.pick(&[0, 0, 0, 1, 2, 60]))),
-        2 => Change::Cpu(place, dice.pick(&[0.0, 0.0, 0.01, 0.9])),
-        3 => Change::Memory(place, Some(dice.pick(&[100, 600, 2000]))),
-        4 => Change::Orphaned(place, Some(dice.percent(50))),
-        5 => Change::Free(place, Some(dice.pick(&[1000, 7000, 9000]))),
-        6 => Change::End(place),
-        7 => Change::Begin(place),
-        8 => Change::Reuse(place),
-        9 => Change::CardUtil(place, Some(dice.pick(&[0, 3, 90]))),
-        10 => Change::Gpus(place, dice.pick(&[1, 1, 2, 3, 7])),
+        0 | 1 => Change::Util(index, Some(dice.pick(&[0, 0, 0, 1, 2, 60]))),
+        2 => Change::Cpu(index, dice.pick(&[0.0, 0.0, 0.01, 0.9])),
+        3 => Change::Memory(index, Some(dice.pick(&[100, 600, 2000]))),
+        4 => Change::Orphaned(index, Some(dice.percent(50))),
+        5 => Change::Free(index, Some(dice.pick(&[1000, 7000, 9000]))),
+        6 => Change::End(index),
+        7 => Change::Begin(index),
+        8 => Change::Reuse(index),
+        9 => Change::CardUtil(index, Some(dice.pick(&[0, 3, 90]))),
+        10 => Change::Gpus(index, dice.pick(&[1, 1, 2, 3, 7])),
         _ => Change::State(
-            place,
+            index,
             dice.pick(&["sleeping", "sleeping", "zombie_leader", "disk_sleep", "stopped", "frozen"]),
         ),
     }
 }
 
-/// Something that is mended at the next interval.
+/// An error that is repaired at the next interval.
 fn error(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
-    let place = slot(dice);
+    let index = slot(dice);
     match dice.below(20) {
-        0 | 1 => (Change::Util(place, None), Change::Util(place, Some(0))),
-        2 => (Change::Memory(place, None), Change::Memory(place, Some(600))),
-        3 if dice.percent(30) => (Change::ListedButGone(place, true), Change::ListedButGone(place, false)),
-        3 => (Change::Confirmed(place, false), Change::Confirmed(place, true)),
-        4 => (Change::Fault(place, Some("timeout")), Change::Fault(place, None)),
-        5 => (Change::Listed(place, false), Change::Listed(place, true)),
+        0 | 1 => (Change::Util(index, None), Change::Util(index, Some(0))),
+        2 => (Change::Memory(index, None), Change::Memory(index, Some(600))),
+        3 if dice.percent(30) => (Change::ListedButGone(index, true), Change::ListedButGone(index, false)),
+        3 => (Change::Confirmed(index, false), Change::Confirmed(index, true)),
+        4 => (Change::Fault(index, Some("timeout")), Change::Fault(index, None)),
+        5 => (Change::Listed(index, false), Change::Listed(index, true)),
         6 => (Change::Nvml(false), Change::Nvml(true)),
         7 => (Change::Proc(false), Change::Proc(true)),
         8 => (Change::Relatives(false), Change::Relatives(true)),
-        9 => (Change::Fault(place, Some("lost")), Change::Fault(place, None)),
-        10 if dice.percent(50) => (Change::Mig(place, true), Change::Mig(place, false)),
-        10 => (Change::Free(place, None), Change::Free(place, Some(1000))),
+        9 => (Change::Fault(index, Some("lost")), Change::Fault(index, None)),
+        10 if dice.percent(50) => (Change::Mig(index, true), Change::Mig(index, false)),
+        10 => (Change::Free(index, None), Change::Free(index, Some(1000))),
         11 => (Change::Host(false), Change::Host(true)),
         12 => (Change::BootKnown(false), Change::BootKnown(true)),
         13 => (Change::Interval(15_000), Change::Interval(INTERVAL)),
-        14 => (Change::Comm(place, dice.pick(&["sshd", "nv-hostengine"])), Change::Comm(place, "train")),
+        14 => (Change::Comm(index, dice.pick(&["sshd", "nv-hostengine"])), Change::Comm(index, "train")),
         15 if foreign => {
             let child = dice.pick(&[("sshd", None), ("worker", Some(1007)), ("worker", Some(0))]);
-            (Change::Child(place, Some(child)), Change::Child(place, world.slots[place].child))
+            (Change::Child(index, Some(child)), Change::Child(index, world.slots[index].child))
         }
-        15 => (Change::Absent(place, true), Change::Absent(place, false)),
+        15 => (Change::Absent(index, true), Change::Absent(index, false)),
         17 => (
-            Change::Exe(place, dice.pick(&[None, Some("/opt/keep")])),
-            Change::Exe(place, Some("/opt/train")),
+            Change::Exe(index, dice.pick(&[None, Some("/opt/keep")])),
+            Change::Exe(index, Some("/opt/train")),
         ),
         18 | 19 => {
             let exe = dice.pick(&[None, Some("/opt/keep")]);
-            (Change::ChildExe(place, exe), Change::ChildExe(place, Some("/opt/worker")))
+            (Change::ChildExe(index, exe), Change::ChildExe(index, Some("/opt/worker")))
         }
         _ => {
             let uid = dice.pick(&[None, Some(0)]);
-            (Change::Owner(place, uid), Change::Owner(place, Some(1000)))
+            (Change::Owner(index, uid), Change::Owner(index, Some(1000)))
         }
     }
 }
@@ -280,8 +280,8 @@ fn reloaded(dice: &mut Dice, before: &Plan, foreign: bool) -> Plan {
         2 => plan.rules.reverse(),
         3 if dice.percent(30) => plan = Plan::new(dice, Weather::Rough, foreign),
         _ => {
-            let place = usize::try_from(dice.below(plan.rules.len() as u64)).unwrap();
-            Arc::make_mut(&mut plan.rules[place]).edit(dice);
+            let index = usize::try_from(dice.below(plan.rules.len() as u64)).unwrap();
+            Arc::make_mut(&mut plan.rules[index]).edit(dice);
         }
     }
     let mut conditions: Vec<_> = plan.rules.iter().map(|rule| rule.condition.clone()).collect();
@@ -300,14 +300,14 @@ struct Walk {
     world: World,
     cap: Mode,
     shown: Option<Arc<View>>,
-    seen: Seen,
+    stats: WalkStats,
     /// The action in flight: id, target, mode.
     acting: Option<(u64, String, Mode)>,
     /// The action that a reload has cancelled.
     called_off: Option<u64>,
 }
 
-/// A report of an action that nobody has begun.
+/// A report of an action that was not requested.
 fn stray(outcome: Outcome) -> Report {
     Report { id: u64::MAX, outcome, detail: String::new(), released: None, acted: true }
 }
@@ -320,7 +320,7 @@ impl Walk {
                     self.world.apply(change);
                 }
                 self.world.pass(*ms);
-                let view = View::between(self.shown.as_deref(), self.world.seen());
+                let view = View::between(self.shown.as_deref(), self.world.snapshot());
                 self.show(&Arc::new(view), *late)
             }
             Event::Again => match self.shown.clone() {
@@ -328,7 +328,7 @@ impl Walk {
                 None => Ok(()),
             },
             Event::Ahead => {
-                let mut snapshot = self.world.seen();
+                let mut snapshot = self.world.snapshot();
                 snapshot.boot_ms += 3000;
                 let view = View::between(self.shown.as_deref(), snapshot);
                 self.judge(&Arc::new(view), self.now(0))
@@ -380,7 +380,7 @@ impl Walk {
 
     fn show(&mut self, view: &Arc<View>, late: u64) -> Result<(), String> {
         let now = self.now(late);
-        self.seen.intervals += 1;
+        self.stats.intervals += 1;
         self.shown = Some(view.clone());
         self.judge(view, now)
     }
@@ -405,7 +405,7 @@ impl Walk {
     fn report(&mut self, outcome: Outcome, ends: bool) {
         let Some((id, target, mode)) = self.acting.take() else { return };
         let outcome = if mode == Mode::DryRun { Outcome::DryRun } else { outcome };
-        // Half of those that were called off had been sent a signal by then.
+        // Half of the cancelled ones had been sent a signal by then.
         let acted = match outcome {
             Outcome::Gone
             | Outcome::IdentityChanged
@@ -429,7 +429,7 @@ impl Walk {
         let reloaded = self.engine.reload(plan.policy(), cap);
         self.cap = cap;
         self.oracle.reload(plan.clone(), cap);
-        // Whom the new file spares is asked again: whatever is under way is called off.
+        // Exemptions of the new file apply: any action in flight is cancelled.
         let flying = self.acting.as_ref().map(|(id, ..)| *id);
         ensure!(
             reloaded.cancel.is_none_or(|id| Some(id) == flying),
@@ -457,7 +457,7 @@ impl Walk {
     }
 }
 
-/// Traces from seeds. Proptest makes a failing one smaller by leaving events out.
+/// Traces from seeds. Proptest shrinks a failing one by leaving out events.
 #[derive(Debug)]
 pub(crate) struct Traces(pub Weather);
 
@@ -473,7 +473,7 @@ impl Strategy for Traces {
     }
 }
 
-/// A trace that may lose events: large parts first.
+/// A trace that can leave out events: large parts first.
 #[derive(Debug)]
 pub(crate) struct Shrinking {
     trace: Trace,

@@ -1,4 +1,4 @@
-//! All that was ever found of one target, and what follows from it by the table of the specification.
+//! All outcomes of one target, and what follows from them by the table of the specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use bailiff_enforcer::verdict::{Hold, What};
 use bailiff_enforcer::view::View;
 use bailiff_snapshot::Truth;
 
+use crate::observed::Traces;
 use crate::oracle::{Checked, ensure};
 use crate::plan::{RulePlan, samples};
-use crate::seen::Traces;
 
-/// One sample, or samples that were missed.
+/// One sample, or missed samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Mark {
-    Seen(Truth),
+    Sample(Truth),
     Missed(u32),
     /// The interval has changed.
-    Anew,
+    Reset,
 }
 
-/// All that was ever found of one target by one condition.
+/// All outcomes of one target under one condition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Track {
     pub(crate) marks: Vec<Mark>,
-    /// The gap that was allowed at each mark: a reload may change it.
+    /// The gap allowed at each mark: a reload may change it.
     pub(crate) gaps: Vec<u32>,
     pub(crate) traces: Traces,
-    pub(crate) stage: Stage,
+    pub(crate) state: MatchState,
     /// The tick of the first true sample of the streak.
     pub(crate) began: u64,
 }
@@ -36,28 +36,28 @@ pub(crate) struct Track {
 /// What was done about it.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stage {
+pub(crate) struct MatchState {
     /// It matches.
     pub(crate) open: bool,
-    /// Since this tick.
+    /// The tick since which it matches.
     pub(crate) begins: bool,
     /// Steps done in this match.
     pub(crate) done: usize,
-    /// Its owner was told.
-    pub(crate) told: bool,
+    /// Its owner was notified.
+    pub(crate) notified: bool,
     /// Or an action was due.
     pub(crate) warned: bool,
     pub(crate) acted: bool,
-    /// A reload or a restart has made it open what was done.
+    /// After a reload or a restart it is uncertain what was done.
     pub(crate) fuzzy: bool,
     pub(crate) flagged: bool,
     pub(crate) withheld: Option<(u64, Hold)>,
     pub(crate) due: Option<(u64, usize)>,
-    /// The last action that was begun did nothing, and may be begun again.
+    /// The last action had no effect, and may be repeated.
     pub(crate) again: bool,
 }
 
-/// What was found about one target at this tick.
+/// What was found for one target at this tick.
 pub(crate) struct Found {
     pub(crate) outcome: Truth,
     pub(crate) count: u32,
@@ -67,22 +67,22 @@ pub(crate) struct Found {
     pub(crate) workload: Option<String>,
 }
 
-/// Every source that would tell of one who is not there has answered.
+/// Every source that could report the target has answered.
 pub(crate) fn is_gone(traces: &Traces, view: &View) -> bool {
     let snapshot = &view.snapshot;
     let up = |name: &str| snapshot.sources.get(name).is_some_and(|source| source.up);
-    let told = |uuid: &String| {
+    let notified = |uuid: &String| {
         let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(uuid));
         gpu.is_some_and(|gpu| gpu.fault.is_none() && gpu.listed.is_some())
     };
-    // A pid that is listed and of which nothing else is known may still be the one.
+    // A listed pid without further facts may still be the process.
     let unconfirmed = snapshot.processes.iter().any(|process| {
         process.start_ticks.is_none() && process.state != "gone" && traces.pids.contains(&process.pid)
     });
-    up("nvml") && up("proc") && traces.gpus.iter().all(told) && !unconfirmed
+    up("nvml") && up("proc") && traces.gpus.iter().all(notified) && !unconfirmed
 }
 
-/// Those who are not there: gone for good where every source that would tell has answered, else unknown.
+/// Targets not observed: gone if every source that could report them has answered, else unknown.
 pub(crate) fn absent(
     tracks: &mut BTreeMap<(Arc<str>, String), Track>,
     rule: &RulePlan,
@@ -98,10 +98,10 @@ pub(crate) fn absent(
             gone.push((of.clone(), id.clone()));
         } else {
             track.feed(Truth::Unknown, (missed, rule.max_gap), track.traces.clone());
-            if track.stage.open && count(track) == 0 {
-                track.stage = Stage { flagged: track.stage.flagged, ..Stage::default() };
+            if track.state.open && count(track) == 0 {
+                track.state = MatchState { flagged: track.state.flagged, ..MatchState::default() };
             }
-            track.stage.flagged &= track.not_true() < rule.clear_after;
+            track.state.flagged &= track.not_true() < rule.clear_after;
         }
     }
     for key in gone {
@@ -114,9 +114,9 @@ pub(crate) fn count(track: &Track) -> u32 {
     let (mut count, mut unknown) = (0, 0_u32);
     for (mark, max_gap) in track.marks.iter().zip(&track.gaps) {
         match mark {
-            Mark::Seen(Truth::True) => (count, unknown) = (count + 1, 0),
-            Mark::Seen(Truth::False) | Mark::Anew => (count, unknown) = (0, 0),
-            Mark::Seen(Truth::Unknown) => unknown += 1,
+            Mark::Sample(Truth::True) => (count, unknown) = (count + 1, 0),
+            Mark::Sample(Truth::False) | Mark::Reset => (count, unknown) = (0, 0),
+            Mark::Sample(Truth::Unknown) => unknown += 1,
             Mark::Missed(missed) => unknown = unknown.saturating_add(*missed),
         }
         if unknown > *max_gap {
@@ -136,74 +136,74 @@ impl Track {
         if missed > 0 {
             self.put(Mark::Missed(missed), max_gap);
         }
-        self.put(Mark::Seen(outcome), max_gap);
+        self.put(Mark::Sample(outcome), max_gap);
         self.traces = traces;
     }
 
     pub(crate) fn now(&self) -> Truth {
-        self.seen().next().unwrap()
+        self.samples().next().unwrap()
     }
 
     pub(crate) fn before(&self) -> Option<Truth> {
-        self.seen().nth(1)
+        self.samples().nth(1)
     }
 
-    pub(crate) fn seen(&self) -> impl Iterator<Item = Truth> {
+    pub(crate) fn samples(&self) -> impl Iterator<Item = Truth> {
         self.marks.iter().rev().filter_map(|mark| match mark {
-            Mark::Seen(truth) => Some(*truth),
-            Mark::Missed(_) | Mark::Anew => None,
+            Mark::Sample(truth) => Some(*truth),
+            Mark::Missed(_) | Mark::Reset => None,
         })
     }
 
-    /// Samples since the last true one: not those that were missed.
+    /// Samples since the last true one, without missed ones.
     pub(crate) fn not_true(&self) -> u32 {
-        u32::try_from(self.seen().take_while(|truth| *truth != Truth::True).count()).unwrap()
+        u32::try_from(self.samples().take_while(|truth| *truth != Truth::True).count()).unwrap()
     }
 
-    /// What must be said now, and may be; gives how many flags were raised.
+    /// Checks the notices and flags that are required or allowed now; returns the number of flags raised.
     pub(crate) fn check_quiet(
         &mut self,
         rule: &RulePlan,
         found: &Found,
-        said: &[&What],
+        verdicts: &[&What],
     ) -> Result<u64, String> {
-        self.check_end(found, said)?;
+        self.check_end(found, verdicts)?;
         let matches = found.outcome == Truth::True && found.count >= found.needed;
-        let expected = if matches { self.stage.due_now(rule, found) } else { Vec::new() };
-        self.check_told(rule, found, (&expected, said))?;
-        self.check_flag(rule, said)
+        let expected = if matches { self.state.due_now(rule, found) } else { Vec::new() };
+        self.check_order(rule, found, (&expected, verdicts))?;
+        self.check_flag(rule, verdicts)
     }
 
-    /// The stage ends with its streak, and whoever was told hears of it.
-    pub(crate) fn check_end(&mut self, found: &Found, said: &[&What]) -> Checked {
-        let stage = &mut self.stage;
-        let ended = stage.open && found.outcome != Truth::True && found.count == 0;
-        // Also where a gap came between two true samples.
-        let again = stage.open && found.outcome == Truth::True && found.count == 1;
-        let reprieved = said.iter().any(|what| matches!(what, What::Reprieved(_)));
+    /// The match ends with its streak, and the notified owner is notified of the end.
+    pub(crate) fn check_end(&mut self, found: &Found, verdicts: &[&What]) -> Checked {
+        let state = &mut self.state;
+        let ended = state.open && found.outcome != Truth::True && found.count == 0;
+        // Also if a gap came between two true samples.
+        let again = state.open && found.outcome == Truth::True && found.count == 1;
+        let reprieved = verdicts.iter().any(|what| matches!(what, What::Reprieved(_)));
         if ended || again {
-            let must = ended && found.outcome == Truth::False && stage.told && !stage.fuzzy;
+            let must = ended && found.outcome == Truth::False && state.notified && !state.fuzzy;
             ensure!(!must || reprieved, "not reprieved");
-            ensure!(!reprieved || stage.warned || stage.fuzzy || stage.done > 0, "reprieved from nothing");
-            *stage = Stage { flagged: stage.flagged, ..Stage::default() };
+            ensure!(!reprieved || state.warned || state.fuzzy || state.done > 0, "reprieved from nothing");
+            *state = MatchState { flagged: state.flagged, ..MatchState::default() };
         } else {
-            let lost = stage.fuzzy || found.count < found.needed;
+            let lost = state.fuzzy || found.count < found.needed;
             ensure!(!reprieved || lost, "reprieved, and nothing has changed");
         }
         Ok(())
     }
 
-    /// Flags and notices are told in their turn, and no others.
-    pub(crate) fn check_told(
+    /// Checks that flags and notices are reported in order, and no others.
+    pub(crate) fn check_order(
         &mut self,
         rule: &RulePlan,
         found: &Found,
-        (expected, said): (&[What], &[&What]),
+        (expected, verdicts): (&[What], &[&What]),
     ) -> Checked {
-        let stage = &mut self.stage;
-        let open = stage.fuzzy || stage.acted;
+        let state = &mut self.state;
+        let open = state.fuzzy || state.acted;
         let matches = found.outcome == Truth::True && found.count >= found.needed;
-        for what in said {
+        for what in verdicts {
             let action = match what {
                 What::Flag(severity) => Action::Flag(*severity),
                 What::Notify(channels) => Action::Notify(channels.clone()),
@@ -215,35 +215,35 @@ impl Track {
             ensure!(matches && found.count >= due, "too early: {what:?}");
             ensure!(open || expected.contains(what), "not in its turn: {what:?}");
             if open {
-                stage.done = stage.done.max(step + 1);
-                stage.told |= matches!(what, What::Notify(_));
-                stage.warned |= stage.told;
+                state.done = state.done.max(step + 1);
+                state.notified |= matches!(what, What::Notify(_));
+                state.warned |= state.notified;
             }
         }
         for what in expected.iter().filter(|_| !open) {
-            let up = stage.flagged && matches!(what, What::Flag(_));
-            ensure!(up || said.contains(&what), "not said: {what:?}");
+            let up = state.flagged && matches!(what, What::Flag(_));
+            ensure!(up || verdicts.contains(&what), "not reported: {what:?}");
         }
         Ok(())
     }
 
-    /// A flag comes down after so many samples that are not true; gives how many went up.
-    pub(crate) fn check_flag(&mut self, rule: &RulePlan, said: &[&What]) -> Result<u64, String> {
+    /// A flag clears after this many samples that are not true; returns the number of flags raised.
+    pub(crate) fn check_flag(&mut self, rule: &RulePlan, verdicts: &[&What]) -> Result<u64, String> {
         let since = self.not_true();
-        let stage = &mut self.stage;
-        let cleared = said.iter().any(|what| matches!(what, What::Clear(_)));
+        let state = &mut self.state;
+        let cleared = verdicts.iter().any(|what| matches!(what, What::Clear(_)));
         let over = since >= rule.clear_after;
-        ensure!(!cleared || over || stage.fuzzy, "cleared after {since} samples that were not true");
-        let must = stage.flagged && !stage.fuzzy && over;
+        ensure!(!cleared || over || state.fuzzy, "cleared after {since} samples that were not true");
+        let must = state.flagged && !state.fuzzy && over;
         ensure!(!must || cleared, "not cleared after {since} samples that were not true");
-        let flags = said.iter().filter(|what| matches!(what, What::Flag(_))).count();
-        stage.flagged = (stage.flagged || flags > 0) && !cleared;
+        let flags = verdicts.iter().filter(|what| matches!(what, What::Flag(_))).count();
+        state.flagged = (state.flagged || flags > 0) && !cleared;
         Ok(u64::try_from(flags).unwrap())
     }
 }
 
-impl Stage {
-    /// The harmless steps that are due at a sample that is true and matches.
+impl MatchState {
+    /// The non-destructive steps that are due at a true, matching sample.
     pub(crate) fn due_now(&mut self, rule: &RulePlan, found: &Found) -> Vec<What> {
         let mut due = Vec::new();
         self.begins = !self.open;
@@ -260,8 +260,8 @@ impl Stage {
             if self.fuzzy || self.acted {
                 break;
             }
-            self.told |= matches!(step.action, Action::Notify(_));
-            self.warned |= self.told;
+            self.notified |= matches!(step.action, Action::Notify(_));
+            self.warned |= self.notified;
             self.done += 1;
         }
         due

@@ -1,4 +1,4 @@
-//! A small node: GPUs, processes and sources, changed a little from interval to interval, and seen as snapshots.
+//! A small node: GPUs, processes and sources, changed a little between intervals, and rendered as snapshots.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const INTERVAL: u64 = 5000;
 pub(crate) const SLOTS: usize = 6;
 
-/// One that holds memory, or held it.
+/// A process that holds or held memory.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
@@ -20,7 +20,7 @@ pub(crate) struct Slot {
     pub(crate) uid: Option<u32>,
     pub(crate) comm: &'static str,
     pub(crate) workload: Option<u8>,
-    /// Bits: which GPUs.
+    /// A bit mask of GPUs.
     pub(crate) gpus: u8,
     pub(crate) mib: Option<u64>,
     pub(crate) util: Option<u32>,
@@ -31,9 +31,9 @@ pub(crate) struct Slot {
     pub(crate) orphaned: Option<bool>,
     pub(crate) state: &'static str,
     pub(crate) contained: bool,
-    /// A process below it that holds nothing: its name and owner.
+    /// A child without memory: its name and owner.
     pub(crate) child: Option<(&'static str, Option<u32>)>,
-    /// What it runs, and what the process below it runs; none where that is not known.
+    /// The executables of the process and of its child; none if unknown.
     pub(crate) exe: Option<&'static str>,
     pub(crate) child_exe: Option<&'static str>,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Card {
     pub(crate) free_mib: Option<u64>,
     pub(crate) mig: bool,
     pub(crate) absent: bool,
-    /// When it was lost or went missing, and its holders until then where they are remembered.
+    /// When it was lost or went missing, and its remembered holders.
     lost: (u64, Option<LastListed>),
 }
 
-/// All there is.
+/// The whole node.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct World {
@@ -68,7 +68,7 @@ pub(crate) struct World {
     pub(crate) seq: u64,
 }
 
-/// A little thing that happens.
+/// A small change.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
     Util(usize, Option<u32>),
@@ -81,7 +81,7 @@ pub(crate) enum Change {
     Orphaned(usize, Option<bool>),
     State(usize, &'static str),
     End(usize),
-    /// The pid is used again at once.
+    /// The pid is reused at once.
     Reuse(usize),
     Begin(usize),
     Gpus(usize, u8),
@@ -103,11 +103,11 @@ pub(crate) enum Change {
 }
 
 impl World {
-    /// A node in which most are idle.
+    /// A node with mostly idle processes.
     pub(crate) fn new(dice: &mut Dice) -> Self {
         let cards = dice.of(1, 3);
         let used = usize::try_from(dice.of(1, SLOTS as u64)).unwrap();
-        let slots = (0..SLOTS).map(|place| Slot::new(place, used, cards, dice)).collect();
+        let slots = (0..SLOTS).map(|index| Slot::new(index, used, cards, dice)).collect();
         let card = |_| Card {
             fault: None,
             listed: true,
@@ -137,7 +137,7 @@ impl World {
         self.boot_ms.checked_add_signed(self.wall_offset).unwrap()
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub(crate) fn pass(&mut self, ms: u64) {
         self.boot_ms += ms;
         self.seq += 1;
@@ -149,7 +149,7 @@ impl World {
 
     pub(crate) fn reboot(&mut self) {
         self.boot += 1;
-        // Wall time goes on.
+        // Wall time advances.
         let lost = self.boot_ms - 100_000;
         self.wall_offset += i64::try_from(lost).unwrap();
         self.boot_ms = 100_000;
@@ -161,41 +161,41 @@ impl World {
     pub(crate) fn apply(&mut self, change: &Change) {
         let fresh = self.boot_ms / 10;
         match *change {
-            Change::Util(place, util) => self.slots[place].util = util,
-            Change::Cpu(place, rate) => self.slots[place].cpu_rate = rate,
-            Change::Memory(place, mib) => self.slots[place].mib = mib,
-            Change::Owner(place, uid) => self.slots[place].uid = uid,
-            Change::Comm(place, comm) => self.slots[place].comm = comm,
-            Change::Confirmed(place, confirmed) => self.slots[place].confirmed = confirmed,
-            Change::ListedButGone(place, gone) => self.slots[place].listed_but_gone = gone,
-            Change::Orphaned(place, orphaned) => self.slots[place].orphaned = orphaned,
-            Change::State(place, state) => self.slots[place].state = state,
-            Change::End(place) => self.slots[place].alive = false,
-            Change::Reuse(place) => {
-                let slot = &mut self.slots[place];
+            Change::Util(index, util) => self.slots[index].util = util,
+            Change::Cpu(index, rate) => self.slots[index].cpu_rate = rate,
+            Change::Memory(index, mib) => self.slots[index].mib = mib,
+            Change::Owner(index, uid) => self.slots[index].uid = uid,
+            Change::Comm(index, comm) => self.slots[index].comm = comm,
+            Change::Confirmed(index, confirmed) => self.slots[index].confirmed = confirmed,
+            Change::ListedButGone(index, gone) => self.slots[index].listed_but_gone = gone,
+            Change::Orphaned(index, orphaned) => self.slots[index].orphaned = orphaned,
+            Change::State(index, state) => self.slots[index].state = state,
+            Change::End(index) => self.slots[index].alive = false,
+            Change::Reuse(index) => {
+                let slot = &mut self.slots[index];
                 (slot.alive, slot.ticks, slot.cpu) = (true, fresh, 0.0);
             }
-            Change::Begin(place) => {
-                let slot = &mut self.slots[place];
+            Change::Begin(index) => {
+                let slot = &mut self.slots[index];
                 if !slot.alive {
                     (slot.alive, slot.ticks, slot.cpu) = (true, fresh, 0.0);
                 }
             }
-            Change::Gpus(place, gpus) => self.slots[place].gpus = gpus,
-            Change::Child(place, child) => self.slots[place].child = child,
-            Change::Fault(place, fault) => {
-                self.lose(place);
-                self.card(place).fault = fault;
+            Change::Gpus(index, gpus) => self.slots[index].gpus = gpus,
+            Change::Child(index, child) => self.slots[index].child = child,
+            Change::Fault(index, fault) => {
+                self.lose(index);
+                self.card(index).fault = fault;
             }
-            Change::Exe(place, exe) => self.slots[place].exe = exe,
-            Change::ChildExe(place, exe) => self.slots[place].child_exe = exe,
-            Change::Listed(place, listed) => self.card(place).listed = listed,
-            Change::CardUtil(place, util) => self.card(place).util = util,
-            Change::Free(place, mib) => self.card(place).free_mib = mib,
-            Change::Mig(place, mig) => self.card(place).mig = mig,
-            Change::Absent(place, absent) => {
-                self.lose(place);
-                self.card(place).absent = absent;
+            Change::Exe(index, exe) => self.slots[index].exe = exe,
+            Change::ChildExe(index, exe) => self.slots[index].child_exe = exe,
+            Change::Listed(index, listed) => self.card(index).listed = listed,
+            Change::CardUtil(index, util) => self.card(index).util = util,
+            Change::Free(index, mib) => self.card(index).free_mib = mib,
+            Change::Mig(index, mig) => self.card(index).mig = mig,
+            Change::Absent(index, absent) => {
+                self.lose(index);
+                self.card(index).absent = absent;
             }
             Change::Nvml(up) => self.nvml = up,
             Change::Proc(up) => self.proc = up,
@@ -206,29 +206,29 @@ impl World {
         }
     }
 
-    fn card(&mut self, place: usize) -> &mut Card {
+    fn card(&mut self, index: usize) -> &mut Card {
         let count = self.cards.len();
-        &mut self.cards[place % count]
+        &mut self.cards[index % count]
     }
 
-    /// Notes what may be remembered of a GPU that is lost from now on; two times of three it is.
-    fn lose(&mut self, place: usize) {
-        let place = place % self.cards.len();
+    /// Records the holders of a GPU that is lost from now on, in two of three cases.
+    fn lose(&mut self, index: usize) {
+        let index = index % self.cards.len();
         let at_ms = self.boot_ms - INTERVAL;
-        let holders = self.slots.iter().filter(|slot| slot.alive && slot.gpus & (1 << place) != 0);
+        let holders = self.slots.iter().filter(|slot| slot.alive && slot.gpus & (1 << index) != 0);
         let holders = holders.map(|slot| (slot.pid, Some(slot.ticks))).collect();
         let remembered = !(self.boot_ms / INTERVAL).is_multiple_of(3);
-        self.cards[place].lost = (self.boot_ms, remembered.then_some(LastListed { at_ms, holders }));
+        self.cards[index].lost = (self.boot_ms, remembered.then_some(LastListed { at_ms, holders }));
     }
 
-    /// GPUs that are lost or missing; now and then not even that is certain.
+    /// GPUs that are lost or missing; sometimes this is unknown.
     fn lost(&self) -> Vec<LostGpu> {
         let lost = |card: &Card| card.absent || card.fault == Some("lost");
         let cards = self.cards.iter().enumerate().filter(|(_, card)| self.nvml && lost(card));
         cards
-            .map(|(place, card)| LostGpu {
-                index: place.to_string(),
-                uuid: Some(format!("GPU-{place}")),
+            .map(|(index, card)| LostGpu {
+                index: index.to_string(),
+                uuid: Some(format!("GPU-{index}")),
                 since_ms: (!self.seq.is_multiple_of(7)).then_some(card.lost.0),
                 last: card.lost.1.clone(),
                 ..LostGpu::default()
@@ -236,12 +236,12 @@ impl World {
             .collect()
     }
 
-    /// What the exporter would say.
-    pub(crate) fn seen(&self) -> wire::Snapshot {
+    /// The snapshot that the exporter would send.
+    pub(crate) fn snapshot(&self) -> wire::Snapshot {
         let source = |up| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
         let gpus: Vec<wire::Gpu> = if self.nvml {
             let present = self.cards.iter().enumerate().filter(|(_, card)| !card.absent);
-            present.map(|(place, card)| self.gpu(place, card)).collect()
+            present.map(|(index, card)| self.gpu(index, card)).collect()
         } else {
             Vec::new()
         };
@@ -276,17 +276,17 @@ impl World {
         }
     }
 
-    fn gpu(&self, place: usize, card: &Card) -> wire::Gpu {
-        let holding = |slot: &&Slot| slot.alive && slot.gpus & (1 << place) != 0;
-        let told = card.listed && card.fault.is_none();
+    fn gpu(&self, index: usize, card: &Card) -> wire::Gpu {
+        let holding = |slot: &&Slot| slot.alive && slot.gpus & (1 << index) != 0;
+        let listed = card.listed && card.fault.is_none();
         let holders: Vec<wire::Holder> =
-            self.slots.iter().filter(|_| told).filter(holding).map(Slot::holder).collect();
+            self.slots.iter().filter(|_| listed).filter(holding).map(Slot::holder).collect();
         wire::Gpu {
-            index: place.to_string(),
-            uuid: Some(format!("GPU-{place}")),
+            index: index.to_string(),
+            uuid: Some(format!("GPU-{index}")),
             name: Some("Fake".to_owned()),
             parent_uuid: None,
-            minor: u32::try_from(place).ok(),
+            minor: u32::try_from(index).ok(),
             fault: card.fault.map(str::to_owned),
             mig: card.mig,
             memory: card.free_mib.filter(|_| card.fault.is_none()).map(|free| wire::Memory {
@@ -298,8 +298,8 @@ impl World {
             }),
             utilization: card.util.filter(|_| card.fault.is_none()),
             compute_mode: None,
-            listed: told.then_some(holders.len() as u64),
-            instances: (card.mig && card.fault.is_none() && place.is_multiple_of(2)).then_some(0),
+            listed: listed.then_some(holders.len() as u64),
+            instances: (card.mig && card.fault.is_none() && index.is_multiple_of(2)).then_some(0),
             holders,
             ..wire::Gpu::default()
         }
@@ -327,10 +327,10 @@ impl World {
 }
 
 impl Slot {
-    fn new(place: usize, used: usize, cards: u64, dice: &mut Dice) -> Self {
+    fn new(index: usize, used: usize, cards: u64, dice: &mut Dice) -> Self {
         Self {
-            alive: place < used,
-            pid: 4100 + u32::try_from(place).unwrap() * 10,
+            alive: index < used,
+            pid: 4100 + u32::try_from(index).unwrap() * 10,
             ticks: 100,
             uid: Some(dice.pick(&[1000, 1000, 1001])),
             comm: "train",

@@ -47,14 +47,14 @@ pub(crate) fn page(schema: &Value) -> String {
     page + TAIL
 }
 
-/// What a value looks like, for people.
+/// The form of a value, for readers.
 fn shape(value: &Value) -> String {
     if let Some(name) = value["$ref"].as_str() {
         return named(name.rsplit('/').next().unwrap_or_default()).to_owned();
     }
     if let Some(words) = value["enum"].as_array() {
         let words = words.iter().filter_map(Value::as_str);
-        // Signals go by either name, and so does one state.
+        // Signals have two names, and so does one state.
         let long =
             |word: &&str| word.starts_with("SIG") || word.chars().any(|letter| letter.is_ascii_lowercase());
         let words: Vec<String> = words.filter(long).map(|word| format!("`{word}`")).collect();

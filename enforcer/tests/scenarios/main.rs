@@ -1,5 +1,5 @@
-//! The engine, case by case: a policy as an admin writes it, snapshots with their times, and what is said of them.
-//! Each paragraph of the specification's evaluation has its cases here.
+//! The engine, case by case: a policy as an admin writes it, snapshots with their times, and the resulting events.
+//! Each paragraph on evaluation in the specification has its cases here.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod node;
@@ -14,7 +14,7 @@ use bailiff_snapshot::Truth;
 
 use node::{Gpu, Node, TICK};
 
-/// A policy of one rule that ends processes, three idle samples and the steps as given.
+/// A policy of one rule that ends processes after three idle samples, with these steps.
 fn rule(more: &str, then: &str) -> String {
     format!(
         "version: 1
@@ -41,12 +41,12 @@ fn terminate() -> String {
     rule("", "[{terminate: {}}]")
 }
 
-fn told() -> String {
+fn notifying() -> String {
     rule("", "[{notify: [owner]}, {after: {samples: 2}, terminate: {}}]")
 }
 
 #[test]
-fn a_match_needs_so_many_true_samples() {
+fn match_needs_the_configured_true_samples() {
     let cases: [(&str, &[&str]); 7] = [
         ("TTT", &["", "", "4100 flag"]),
         ("TTUT", &["", "", "", "4100 flag"]),
@@ -62,7 +62,7 @@ fn a_match_needs_so_many_true_samples() {
 }
 
 #[test]
-fn a_missed_tick_is_an_unknown_one() {
+fn missed_tick_counts_as_unknown() {
     let cases: [(&str, &[&str]); 4] = [
         ("TT.T", &["", "", "4100 flag"]),
         ("TT..TTT", &["", "", "", "", "4100 flag"]),
@@ -79,13 +79,13 @@ fn a_missed_tick_is_an_unknown_one() {
 }
 
 #[test]
-fn a_time_is_so_many_samples_rounded_up() {
+fn duration_is_rounded_up_to_samples() {
     let policy = flag().replace("{samples: 3}", "11s");
     assert_eq!(Node::new(&policy).run("TTT"), ["", "", "4100 flag"]);
 }
 
 #[test]
-fn another_tick_begins_again() {
+fn changed_interval_resets_streaks() {
     let policy = flag().replace("{samples: 3}", "30s");
     let mut node = Node::new(&policy);
     assert_eq!(node.run("TTTTT"), [""; 5], "half a minute is six samples");
@@ -97,14 +97,14 @@ fn another_tick_begins_again() {
 }
 
 #[test]
-fn what_is_no_news_is_not_judged() {
+fn repeated_snapshot_is_not_evaluated() {
     let mut node = Node::new(&terminate());
     node.run("TT");
-    assert_eq!(node.judge(0), Err(Skip::Duplicate));
+    assert_eq!(node.feed(0), Err(Skip::Duplicate));
     node.wait(TICK);
-    assert_eq!(node.judge(2 * TICK + 1), Err(Skip::Stale));
+    assert_eq!(node.feed(2 * TICK + 1), Err(Skip::Stale));
     node.boot_ms -= 2 * TICK;
-    assert_eq!(node.judge(0), Err(Skip::Duplicate), "an older one");
+    assert_eq!(node.feed(0), Err(Skip::Duplicate), "an older one");
     node.boot_ms += 2 * TICK;
     let ahead = node.seen();
     node.boot_ms -= 1;
@@ -112,13 +112,13 @@ fn what_is_no_news_is_not_judged() {
     assert_eq!(node.engine.tick(node.now(0), view.into()), Err(Skip::Future));
     node.boot_ms += 1;
     node.interval = 0;
-    assert_eq!(node.judge(0), Err(Skip::NoInterval));
+    assert_eq!(node.feed(0), Err(Skip::NoInterval));
     node.interval = TICK;
     assert_eq!(node.run("T"), ["4100 due terminate"], "the stale one's tick was missed, no more");
 }
 
 #[test]
-fn steps_are_taken_in_order_each_on_its_sample_and_once() {
+fn steps_run_once_in_order_at_their_sample() {
     let policy = rule(
         "",
         "[{flag: warning}, {after: {samples: 1}, notify: [owner]}, {after: {samples: 3}, signal: SIGUSR1}, \
@@ -136,7 +136,7 @@ fn steps_are_taken_in_order_each_on_its_sample_and_once() {
 }
 
 #[test]
-fn a_request_needs_true_at_the_decision_and_at_the_next_sample() {
+fn request_needs_true_at_decision_and_next_sample() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TTTF"), ["", "", "4100 due terminate", ""]);
     assert_eq!(node.run("TTTU"), ["", "", "4100 due terminate", ""]);
@@ -144,24 +144,24 @@ fn a_request_needs_true_at_the_decision_and_at_the_next_sample() {
 }
 
 #[test]
-fn who_was_told_is_reprieved_at_once() {
-    let mut node = Node::new(&told());
+fn notified_target_is_reprieved_at_once() {
+    let mut node = Node::new(&notifying());
     assert_eq!(node.run("TTTF"), ["", "", "4100 notify owner", "4100 reprieved"]);
     assert_eq!(
         node.run("TTTUU"),
         ["", "", "4100 notify owner", "", "4100 reprieved"],
         "unknown for too long"
     );
-    let said = node.run("TTTTTT");
+    let events = node.run("TTTTTT");
     assert_eq!(
-        said,
+        events,
         ["", "", "4100 notify owner", "", "4100 due terminate", "4100 terminate"],
         "from the first step"
     );
 }
 
 #[test]
-fn flag_clears_after_samples_in_a_row_that_are_not_true() {
+fn flag_clears_after_consecutive_samples_not_true() {
     let mut node = Node::new(&flag());
     assert_eq!(node.run("TTTFT"), ["", "", "4100 flag", "", ""], "one is not enough");
     assert_eq!(node.run("FU"), ["", "4100 clear"], "an unknown one counts");
@@ -174,7 +174,7 @@ fn flag_clears_after_samples_in_a_row_that_are_not_true() {
 }
 
 #[test]
-fn flag_of_an_absent_target_clears_after_samples_that_are_not_true() {
+fn flag_of_an_absent_target_clears() {
     let mut node = Node::new(&flag());
     node.run("TTT");
     node.gpus[0].fault = Some("timeout");
@@ -184,8 +184,8 @@ fn flag_of_an_absent_target_clears_after_samples_that_are_not_true() {
 }
 
 #[test]
-fn who_is_gone_leaves_nothing_behind() {
-    let mut node = Node::new(&told());
+fn target_that_is_gone_leaves_no_state() {
+    let mut node = Node::new(&notifying());
     assert_eq!(node.run("TTTTT"), ["", "", "4100 notify owner", "", "4100 due terminate"]);
     let gone = node.processes.remove(&4100).unwrap();
     assert_eq!(node.tick(), "", "the decision goes with it");
@@ -194,7 +194,7 @@ fn who_is_gone_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_pid_is_not_an_identity() {
+fn reused_pid_starts_at_zero() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
     node.process(4100).ticks = 1_000_300;
@@ -203,7 +203,7 @@ fn a_pid_is_not_an_identity() {
 }
 
 #[test]
-fn who_cannot_be_seen_is_not_gone() {
+fn unobserved_target_is_not_gone() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TT"), ["", ""]);
     node.gpus[0].fault = Some("timeout");
@@ -215,13 +215,13 @@ fn who_cannot_be_seen_is_not_gone() {
     node.proc_up = true;
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "of two is not");
     node.process(4100).confirmed = false;
-    assert_eq!(node.tick(), "", "who is not confirmed is not acted upon");
+    assert_eq!(node.tick(), "", "an unconfirmed process is not acted upon");
     node.process(4100).confirmed = true;
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
-fn a_gpu_that_does_not_answer_makes_all_of_them_unknown() {
+fn unresponsive_gpu_makes_every_process_unknown() {
     let mut node = Node::new(&terminate());
     node.gpus[1].fault = Some("timeout");
     assert_eq!(node.run("TTTTTT"), [""; 6], "4100 may be busy there");
@@ -237,8 +237,8 @@ fn lost_gpu_makes_its_holders_unknown_and_no_others() {
         node.gpus[1].fault = Some("lost");
         assert_eq!(node.ticks(6), [""; 6], "{of}: it may compute on the lost one");
         node.process(4200);
-        let said = node.ticks(4).concat();
-        assert!(said.ends_with("4200 terminate") && !said.contains("4100"), "{of}: {said}");
+        let events = node.ticks(4).concat();
+        assert!(events.ends_with("4200 terminate") && !events.contains("4100"), "{of}: {events}");
     }
 }
 
@@ -268,40 +268,40 @@ fn lost_gpu_makes_sums_of_its_holders_lower_bounds() {
         let mut node = Node::new(&terminate().replace("gpu_util: {max: 1%}", when));
         node.process(4100).gpus = vec![0, 1];
         node.gpus[1].fault = Some("lost");
-        let said = node.ticks(4).concat();
-        assert_eq!(said.contains("4100 terminate"), ends, "{when}: {said}");
+        let events = node.ticks(4).concat();
+        assert_eq!(events.contains("4100 terminate"), ends, "{when}: {events}");
     }
 }
 
 #[test]
-fn gates_spare_whom_they_stop_and_whom_they_cannot_tell() {
+fn gate_that_is_false_or_unknown_skips_the_target() {
     let gate = |more: &str| rule(more, "[{terminate: {}}]");
-    let spared = |policy: &str, change: fn(&mut Node)| {
+    let skipped = |policy: &str, change: fn(&mut Node)| {
         let mut node = Node::new(policy);
         node.process(4100);
         change(&mut node);
         node.ticks(8).iter().all(String::is_empty)
     };
-    assert!(!spared(&gate(""), |_| {}));
-    assert!(spared(&gate(""), |node| node.process(4100).comm = "sshd"));
-    assert!(spared(&gate(""), |node| node.process(4100).uid = Some(0)));
-    assert!(spared(&gate(""), |node| node.process(4100).uid = None), "nobody knows whose it is");
+    assert!(!skipped(&gate(""), |_| {}));
+    assert!(skipped(&gate(""), |node| node.process(4100).comm = "sshd"));
+    assert!(skipped(&gate(""), |node| node.process(4100).uid = Some(0)));
+    assert!(skipped(&gate(""), |node| node.process(4100).uid = None), "its owner is unknown");
     let protect = terminate().replace("rules:", "protect: {users: [user-1000]}\nrules:");
-    assert!(spared(&protect, |_| {}));
+    assert!(skipped(&protect, |_| {}));
     let select = gate("    select: {vram: {min: 512MiB}}");
-    assert!(!spared(&select, |_| {}));
-    assert!(spared(&select, |node| node.process(4100).mib = Some(100)));
-    assert!(spared(&select, |node| node.process(4100).mib = None), "nobody knows how much it holds");
+    assert!(!skipped(&select, |_| {}));
+    assert!(skipped(&select, |node| node.process(4100).mib = Some(100)));
+    assert!(skipped(&select, |node| node.process(4100).mib = None), "its memory is unknown");
     let except = gate("    except: [{users: [user-1000], until: 2030-01-01, reason: deadline}]");
-    assert!(spared(&except, |_| {}));
-    assert!(!spared(&except, |node| node.process(4100).uid = Some(1001)));
+    assert!(skipped(&except, |_| {}));
+    assert!(!skipped(&except, |node| node.process(4100).uid = Some(1001)));
     let grace = gate("    startup_grace: 10m");
-    assert!(!spared(&grace, |_| {}), "it began long ago");
-    assert!(spared(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));
+    assert!(!skipped(&grace, |_| {}), "it started long ago");
+    assert!(skipped(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));
 }
 
 #[test]
-fn an_exception_has_an_end() {
+fn exception_expires() {
     let except = "    except: [{users: [user-1000], until: 2023-11-15, reason: deadline}]";
     let mut node = Node::new(&rule(except, "[{terminate: {}}]"));
     assert_eq!(node.run("TTTT"), [""; 4], "it is 2023-11-15 from 01:00 on");
@@ -310,14 +310,14 @@ fn an_exception_has_an_end() {
 }
 
 #[test]
-fn a_workload_is_idle_where_all_of_it_is() {
+fn workload_is_idle_when_every_member_is() {
     let policy = terminate().replace("target: process", "target: workload");
     let mut node = Node::new(&policy);
     node.process(4200).workload = "slurm:4100".to_owned();
     node.process(4200).util = Some(50);
     assert_eq!(node.run("TTTT"), [""; 4], "one rank is busy");
     node.process(4200).util = None;
-    assert_eq!(node.run("TTTT"), [""; 4], "nobody knows of one rank");
+    assert_eq!(node.run("TTTT"), [""; 4], "one rank is unknown");
     node.process(4200).util = Some(0);
     assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
     node.report(Outcome::Cancelled);
@@ -326,7 +326,7 @@ fn a_workload_is_idle_where_all_of_it_is() {
 }
 
 #[test]
-fn one_request_at_a_time() {
+fn only_one_request_is_in_flight() {
     let mut node = Node::new(&terminate());
     node.process(4100);
     node.process(4200);
@@ -337,7 +337,7 @@ fn one_request_at_a_time() {
 }
 
 #[test]
-fn who_watches_says_what_it_would_do_and_uses_up_nothing() {
+fn dry_run_reports_actions_and_uses_no_budget() {
     let policy = terminate()
         .replace("mode: enforce", "mode: dry-run")
         .replace("per_node_hour: 100", "per_node_hour: 1");
@@ -350,7 +350,7 @@ fn who_watches_says_what_it_would_do_and_uses_up_nothing() {
 }
 
 #[test]
-fn budgets_are_kept() {
+fn actions_stay_within_the_budget() {
     let limits = [
         ("per_node_hour", "node_budget", 1001, 1),
         ("per_user_hour", "user_budget", 1000, 1),
@@ -365,17 +365,17 @@ fn budgets_are_kept() {
         node.process(4200).uid = Some(uid);
         node.process(4200).gpus = vec![gpu];
         let withheld = format!("4200 withheld terminate: {hold}");
-        assert_eq!(node.ticks(5), ["", "", &withheld, "", ""], "told once");
+        assert_eq!(node.ticks(5), ["", "", &withheld, "", ""], "reported once");
         node.restart();
-        let said = node.ticks(6);
-        assert!(said.contains(&withheld) && !said.contains(&"4200 terminate".to_owned()), "{said:?}");
+        let events = node.ticks(6);
+        assert!(events.contains(&withheld) && !events.contains(&"4200 terminate".to_owned()), "{events:?}");
         node.wait(3_600_000);
         assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "an hour later");
     }
 }
 
 #[test]
-fn what_was_not_done_uses_up_nothing() {
+fn action_not_done_uses_no_budget() {
     let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 1");
     let mut node = Node::new(&policy);
     node.run("TTTT");
@@ -390,7 +390,7 @@ fn what_was_not_done_uses_up_nothing() {
 }
 
 #[test]
-fn the_next_turn_of_the_same_target_waits() {
+fn next_action_on_the_same_target_waits() {
     let policy = rule("    cooldown: 1m", "[{signal: SIGUSR1}]");
     let mut node = Node::new(&policy);
     assert_eq!(node.run("TTTT"), ["", "", "4100 due signal", "4100 signal"]);
@@ -401,7 +401,7 @@ fn the_next_turn_of_the_same_target_waits() {
 }
 
 #[test]
-fn terminate_that_requires_a_notice_waits_for_its_delivery() {
+fn terminate_that_requires_a_notice_waits_for_delivery() {
     let steps = "[{notify: [owner]}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
     let mut node = Node::new(&rule("", steps));
     assert_eq!(node.run("TTT"), ["", "", "4100 notify owner"]);
@@ -414,7 +414,7 @@ fn terminate_that_requires_a_notice_waits_for_its_delivery() {
 }
 
 #[test]
-fn delivery_of_an_earlier_match_does_not_count() {
+fn notice_of_an_earlier_match_does_not_count() {
     let steps = "[{notify: [owner]}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
     let mut node = Node::new(&rule("", steps));
     node.run("TTT");
@@ -426,7 +426,7 @@ fn delivery_of_an_earlier_match_does_not_count() {
 }
 
 #[test]
-fn signal_before_a_terminate_that_requires_a_notice_waits_as_well() {
+fn signal_before_such_a_terminate_also_waits() {
     let steps = "[{notify: [owner]}, {after: {samples: 1}, signal: USR1}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
     let mut node = Node::new(&rule("", steps));
     assert_eq!(node.run("TTTT"), ["", "", "4100 notify owner", "4100 withheld signal: undelivered"]);
@@ -434,7 +434,7 @@ fn signal_before_a_terminate_that_requires_a_notice_waits_as_well() {
     assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
 }
 
-/// Workloads of one process each, and their utilization.
+/// Workloads of one process each, with their utilization.
 fn workloads(node: &mut Node, utilization: &[Option<u32>]) {
     for (place, util) in (0..).zip(utilization) {
         node.process(4100 + place * 100).util = *util;
@@ -442,7 +442,7 @@ fn workloads(node: &mut Node, utilization: &[Option<u32>]) {
 }
 
 #[test]
-fn nearly_all_workloads_at_once_open_the_mass_breaker() {
+fn matching_most_workloads_opens_the_mass_breaker() {
     let mut node = Node::new(&terminate());
     workloads(&mut node, &[Some(0); 4]);
     let each = |pid: u32| format!("{pid} withheld terminate: mass_breaker");
@@ -464,7 +464,7 @@ fn two_idle_workloads_of_four_do_not_open_the_mass_breaker() {
 }
 
 #[test]
-fn mass_share_and_minimum_are_those_of_the_file() {
+fn mass_share_and_minimum_come_from_the_file() {
     let policy = |limits| terminate().replace("per_node_hour: 100", limits);
     let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
     workloads(&mut node, &[Some(0), None, None]);
@@ -489,21 +489,21 @@ fn mass_breaker_stays_closed_while_another_workload_is_observed_busy() {
     };
     assert!(!with(Some(80), Some(80)));
     assert!(!with(Some(80), None), "it was busy while the others were observed idle");
-    assert!(with(None, None), "nothing shows that the driver tells busy from idle");
+    assert!(with(None, None), "no evidence that the driver distinguishes busy from idle");
     let mut node = Node::new(&policy);
     workloads(&mut node, &[None, None, Some(80), None]);
     node.tick();
     workloads(&mut node, &[Some(0), Some(0), None, None]);
-    let said = node.ticks(4).concat();
-    assert!(said.contains("mass_breaker"), "it was busy before the others were observed idle: {said}");
+    let events = node.ticks(4).concat();
+    assert!(events.contains("mass_breaker"), "it was busy before the others were observed idle: {events}");
 }
 
 /// Three actions in a row against a user fail.
 fn fail(node: &mut Node, uid: u32) {
     for pid in [uid * 10, uid * 10 + 1, uid * 10 + 2] {
         node.process(pid).uid = Some(uid);
-        let said = node.ticks(4).concat();
-        assert!(said.ends_with(&format!("{pid} terminate")), "{said}");
+        let events = node.ticks(4).concat();
+        assert!(events.ends_with(&format!("{pid} terminate")), "{events}");
         node.report(Outcome::GoneNotReleased);
         node.processes.remove(&pid);
         assert_eq!(node.tick(), "");
@@ -511,14 +511,14 @@ fn fail(node: &mut Node, uid: u32) {
 }
 
 #[test]
-fn failures_of_one_user_hold_that_user_alone() {
+fn failures_of_one_user_hold_only_that_user() {
     let mut node = Node::new(&terminate());
     fail(&mut node, 1000);
     node.process(4100);
     assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
     node.restart();
-    let said = node.ticks(6);
-    assert!(said.contains(&"4100 withheld terminate: user_failure_breaker".to_owned()), "{said:?}");
+    let events = node.ticks(6);
+    assert!(events.contains(&"4100 withheld terminate: user_failure_breaker".to_owned()), "{events:?}");
     node.process(4200).uid = Some(1001);
     assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
     node.report(Outcome::Released);
@@ -539,7 +539,7 @@ fn failures_of_two_users_hold_the_node() {
 }
 
 #[test]
-fn failures_with_a_success_between_hold_nothing() {
+fn failures_separated_by_a_success_hold_nothing() {
     let mut node = Node::new(&terminate());
     for (pid, outcome) in (4100..).zip([
         Outcome::Unkillable,
@@ -558,7 +558,7 @@ fn failures_with_a_success_between_hold_nothing() {
 }
 
 #[test]
-fn breaker_of_failures_closes_by_itself_after_the_last_failure() {
+fn failure_breaker_closes_after_the_last_failure() {
     let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 10m");
     let mut node = Node::new(&policy);
     fail(&mut node, 1000);
@@ -570,7 +570,7 @@ fn breaker_of_failures_closes_by_itself_after_the_last_failure() {
 }
 
 #[test]
-fn too_much_that_is_unknown_stops_everything() {
+fn too_many_unknown_targets_open_the_breaker() {
     let mut node = Node::new(&terminate());
     for pid in [4200, 4300, 4400, 4500] {
         node.process(pid).util = None;
@@ -586,7 +586,7 @@ fn too_much_that_is_unknown_stops_everything() {
 }
 
 #[test]
-fn breaker_of_unknown_closes_by_itself_after_a_clean_time() {
+fn unknown_breaker_closes_after_clean_time() {
     let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 1m");
     let mut node = Node::new(&policy);
     for pid in [4200, 4300, 4400, 4500] {
@@ -599,16 +599,16 @@ fn breaker_of_unknown_closes_by_itself_after_a_clean_time() {
     }
     assert_eq!(node.run("TTTTTT"), [""; 6]);
     node.wait(300_000);
-    let said = node.run("TTTTTTTTTTTT").concat();
+    let events = node.run("TTTTTTTTTTTT").concat();
     assert_eq!(
-        said, "4100 withheld terminate: unknown_breaker",
+        events, "4100 withheld terminate: unknown_breaker",
         "time in which nothing was seen is not clean"
     );
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
-fn processes_of_less_than_two_intervals_are_not_unknown() {
+fn processes_younger_than_two_intervals_are_not_unknown() {
     for (age, opens) in [(9_000, false), (10_000, true)] {
         let mut node = Node::new(&terminate());
         node.process(4100).util = Some(90);
@@ -621,14 +621,14 @@ fn processes_of_less_than_two_intervals_are_not_unknown() {
             }
             assert_eq!(node.tick(), "");
         }
-        let said = node.run("TTTT").concat();
-        assert_eq!(said.contains("unknown_breaker"), opens, "{age} ms old: {said}");
-        assert_eq!(said.contains("4100 terminate"), !opens, "{age} ms old: {said}");
+        let events = node.run("TTTT").concat();
+        assert_eq!(events.contains("unknown_breaker"), opens, "{age} ms old: {events}");
+        assert_eq!(events.contains("4100 terminate"), !opens, "{age} ms old: {events}");
     }
 }
 
 #[test]
-fn who_could_not_be_ended_is_not_tried_again() {
+fn target_that_survived_is_not_retried() {
     let mut node = Node::new(&terminate());
     node.run("TTTT");
     node.report(Outcome::Unkillable);
@@ -639,16 +639,16 @@ fn who_could_not_be_ended_is_not_tried_again() {
         "nor in another match"
     );
     node.restart();
-    let said = node.run("TTTTT");
-    assert_eq!(said.last().unwrap(), "", "nor after a restart: {said:?}");
-    assert!(said.contains(&"4100 withheld terminate: failed".to_owned()), "{said:?}");
+    let events = node.run("TTTTT");
+    assert_eq!(events.last().unwrap(), "", "nor after a restart: {events:?}");
+    assert!(events.contains(&"4100 withheld terminate: failed".to_owned()), "{events:?}");
     node.engine.resume();
     node.run("F");
     assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"], "an admin may say so");
 }
 
 #[test]
-fn holds_withhold_and_what_is_withheld_stays_due() {
+fn held_action_stays_due() {
     type Change = fn(&mut Node);
     let cases: [(&str, Change, Change); 4] = [
         ("paused", |node| assert_eq!(node.pause(), None), |node| node.engine.resume()),
@@ -668,7 +668,7 @@ fn holds_withhold_and_what_is_withheld_stays_due() {
         let mut node = Node::new(&terminate());
         begin(&mut node);
         let withheld = format!("4100 withheld terminate: {hold}");
-        assert_eq!(node.run("TTTTT"), ["", "", &withheld, "", ""], "told once");
+        assert_eq!(node.run("TTTTT"), ["", "", &withheld, "", ""], "reported once");
         end(&mut node);
         assert_eq!(node.run("T"), ["4100 due terminate"], "{hold}");
         begin(&mut node);
@@ -677,45 +677,45 @@ fn holds_withhold_and_what_is_withheld_stays_due() {
 }
 
 #[test]
-fn a_pause_cancels_the_request_in_flight() {
+fn pause_cancels_the_request_in_flight() {
     let mut node = Node::new(&terminate());
     node.run("TTTT");
     assert_eq!(node.pause(), node.requests.last().copied());
 }
 
 #[test]
-fn a_file_of_another_tick_harms_nobody() {
+fn state_of_another_interval_is_ignored() {
     let mut node = Node::new(&terminate().replace("version: 1", "version: 1\ninterval: 15s"));
     assert_eq!(node.run("TTTT"), ["", "", "4100 withheld terminate: other_interval", ""]);
 }
 
 #[test]
-fn nothing_is_done_in_the_first_three_snapshots() {
+fn first_three_snapshots_start_no_action() {
     let mut node = Node::fresh(&terminate());
-    let said = node.run("TTTTT");
-    assert_eq!(said, ["", "", "4100 withheld terminate: started", "4100 due terminate", "4100 terminate"]);
+    let events = node.run("TTTTT");
+    assert_eq!(events, ["", "", "4100 withheld terminate: started", "4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
-fn a_reload_keeps_the_streaks_of_what_has_not_changed() {
-    let mut node = Node::new(&told());
+fn reload_keeps_streaks_of_unchanged_rules() {
+    let mut node = Node::new(&notifying());
     assert_eq!(node.run("TT"), ["", ""]);
-    assert_eq!(node.reload(&told().replace("name: idle", "name: renamed")), None);
+    assert_eq!(node.reload(&notifying().replace("name: idle", "name: renamed")), None);
     assert_eq!(node.run("T"), ["4100 notify owner"]);
     assert_eq!(node.run("TTTT"), ["", "4100 due terminate", "4100 terminate", ""]);
 }
 
 #[test]
-fn a_reload_withholds_for_two_snapshots() {
+fn reload_holds_actions_for_two_snapshots() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
     node.reload(&terminate());
-    let said = node.run("TTTT");
-    assert_eq!(said, ["4100 withheld terminate: reloaded", "", "4100 due terminate", "4100 terminate"]);
+    let events = node.run("TTTT");
+    assert_eq!(events, ["4100 withheld terminate: reloaded", "", "4100 due terminate", "4100 terminate"]);
 }
 
 #[test]
-fn a_reload_begins_again_with_what_has_changed() {
+fn reload_resets_streaks_of_changed_rules() {
     let mut node = Node::new(&flag());
     node.run("TT");
     node.reload(&flag().replace("max: 1%", "max: 2%"));
@@ -724,16 +724,16 @@ fn a_reload_begins_again_with_what_has_changed() {
     let mut node = Node::new(&watching);
     node.run("TT");
     node.reload(&terminate());
-    let said = node.run("TTTT");
+    let events = node.run("TTTT");
     assert_eq!(
-        said,
+        events,
         ["", "", "4100 due terminate", "4100 terminate"],
-        "nobody is ended for time it only watched"
+        "samples of the dry run do not count"
     );
 }
 
 #[test]
-fn a_step_of_the_wall_clock_ends_no_pause() {
+fn wall_clock_step_ends_no_pause() {
     let mut node = Node::new(&terminate());
     node.run("FFT");
     node.pause_for(Duration::from_millis(TICK * 4));
@@ -743,7 +743,7 @@ fn a_step_of_the_wall_clock_ends_no_pause() {
 }
 
 #[test]
-fn a_step_of_the_wall_clock_before_the_first_snapshot_ends_no_pause() {
+fn wall_clock_step_before_the_first_snapshot_ends_no_pause() {
     let mut node = Node::fresh(&terminate());
     node.engine.booted(Some(node.boot.to_owned()));
     node.pause_for(Duration::from_millis(TICK * 7));
@@ -753,7 +753,7 @@ fn a_step_of_the_wall_clock_before_the_first_snapshot_ends_no_pause() {
 }
 
 #[test]
-fn a_disk_that_is_slower_than_a_tick_is_waited_for() {
+fn slow_disk_delays_actions() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("FFTTT")[4], "4100 due terminate");
     node.engine.hold(Hold::State, Holds::Yes);
@@ -784,7 +784,7 @@ fn a_disk_that_is_slower_than_a_tick_is_waited_for() {
 }
 
 #[test]
-fn a_reload_knows_which_boot_it_is() {
+fn reload_keeps_the_boot_id() {
     let mut node = Node::fresh(&terminate());
     node.engine.booted(Some(node.boot.to_owned()));
     node.reload(&terminate().replace("max: 1%", "max: 2%"));
@@ -794,20 +794,20 @@ fn a_reload_knows_which_boot_it_is() {
 }
 
 #[test]
-fn a_sample_from_before_the_decision_confirms_nothing() {
+fn sample_before_the_decision_confirms_nothing() {
     let mut node = Node::new(&terminate());
     node.run("FFTT");
-    // Two snapshots waited for their turn: the second was taken before the first was judged.
+    // Two snapshots were queued: the second was taken before the first was evaluated.
     node.boot_ms += TICK;
-    assert_eq!(node.judge(TICK * 3 / 2).unwrap(), "4100 due terminate");
+    assert_eq!(node.feed(TICK * 3 / 2).unwrap(), "4100 due terminate");
     node.boot_ms += TICK;
-    assert_eq!(node.judge(TICK / 2).unwrap(), "");
+    assert_eq!(node.feed(TICK / 2).unwrap(), "");
     assert_eq!(node.run("T"), ["4100 terminate"]);
 }
 
 #[test]
-fn a_reload_calls_off_what_is_under_way() {
-    // What has not changed is created again under the new file, which may spare somebody.
+fn reload_cancels_the_action_in_flight() {
+    // Unchanged actions are created again under the new file, which may exempt their target.
     let other = terminate().replace("max: 1%", "max: 2%");
     let watching = terminate().replace("mode: enforce", "mode: dry-run");
     for next in [other, watching, terminate()] {
@@ -824,7 +824,7 @@ fn a_reload_calls_off_what_is_under_way() {
 }
 
 #[test]
-fn a_restart_is_a_gap() {
+fn restart_counts_as_a_gap() {
     let mut node = Node::new(&terminate());
     node.run("TT");
     node.restart();
@@ -841,7 +841,7 @@ fn a_restart_is_a_gap() {
 }
 
 #[test]
-fn another_boot_has_no_past() {
+fn state_of_another_boot_is_ignored() {
     let mut node = Node::new(&flag());
     node.run("TT");
     node.restart();
@@ -850,13 +850,13 @@ fn another_boot_has_no_past() {
 }
 
 #[test]
-fn a_request_that_a_restart_cut_short_begins_from_its_beginning() {
+fn request_interrupted_by_a_restart_starts_over() {
     let policy = rule("    cooldown: 1h", "[{notify: [owner]}, {terminate: {}}]");
     let mut node = Node::new(&policy);
     assert_eq!(node.run("TTTT")[3], "4100 terminate");
     node.restart();
-    let said = node.run("TTTTT");
-    assert_eq!(said, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
+    let events = node.run("TTTTT");
+    assert_eq!(events, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
     assert_eq!(node.requests.len(), 2);
     assert!(node.requests[0] < node.requests[1], "with an id of its own");
 }
@@ -892,16 +892,19 @@ fn crowded(sizes: &[(u32, u64)]) -> Node {
 }
 
 #[test]
-fn the_smallest_that_is_enough_is_picked_and_told_first() {
+fn smallest_sufficient_holder_is_picked_and_notified_first() {
     let mut node = crowded(&[(4100, 9000), (4200, 7000), (4300, 500), (4400, 30_000)]);
-    let said = node.ticks(5);
-    assert_eq!(said, ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]);
+    let events = node.ticks(5);
+    assert_eq!(
+        events,
+        ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
+    );
     let mut node = crowded(&[(4100, 900), (4200, 700)]);
     assert_eq!(node.ticks(3), ["", "", "slurm:4100 notify owner"], "the largest where none is enough");
 }
 
 #[test]
-fn the_busy_and_those_of_other_gpus_are_not_picked() {
+fn busy_holders_and_other_gpus_are_not_picked() {
     let mut node = crowded(&[(4100, 7000), (4200, 8000), (4300, 9000)]);
     node.process(4100).util = Some(50);
     node.process(4200).gpus = vec![1];
@@ -909,16 +912,16 @@ fn the_busy_and_those_of_other_gpus_are_not_picked() {
     node.process(4300).util = Some(50);
     assert_eq!(node.tick(), "slurm:4300 reprieved");
     node.process(4100).util = Some(0);
-    let said = node.ticks(5);
+    let events = node.ticks(5);
     assert_eq!(
-        said,
+        events,
         ["", "", "slurm:4100 notify owner", "slurm:4100 due terminate", "slurm:4100 terminate"],
-        "idle for long enough, and told as well"
+        "idle for long enough, and notified"
     );
 }
 
 #[test]
-fn nobody_is_ended_for_a_gpu_that_has_room_again() {
+fn gpu_with_free_memory_again_cancels_the_pick() {
     let mut node = crowded(&[(4100, 9000)]);
     assert_eq!(node.ticks(4)[3], "slurm:4100 due terminate");
     node.gpus[0].free_mib = 9000;
@@ -926,7 +929,7 @@ fn nobody_is_ended_for_a_gpu_that_has_room_again() {
 }
 
 #[test]
-fn who_has_left_the_gpu_is_let_go() {
+fn picked_holder_that_left_the_gpu_is_released() {
     let mut node = crowded(&[(4100, 9000)]);
     assert_eq!(node.ticks(4)[3], "slurm:4100 due terminate");
     node.process(4100).gpus = vec![1];
@@ -934,7 +937,7 @@ fn who_has_left_the_gpu_is_let_go() {
 }
 
 #[test]
-fn one_is_ended_and_the_next_only_where_it_is_still_needed() {
+fn next_holder_is_picked_only_if_still_needed() {
     let mut node = crowded(&[(4100, 5000), (4200, 4000)]);
     assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
     node.report(Outcome::Released);
@@ -946,7 +949,7 @@ fn one_is_ended_and_the_next_only_where_it_is_still_needed() {
     );
 }
 
-/// A policy that picks with a flag, a notice and six more samples before the end; a workload of 9,000 MiB.
+/// A policy that picks, with a flag, a notice and six more samples before the end; a workload of 9,000 MiB.
 fn flagging() -> (String, Node) {
     let policy = picking("").replace("[{notify: [owner]}, {after: {samples: 1}", STEPS);
     let mut node = Node::new(&policy);
@@ -960,7 +963,7 @@ const OTHER: &str =
     "rules:\n  - {name: other, target: process, when: {gpu_util: {max: 3%}}, for: 1h, then: [{flag: info}]}";
 
 #[test]
-fn pick_state_after_reload_or_restart_goes_on() {
+fn pick_state_survives_reload_and_restart() {
     let went_on = [
         ("another rule", Some(("rules:", OTHER))),
         ("other limits", Some(("per_user_hour: 100", "per_user_hour: 9"))),
@@ -975,21 +978,21 @@ fn pick_state_after_reload_or_restart_goes_on() {
             Some((before, after)) => assert_eq!(node.reload(&policy.replace(before, after)), None),
             None => node.restart(),
         }
-        let said = node.ticks(5);
-        assert_eq!(said, ["", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"], "{what}");
+        let events = node.ticks(5);
+        assert_eq!(events, ["", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"], "{what}");
         let flags: Vec<String> = node.engine.flags().iter().map(|flag| flag.subject.id.to_string()).collect();
         assert_eq!(flags, ["workload:slurm:4100"], "{what}");
     }
 }
 
 #[test]
-fn pick_countdown_after_a_longer_for_begins_later() {
+fn pick_countdown_after_a_longer_for_starts_later() {
     let (policy, mut node) = flagging();
     assert_eq!(node.ticks(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
-    // The match begins at the GPU's eighth true sample now, the one of the reload; the step is due six after that.
+    // The match begins at the GPU's eighth true sample now, that of the reload; the step is due six samples later.
     assert_eq!(node.reload(&policy.replace("for: {samples: 2}", "for: {samples: 8}")), None);
-    let said = node.ticks(7);
-    assert_eq!(said, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
+    let events = node.ticks(7);
+    assert_eq!(events, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
 }
 
 #[test]
@@ -1002,7 +1005,7 @@ fn pick_flag_after_another_interval_is_cleared() {
 }
 
 #[test]
-fn picked_workload_is_named_with_its_countdown() {
+fn picked_workload_is_reported_with_its_countdown() {
     let (_, mut node) = flagging();
     node.process(4200).mib = Some(30_000);
     node.ticks(3);
@@ -1019,19 +1022,19 @@ fn picked_workload_is_named_with_its_countdown() {
     }
     let about = |pid| {
         let question = Question { pid: Some(pid), rule: None };
-        let told = node.engine.explain(node.now(0), &question).unwrap();
-        told.into_iter().find(|told| told.kind == Kind::Workload).unwrap()
+        let notifying = node.engine.explain(node.now(0), &question).unwrap();
+        notifying.into_iter().find(|notifying| notifying.kind == Kind::Workload).unwrap()
     };
     let victim = about(4100);
     assert_eq!(victim.pending, node.engine.pending(10)[0]);
     assert_eq!(victim.gates.last().unwrap().gate, "from");
     let other = about(4200);
     assert_eq!((other.outcome, other.pending.next), (Truth::True, None), "another one was picked");
-    assert!(other.pick.unwrap().contains("workload:slurm:4100"), "and it is said which");
+    assert!(other.pick.unwrap().contains("workload:slurm:4100"), "the other workload is named");
 }
 
 #[test]
-fn reload_without_a_rule_leaves_another_of_its_condition_alone() {
+fn removed_rule_keeps_others_with_the_same_condition() {
     let both = flag().replace(
         "rules:",
         "rules:\n  - {name: told, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 3}, then: [{notify: [owner]}]}",
@@ -1042,10 +1045,10 @@ fn reload_without_a_rule_leaves_another_of_its_condition_alone() {
     assert_eq!(node.run("TTFF"), ["", "", "", "4100 clear"], "its flag was up, and is not raised again");
 }
 
-/// What happens to a node.
+/// An event of a node.
 type Act = Box<dyn Fn(&mut Node)>;
 
-/// What the table of docs/rules.md says of an event in a state.
+/// The cell for an event in a state, from the table in docs/rules.md.
 fn cell(event: &str, state: usize) -> String {
     let docs = include_str!("../../../docs/rules.md");
     let rows =
@@ -1057,7 +1060,7 @@ fn cell(event: &str, state: usize) -> String {
 }
 
 #[test]
-fn decided_action_is_called_off_as_the_table_says() {
+fn decided_action_is_cancelled_as_documented() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
     let events: [(&str, Act, &str); 11] = [
         ("the target is seen busy", Box::new(|_| {}), "F"),
@@ -1076,24 +1079,24 @@ fn decided_action_is_called_off_as_the_table_says() {
         let mut node = Node::new(&terminate());
         assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
         act(&mut node);
-        let said = if then == "-" {
+        let events = if then == "-" {
             node.processes.remove(&4100);
             node.tick()
         } else {
             node.run(then).pop().unwrap()
         };
-        let found = match said.as_str() {
+        let found = match events.as_str() {
             "" => "dropped",
             "4100 due terminate" => "decided again",
-            said if said.contains("withheld") => "withheld",
-            said => said,
+            events if events.contains("withheld") => "withheld",
+            events => events,
         };
         assert_eq!(found, cell(event, 1), "{event}");
     }
 }
 
 #[test]
-fn confirmed_action_begins_only_while_the_newest_snapshot_agrees() {
+fn confirmed_action_starts_only_if_newest_snapshot_agrees() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
     let events: [(&str, Act); 5] = [
         ("the target is seen busy", Box::new(|node| drop(node.run("F")))),
@@ -1122,12 +1125,12 @@ fn confirmed_action_begins_only_while_the_newest_snapshot_agrees() {
 }
 
 #[test]
-fn picked_workload_agrees_only_while_it_is_idle_and_the_gpu_in_need() {
+fn picked_workload_must_stay_idle_and_needed() {
     let mut node = Node::new(&picking("").replace("[{flag: warning}]", "[{terminate: {}}]"));
     node.gpus[0].free_mib = 1;
     node.process(4100);
-    let said = node.ticks(12);
-    assert!(said.iter().any(|said| said.contains("terminate")), "{said:?}");
+    let events = node.ticks(12);
+    assert!(events.iter().any(|events| events.contains("terminate")), "{events:?}");
     let id = *node.requests.last().unwrap();
     assert_eq!(node.engine.agrees(id), Ok(()));
     node.process(4100).util = Some(50);
@@ -1136,7 +1139,7 @@ fn picked_workload_agrees_only_while_it_is_idle_and_the_gpu_in_need() {
 }
 
 #[test]
-fn action_that_did_nothing_costs_no_budget_and_no_cooldown() {
+fn action_without_effect_costs_no_budget() {
     let policy = terminate().replace("per_user_hour: 100", "per_user_hour: 1");
     let mut node = Node::new(&policy);
     node.run("TTTT");

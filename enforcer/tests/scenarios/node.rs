@@ -1,4 +1,4 @@
-//! A made-up node and the enforcer's engine on it: ticks go in, short words come out.
+//! A made-up node with the enforcer's engine: ticks go in, short summaries come out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
 pub(crate) const TICK: u64 = 5000;
 const MIB: u64 = 1 << 20;
 
-/// One who holds memory.
+/// A process that holds memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) ticks: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Process {
     pub(crate) workload: String,
     pub(crate) gpus: Vec<usize>,
     pub(crate) mib: Option<u64>,
-    /// Percent; none where it was not observed.
+    /// Percent; none if not observed.
     pub(crate) util: Option<u32>,
     /// `/proc` confirms it.
     pub(crate) confirmed: bool,
@@ -33,9 +33,9 @@ pub(crate) struct Process {
 pub(crate) struct Gpu {
     pub(crate) free_mib: u64,
     pub(crate) fault: Option<&'static str>,
-    /// Where it is lost, it is remembered which processes held it.
+    /// Whether its holders are remembered when it is lost.
     pub(crate) remembered: bool,
-    /// When it was first found lost; none: just now.
+    /// When it was first found lost; none means just now.
     pub(crate) since_ms: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Node {
     policy: Arc<Policy>,
     pub(crate) wall_offset: u64,
     view: Option<Arc<View>>,
-    /// The action in flight, and all before.
+    /// The ids of the action in flight, and of all before.
     pub(crate) requests: Vec<u64>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn load(rules: &str) -> Arc<Policy> {
 }
 
 impl Node {
-    /// One that has just begun.
+    /// A node just after the start of the enforcer.
     pub(crate) fn fresh(rules: &str) -> Self {
         let policy = load(rules);
         Self {
@@ -83,14 +83,14 @@ impl Node {
         }
     }
 
-    /// One that has run for a while, with nobody on its GPUs.
+    /// A node that has run for a while, without holders.
     pub(crate) fn new(rules: &str) -> Self {
         let mut node = Self::fresh(rules);
         assert_eq!(node.ticks(3), ["", "", ""]);
         node
     }
 
-    /// Lets an idle holder begin, or changes one.
+    /// Starts an idle holder, or changes one.
     pub(crate) fn process(&mut self, pid: u32) -> &mut Process {
         self.processes.entry(pid).or_insert_with(|| Process {
             ticks: 100,
@@ -113,14 +113,14 @@ impl Node {
         Now { boot: Duration::from_millis(boot), wall: Duration::from_millis(boot + self.wall_offset) }
     }
 
-    /// A tick later: what the engine says.
+    /// Advances by a tick; returns the engine's summary.
     pub(crate) fn tick(&mut self) -> String {
         self.wait(TICK);
-        self.judge(0).unwrap()
+        self.feed(0).unwrap()
     }
 
-    /// A snapshot of now, which comes so late.
-    pub(crate) fn judge(&mut self, late: u64) -> Result<String, Skip> {
+    /// Feeds a snapshot of now with this delay.
+    pub(crate) fn feed(&mut self, late: u64) -> Result<String, Skip> {
         let view = Arc::new(View::between(self.view.as_deref(), self.seen()));
         let verdicts = self.engine.tick(self.now(late), view.clone())?;
         self.view = Some(view);
@@ -129,16 +129,16 @@ impl Node {
                 self.requests.push(id);
             }
         }
-        Ok(verdicts.iter().map(word).collect::<Vec<_>>().join(", "))
+        Ok(verdicts.iter().map(summary).collect::<Vec<_>>().join(", "))
     }
 
     pub(crate) fn ticks(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.tick()).collect()
     }
 
-    /// A tick a letter, for process 4100: true (idle), false (busy), unknown, or a dot for a tick that is missed.
+    /// A letter per tick, for process 4100: true (idle), false (busy), unknown, or a dot for a missed tick.
     pub(crate) fn run(&mut self, letters: &str) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         for letter in letters.chars() {
             self.process(4100).util = match letter {
                 'T' => Some(0),
@@ -149,12 +149,12 @@ impl Node {
                     continue;
                 }
             };
-            said.push(self.tick());
+            events.push(self.tick());
         }
-        said
+        events
     }
 
-    /// How the last action ended.
+    /// Reports the result of the last action.
     pub(crate) fn report(&mut self, outcome: Outcome) {
         let id = *self.requests.last().unwrap();
         let nothing =
@@ -176,14 +176,14 @@ impl Node {
         self.engine.reload(self.policy.clone(), Mode::Enforce).cancel
     }
 
-    /// The enforcer ends and begins again; its state goes through its file.
+    /// Restarts the enforcer; its state goes through its file.
     pub(crate) fn restart(&mut self) {
         let text = serde_json::to_string(&self.engine.saved()).unwrap();
         self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
         self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
     }
 
-    /// The enforcer dies, and another begins.
+    /// Kills the enforcer, and starts another.
     pub(crate) fn crash(&mut self) {
         let text = serde_json::to_string(&self.engine.saved_for_a_crash()).unwrap();
         self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
@@ -204,8 +204,8 @@ impl Node {
                 ("nvml".to_owned(), source(true)),
                 ("proc".to_owned(), source(self.proc_up)),
             ]),
-            gpus: self.gpus.iter().enumerate().map(|(place, gpu)| self.gpu(place, gpu)).collect(),
-            processes: self.listed().map(|(pid, process)| self.told(*pid, process)).collect(),
+            gpus: self.gpus.iter().enumerate().map(|(index, gpu)| self.gpu(index, gpu)).collect(),
+            processes: self.listed().map(|(pid, process)| self.wire_process(*pid, process)).collect(),
             device_processes: None,
             relatives: Some(Vec::new()),
             groups: BTreeMap::new(),
@@ -218,12 +218,12 @@ impl Node {
 
     fn lost(&self) -> Vec<LostGpu> {
         let lost = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.fault == Some("lost"));
-        lost.map(|(place, gpu)| {
-            let held = self.processes.iter().filter(|(_, process)| process.gpus.contains(&place));
+        lost.map(|(index, gpu)| {
+            let held = self.processes.iter().filter(|(_, process)| process.gpus.contains(&index));
             let holders = held.map(|(pid, process)| (*pid, Some(process.ticks))).collect();
             LostGpu {
-                index: place.to_string(),
-                uuid: Some(format!("GPU-{place}")),
+                index: index.to_string(),
+                uuid: Some(format!("GPU-{index}")),
                 since_ms: gpu.since_ms.or(Some(self.boot_ms)),
                 last: gpu.remembered.then_some(LastListed { at_ms: 2000, holders }),
                 ..LostGpu::default()
@@ -233,12 +233,12 @@ impl Node {
     }
 
     fn listed(&self) -> impl Iterator<Item = (&u32, &Process)> {
-        let told = |place: &usize| self.gpus[*place].fault.is_none();
-        self.processes.iter().filter(move |(_, process)| process.gpus.iter().any(told))
+        let wire_process = |index: &usize| self.gpus[*index].fault.is_none();
+        self.processes.iter().filter(move |(_, process)| process.gpus.iter().any(wire_process))
     }
 
-    fn gpu(&self, place: usize, gpu: &Gpu) -> wire::Gpu {
-        let on_it = self.processes.iter().filter(|(_, process)| process.gpus.contains(&place));
+    fn gpu(&self, index: usize, gpu: &Gpu) -> wire::Gpu {
+        let on_it = self.processes.iter().filter(|(_, process)| process.gpus.contains(&index));
         let holders: Vec<wire::Holder> = on_it
             .filter(|_| gpu.fault.is_none())
             .map(|(pid, process)| wire::Holder {
@@ -251,8 +251,8 @@ impl Node {
             })
             .collect();
         wire::Gpu {
-            index: place.to_string(),
-            uuid: Some(format!("GPU-{place}")),
+            index: index.to_string(),
+            uuid: Some(format!("GPU-{index}")),
             name: None,
             parent_uuid: None,
             minor: None,
@@ -273,7 +273,7 @@ impl Node {
         }
     }
 
-    fn told(&self, pid: u32, process: &Process) -> wire::Process {
+    fn wire_process(&self, pid: u32, process: &Process) -> wire::Process {
         let known = process.confirmed && self.proc_up;
         wire::Process {
             pid,
@@ -303,10 +303,10 @@ impl Node {
 }
 
 /// `4100 due terminate`: a process by its pid, a workload and a GPU by name.
-fn word(verdict: &Verdict) -> String {
+fn summary(verdict: &Verdict) -> String {
     let id = verdict.subject.id.to_string();
-    let who = id.split_once(':').map_or(id.as_str(), |(_, who)| who);
-    let who = who.split('@').next().unwrap_or(who);
+    let target = id.split_once(':').map_or(id.as_str(), |(_, target)| target);
+    let target = target.split('@').next().unwrap_or(target);
     let what = match &verdict.what {
         What::Flag(_) => "flag".to_owned(),
         What::Clear(_) => "clear".to_owned(),
@@ -317,5 +317,5 @@ fn word(verdict: &Verdict) -> String {
         What::Withheld(action, hold) => format!("withheld {}: {}", action.name(), hold.name()),
         What::Reprieved(_) => "reprieved".to_owned(),
     };
-    format!("{who} {what}")
+    format!("{target} {what}")
 }

@@ -1,4 +1,4 @@
-//! What the page says of other sources than the driver: `/proc`, files of quotas, daemons of MPS.
+//! The page for sources other than the driver: `/proc`, quota files, MPS daemons.
 
 use std::fs;
 
@@ -12,14 +12,14 @@ use end_to_end::page::Page;
 use end_to_end::procfs::Procfs;
 use end_to_end::showcase::process;
 
-use super::{ALL, ONE, look};
+use super::{ALL, ONE, assert_fits};
 
-/// What NVML calls the first GPU of files of quotas.
+/// The NVML UUID of the first GPU in quota files.
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// An empty directory hides nobody: there is no `/proc` to ask, from the start on or from now on.
+/// An empty directory is no `/proc`, neither at the start nor later.
 #[test]
-fn a_directory_that_is_no_proc_does_not_answer() {
+fn directory_that_is_no_proc_is_reported_down() {
     let proc_up = |page: &Page| page.value("bailiff_source_up", &[("source", "proc")]);
     let scenario = Scenario::new(ONE);
     let procfs = Procfs::new().with(&process(0)).with(&process(1));
@@ -36,13 +36,16 @@ fn a_directory_that_is_no_proc_does_not_answer() {
         let page = exporter.until("it is down", |page| (proc_up(page)? < 1.0).then(|| page.clone()));
         assert_eq!(page.all("bailiff_process_state", &[("state", "hidden")]).count(), 0);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
-        assert!(html.contains("The source proc says nothing") && !html.contains("/proc hides it"), "{html}");
+        assert!(
+            html.contains("The source proc did not answer") && !html.contains("/proc hides it"),
+            "{html}"
+        );
         assert!(!html.contains(">hidden<"), "{html}");
     }
 }
 
 #[test]
-fn quotas_and_daemons_of_mps_on_every_screen() {
+fn quotas_and_mps_daemons_fit_every_screen() {
     let directory = tempfile::tempdir().unwrap();
     let user = directory.path().join("1000");
     fs::create_dir(&user).unwrap();
@@ -65,15 +68,15 @@ fn quotas_and_daemons_of_mps_on_every_screen() {
         ["--deadline", "10s", "--quota.dir", &dir, "--mps.control", &control, "--mps.interval", "100ms"];
     let exporter = Exporter::start(&scenario, &flags);
     let server = ("server", &*mps.server("pipes").to_string());
-    exporter.until("its client is told", |page| page.value("bailiff_mps_clients", &[server]));
+    exporter.until("its client is exported", |page| page.value("bailiff_mps_clients", &[server]));
     let mut browser = Browser::start();
-    look(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
+    assert_fits(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
     let quotas = browser.text("document.querySelector('#quotas').innerText");
-    for told in ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: what 1000/none says, since it is too short"] {
-        assert!(quotas.contains(told), "no {told} in {quotas}");
+    for text in ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: what 1000/none says, since it is too short"] {
+        assert!(quotas.contains(text), "no {text} in {quotas}");
     }
     let daemons = browser.text("document.querySelector('#mps').innerText");
-    for told in ["control daemon", "answers", "server", "active"] {
-        assert!(daemons.contains(told), "no {told} in {daemons}");
+    for text in ["control daemon", "answers", "server", "active"] {
+        assert!(daemons.contains(text), "no {text} in {daemons}");
     }
 }

@@ -1,4 +1,4 @@
-//! A crowd that waits for one GPU: what it costs Redis that they wait, and that the GPU goes through all their hands.
+//! Many waiters for one GPU: the cost of waiting for Redis, and of a GPU that passes through all of them.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -13,28 +13,28 @@ use crate::wait::until;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const TTL: Duration = Duration::from_mins(1);
-/// Twice as long as until a ticket is renewed.
-const WATCHED: Duration = Duration::from_secs(20);
+/// Twice the interval after which a ticket is renewed.
+const OBSERVATION: Duration = Duration::from_secs(20);
 
-/// What was seen of it.
+/// Measured values.
 #[derive(Debug)]
 pub struct Crowd {
-    /// Redis' memory for one who waits, in bytes.
+    /// Redis memory per waiter, in bytes.
     pub bytes_each: u32,
-    /// Redis' CPU while all wait, of one core.
+    /// Redis CPU while all wait, as a share of one core.
     pub idle: f64,
-    /// From one to the next, on the average.
-    pub hand_off: Duration,
-    /// Redis' CPU for that.
+    /// Average time from one holder to the next.
+    pub handover: Duration,
+    /// Redis CPU per handover.
     pub cpu_each: Duration,
-    /// Who was served before his turn.
+    /// Waiters served before their turn.
     pub out_of_order: usize,
 }
 
-/// Lets so many wait, and then serves them.
+/// Starts this many waiters, and then serves them.
 ///
 /// # Panics
-/// Where Redis does not answer.
+/// If Redis does not answer.
 #[must_use]
 pub fn crowd(count: usize) -> Crowd {
     raise_limit();
@@ -43,48 +43,49 @@ pub fn crowd(count: usize) -> Crowd {
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
     let holder = ticket(count);
     let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("it is idle") };
-    // Whoever does not say that he knows of it lets the next have it.
+    // A grant that is not acknowledged passes to the next waiter.
     pool.renew(&holder, &grant, TTL).expect("Redis answers");
     let before = memory(&redis);
     std::thread::scope(|scope| {
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         for number in 0..count {
-            let (redis, tell) = (&redis, tell.clone());
+            let (redis, sender) = (&redis, sender.clone());
             let (waits, waiting) = channel();
-            scope.spawn(move || wait(redis, number, &waits, &tell));
+            scope.spawn(move || wait(redis, number, &waits, &sender));
             waiting.recv().expect("it waits");
         }
-        drop(tell);
+        drop(sender);
         let each = u32::try_from(count).expect("a crowd");
         let blocked = format!("blocked_clients:{}\r", 2 * count);
         until("all to stand in the line", || redis.query("INFO clients").contains(&blocked).then_some(()));
         let bytes_each = u32::try_from(memory(&redis) - before).expect("little memory") / each;
         let cpu = Usage::of(&[redis.pid()]).cpu;
-        std::thread::park_timeout(WATCHED);
-        let idle = Usage::of(&[redis.pid()]).cpu.saturating_sub(cpu).as_secs_f64() / WATCHED.as_secs_f64();
+        std::thread::park_timeout(OBSERVATION);
+        let idle =
+            Usage::of(&[redis.pid()]).cpu.saturating_sub(cpu).as_secs_f64() / OBSERVATION.as_secs_f64();
         let (began, cpu) = (Instant::now(), Usage::of(&[redis.pid()]).cpu);
         pool.release(&holder.lease, None, (0, 1)).expect("Redis answers");
-        let served: Vec<usize> = told.iter().collect();
+        let served: Vec<usize> = receiver.iter().collect();
         Crowd {
             bytes_each,
             idle,
-            hand_off: began.elapsed() / each,
+            handover: began.elapsed() / each,
             cpu_each: Usage::of(&[redis.pid()]).cpu.saturating_sub(cpu) / each,
             out_of_order: served.iter().enumerate().filter(|(turn, number)| turn != *number).count(),
         }
     })
 }
 
-/// One who waits, has it for a moment, and gives it back.
-fn wait(redis: &Redis, number: usize, waits: &Sender<()>, tell: &Sender<usize>) {
+/// A waiter that holds the GPU for a moment, and releases it.
+fn wait(redis: &Redis, number: usize, waits: &Sender<()>, sender: &Sender<usize>) {
     let (mut pool, ticket, local_host) = (open(redis), ticket(number), LocalHost::read());
-    let told = |_| {
+    let receiver = |_| {
         let _ = waits.send(());
     };
-    let status = pool.wait(&ticket, (&local_host, None), told).expect("Redis answers");
+    let status = pool.wait(&ticket, (&local_host, None), receiver).expect("Redis answers");
     let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
     pool.renew(&ticket, &grant, TTL).expect("Redis answers");
-    tell.send(number).expect("somebody counts");
+    sender.send(number).expect("a receiver");
     pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis answers");
 }
 
@@ -99,12 +100,12 @@ fn ticket(number: usize) -> Ticket {
 }
 
 fn memory(redis: &Redis) -> u64 {
-    let told = redis.query("INFO memory");
-    let used = told.lines().find_map(|line| line.strip_prefix("used_memory:"));
-    used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis tells its memory")
+    let receiver = redis.query("INFO memory");
+    let used = receiver.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis reports its memory")
 }
 
-/// Two descriptors for each who waits.
+/// Two descriptors for each waiter.
 fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

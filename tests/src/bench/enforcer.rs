@@ -1,5 +1,5 @@
-//! The enforcer under load: the bench plays the exporter, so that nothing but the enforcer is measured. Its
-//! processes are real, since the enforcer looks at each of them before it acts.
+//! The enforcer under load: the benchmark stands in for the exporter, so that only the enforcer is measured. The
+//! processes are real, since the enforcer reads each of them before it acts.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -17,9 +17,9 @@ use tempfile::TempDir;
 use crate::programs;
 use crate::wait::until;
 
-/// Nobody's number: root's processes are protected.
-const NOBODY: u32 = 65534;
-/// The tick that snapshots claim; they are sent as fast as they are taken.
+/// The uid of user nobody, since root's processes are protected.
+const NOBODY_UID: u32 = 65534;
+/// The interval in the snapshots; they are sent as fast as they are read.
 const TICK: Duration = Duration::from_secs(1);
 
 /// An enforcer, its stream, and processes that hold a GPU.
@@ -37,10 +37,10 @@ struct Holder {
 }
 
 impl EvalContext {
-    /// One with so many holders, and so many rules besides the one that ends who is idle for three samples.
+    /// Starts an enforcer with this many holders, and this many rules besides the one for holders idle for three samples.
     ///
     /// # Panics
-    /// Where something cannot be started.
+    /// If something cannot be started.
     #[must_use]
     pub fn new(holders: usize, rules: usize) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -51,18 +51,18 @@ impl EvalContext {
         let (stream, _) = listener.accept().expect("the enforcer connects");
         let holders = (0..holders).map(|_| Holder::start(&directory)).collect();
         let mut context = Self { directory, enforcer, stream, holders, seq: 0 };
-        // Nothing is done in the first snapshots after a start.
+        // No action starts in the first snapshots after a start.
         for _ in 0..4 {
             context.send(0);
-            context.judged();
+            context.until_evaluated();
         }
         context
     }
 
-    /// Sends a snapshot in which the first so many are idle and the rest is busy; gives the time before it was sent.
+    /// Sends a snapshot in which the first holders are idle and the others busy; returns the time before it was sent.
     ///
     /// # Panics
-    /// Where the enforcer no longer reads.
+    /// If the enforcer no longer reads.
     pub fn send(&mut self, idle: usize) -> Instant {
         self.seq += 1;
         let mut line = serde_json::to_vec(&self.snapshot(idle)).expect("a snapshot has a form");
@@ -72,17 +72,17 @@ impl EvalContext {
         began
     }
 
-    /// Has the first holder be idle until it is ended; gives the time from the confirming snapshot to its end.
+    /// Makes the first holder idle until it is ended; returns the time from the confirming snapshot to its end.
     ///
     /// # Panics
-    /// Where it is not ended.
+    /// If it is not ended.
     pub fn end_one(&mut self) -> Duration {
-        // Three samples, and the one that decides is the third.
+        // Three samples; the third one decides.
         for _ in 0..3 {
             self.send(1);
-            self.judged();
+            self.until_evaluated();
         }
-        // A tick lasts longer than what is done at the decision: the state's way to the disk, a look at everybody.
+        // A tick takes longer than the work after the decision: the state written to disk, and a read of all processes.
         std::thread::park_timeout(TICK / 10);
         until("the state to be on the disk", || {
             self.metric("bailiff_hold_active{hold=\"state\"}").filter(|held| *held == 0.0)
@@ -92,19 +92,19 @@ impl EvalContext {
         victim.wait().expect("our own child");
         let took = began.elapsed();
         self.holders.remove(0);
-        // Its memory is seen to be back, so the next may follow.
+        // Its memory is released, so the next one may follow.
         until("the action's end", || {
             self.send(0);
-            self.judged();
+            self.until_evaluated();
             self.metric("bailiff_action_in_flight").filter(|flying| *flying == 0.0)
         });
         took
     }
 
-    /// The floor: ends the last holder with a signal of our own; gives the time from the signal to its end.
+    /// The lower bound: ends the last holder with a direct signal; returns the time from the signal to its end.
     ///
     /// # Panics
-    /// Where it is not ended.
+    /// If it is not ended.
     pub fn end_without(&mut self) -> Duration {
         let mut victim = self.holders.pop().expect("a holder is left").child;
         let began = Instant::now();
@@ -114,23 +114,23 @@ impl EvalContext {
         began.elapsed()
     }
 
-    /// Waits until the last snapshot was judged.
+    /// Waits until the last snapshot is evaluated.
     ///
     /// # Panics
-    /// Where it is not.
-    pub fn judged(&self) {
+    /// If it is not.
+    pub fn until_evaluated(&self) {
         let seq = self.seq;
         until("the snapshot to be judged", || {
-            let judged = self.metric("bailiff_enforcer_snapshots_total")?;
+            let until_evaluated = self.metric("bailiff_enforcer_snapshots_total")?;
             #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
-            (judged >= seq as f64).then_some(())
+            (until_evaluated >= seq as f64).then_some(())
         });
     }
 
     /// Resident memory of the enforcer in MiB.
     ///
     /// # Panics
-    /// Where `/proc` does not tell.
+    /// If `/proc` cannot be read.
     #[must_use]
     pub fn rss_mib(&self) -> f64 {
         let text =
@@ -192,18 +192,18 @@ impl Holder {
         let device = File::open(directory.path().join("nvidia0")).expect("the stand-in for a device");
         let mut command = Command::new("sleep");
         command.arg("infinity").stdin(device).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.uid(NOBODY).gid(NOBODY).spawn().expect("sleep starts");
+        let child = command.uid(NOBODY_UID).gid(NOBODY_UID).spawn().expect("sleep starts");
         let process = until("what /proc says of it", || describe(child.id()));
         Self { child, process }
     }
 }
 
-/// A process as the exporter tells it, in a tree of its own.
+/// A process as the exporter reports it, in a tree of its own.
 fn describe(pid: u32) -> Option<wire::Process> {
     let found = stat::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)?;
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let facts = serde_json::json!({
-        "comm": found.comm, "ppid": found.ppid, "uid": NOBODY, "user": "nobody", "place": Place::parse(&cgroup),
+        "comm": found.comm, "ppid": found.ppid, "uid": NOBODY_UID, "user": "nobody", "place": Place::parse(&cgroup),
         "cpu_seconds": 0.0, "reaped_cpu_seconds": 0.0, "workload": format!("tree:{pid}@{}", found.key.start_ticks),
     });
     (found.comm == "sleep").then(|| wire::Process {

@@ -1,4 +1,4 @@
-//! Leases: what a command costs, and how soon a waiter has what was freed, beside the bare pop that Redis itself offers.
+//! Leases: the cost of a command, and the delay until a waiter gets a freed GPU, compared with Redis' own blocking pop.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ pub struct Counter {
     redis: Redis,
 }
 
-/// A connection that speaks in lines.
+/// A line-based connection.
 struct Line {
     reader: BufReader<UnixStream>,
 }
@@ -28,12 +28,12 @@ impl Line {
         Self { reader: BufReader::new(UnixStream::connect(redis.socket()).expect("Redis listens")) }
     }
 
-    fn say(&mut self, words: &str) {
+    fn send(&mut self, words: &str) {
         self.reader.get_mut().write_all(format!("{words}\r\n").as_bytes()).expect("Redis reads");
     }
 
-    /// So many lines of answers.
-    fn hear(&mut self, lines: usize) -> Vec<String> {
+    /// Reads this many lines.
+    fn receive(&mut self, lines: usize) -> Vec<String> {
         let line = |reader: &mut BufReader<UnixStream>| {
             let mut line = String::new();
             reader.read_line(&mut line).expect("Redis answers");
@@ -44,18 +44,18 @@ impl Line {
 
     fn blocked(&mut self, count: usize) {
         until("waiters to be blocked", || {
-            self.say("INFO clients");
-            let length: usize = self.hear(1)[0].trim_start_matches('$').parse().expect("a length");
+            self.send("INFO clients");
+            let length: usize = self.receive(1)[0].trim_start_matches('$').parse().expect("a length");
             let mut text = vec![0; length + 2];
             std::io::Read::read_exact(&mut self.reader, &mut text).expect("Redis answers");
-            let wanted = format!("blocked_clients:{count}\r");
-            String::from_utf8_lossy(&text).lines().any(|line| format!("{line}\r") == wanted).then_some(())
+            let expected = format!("blocked_clients:{count}\r");
+            String::from_utf8_lossy(&text).lines().any(|line| format!("{line}\r") == expected).then_some(())
         });
     }
 }
 
 impl Counter {
-    /// Starts one.
+    /// Starts Redis with the pool.
     #[must_use]
     pub fn new() -> Self {
         let counter = Self { redis: Redis::start() };
@@ -77,17 +77,17 @@ impl Counter {
         (took, String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// What acquire and release take, from the start of a process to its end.
+    /// Durations of acquire and release, each from process start to exit.
     #[must_use]
     pub fn one_shot(&self) -> (Duration, Duration) {
         let pid = std::process::id().to_string();
-        let (acquired, told) = self.command(&["acquire", "--for", &pid]);
+        let (acquired, receiver) = self.command(&["acquire", "--for", &pid]);
         let lease =
-            told.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).expect("a lease");
+            receiver.lines().find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID=")).expect("a lease");
         (acquired, self.command(&["release", lease]).0)
     }
 
-    /// What `run` adds to a command.
+    /// The time that `run` adds to a command.
     #[must_use]
     pub fn run(&self) -> (Duration, Duration) {
         let began = Instant::now();
@@ -96,18 +96,18 @@ impl Counter {
         (self.command(&["run", "true"]).0, bare)
     }
 
-    /// From a push to the end of a bare pop, with so many blocked in it.
+    /// From a push to the return of a plain pop, with this many blocked connections.
     #[must_use]
     pub fn bare(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 1, |redis, served| {
             let mut line = Line::open(redis);
-            line.say("BRPOP BARE 0");
-            line.hear(5);
+            line.send("BRPOP BARE 0");
+            line.receive(5);
             served();
         })
     }
 
-    /// The same until a waiter of ours has its lease.
+    /// The same until one of our waiters has its lease.
     #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 2, |redis, served| {
@@ -127,22 +127,22 @@ impl Counter {
         })
     }
 
-    /// Serves waiters one after the other; `each` is how many blocked connections one has.
+    /// Serves waiters one after the other; `each` is the number of blocked connections per waiter.
     fn served(&self, waiters: usize, each: usize, wait: impl Fn(&Redis, &dyn Fn()) + Sync) -> Vec<Duration> {
         let list = if each == 1 { "BARE" } else { "GPU_IDLE" };
         let mut line = Line::open(&self.redis);
-        // Whoever has a GPU gives it back when it was served: it is taken out again, so that one is served at a time.
-        line.say("DEL BARE GPU_IDLE");
-        line.hear(1);
+        // A waiter returns the GPU after it was served; it is removed again, so that one is served at a time.
+        line.send("DEL BARE GPU_IDLE");
+        line.receive(1);
         std::thread::scope(|scope| {
-            let (tell, told) = channel();
+            let (sender, receiver) = channel();
             for number in 0..waiters {
-                let (tell, wait) = (tell.clone(), &wait);
+                let (sender, wait) = (sender.clone(), &wait);
                 scope.spawn(move || {
                     let (go, come) = channel::<()>();
                     wait(&self.redis, &|| {
-                        tell.send((Instant::now(), go.clone())).expect("somebody measures");
-                        // Until the next one is measured nobody gives anything back.
+                        sender.send((Instant::now(), go.clone())).expect("a receiver");
+                        // The GPU is returned only when the next one is measured.
                         let _ = come.recv();
                     });
                 });
@@ -153,14 +153,14 @@ impl Counter {
             for number in 0..waiters {
                 std::thread::park_timeout(Duration::from_millis(1));
                 let began = Instant::now();
-                // A pool knows one GPU; what it holds is forgotten before it is pushed again.
-                line.say(&format!("LPUSH {list} 0"));
-                line.hear(1);
-                let (served, go) = told.recv().expect("a waiter is served");
+                // The pool has one GPU; its lease is removed before it is pushed again.
+                line.send(&format!("LPUSH {list} 0"));
+                line.receive(1);
+                let (served, go) = receiver.recv().expect("a waiter is served");
                 took.push(served.duration_since(began));
                 if each == 2 {
-                    line.say("DEL GPU_V2:OWN GPU_GPU0");
-                    line.hear(1);
+                    line.send("DEL GPU_V2:OWN GPU_GPU0");
+                    line.receive(1);
                     line.blocked((waiters - number - 1) * each);
                 }
                 done.push(go);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::fake::Scenario;
 use crate::holder::Holder;
 
-/// So many GPUs with so many processes each.
+/// This many GPUs with this many processes each.
 pub struct Load {
     holders: Vec<Holder>,
     gpus: usize,
@@ -13,7 +13,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the processes; a quarter of them is said to be busy.
+    /// Starts the processes; a quarter of them is busy.
     #[must_use]
     pub fn new(gpus: usize, each: usize) -> Self {
         let holders: Vec<Holder> = (0..gpus * each).map(|_| Holder::sleeping()).collect();
@@ -33,7 +33,7 @@ impl Load {
         format!("{} x {}", self.gpus, self.holders.len() / self.gpus)
     }
 
-    /// Has the driver hang from now on.
+    /// Makes the driver hang from now on.
     pub fn hang(&self) {
         self.scenario.set(&text(&self.holders, self.gpus, "faults: {hang: true}\n"));
     }

@@ -1,5 +1,5 @@
-//! A pool of this machine's own: how soon a waiter, a process of its own as in life, has what was let go, beside the least
-//! that the kernel allows: a bell when one of the files is closed, and a lock.
+//! A pool of this machine: the delay until a waiter, a separate process as in production, gets a freed GPU, compared with
+//! the minimum of the kernel: inotify on the close of a file, and a lock.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -19,18 +19,18 @@ use tempfile::TempDir;
 use crate::wait::until;
 
 const GPUS: u32 = 8;
-/// Until a waiter is at rest, who looks around ever less often, and the caches are somebody else's.
+/// Until a waiter polls rarely, and caches are cold.
 const REST: Duration = Duration::from_millis(20);
 
-/// A pool of eight GPUs where `/run` would be: in memory.
+/// A pool of eight GPUs in memory, as in `/run`.
 pub struct Locks {
     directory: TempDir,
 }
 
-/// A process that waits.
+/// A waiting process.
 struct Waiter {
     child: Child,
-    told: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Waiter {
@@ -43,27 +43,27 @@ impl Waiter {
             .stdout(Stdio::piped())
             .spawn()
             .expect("it runs");
-        let told = BufReader::new(child.stdout.take().expect("its words"));
-        Self { child, told }
+        let stdout = BufReader::new(child.stdout.take().expect("its words"));
+        Self { child, stdout }
     }
 
-    /// The next moment that it tells.
-    fn told(&mut self) -> Duration {
+    /// The next time that it prints.
+    fn read_time(&mut self) -> Duration {
         let mut line = String::new();
-        self.told.read_line(&mut line).expect("it lives");
+        self.stdout.read_line(&mut line).expect("it lives");
         Duration::from_nanos(line.trim().parse().unwrap_or_else(|_| panic!("a moment: {line:?}")))
     }
 
-    /// Lets it go, and tells when it began to.
+    /// Releases it, and returns when the release began.
     fn go(mut self) -> Duration {
         drop(self.child.stdin.take());
-        let began = self.told();
+        let began = self.read_time();
         self.child.wait().expect("it ends");
         began
     }
 }
 
-/// Waits, where these are the arguments of one who does; whether they are.
+/// Runs as a waiter if these are the arguments of one; returns whether it did.
 #[must_use]
 pub fn waiter(arguments: &[String]) -> bool {
     let [part, pool] = arguments else { return false };
@@ -77,24 +77,24 @@ pub fn waiter(arguments: &[String]) -> bool {
 
 fn bare_waiter(pool: &Path) {
     let files = files(pool);
-    let bell = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a bell");
+    let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a bell");
     for file in &files {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        add_watch(&bell, path, WatchFlags::CLOSE_WRITE).expect("the file can be watched");
+        add_watch(&inotify, path, WatchFlags::CLOSE_WRITE).expect("the file can be watched");
     }
-    tell();
+    print_time();
     loop {
-        let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
-        // The bell may be heard before the lock is let go.
+        let _ = poll(&mut [PollFd::new(&inotify, PollFlags::IN)], None);
+        // The event may arrive before the lock is released.
         for file in files.iter().cycle().take(files.len() * 1000) {
             if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                return tell();
+                return print_time();
             }
         }
     }
 }
 
-/// Waits, and holds until its input ends.
+/// Waits, and holds the GPU until its input ends.
 fn our_waiter(path: &Path) {
     let mut pool = Local::at(path);
     let lease = format!("w{}", std::process::id());
@@ -114,7 +114,7 @@ fn moment() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.try_into().expect("less than a second"))
 }
 
-fn tell() {
+fn print_time() {
     println!("{}", moment().as_nanos());
 }
 
@@ -124,7 +124,7 @@ fn files(pool: &Path) -> Vec<File> {
 }
 
 impl Locks {
-    /// Begins one.
+    /// Creates a pool.
     #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
@@ -139,24 +139,24 @@ impl Locks {
         self.directory.path().join("lease")
     }
 
-    /// From the close of a file to the lock of whoever heard it.
+    /// From the close of a file to the lock of the process that was notified.
     #[must_use]
     pub fn bare(&self) -> Duration {
         let held = files(&self.pool());
         for file in &held {
-            flock(file, FlockOperation::LockExclusive).expect("nobody has it");
+            flock(file, FlockOperation::LockExclusive).expect("it is free");
         }
         let mut waiter = Waiter::start("bare-waiter", &self.pool());
-        waiter.told();
+        waiter.read_time();
         std::thread::park_timeout(REST);
         let began = moment();
         drop(held.into_iter().nth(3));
-        let served = waiter.told();
+        let served = waiter.read_time();
         waiter.child.wait().expect("it ends");
         served.saturating_sub(began)
     }
 
-    /// The same until each of so many waiters of ours has his lease; and until he has written down that he has it.
+    /// The same until each of this many waiters has its lease; and until the lease is recorded.
     #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<[Duration; 2]> {
         let (mut others, mut pool) = (Local::at(self.pool()), Local::at(self.pool()));
@@ -182,7 +182,7 @@ impl Locks {
         for mut waiter in line {
             std::thread::park_timeout(REST);
             let began = release();
-            took.push([waiter.told(), waiter.told()].map(|told| told.saturating_sub(began)));
+            took.push([waiter.read_time(), waiter.read_time()].map(|time| time.saturating_sub(began)));
             release = Box::new(move || waiter.go());
         }
         release();
@@ -202,8 +202,8 @@ fn wait(pool: &mut Local, lease: &str, want: u32) -> TicketStatus {
 
 fn acknowledge(pool: &mut Local, lease: &str, status: &TicketStatus) {
     let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
-    let said = pool.touch(lease, Duration::from_mins(1), Some(grant.token));
-    assert_eq!(said.as_ref(), Ok(status));
+    let touched = pool.touch(lease, Duration::from_mins(1), Some(grant.token));
+    assert_eq!(touched.as_ref(), Ok(status));
 }
 
 fn ticket(lease: &str, want: u32) -> Ticket {

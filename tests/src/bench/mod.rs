@@ -1,4 +1,4 @@
-//! What the benchmark is made of: a load of real processes, the programs that are measured, what they use.
+//! Parts of the benchmark: a load of real processes, the measured programs, and their resource use.
 
 pub mod crowd;
 pub mod enforcer;

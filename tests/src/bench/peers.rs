@@ -1,4 +1,4 @@
-//! The programs that are measured: ours, and those that do the nearest thing.
+//! The measured programs: ours, and comparable ones.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +22,7 @@ pub struct Program {
     _library: TempDir,
 }
 
-/// Our exporter, with these arguments besides.
+/// Our exporter, with these additional arguments.
 #[must_use]
 pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
     let mut command = exporter::command(load.scenario());
@@ -31,7 +31,7 @@ pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
     Program::start("bailiff", command, address)
 }
 
-/// The peers that are installed: `tests/setup peers` installs both.
+/// The installed peers: `tests/setup peers` installs both.
 #[must_use]
 pub fn others(load: &Load) -> Vec<Program> {
     let nvitop = programs::root().join("target/venv/bin/nvitop-exporter");
@@ -53,7 +53,7 @@ pub fn others(load: &Load) -> Vec<Program> {
     peers
 }
 
-/// all-smi asks `lspci` whether there is an NVIDIA GPU at all; this one says yes.
+/// all-smi queries `lspci` for an NVIDIA GPU; this stand-in reports one.
 fn path_with_lspci(load: &Load) -> String {
     let program = load.scenario().directory().join("lspci");
     let text = "#!/bin/sh\n[ \"$1\" = -n ] && echo '17:00.0 0302: 10de:2335 (rev a1)' && exit\n\
@@ -98,7 +98,7 @@ impl Program {
         })
     }
 
-    /// Waits until it serves processes, scrapes some more, and gives a page's size.
+    /// Waits until it serves processes, scrapes some more, and returns the size of a page.
     pub fn warm_up(&self) -> usize {
         self.until_page();
         until("figures of processes", || {
@@ -110,10 +110,10 @@ impl Program {
         self.until_page().len()
     }
 
-    /// One scrape, as Prometheus asks for it but for the gzip.
+    /// One scrape as of Prometheus, but without gzip.
     ///
     /// # Panics
-    /// Where it does not answer.
+    /// If it does not answer.
     #[must_use]
     pub fn scrape(&self) -> Duration {
         let began = Instant::now();
@@ -122,7 +122,7 @@ impl Program {
         began.elapsed()
     }
 
-    /// What it and all processes below it use.
+    /// The resource use of the program and its descendants.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage::of(&family(self.child.id()))
@@ -142,7 +142,7 @@ impl Program {
         Page::read(&self.until_page()).value("bailiff_snapshots_total", &[]).unwrap_or_default()
     }
 
-    /// Waits, without scraping more than now and then, for a later snapshot.
+    /// Waits, with few scrapes, for a later snapshot.
     pub fn wait_for_tick(&self, number: f64) {
         while self.tick() < number {
             std::thread::park_timeout(Duration::from_millis(500));
@@ -150,7 +150,7 @@ impl Program {
     }
 }
 
-/// A process and all below it.
+/// A process and its descendants.
 fn family(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! The quota library: what a call of the driver costs with it and without, in one run.
+//! The quota library: the cost of a driver call with it and without, in one run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -7,25 +7,25 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use crate::cuda::{Machine, Running, compiled};
 use crate::programs;
 
-/// What stands in front of the driver.
+/// The library in front of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front {
-    /// Nothing.
+    /// None.
     Bare,
-    /// A quota of the process's own.
+    /// A quota of one process.
     Own,
-    /// One that is shared, with so many other processes in it.
+    /// A quota shared with this many other processes.
     Shared(usize),
 }
 
-/// What is done.
+/// The measured calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// `plain` or `async`.
     pub kind: &'static str,
-    /// How many others are allocated meanwhile.
+    /// The number of other live allocations.
     pub live: usize,
-    /// Which is freed and asked for again: `last`, or `any` of all, which are not in the processor's cache then.
+    /// The allocation that is freed and requested again: `last`, or `any` of all, which is not in the CPU cache.
     pub which: &'static str,
 }
 
@@ -35,7 +35,7 @@ pub struct Scale {
     library: PathBuf,
 }
 
-/// A process that is about to be measured, or is there to be one of several.
+/// A process that is measured, or one of the others.
 struct Measured {
     _running: Running,
     stdin: ChildStdin,
@@ -43,10 +43,10 @@ struct Measured {
 }
 
 impl Scale {
-    /// One with the library as it is shipped.
+    /// A machine with the library as it is shipped.
     ///
     /// # Panics
-    /// Where it is not built.
+    /// If it is not built.
     #[must_use]
     pub fn new() -> Self {
         let library = programs::root().join("target/quota/libbailiff_quota.so");
@@ -54,7 +54,7 @@ impl Scale {
         Self { machine: Machine::new(), library }
     }
 
-    /// Nanoseconds a call: the least of some attempts, since whatever else runs only adds to it.
+    /// Nanoseconds per call: the minimum of some attempts, since other load only adds to it.
     #[must_use]
     pub fn weigh(&self, front: Front, load: Load) -> f64 {
         let others = if let Front::Shared(others) = front { others } else { 0 };
@@ -68,7 +68,7 @@ impl Scale {
 
     fn start(&self, front: Front, load: Load) -> Measured {
         let mut command = self.machine.bare(compiled("cost", &[]));
-        // The truth of several processes costs the fake driver more than the truth of one.
+        // The fake driver's record of several processes costs more than that of one.
         command.env_remove("FAKE_CUDA_TRUTH").args(["proc", load.kind]);
         command.args([&load.live.to_string(), load.which, "1000000"]);
         if front != Front::Bare {

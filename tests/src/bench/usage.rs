@@ -1,15 +1,15 @@
-//! What processes use, from `/proc`.
+//! Resource use of processes, from `/proc`.
 
 use std::fs;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// CPU time, memory and descriptors of some processes together.
+/// CPU time, memory and descriptors of several processes together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     /// CPU time of all their threads so far.
     pub cpu: Duration,
-    /// What they hold in memory, the fake driver's own mapping left out.
+    /// Memory, without the fake driver's own mapping.
     pub memory: Memory,
     /// Open descriptors.
     pub descriptors: usize,
@@ -18,14 +18,14 @@ pub struct Usage {
 /// Bytes in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Memory {
-    /// Resident: a page of which several have a share counts for each of them.
+    /// Resident memory: a shared page counts for each process.
     pub rss: u64,
-    /// The proportional share (`Pss` of `/proc/PID/smaps`): a page counts once, for all who have it.
+    /// Proportional share (`Pss` of `/proc/PID/smaps`): a shared page counts once.
     pub pss: u64,
 }
 
 impl Usage {
-    /// Of these processes.
+    /// The use of these processes.
     #[must_use]
     pub fn of(pids: &[u32]) -> Self {
         let mut usage = Self::default();
@@ -62,7 +62,7 @@ fn cpu(pid: u32) -> Duration {
     Duration::from_nanos(nanoseconds.sum())
 }
 
-/// Sums every mapping but the fake driver's, which no real node has.
+/// Sums every mapping except the fake driver's, which no real node has.
 fn memory(pid: u32) -> Memory {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let mut ours = true;

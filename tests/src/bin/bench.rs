@@ -1,5 +1,5 @@
-//! `make bench`: speed and size of the exporter, beside `nvitop-exporter` and `all-smi` over the same fake
-//! driver and the same real processes, in one run. Absolute figures are this machine's; ratios travel.
+//! `make bench`: speed and size of the exporter, compared with `nvitop-exporter` and `all-smi` over the same fake
+//! driver and the same real processes, in one run. Absolute values depend on this machine; ratios less so.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use end_to_end::bench::quota;
 use end_to_end::bench::usage::mib;
 use end_to_end::leases::pool;
 
-/// Scrapes that are timed, after some that are not.
+/// Measured scrapes, after a warm-up.
 const SCRAPES: usize = 300;
 
 fn main() {
-    // `bench enforcer` is that part alone.
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if local::waiter(&words) {
+    // `bench enforcer` runs only that part.
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if local::waiter(&args) {
         return;
     }
-    let part = words.first().cloned();
+    let part = args.first().cloned();
     let parts = [
         ("exporter", exporter as fn()),
         ("enforcer", enforcer),
@@ -36,7 +36,7 @@ fn main() {
     }
 }
 
-/// Leases by command, and the way from one who gives to one who waits beside the shortest that there is.
+/// Leases with Redis: the cost of commands, and the handover time compared with a plain blocking pop.
 fn leases() {
     const TIMES: usize = 100;
     let counter = Counter::new();
@@ -54,7 +54,7 @@ fn leases() {
     println!("lease run true {:>5.2} ms, true alone {:.2} ms", median(run), median(bare));
     for waiters in [1, 50] {
         let rounds = if waiters == 1 { TIMES } else { 4 };
-        // One after the other, so that both meet the machine in the same state.
+        // In turns, so that both see the same machine state.
         let (bare, ours): (Vec<_>, Vec<_>) =
             (0..rounds).map(|_| (counter.bare(waiters), counter.ours(waiters))).unzip();
         let (bare, ours) = (median(bare.concat()), median(ours.concat()));
@@ -76,13 +76,13 @@ fn many() {
          {:.0} us of its CPU, {} out of order",
         f64::from(seen.bytes_each) / 1024.0,
         seen.idle * 100.0,
-        millis(seen.hand_off),
+        millis(seen.handover),
         millis(seen.cpu_each) * 1e3,
         seen.out_of_order
     );
 }
 
-/// The same without a server: from the end of one to the lock of the next, beside a bare bell and lock.
+/// The same for a pool of this machine: the handover time compared with plain inotify and flock.
 fn locks() {
     const TIMES: usize = 200;
     let locks = Locks::new();
@@ -93,7 +93,7 @@ fn locks() {
     for waiters in [1, 50] {
         let (mut bare, mut ours) = (Vec::new(), Vec::new());
         while ours.len() < TIMES {
-            // As many of the one as of the other, by turns: the machine is not equally fast all the time.
+            // As many of each, in turns, since the machine's speed varies.
             let seen = locks.ours(waiters);
             bare.extend((0..seen.len()).map(|_| locks.bare()));
             ours.extend(seen);
@@ -107,7 +107,7 @@ fn locks() {
     }
 }
 
-/// What the quota library adds to a call of the driver: at most 45 ns for each process, 70 ns where it is shared.
+/// The overhead of the quota library per driver call: at most 45 ns for one process, 70 ns for a shared quota.
 fn quota() {
     let scale = quota::Scale::new();
     println!(
@@ -166,7 +166,7 @@ struct Figures {
     pss: f64,
 }
 
-/// Scrapes a program as Prometheus would, and counts what that cost it.
+/// Scrapes a program as Prometheus would, and measures the cost for the program.
 fn measure(title: &str, program: &Program) -> Figures {
     let bytes = program.warm_up();
     let before = program.usage();
@@ -187,7 +187,7 @@ fn measure(title: &str, program: &Program) -> Figures {
     Figures { cpu, p99, rss, pss }
 }
 
-/// What a tick costs when nobody scrapes: both processes, the reading, the joining, the page.
+/// The cost of a tick without scrapes: both processes, reading, joining and rendering the page.
 fn tick(load: &Load) {
     let program = peers::bailiff(load, &["--interval", "500ms"]);
     program.warm_up();
@@ -245,10 +245,10 @@ fn descriptors() {
     );
 }
 
-/// From the snapshot that confirms a decision to the end of its process, and what judging a thousand takes.
+/// The time from the confirming snapshot to the end of the process, and the time to evaluate 1,000 holders.
 fn enforcer() {
     const ENDED: usize = 20;
-    let tell = |what: &str, mut took: Vec<Duration>| {
+    let print = |what: &str, mut took: Vec<Duration>| {
         took.sort_unstable();
         let (median, worst) = (millis(took[ENDED / 2]), millis(took[ENDED - 1]));
         println!(
@@ -256,19 +256,19 @@ fn enforcer() {
         );
     };
     let mut context = EvalContext::new(1000 + ENDED, 19);
-    tell("to its end", (0..ENDED).map(|_| context.end_one()).collect());
+    print("to its end", (0..ENDED).map(|_| context.end_one()).collect());
     for _ in 0..100 {
         context.send(100);
-        context.judged();
+        context.until_evaluated();
     }
     let before = context.rss_mib();
     for _ in 0..300 {
         context.send(100);
-        context.judged();
+        context.until_evaluated();
     }
     let after = context.rss_mib();
     println!("enforcer, 1,000: {:<22} {before:>7.1} MiB after 100 ticks, {after:.1} after 400", "RSS");
-    tell("the kernel's own end", (0..ENDED).map(|_| context.end_without()).collect());
+    print("the kernel's own end", (0..ENDED).map(|_| context.end_without()).collect());
 }
 
 fn millis(duration: Duration) -> f64 {

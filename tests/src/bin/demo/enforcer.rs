@@ -1,4 +1,4 @@
-//! The enforcer of the demo, and what is shown of it.
+//! The enforcer of the demo, and the output about it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ rules:
         })
     }
 
-    /// What `bailiff-enforcer explain` says.
+    /// Prints `bailiff-enforcer explain`.
     pub(crate) fn explain(&self, pid: u32) {
         println!("$ bailiff-enforcer explain --pid {pid}");
         let control = self.directory.join("control.sock");
@@ -79,7 +79,7 @@ rules:
         }
     }
 
-    /// The line of one of the agent's own actions.
+    /// Prints the audit line of one of the agent's own actions.
     pub(crate) fn print_audit_of(&self, step: &str) {
         let line = until("the agent's action", || {
             let log = std::fs::read_to_string(self.directory.join("audit.jsonl")).ok()?;
@@ -101,8 +101,8 @@ rules:
     pub(crate) fn print_numbers(&self) {
         let page = http::get(self.address(), "/metrics", &[]).expect("it answers");
         for line in page.text().lines().filter(|line| {
-            let told = ["bailiff_kills_total", "bailiff_memory_released_bytes_total"];
-            told.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0")
+            let shown = ["bailiff_kills_total", "bailiff_memory_released_bytes_total"];
+            shown.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0")
         }) {
             println!("  {line}");
         }
@@ -116,7 +116,7 @@ impl Drop for Enforcer {
     }
 }
 
-/// The demo's one rule.
+/// The only rule of the demo.
 const RULE: &str = "  - name: idle
     mode: enforce
     target: workload

@@ -1,5 +1,5 @@
-//! `make demo`: the whole story in a minute. With an NVIDIA driver it watches the real GPUs; without one, the
-//! fake driver says which of this demo's own processes, real ones, hold and use GPUs.
+//! `make demo`: all features in a minute. With an NVIDIA driver it observes the real GPUs; without one, the
+//! fake driver reports which of this demo's own real processes hold and use GPUs.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -26,8 +26,8 @@ use crate::enforcer::Enforcer;
 use crate::show::{idle_ms, print_numbers, show, utilization};
 
 const TICK: &str = "1s";
-/// Where root runs the demo, its processes are nobody's: the enforcer leaves root's alone.
-const NOBODY: u32 = 65534;
+/// Under root, the demo's processes run as user nobody, because the enforcer protects root's processes.
+const NOBODY_UID: u32 = 65534;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -43,14 +43,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// A process of a session of its own, with a device file open, that holds on until the demo lets go of it.
+/// A process in its own session with a device file open, until the demo ends it.
 fn hold(name: &str, device: &str) -> ExitCode {
     let device = std::fs::File::open(device);
     let named = std::fs::write("/proc/self/comm", name);
     let session = rustix::process::setsid();
     if rustix::process::geteuid().is_root() {
-        let dropped = rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(NOBODY))
-            .and_then(|()| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(NOBODY)));
+        let dropped = rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(NOBODY_UID))
+            .and_then(|()| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(NOBODY_UID)));
         dropped.expect("root may become nobody");
     }
     println!("ready");
@@ -60,14 +60,14 @@ fn hold(name: &str, device: &str) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The program that the enforcer runs to tell the owner: a notice comes as JSON on standard input.
+/// The program that the enforcer runs to notify the owner: a notice is JSON on standard input.
 fn take_notice(file: &str) -> ExitCode {
     let mut notice = String::new();
-    let told = io::stdin().read_to_string(&mut notice).and_then(|_| {
+    let input = io::stdin().read_to_string(&mut notice).and_then(|_| {
         let mut all = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
         writeln!(all, "{}", notice.trim_end())
     });
-    if told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if input.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn demo(stays: bool) -> ExitCode {
@@ -79,7 +79,7 @@ fn demo(stays: bool) -> ExitCode {
     } else {
         println!("No NVIDIA driver here: the fake driver of the tests stands in; the processes are real.\n");
     }
-    tell_the_story(directory.path(), stays);
+    run_demo(directory.path(), stays);
     ExitCode::SUCCESS
 }
 
@@ -93,7 +93,7 @@ fn watch_real_gpus(stream: &Path) {
     print_numbers(&exporter, &USE);
 }
 
-fn tell_the_story(directory: &Path, stays: bool) {
+fn run_demo(directory: &Path, stays: bool) {
     let device = directory.join("nvidia0");
     std::fs::write(&device, "").expect("a stand-in for a device file");
     let trainer = Holder::start("trainer", &device);
@@ -125,11 +125,11 @@ fn tell_the_story(directory: &Path, stays: bool) {
         "The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n"
     );
     show(&ticks.find(|snapshot| idle_ms(snapshot, pid) >= 4_000));
-    println!("Five samples say so, and the rule matches. It is flagged, and its owner is told:\n");
+    println!("Five samples say so, and the rule matches. It is flagged, and its owner is notified:\n");
     println!("  {}\n", enforcer.notice(0));
     enforcer.explain(pid);
 
-    // As the driver would: the memory of a process that has ended is free.
+    // The driver frees the memory of a process that has exited.
     notebook.ended();
     scenario.set(&format!("{working}  - processes: []\n"));
     println!("Nothing changed, so it was sent SIGTERM, and was gone. Its memory is seen to come back:\n");
@@ -140,7 +140,7 @@ fn tell_the_story(directory: &Path, stays: bool) {
     println!();
     print_numbers(&exporter, &USE);
     enforcer.print_numbers();
-    let second = hand_gpus_out(&redis, &enforcer);
+    let second = show_leases(&redis, &enforcer);
     end_the_lease(second, &exporter, &mut ticks);
     quota::limit(directory, (&exporter, &scenario));
     if stays {
@@ -163,20 +163,20 @@ fn stay(exporter: &Exporter, enforcer: &Enforcer) {
     io::stdin().read_line(&mut String::new()).expect("a standard input");
 }
 
-/// What a dashboard shows of use, and of leases.
+/// Metrics of use and of leases, as in a dashboard.
 const USE: [&str; 3] =
     ["bailiff_user_gpu_memory_bytes{", "bailiff_held_gpu_seconds_total{", "bailiff_idle_gpu_seconds_total{"];
 const LEASES: [&str; 3] =
     ["bailiff_lease_gpus{", "bailiff_lease_events_total{", "bailiff_lease_queue_length"];
 
-/// A lease is lost, and its GPU freed for who waits: the job that has it then.
-fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) -> Child {
+/// A lease holder is killed, and its GPU freed for the waiting job, which is returned.
+fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
     println!("\nThe GPU that is free now is handed out. Two jobs want it, so one waits:\n");
     show_lease(redis, &["init", "--gpus", "1"]);
     let [mut first, second] = ["one", "two"].map(|note| job(redis, note));
-    let lost = leases::heir(&first);
+    let lost = leases::command_of(&first);
     show_lease(redis, &["list"]);
-    println!("Job one is killed, and so is the bailiff that ran it: nobody is left to give its GPU back.");
+    println!("Job one is killed, and so is the bailiff that ran it: no process is left to release its GPU.");
     println!(
         "The enforcer sees that the holder is dead, by its start time and boot and not by its pid alone:\n"
     );
@@ -185,8 +185,8 @@ fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) -> Child {
     kill_process(lost, Signal::KILL).expect("its command can be ended");
     enforcer.print_audit_of("reap_dead");
     until("the second job to have it", || {
-        let told = leases::told(redis, &["list", "--json"]);
-        (told["gpus"][0]["lease"]["note"] == "two").then_some(())
+        let list = leases::json_of(redis, &["list", "--json"]);
+        (list["gpus"][0]["lease"]["note"] == "two").then_some(())
     });
     println!("\nJob two has it:\n");
     show_lease(redis, &["list"]);
@@ -194,20 +194,20 @@ fn hand_gpus_out(redis: &Redis, enforcer: &Enforcer) -> Child {
     second
 }
 
-/// A job that waits for its turn, and then does nothing; there once it has its place.
+/// A job that waits for a GPU and then sleeps; returned once it is in the queue.
 fn job(redis: &Redis, note: &str) -> Child {
     let mut command = leases::bailiff(redis, &["run", "--note", note, "--", "sleep", "infinity"]);
     let job = command.spawn().expect("bailiff starts");
-    until("its place", || {
-        let told = leases::told(redis, &["list", "--json"]);
-        told.to_string().contains(&format!("\"note\":\"{note}\"")).then_some(())
+    until("its place in the queue", || {
+        let queue = leases::json_of(redis, &["list", "--json"]);
+        queue.to_string().contains(&format!("\"note\":\"{note}\"")).then_some(())
     });
     job
 }
 
-fn show_lease(redis: &Redis, words: &[&str]) {
-    println!("$ bailiff lease {}", words.join(" "));
-    for line in leases::said(&leases::run(redis, words)).lines() {
+fn show_lease(redis: &Redis, args: &[&str]) {
+    println!("$ bailiff lease {}", args.join(" "));
+    for line in leases::stdout_of(&leases::run(redis, args)).lines() {
         println!("  {line}");
     }
     println!();
@@ -225,8 +225,8 @@ struct Holder(Child);
 
 impl Holder {
     fn start(name: &str, device: &Path) -> Self {
-        let ours: PathBuf = std::env::current_exe().expect("a running program has a file");
-        let mut command = Command::new(ours);
+        let exe: PathBuf = std::env::current_exe().expect("a running program has a file");
+        let mut command = Command::new(exe);
         command.args(["holder", name]).arg(device).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let mut ready = String::new();
@@ -239,7 +239,7 @@ impl Holder {
         self.0.id()
     }
 
-    /// Waits for somebody to end it.
+    /// Waits until it is ended.
     fn ended(&mut self) {
         until("the idle one to be ended", || self.0.try_wait().expect("our own child can be waited for"));
     }

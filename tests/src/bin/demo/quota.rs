@@ -1,4 +1,4 @@
-//! A program under a limit: what it is shown, what it is refused, and what the exporter tells of that.
+//! A program under a memory limit: what it can see and allocate, and what the exporter reports.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,77 +12,77 @@ use end_to_end::{leases, programs};
 use crate::show::{gib, print_numbers};
 
 const GIB: u64 = 1 << 30;
-/// What each of its requests is for.
-const ASKED: u64 = 3 * GIB;
-/// What the driver takes for its context besides.
+/// The size of each request.
+const SIZE: u64 = 3 * GIB;
+/// Driver memory for its context.
 const CONTEXT: u64 = GIB / 2;
 
-const SEES: &str = "it sees";
-const ASKS: &str = "asks for 3 GiB";
-const FREES: &str = "frees 3 GiB";
+const QUERY: &str = "it sees";
+const ALLOCATE: &str = "asks for 3 GiB";
+const FREE: &str = "frees 3 GiB";
 
-const FIGURES: [&str; 4] = [
+const METRICS: [&str; 4] = [
     "bailiff_quota_limit_bytes{",
     "bailiff_quota_used_bytes{",
     "bailiff_quota_denied_total{",
     "bailiff_quota_unaccounted_bytes{",
 ];
 
-/// Runs it on a fake driver of CUDA, in which the library stands as it would in front of the real one.
+/// Runs it on a fake CUDA driver, with the quota library in front as with the real one.
 pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenario)) {
     println!("\nA program may have 8 GiB, it and all that it starts. It asks for 3 GiB, again and again:\n");
     println!("$ bailiff run --vram 8GiB -- ./asks");
     let machine = Machine::new();
-    let query = format!("alloc {ASKED}");
+    let query = format!("alloc {SIZE}");
     let mut command = machine.bare(programs::bailiff());
     command.args(["run", "--quiet", "--vram", "8GiB", "--quota-library"]).arg(library());
     command.arg("--quota-dir").arg(directory.join("quota/demo")).arg("--").arg(client("dl")).arg("dl");
     command.args(["init 0", "info", &query, &query, &query, "info", "wait", "free 0", &query]);
-    let mut asking = Asking::start(&mut command);
-    asking.tell(&["", SEES, ASKS, ASKS, ASKS, SEES, ""]);
-    let pid = leases::heir(&asking.child).as_raw_nonzero();
-    let used = (2 * ASKED + CONTEXT) / (1 << 20);
+    let mut program = Client::start(&mut command);
+    program.print_answers(&["", QUERY, ALLOCATE, ALLOCATE, ALLOCATE, QUERY, ""]);
+    let pid = leases::command_of(&program.child).as_raw_nonzero();
+    let used = (2 * SIZE + CONTEXT) / (1 << 20);
     scenario.set(&format!(
         "sampling_period: 100ms\ngpus:\n  - processes: [{{pid: {pid}, used: {used}MiB, sm: 50}}]\n"
     ));
-    exporter.until("its use is told", |page| {
+    exporter.until("its use is exported", |page| {
         page.value("bailiff_quota_unaccounted_bytes", &[]).filter(|more| *more > 0.0)
     });
     println!();
-    print_numbers(exporter, &FIGURES);
+    print_numbers(exporter, &METRICS);
     println!("\nWhat is unaccounted for is its context. It frees 3 GiB, asks once more, and has them:\n");
-    asking.go_on();
-    asking.tell(&[FREES, ASKS]);
-    let ended = asking.child.wait().expect("our own child can be waited for");
+    program.go_on();
+    program.print_answers(&[FREE, ALLOCATE]);
+    let ended = program.child.wait().expect("our own child can be waited for");
     let left = std::fs::read_dir(directory.join("quota/demo")).map_or(0, Iterator::count);
     println!("\nIt ended well ({ended}), and {left} files of quotas are left.");
 }
 
-/// The program, and what it says.
-struct Asking {
+/// The program, and its output.
+struct Client {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Asking {
+impl Client {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bailiff starts");
         let lines = BufReader::new(child.stdout.take().expect("it has an output"));
         Self { child, lines }
     }
 
-    /// Its answers to what it does, in words; to what has no name none.
-    fn tell(&mut self, done: &[&str]) {
+    /// Prints its answers to these calls; skips calls without a name.
+    fn print_answers(&mut self, done: &[&str]) {
         for name in done {
-            let words = self.line();
-            let words: Vec<u64> = words.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            match words[..] {
+            let answer = self.line();
+            let answer: Vec<u64> = answer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            match answer[..] {
                 _ if name.is_empty() => {}
                 [free, total, 0] => println!("  {name:<16} {} of {} free", gib(free), gib(total)),
-                [0] if *name == FREES => println!("  {name}"),
+                [0] if *name == FREE => println!("  {name}"),
                 [0] => println!("  {name:<16} granted"),
                 [2] => println!("  {name:<16} refused: CUDA_ERROR_OUT_OF_MEMORY, and it goes on"),
-                _ => println!("  {name:<16} failed: {words:?}"),
+                _ => println!("  {name:<16} failed: {answer:?}"),
             }
         }
     }
@@ -95,7 +95,7 @@ impl Asking {
 
     fn go_on(&mut self) {
         self.child.stdin.as_mut().expect("it has an input").write_all(b"\n").expect("it reads");
-        // What it answers to that.
+        // The answer to `wait`.
         let _ = self.line();
     }
 }

@@ -1,4 +1,4 @@
-//! What a person is shown: GPUs and their holders, and figures of a page.
+//! Output of the demo: GPUs with their holders, and metrics of a page.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -7,11 +7,11 @@ use bailiff_snapshot::wire::{self, Snapshot};
 use end_to_end::exporter::Exporter;
 use end_to_end::http;
 
-/// The figures that a dashboard would show.
-pub(crate) fn print_numbers(exporter: &Exporter, wanted: &[&str]) {
+/// Prints the metrics that a dashboard would show.
+pub(crate) fn print_numbers(exporter: &Exporter, expected: &[&str]) {
     println!("What Prometheus sees of that:\n");
     let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter answers");
-    for line in answer.text().lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))) {
+    for line in answer.text().lines().filter(|line| expected.iter().any(|name| line.starts_with(name))) {
         println!("  {line}");
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn show(snapshot: &Snapshot) {
 fn show_holder(holder: &wire::Holder, process: Option<&wire::Process>) {
     let facts = process.and_then(|process| process.facts.as_ref());
     let user = facts.and_then(|facts| facts.user.clone()).unwrap_or_else(|| "?".into());
-    // Escaped: a process may call itself anything, also in control characters.
+    // Escaped, because a process name may contain control characters.
     let name = facts.map_or("?".into(), |facts| facts.comm.escape_debug().to_string());
     let memory = holder.memory.map_or("?".into(), gib);
     let used = holder.utilization.map_or("?".into(), |percent| format!("{percent} %"));

@@ -7,7 +7,7 @@ use std::ptr;
 
 use libloading::Library;
 
-/// Runs until so many nanoseconds have passed on the GPU's own clock.
+/// Runs until this many nanoseconds have passed on the GPU's clock.
 const KERNEL: &str = "
 .address_size 64
 .visible .entry spin(.param .u64 nanoseconds)
@@ -102,7 +102,7 @@ impl Gpu {
         let (mut device, mut context) = (0, 0);
         driver.cuInit(0)?;
         driver.cuDeviceGet(&raw mut device, 0)?;
-        // Refused where the context is active already, which is no reason to stop.
+        // Refused if the context is already active, which is no error here.
         let _ = driver.cuDevicePrimaryCtxSetFlags_v2(device, BLOCKING);
         driver.cuDevicePrimaryCtxRetain(&raw mut context, device)?;
         driver.cuCtxSetCurrent(context)?;
@@ -142,7 +142,7 @@ impl Gpu {
         self.driver.cuLaunchKernel(function, blocks, 1, 1, 32, 1, 1, 0, stream, first, ptr::null_mut())
     }
 
-    /// Waits until all that was launched has ended.
+    /// Waits until everything launched has finished.
     pub(crate) fn wait(&self) -> Result<(), String> {
         self.driver.cuCtxSynchronize()
     }

@@ -1,4 +1,4 @@
-//! NVML's answers, read directly and not by the exporter's code.
+//! NVML's answers, read directly and without the exporter's code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,14 +18,14 @@ pub(crate) struct Card {
     pub(crate) uuid: String,
     pub(crate) name: String,
     pub(crate) mig: bool,
-    /// Processes that were on it before those of this run.
+    /// The number of processes on it before the run.
     pub(crate) others: usize,
 }
 
-/// A process list of the driver: memory by pid, `None` where the driver does not report it.
+/// A process list of the driver: memory by pid, `None` if the driver does not report it.
 pub(crate) type List = BTreeMap<u32, Option<u64>>;
 
-/// The driver's answers about a GPU since a stamp of its own.
+/// The driver's answers about a GPU since a driver timestamp.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) compute: List,
@@ -47,7 +47,7 @@ impl Answer {
         [("compute", &self.compute), ("graphics", &self.graphics), ("mps", &self.mps)]
     }
 
-    /// Whether a process is in one of the lists.
+    /// Returns whether a process is in one of the lists.
     pub(crate) fn lists_process(&self, pid: u32) -> bool {
         self.lists().iter().any(|(_, list)| list.contains_key(&pid))
     }
@@ -120,7 +120,7 @@ impl Driver {
         devices.filter_map(|device| card(&device).ok()).collect()
     }
 
-    /// Reads everything of a GPU that is newer than `since`.
+    /// Reads all data of a GPU newer than `since`.
     pub(crate) fn read(&self, uuid: &str, since: u64) -> Result<Answer, NvmlError> {
         let device = self.0.device_by_uuid(uuid)?;
         let percent =

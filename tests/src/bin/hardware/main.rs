@@ -73,7 +73,7 @@ fn flags(arguments: &[String]) -> Result<(Setting, PathBuf), Stop> {
         look_back: Duration::from_secs(10),
         observe: Duration::from_secs(8),
         uuid: String::new(),
-        pids_are_ours: false,
+        shares_pid_namespace: false,
     };
     let usage = |why: String| (USAGE_ERROR, format!("{why}\n{USAGE}"));
     for flag in arguments.chunks(2) {

@@ -1,4 +1,4 @@
-//! The parts of a run that need more than a period of observation. Each fills one row, or says why it cannot be tried.
+//! The parts of a run that need more than a period of observation. Each fills one row, or reports why it was not tried.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::report::{Tried, outcome};
 use crate::run::{FOREIGN_PIDS, Run, Subject, pause};
 use crate::worker::{ALLOCATION, Work};
 
-/// How long memory may take to come back.
+/// Time limit for the release of memory.
 const RELEASE: Duration = Duration::from_secs(10);
 /// Microseconds that the driver's buffer must cover: the exporter's sampling interval, unless a flag changes it.
 const BUFFER: u64 = 5_000_000;
 
 impl Run {
-    /// A process of others in both lists: no worker draws.
+    /// Looks for a process in both lists among existing processes: no worker uses graphics.
     pub(crate) fn two_lists(&mut self) -> Tried {
         let answer = self.read(0)?;
         let mut both =
@@ -29,13 +29,13 @@ impl Run {
             "no process was in both lists; it needs a program that draws and computes, such as a desktop's";
         let (computes, draws) = both.next().ok_or(why)?;
         let sum: u64 = answer.compute.values().flatten().sum();
-        let said =
+        let observed =
             format!("compute {computes:?}, graphics {draws:?}; {} used in all", mebibytes(answer.used));
         let claims = [
             (computes == draws, "the figures differ"),
             (sum <= answer.used, "the sum is above what is used"),
         ];
-        outcome(["a process of others was in both", &said, ""], &claims)
+        outcome(["a process of others was in both", &observed, ""], &claims)
     }
 
     pub(crate) fn first_snapshot(&mut self) -> Tried {
@@ -69,7 +69,7 @@ impl Run {
         outcome(["a process with 512 MiB was killed and reaped", &answer, ""], &claims)
     }
 
-    /// Neither a step of the clock nor a full buffer is caused; both are looked for in all that was read.
+    /// Clock steps and full buffers are not caused, but detected in all samples read.
     pub(crate) fn stamps(&mut self) -> Tried {
         let samples = self.read(0)?.device;
         let stamps = || samples.iter().map(|sample| sample.0);
@@ -99,13 +99,14 @@ impl Run {
     pub(crate) fn terminate_client(&mut self) -> Tried {
         let (server, client) = (self.mps_server()?.pid, self.subject("mps-idle")?.pid);
         let (_, control) = self.mps.as_ref().ok_or("no daemon of MPS was started")?;
-        let said =
+        let reply =
             control.query(Question::TerminateClient(server, client)).map_err(|error| error.to_string());
-        let understood = said.as_ref().is_ok_and(|said| reply::terminated(said).is_ok());
-        let lives = self.lives("mps-idle");
-        let said = format!("`{}`; the process lives: {lives}", said.unwrap_or_else(|error| error).trim());
+        let understood = reply.as_ref().is_ok_and(|reply| reply::terminated(reply).is_ok());
+        let lives = self.is_running("mps-idle");
+        let observed =
+            format!("`{}`; the process lives: {lives}", reply.unwrap_or_else(|error| error).trim());
         let claims = [(understood, "its answer is not taken for success"), (lives, "the process ended")];
-        outcome(["the idle client was terminated", &said, ""], &claims)
+        outcome(["the idle client was terminated", &observed, ""], &claims)
     }
 
     pub(crate) fn forked(&mut self) -> Tried {
@@ -116,7 +117,7 @@ impl Run {
         let mut subject = self.start("forked")?;
         let worker = subject.worker.as_mut().ok_or("no worker")?;
         let child = worker.child.ok_or("no child was forked")?;
-        // Until the exporter has seen it.
+        // Until the exporter has sampled it.
         pause(3 * self.setting.interval);
         worker.kill();
         let seen = self.observe()?;
@@ -164,33 +165,39 @@ impl Run {
     pub(crate) fn dry_run_idle(&mut self) -> Tried {
         self.let_run(&["idle"])?;
         let pid = self.subject("idle")?.pid;
-        if self.setting.pids_are_ours {
-            // Where it never comes, the row says so.
+        if self.setting.shares_pid_namespace {
+            // If it never comes, the row reports it.
             let _ = until("the enforcer's decision", || self.decisions(pid)[1] > 0);
         }
         let decisions = self.decisions(pid);
         let claims = [(!decisions.contains(&0), "it did not")];
-        self.published(["a process had a context alone, for the whole run", "", &said(decisions)], &claims)
+        self.published(
+            ["a process had a context alone, for the whole run", "", &decision_text(decisions)],
+            &claims,
+        )
     }
 
     pub(crate) fn dry_run_busy(&mut self) -> Tried {
         let pid = *self.busy.first().ok_or("no process computed")?;
         let decisions = self.decisions(pid);
-        self.published(["the process of row-3", "", &said(decisions)], &[(decisions == [0, 0], "it did")])
+        self.published(
+            ["the process of row-3", "", &decision_text(decisions)],
+            &[(decisions == [0, 0], "it did")],
+        )
     }
 
     pub(crate) fn dry_run_signals(&mut self) -> Tried {
         let sent = signals(&programs::audit(&self.setting, "dry-run.jsonl")).len();
-        let lives = self.lives("idle");
+        let lives = self.is_running("idle");
         let published = format!("{sent} signals in the audit log; the idle process lives: {lives}");
         let claims = [(sent == 0, "signals were sent"), (lives, "the idle process was ended")];
         self.published(["after all of these decisions", "", &published], &claims)
     }
 
-    /// The one part in which the enforcer acts: its rules protect every process by name but the workers.
+    /// The only part in which the enforcer acts: its rules protect all process names except the workers'.
     pub(crate) fn terminate(&mut self) -> Tried {
         self.without_mig()?;
-        if !self.setting.pids_are_ours {
+        if !self.setting.shares_pid_namespace {
             return Err(FOREIGN_PIDS.to_owned());
         }
         self.let_run(&["idle"])?;
@@ -199,7 +206,7 @@ impl Run {
         let mut subject = self.start("terminated")?;
         let worker = subject.worker.as_mut().ok_or("no worker")?;
         let mut status = None;
-        // Where it never comes, the row says so.
+        // If it never comes, the row reports it.
         let _ = until("the end of the worker", || {
             status = worker.program.ended();
             status.is_some()
@@ -215,7 +222,7 @@ impl Run {
         let expected = sent == [(u64::from(subject.pid), "SIGTERM".to_owned())];
         let by_term = status.and_then(|status| status.signal()) == Some(15);
         let [result, detail] = result();
-        let lives = self.lives("idle");
+        let lives = self.is_running("idle");
         let claims = [
             (by_term, "SIGTERM did not end it"),
             (result == "released", "its memory was not seen to return"),
@@ -227,31 +234,31 @@ impl Run {
         outcome(["a process with 512 MiB did nothing", &status, &published], &claims)
     }
 
-    /// An outcome that rests on the driver's pids being those that processes have here.
+    /// An outcome that requires the driver's pids to be those of this PID namespace.
     fn published(&self, cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
-        if self.setting.pids_are_ours { outcome(cells, claims) } else { Err(FOREIGN_PIDS.to_owned()) }
+        if self.setting.shares_pid_namespace { outcome(cells, claims) } else { Err(FOREIGN_PIDS.to_owned()) }
     }
 
     fn without_mig(&self) -> Result<(), String> {
         if self.card.mig { Err("MIG is on".to_owned()) } else { Ok(()) }
     }
 
-    fn place(&self, work: Work) -> Result<usize, String> {
-        let place = self.subjects.iter().position(|subject| subject.work == work);
-        place.ok_or_else(|| format!("no worker {work} runs"))
+    fn index(&self, work: Work) -> Result<usize, String> {
+        let index = self.subjects.iter().position(|subject| subject.work == work);
+        index.ok_or_else(|| format!("no worker {work} runs"))
     }
 
     fn subject(&self, work: Work) -> Result<&Subject, String> {
-        self.place(work).map(|place| &self.subjects[place])
+        self.index(work).map(|index| &self.subjects[index])
     }
 
     fn take(&mut self, work: Work) -> Result<Subject, String> {
-        self.place(work).map(|place| self.subjects.remove(place))
+        self.index(work).map(|index| self.subjects.remove(index))
     }
 
-    fn lives(&mut self, work: Work) -> bool {
-        let Ok(place) = self.place(work) else { return false };
-        self.subjects[place].worker.as_mut().is_some_and(|worker| worker.program.ended().is_none())
+    fn is_running(&mut self, work: Work) -> bool {
+        let Ok(index) = self.index(work) else { return false };
+        self.subjects[index].worker.as_mut().is_some_and(|worker| worker.program.ended().is_none())
     }
 
     /// How often the dry run flagged a process, and would have terminated it.
@@ -266,7 +273,7 @@ impl Run {
     }
 }
 
-fn said([flags, ends]: [usize; 2]) -> String {
+fn decision_text([flags, ends]: [usize; 2]) -> String {
     format!("flagged {flags} times, would terminate {ends} times")
 }
 

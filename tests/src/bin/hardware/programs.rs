@@ -1,4 +1,4 @@
-//! The programs that run during a report: workers, the exporter with its record, the enforcer, a daemon of MPS. All of them
+//! The programs that run during a report: workers, the exporter with its record, the enforcer, an MPS daemon. All of them
 //! are children of this program, and end with it.
 
 use std::ffi::OsString;
@@ -16,15 +16,15 @@ use serde_json::Value;
 
 use crate::worker::Work;
 
-/// How long something that takes no time may take.
+/// Time limit for quick operations.
 const LONG: Duration = Duration::from_mins(1);
-/// How long servers of MPS may go on after `quit`.
+/// Time limit for MPS servers after `quit`.
 const QUIT: Duration = Duration::from_secs(5);
 
 /// A program of this run, ended when this is dropped.
 pub(crate) struct Program {
     child: Child,
-    /// The daemon of MPS that it is: it is sent `quit` first, because it ends its servers then.
+    /// The MPS daemon, if it is one: it is sent `quit` first, because that also ends its servers.
     mps: Option<Control>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts one; returns when it works.
+    /// Starts a worker; returns once it works.
     pub(crate) fn start(
         setting: &Setting,
         work: Work,
@@ -72,7 +72,7 @@ impl Worker {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.args(["worker", work, &setting.comm(work)]).env("CUDA_VISIBLE_DEVICES", &setting.uuid);
-        // A daemon of somebody else is not used: without a socket in the directory, CUDA runs without MPS.
+        // A foreign daemon is not used: without a socket in the directory, CUDA runs without MPS.
         let pipes = setting.directory.join(if work.starts_with("mps") { "mps" } else { "no-mps" });
         command.env(PIPES, pipes).envs(environment.iter().map(|(name, value)| (name, value)));
         let mut child = command
@@ -91,9 +91,9 @@ impl Worker {
         Ok(Self { pid, child: child.trim().parse().ok(), program, _out: out })
     }
 
-    /// Kills it, not its child, and reaps it. The child goes on until this is dropped.
+    /// Kills it without its child, and reaps it. The child continues until this is dropped.
     pub(crate) fn kill(&mut self) {
-        // The child has standard input, too, and `wait` would close it.
+        // The child shares standard input, which `wait` would close.
         let child = &mut self.program.child;
         let input = child.stdin.take();
         let _ = child.kill();
@@ -102,31 +102,31 @@ impl Worker {
     }
 }
 
-/// What the programs need.
+/// Settings of the programs.
 pub(crate) struct Setting {
-    /// Where `bailiff-exporter` and so on are.
+    /// The directory of `bailiff-exporter` and the other programs.
     pub(crate) programs: PathBuf,
-    /// Where records, logs and sockets go; its name is unique on the machine.
+    /// The directory of records, logs and sockets; its name is unique on the machine.
     pub(crate) directory: PathBuf,
     pub(crate) nvml: Option<PathBuf>,
-    /// How paths of device files begin.
+    /// The prefix of device file paths.
     pub(crate) devices: String,
     pub(crate) interval: Duration,
     pub(crate) look_back: Duration,
     pub(crate) observe: Duration,
     /// The GPU.
     pub(crate) uuid: String,
-    /// The driver lists processes by the pids that they have in this PID namespace.
-    pub(crate) pids_are_ours: bool,
+    /// Whether the driver lists processes by their pids in this PID namespace.
+    pub(crate) shares_pid_namespace: bool,
 }
 
 impl Setting {
-    /// A file of the run.
+    /// A file in the run's directory.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The process name of workers: no process of anybody else has it, because the run's directory is its own.
+    /// The process name of workers, which no other process has, because the name of the run's directory is unique.
     pub(crate) fn comm(&self, work: Work) -> String {
         let unique = self.directory.file_name().unwrap_or_default().to_string_lossy();
         let unique: String = unique.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -135,8 +135,8 @@ impl Setting {
         format!("{prefix}-{unique}")
     }
 
-    /// Every process is protected but those of this user that have the name of a worker. Only the rule `ended` is enforced,
-    /// and it ends one process at most.
+    /// Rules that protect every process except this user's workers. Only the rule `ended` is enforced,
+    /// and ends at most one process.
     fn rules(&self) -> String {
         let user = rustix::process::geteuid();
         let (root, user) = (user.is_root(), user.as_raw());
@@ -174,7 +174,7 @@ pub(crate) fn exporter(setting: &Setting) -> Result<Program, String> {
     command.arg(time("interval", setting.interval)).arg(time("look-back", setting.look_back));
     command.arg(flag("record", &setting.at("record.jsonl"))).arg(flag("stream", &setting.at("stream.sock")));
     command.args(setting.nvml.as_ref().map(|path| flag("nvml-library", path)));
-    command.args(setting.pids_are_ours.then_some("--trust-pid-namespace"));
+    command.args(setting.shares_pid_namespace.then_some("--trust-pid-namespace"));
     let exporter = Program::start(&mut command, &setting.at("exporter.log"))?;
     until("the exporter's stream", || setting.at("stream.sock").exists())?;
     Ok(exporter)
@@ -190,11 +190,11 @@ pub(crate) fn enforcer(setting: &Setting, audit: &str, dry_run: bool) -> Result<
     command.arg(flag("stream", &setting.at("stream.sock"))).arg(flag("control", &state.join("control.sock")));
     command.arg(flag("devices", Path::new(&setting.devices)));
     command.arg(flag("state", &state)).arg(flag("audit", &setting.at(audit)));
-    command.args(setting.pids_are_ours.then_some("--trust-pid-namespace"));
+    command.args(setting.shares_pid_namespace.then_some("--trust-pid-namespace"));
     Program::start(&mut command, &setting.at("enforcer.log"))
 }
 
-/// Starts a control daemon of MPS in a directory of the run; its server starts with the first client.
+/// Starts an MPS control daemon in a directory of the run; its server starts with the first client.
 pub(crate) fn mps(setting: &Setting) -> Result<(Program, Control), String> {
     let (pipes, logs) = (setting.at("mps"), setting.at("mps-log"));
     for directory in [&pipes, &logs] {

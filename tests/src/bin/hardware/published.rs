@@ -1,4 +1,4 @@
-//! What the exporter published of a process over several snapshots.
+//! What the exporter published about a process over several snapshots.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use bailiff_snapshot::wire::Snapshot;
 
 use crate::driver::mebibytes;
 
-/// The figures of a process on the GPUs that it holds.
+/// The values of a process on its GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     /// Observed utilization, percent.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// A row that was tried: what was done, what the driver answered, what programs of GPU Bailiff did; and what is wrong.
+/// The outcome of a row: what was done, the driver's answer, what GPU Bailiff did; and what is wrong.
 pub(crate) struct Outcome {
     pub(crate) cells: [String; 3],
     pub(crate) wrong: Vec<&'static str>,
@@ -11,7 +11,7 @@ pub(crate) struct Outcome {
 /// An outcome, or why the row was not tried.
 pub(crate) type Tried = Result<Outcome, String>;
 
-/// An outcome by claims: whether each holds, and what is wrong otherwise.
+/// An outcome from claims: whether each holds, and what is wrong otherwise.
 #[expect(clippy::unnecessary_wraps, reason = "parts end with it")]
 pub(crate) fn outcome(cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
     let wrong = claims.iter().filter(|claim| !claim.0).map(|claim| claim.1).collect();

@@ -1,4 +1,4 @@
-//! The rows of the report: what each claims, which workers run for it, and what must hold then.
+//! The rows of the report: their claims, workers and checks.
 
 use crate::driver::Answer;
 use crate::published::Published;
@@ -6,7 +6,7 @@ use crate::report::Tried;
 use crate::run::{Run, Seen, Subject};
 use crate::worker::{ALLOCATION, Work};
 
-/// More than rounding to whole pages.
+/// More than rounding to whole pages causes.
 const ROUNDING: u64 = 64 << 20;
 
 /// A row.
@@ -18,27 +18,27 @@ pub(crate) struct Row {
 
 /// How a row is tried.
 pub(crate) enum Plan {
-    /// Workers run together for a period, which rows with the same workers share; the checks are about some of them.
+    /// Workers run together for a period, shared by rows with the same workers; the checks are about some of them.
     Observe(&'static str, &'static [Work], &'static [Work], &'static [Check]),
     Part(fn(&mut Run) -> Tried),
 }
 
-/// What must hold of each process that a row is about.
+/// A condition on each process of a row.
 pub(crate) struct Check {
     pub(crate) about: About,
-    /// What is wrong where it does not hold.
+    /// The message if it does not hold.
     pub(crate) failure: &'static str,
     holds: fn(&Facts<'_>) -> bool,
 }
 
-/// What a check rests on.
+/// The data of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum About {
-    /// The driver's answer, where no other process is on the GPU.
+    /// The driver's answer, if no other process is on the GPU.
     EmptyGpu,
     Driver,
     Published,
-    /// What was published of a GPU in MIG mode.
+    /// What the exporter published for a GPU in MIG mode.
     Mig,
 }
 
@@ -48,7 +48,7 @@ struct Facts<'a> {
     pid: u32,
     listed: u32,
     memory: Option<u64>,
-    /// Bytes of a process that has a context alone.
+    /// Memory of a process with only a context.
     context: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ macro_rules! rows {
     (@plan part $part:ident) => { Plan::Part(Run::$part) };
     (@plan $done:literal $running:tt of $about:tt $checks:tt) => { Plan::Observe($done, &$running, &$about, &$checks) };
     ($($id:literal $claim:literal { $($plan:tt)* })*) => {
-        /// All rows, in the order in which they are tried. `row-N` is that row of `snapshot/src/utilization.md`.
+        /// All rows, in order of execution. `row-N` is that row of `snapshot/src/utilization.md`.
         pub(crate) const ROWS: &[Row] = &[$(Row { id: $id, claim: $claim, plan: rows!(@plan $($plan)*) }),*];
     };
 }

@@ -24,15 +24,15 @@ pub(crate) struct Subject {
     pub(crate) pid: u32,
     /// The pid by which the driver lists it.
     pub(crate) listed: u32,
-    /// None of the server of MPS, which its daemon started.
+    /// None for the MPS server, which its daemon started.
     pub(crate) worker: Option<Worker>,
 }
 
-/// What was seen while workers ran.
+/// Observations while workers ran.
 pub(crate) struct Seen {
     pub(crate) answer: Answer,
     pub(crate) snapshots: Vec<Snapshot>,
-    /// Bytes of a process that has a context alone.
+    /// Memory of a process with only a context.
     pub(crate) context: Option<u64>,
 }
 
@@ -59,10 +59,10 @@ impl Run {
         Self { setting, driver, card, subjects, seen, exporter, enforcer, mps, busy, stamps }
     }
 
-    /// Tries all rows; fails where CUDA does not run.
+    /// Tries all rows; fails if CUDA does not run.
     pub(crate) fn report(mut self) -> Result<Report, String> {
         let probe = self.start("idle")?;
-        self.setting.pids_are_ours = probe.listed == probe.pid;
+        self.setting.shares_pid_namespace = probe.listed == probe.pid;
         drop(probe);
         let mut lines = Vec::new();
         for Row { id, claim, plan } in ROWS {
@@ -77,7 +77,7 @@ impl Run {
         Ok(Report { driver: self.driver.version(), gpu: self.card.name.clone(), lines })
     }
 
-    /// Observes workers, unless the row before did, and checks some of them. Claims about the driver alone need no pids.
+    /// Observes workers, unless the previous row did, and checks some of them. Claims about the driver alone need no pids.
     fn period(&mut self, [running, about]: [&'static [Work]; 2], done: &str, checks: &[Check]) -> Tried {
         let needs_mig = checks.iter().any(|check| check.about == About::Mig);
         if !running.is_empty() && needs_mig != self.card.mig {
@@ -97,7 +97,7 @@ impl Run {
         let seen = seen.as_ref().map_err(String::clone)?;
         let about: Vec<&Subject> = self.subjects.iter().filter(|one| about.contains(&one.work)).collect();
         let nobody = Subject { work: "", pid: 0, listed: 0, worker: None };
-        let ours = self.setting.pids_are_ours;
+        let ours = self.setting.shares_pid_namespace;
         let of_driver = |check: &Check| matches!(check.about, About::EmptyGpu | About::Driver);
         let holds = |check: &Check| match &about[..] {
             [] => check.holds(seen, &nobody),
@@ -111,7 +111,7 @@ impl Run {
         Ok(Outcome { cells: cells(done, &about, seen), wrong })
     }
 
-    /// Why nothing more can be said: a program has ended.
+    /// Returns why the run cannot continue: a program has ended.
     fn fault(&mut self) -> Option<String> {
         for (name, log, program) in [
             ("bailiff-exporter", "exporter.log", &mut self.exporter),
@@ -131,7 +131,7 @@ impl Run {
         Ok(answer)
     }
 
-    /// Lets these workers run and no others.
+    /// Runs these workers and no others.
     pub(crate) fn let_run(&mut self, running: &[Work]) -> Result<(), String> {
         let all = std::mem::take(&mut self.subjects);
         let (stay, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| running.contains(&one.work));
@@ -154,7 +154,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts a worker, and waits until the driver lists one process more.
+    /// Starts a worker, and waits until the driver lists one more process.
     pub(crate) fn start(&mut self, work: Work) -> Result<Subject, String> {
         if work == "mps-server" {
             return self.mps_server();
@@ -177,16 +177,16 @@ impl Run {
         Ok(Subject { work, pid: worker.pid, listed: listed.unwrap_or_default(), worker: Some(worker) })
     }
 
-    /// The server that the daemon started for the clients.
+    /// The server that the daemon started for its clients.
     pub(crate) fn mps_server(&mut self) -> Result<Subject, String> {
         let (_, control) = self.mps.as_ref().ok_or("no client was started")?;
-        let said = control.query(Question::Servers).map_err(|error| error.to_string())?;
-        let servers = reply::servers(&said).map_err(|error| error.to_string())?;
+        let reply = control.query(Question::Servers).map_err(|error| error.to_string())?;
+        let servers = reply::servers(&reply).map_err(|error| error.to_string())?;
         let pid = *servers.first().ok_or("CUDA started the clients without MPS")?;
         Ok(Subject { work: "mps-server", pid, listed: pid, worker: None })
     }
 
-    /// Waits until what was before is out of the look-back, and observes a period.
+    /// Waits until earlier samples are older than the look-back, and observes a period.
     pub(crate) fn observe(&mut self) -> Result<Seen, String> {
         pause(self.setting.look_back + 2 * self.setting.interval);
         let (since, from) = (self.read(0)?.newest(), wall_ms());
@@ -214,7 +214,7 @@ fn cells(done: &str, about: &[&Subject], seen: &Seen) -> [String; 3] {
     [done.to_owned(), answers.join("; "), published.collect::<Vec<_>>().join("; ")]
 }
 
-/// Lets time pass: what is observed is what happens in a period.
+/// Waits for the duration of a period.
 pub(crate) fn pause(time: Duration) {
     let began = Instant::now();
     while let Some(left) = time.checked_sub(began.elapsed()) {

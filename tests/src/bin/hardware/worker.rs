@@ -1,5 +1,5 @@
-//! A worker: a child of this program that does one kind of CUDA work until its standard input ends, so that none outlives its
-//! parent. It prints `ready` and the pid of a forked child once it works, or `failed: WHY`.
+//! A worker: a child of this program that does one kind of CUDA work until its standard input ends, so that it ends with
+//! its parent. It prints `ready` and the pid of a forked child once it works, or `failed: WHY`.
 #![allow(unsafe_code, reason = "fork, and the exit of one thread, have no safe form")]
 
 use std::io::{Read, Write, stdin, stdout};
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::cuda::Gpu;
 
-/// How long a kernel runs: short enough to share the GPU with others.
+/// The duration of a kernel: short enough to share the GPU.
 const KERNEL: Duration = Duration::from_millis(5);
-/// How long a worker that computes in bursts rests: with [`BURST`] kernels in a row, about a tenth of the time is work.
+/// The pause of a worker that computes in bursts: with [`BURST`] kernels in a row, it works about a tenth of the time.
 const REST: Duration = Duration::from_millis(180);
 const BURST: usize = 4;
 const STREAMS: usize = 16;
 
-/// What a worker does: `idle`, `memory` and so on, as [`run`] has them; those of MPS begin with `mps`.
+/// The kind of work: `idle`, `memory` and so on, as in [`run`]; those under MPS begin with `mps`.
 pub(crate) type Work = &'static str;
 
 /// Bytes that workers allocate.
@@ -58,7 +58,7 @@ fn run(work: &str) -> Result<(), String> {
     }
 }
 
-/// Launches a kernel on each of these streams, waits for all, and again.
+/// Launches a kernel on each of these streams, waits for all, and repeats.
 fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), String> {
     static END: AtomicBool = AtomicBool::new(false);
     let kernel = gpu.kernel()?;
@@ -82,7 +82,7 @@ fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), S
     Ok(())
 }
 
-/// Ends the thread-group leader alone, after another thread was started that keeps the process.
+/// Ends only the thread-group leader, after starting another thread that keeps the process.
 fn exit_leader() -> Result<(), String> {
     thread::spawn(|| {
         say("ready");

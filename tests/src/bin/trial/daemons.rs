@@ -1,4 +1,4 @@
-//! Exporter and enforcer: started, stopped, ended as by a crash, asked.
+//! Exporter and enforcer: started, stopped, killed, queried.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::run;
 
-/// Which of the two.
+/// One of the two daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Daemon {
     Exporter,
@@ -27,13 +27,13 @@ pub(crate) struct Daemons {
     pub(crate) home: Home,
     pub(crate) sync: SlowSync,
     scenario: PathBuf,
-    /// By [`Daemon`]; none while it does not run.
+    /// By [`Daemon`]; none if it is not running.
     pids: [Option<u32>; 2],
     pub(crate) stopped: [bool; 2],
 }
 
 impl Daemons {
-    /// None of them runs yet.
+    /// Both daemons, not started yet.
     pub(crate) fn new(home: Home, scenario: PathBuf) -> Self {
         let disk = home.path().join("disk");
         fs::create_dir(&disk).expect("a directory");
@@ -47,12 +47,12 @@ impl Daemons {
         self.home.path().join("disk/audit.jsonl")
     }
 
-    /// Where the exporter's own socket is; the enforcer reads from the relay.
+    /// The exporter's own socket; the enforcer reads from the relay.
     pub(crate) fn source(&self) -> PathBuf {
         self.home.path().join("source.sock")
     }
 
-    /// Starts one that does not run.
+    /// Starts a daemon that is not running.
     #[expect(clippy::zombie_processes, reason = "all children are waited for in one place")]
     pub(crate) fn start(&mut self, which: Daemon) {
         if self.pid(which).is_some() {
@@ -60,7 +60,7 @@ impl Daemons {
         }
         let log = OpenOptions::new().create(true).append(true).open(self.log(which)).expect("a log");
         let mut command = Command::new("setpriv");
-        // Where the trial itself is killed nothing stays.
+        // They end if the trial itself is killed.
         command.args(["--pdeathsig", "KILL"]);
         match which {
             Daemon::Exporter => self.exporter(&mut command),
@@ -72,7 +72,7 @@ impl Daemons {
     }
 
     /// The end of its log.
-    pub(crate) fn last_words(&self, which: Daemon) -> String {
+    pub(crate) fn remaining_output(&self, which: Daemon) -> String {
         let log = fs::read_to_string(self.log(which)).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(12).collect();
         format!("{which:?}:\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"))
@@ -99,7 +99,7 @@ impl Daemons {
         self.sync.preload(command);
     }
 
-    /// The disk of the audit log is full, or has room again.
+    /// Fills the disk of the audit log, or frees it.
     pub(crate) fn fill(&self, full: bool) {
         let disk = self.home.path().join("disk");
         let room = rustix::fs::statvfs(&disk).expect("a file system");
@@ -126,7 +126,7 @@ impl Daemons {
         Some(which)
     }
 
-    /// The enforcer's answer to a question; none where it does not answer in time.
+    /// The enforcer's response; none if it does not answer in time.
     pub(crate) fn query(&self, question: &Value, patience: Duration) -> Option<Value> {
         let mut socket = UnixStream::connect(self.home.control()).ok()?;
         socket.set_read_timeout(Some(patience)).ok()?;
@@ -136,7 +136,7 @@ impl Daemons {
         serde_json::from_str(&answer).ok()
     }
 
-    /// The threads of the enforcer that runs.
+    /// The threads of the running enforcer.
     pub(crate) fn threads(&self) -> Vec<u32> {
         let Some(pid) = self.pid(Daemon::Enforcer) else { return Vec::new() };
         let all = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -150,7 +150,7 @@ impl Drop for Daemons {
     }
 }
 
-/// SHA-256 of a file, as the audit log names policies.
+/// The SHA-256 of a file, by which the audit log identifies policies.
 pub(crate) fn sha256(path: &Path) -> String {
     let output = Command::new("sha256sum").arg(path).output().expect("sha256sum");
     String::from_utf8_lossy(&output.stdout).split(' ').next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! Random numbers that a seed decides (splitmix64).
+//! Random numbers from a seed (splitmix64).
 
 /// The state.
 pub(crate) struct Dice(pub u64);
@@ -17,12 +17,12 @@ impl Dice {
         from + self.next() % (to - from + 1)
     }
 
-    /// True so many times of a hundred.
+    /// True with this probability in percent.
     pub(crate) fn percent(&mut self, share: u64) -> bool {
         self.within(0, 99) < share
     }
 
-    /// One of several.
+    /// One of several values.
     pub(crate) fn pick<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
         let last = u64::try_from(all.len()).ok()?.checked_sub(1)?;
         all.get(usize::try_from(self.within(0, last)).ok()?)

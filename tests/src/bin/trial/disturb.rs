@@ -1,4 +1,4 @@
-//! Everything that can happen, chosen at random.
+//! Random disturbances.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -13,10 +13,10 @@ use crate::policy::{COMPUTING, CONTAINER, PROCESS, PROTECTED, Policy, TREE, TWO_
 use crate::world::{GPUS, Spec};
 use crate::{Trial, boot};
 
-/// What is done later.
+/// A delayed event.
 pub(crate) type Later = Box<dyn FnOnce(&mut Trial)>;
 
-/// Each with how often it is chosen, in relation to the others.
+/// A disturbance with its relative frequency.
 type Disturbance = (&'static str, u64, fn(&mut Trial) -> Option<()>);
 
 #[expect(clippy::unit_arg, reason = "these can always be done")]
@@ -46,11 +46,11 @@ const ALL: [Disturbance; 21] = [
     ("pause", 3, |trial| trial.pause()),
 ];
 
-/// Targets that live at a time, beside short ones.
+/// Long-lived targets at a time.
 const TARGETS: usize = 16;
 
 impl Trial {
-    /// Does something; where that cannot be done now, nothing.
+    /// Applies a random disturbance, if it is possible now.
     pub(crate) fn disturb(&mut self) {
         let sum = ALL.iter().map(|(_, weight, _)| weight).sum::<u64>();
         let mut left = self.dice.within(0, sum - 1);
@@ -69,7 +69,7 @@ impl Trial {
         }
     }
 
-    /// Keeps up the number of targets, and closes breakers as an admin would.
+    /// Keeps the number of targets constant, and closes breakers as an admin would.
     pub(crate) fn upkeep(&mut self) {
         if self.world.targets().len() < TARGETS
             && self.world.processes.iter().filter(|p| p.born + Duration::from_secs(1) > boot()).count() < 3
@@ -83,7 +83,7 @@ impl Trial {
         }
     }
 
-    /// Any target.
+    /// A random target.
     fn spec(&mut self) -> Spec {
         // No process can be started on a lost GPU.
         let lost = self.world.faults.lost;
@@ -103,7 +103,7 @@ impl Trial {
             gpus: vec![gpu],
             sm: 80,
         };
-        // Exempt processes are idle, as a rule.
+        // Exempt processes are usually idle.
         let idle = Spec { sm: 0, ..spec.clone() };
         let second = there.iter().copied().find(|other| *other != gpu).unwrap_or(gpu);
         match self.dice.within(0, 19) {
@@ -131,7 +131,7 @@ impl Trial {
         self.dice.pick(&all).copied()
     }
 
-    /// Does something so many milliseconds later.
+    /// Schedules an event after a random number of milliseconds.
     pub(crate) fn after(&mut self, from: u64, to: u64, later: impl FnOnce(&mut Self) + 'static) {
         let at = boot() + Duration::from_millis(self.dice.within(from, to));
         self.number += 1;
@@ -139,28 +139,28 @@ impl Trial {
     }
 
     fn flip(&mut self) -> Option<()> {
-        let place = self.target()?;
-        let process = &self.world.processes[place];
+        let index = self.target()?;
+        let process = &self.world.processes[index];
         if process.kind == "spin" {
-            self.world.signal(place, Signal::USR2);
-            self.after(600, 4_000, move |trial| trial.world.signal(place, Signal::USR2));
+            self.world.signal(index, Signal::USR2);
+            self.after(600, 4_000, move |trial| trial.world.signal(index, Signal::USR2));
             return Some(());
         }
-        let busy = self.world.targets().iter().filter(|place| self.world.processes[**place].sm() > 0).count();
-        // Half of all workloads idle would open a breaker, and nothing would happen.
+        let busy = self.world.targets().iter().filter(|index| self.world.processes[**index].sm() > 0).count();
+        // If half of all workloads were idle, a breaker would stop all actions.
         if process.sm() > 0 && busy * 3 < self.world.targets().len() * 2 {
             return None;
         }
         let sm = if process.sm() > 0 { 0 } else { 80 };
-        // A container is idle if all that is in it is.
+        // A container is idle only if all of its processes are.
         let container = process.container.clone();
         let all = self.world.targets().into_iter().filter(|other| {
-            *other == place || (container.is_some() && self.world.processes[*other].container == container)
+            *other == index || (container.is_some() && self.world.processes[*other].container == container)
         });
-        for place in all.collect::<Vec<_>>() {
-            self.use_now(place, sm);
+        for index in all.collect::<Vec<_>>() {
+            self.use_now(index, sm);
             if sm == 0 {
-                self.after(600, 5_000, move |trial| trial.use_now(place, 80));
+                self.after(600, 5_000, move |trial| trial.use_now(index, 80));
             }
         }
         Some(())
@@ -168,57 +168,57 @@ impl Trial {
 
     fn change_cgroup(&mut self) -> Option<()> {
         let mut all = self.world.targets();
-        all.retain(|place| self.world.processes[*place].container.is_some());
-        let place = *self.dice.pick(&all)?;
-        self.world.change_cgroup(place)
+        all.retain(|index| self.world.processes[*index].container.is_some());
+        let index = *self.dice.pick(&all)?;
+        self.world.change_cgroup(index)
     }
 
-    /// A target computes so much from now on.
-    pub(crate) fn use_now(&mut self, place: usize, sm: u32) {
-        if self.world.processes[place].ended.is_some() {
+    /// Sets the utilization of a target from now on.
+    pub(crate) fn use_now(&mut self, index: usize, sm: u32) {
+        if self.world.processes[index].ended.is_some() {
             return;
         }
-        self.world.set(place, sm);
-        let text = format!("{} computes at {sm}%", self.world.processes[place].name());
-        self.note(Some(place), text);
+        self.world.set(index, sm);
+        let text = format!("{} computes at {sm}%", self.world.processes[index].name());
+        self.note(Some(index), text);
     }
 
     fn stop_target(&mut self) -> Option<()> {
-        let place = self.target()?;
-        self.stop_now(place);
+        let index = self.target()?;
+        self.stop_now(index);
         Some(())
     }
 
-    pub(crate) fn stop_now(&mut self, place: usize) {
-        if self.world.processes[place].stopped_at(boot()).is_none() {
-            self.world.stop(place, true);
+    pub(crate) fn stop_now(&mut self, index: usize) {
+        if self.world.processes[index].stopped_at(boot()).is_none() {
+            self.world.stop(index, true);
             self.note(
-                Some(place),
-                format!("{} was stopped by the trial", self.world.processes[place].name()),
+                Some(index),
+                format!("{} was stopped by the trial", self.world.processes[index].name()),
             );
-            self.after(200, 4_000, move |trial| trial.continue_target(place));
+            self.after(200, 4_000, move |trial| trial.continue_target(index));
         }
     }
 
-    fn continue_target(&mut self, place: usize) {
-        self.world.stop(place, false);
-        self.note(Some(place), "continued by the trial".to_owned());
+    fn continue_target(&mut self, index: usize) {
+        self.world.stop(index, false);
+        self.note(Some(index), "continued by the trial".to_owned());
     }
 
-    /// A target ends, and at once another has its pid: a busy one.
+    /// A target ends, and a busy one gets its pid at once.
     fn reuse_pid(&mut self) -> Option<()> {
-        let place = self.target()?;
-        let old = &self.world.processes[place];
+        let index = self.target()?;
+        let old = &self.world.processes[index];
         let (pid, uid) = (old.pid, old.uid);
         let spec = Spec { uid, sm: 80, ..self.spec() };
         self.reuse.insert(pid, spec);
-        self.world.signal(place, Signal::KILL);
+        self.world.signal(index, Signal::KILL);
         Some(())
     }
 
     fn end_target(&mut self) -> Option<()> {
-        let place = self.target()?;
-        self.world.signal(place, Signal::KILL);
+        let index = self.target()?;
+        self.world.signal(index, Signal::KILL);
         Some(())
     }
 
@@ -226,7 +226,7 @@ impl Trial {
         self.daemons.pid(which)?;
         self.expected.insert(which);
         self.daemons.signal(which, Signal::KILL);
-        // Where the state is lost, so is what counts towards budgets.
+        // Without the state, the budgets start over.
         if which == Daemon::Enforcer && self.dice.percent(20) {
             self.forget = true;
         }
@@ -283,7 +283,7 @@ impl Trial {
         Some(())
     }
 
-    /// Replaces the rules, and asks for a reload.
+    /// Replaces the rules, and requests a reload.
     pub(crate) fn write_rules(&mut self, policy: Policy) {
         let home = &self.daemons.home;
         home.write(&policy.text(self.world.treasure()));
@@ -318,7 +318,7 @@ impl Trial {
         self.after(500, 3_000, |trial| trial.daemons.fill(false));
     }
 
-    /// Half an interval to one and a half.
+    /// A delay of half to one and a half intervals.
     fn slow(&mut self) {
         self.daemons.sync.set(self.dice.within(100, 300));
         self.after(2_000, 8_000, |trial| trial.daemons.sync.set(0));
@@ -345,7 +345,7 @@ impl Trial {
         self.daemons.pid(Daemon::Enforcer).is_some() && !self.daemons.stopped[Daemon::Enforcer as usize]
     }
 
-    /// Asks the enforcer; false where it does not say that it did so.
+    /// Sends a command to the enforcer; returns whether it was confirmed.
     fn query(&mut self, command: &str) -> bool {
         if !self.running() {
             return false;
@@ -365,10 +365,10 @@ impl Trial {
         if self.running()
             && self.daemons.query(&json!({"command": "status"}), Duration::from_secs(5)).is_none()
         {
-            let text = "it was asked for its status while the file of rules was a FIFO".to_owned();
+            let text = "its status was queried while the rules file was a FIFO".to_owned();
             self.witness.violate(boot(), "an enforcer that does not answer", (text, None));
         }
-        // A reader that waits for a writer goes on now.
+        // A blocked reader continues now.
         let fifo = OpenOptions::new().read(true).write(true).open(self.daemons.home.rules());
         self.good_rules();
         self.fifo = fifo.ok();
@@ -387,14 +387,14 @@ impl Trial {
     }
 
     fn resume(&mut self) {
-        // It is paused until it is asked to go on; then it may go on before it answers.
+        // The pause ends with the request: actions may continue before the response.
         self.end_pause();
         if !self.query("resume") {
             self.after(500, 500, Self::resume);
         }
     }
 
-    /// What comes from now on may come.
+    /// Actions are allowed from now on.
     pub(crate) fn end_pause(&mut self) {
         self.paused = false;
         if let Some((_, end)) = self.witness.pauses.last_mut() {

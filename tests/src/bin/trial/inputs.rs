@@ -1,4 +1,4 @@
-//! What has happened, taken in: children that ended, what targets have logged, the audit log.
+//! Input of the trial: ended children, signals logged by targets, the audit log.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ impl Trial {
             let pid = pid.as_raw_pid().unsigned_abs();
             if let Some(which) = self.daemons.ended(pid) {
                 self.note(None, format!("{which:?} ended: {status:?}"));
-                // Rules that are invalid are a refusal to start.
+                // Invalid rules prevent the start.
                 if status.exit_status() == Some(64) && (self.rules_busy || self.rules_good + BEFORE > boot())
                 {
                     self.after(1_000, 1_000, move |trial| trial.start(which));
@@ -21,16 +21,16 @@ impl Trial {
                     self.witness.violate(
                         boot(),
                         "a daemon that ended by itself",
-                        (self.daemons.last_words(which), None),
+                        (self.daemons.remaining_output(which), None),
                     );
                     self.after(1_000, 1_000, move |trial| trial.start(which));
                 }
                 continue;
             }
-            let place = self.world.at(pid, boot());
+            let index = self.world.at(pid, boot());
             self.world.ended(pid);
-            if let Some(place) = place {
-                self.note(Some(place), format!("{} ended: {status:?}", self.world.processes[place].name()));
+            if let Some(index) = index {
+                self.note(Some(index), format!("{} ended: {status:?}", self.world.processes[index].name()));
             }
             if let Some(spec) = self.reuse.remove(&pid) {
                 self.world.spawn(&self.daemons.home, spec, Some(pid));
@@ -39,7 +39,7 @@ impl Trial {
         }
     }
 
-    /// What targets have logged: `WORD NANOSECONDS PID A B C`.
+    /// Signals logged by targets: `WORD NANOSECONDS PID A B C`.
     pub(crate) fn read_signals(&mut self) {
         for line in self.signals.lines(&self.daemons.home.path().join("signals")) {
             let words: Vec<&str> = line.split(' ').collect();
@@ -50,8 +50,8 @@ impl Trial {
                 ("READY", [pid, ..]) => self.world.ready(*pid),
                 ("FORK", [parent, pid, uid, ..]) => self.world.forked((*parent, *pid, *uid), at),
                 ("SIGNAL", [pid, number, sender, ..]) => {
-                    if let Some((place, number)) = self.world.at(*pid, at).zip(i32::try_from(*number).ok()) {
-                        self.witness.logged(place, number, *sender);
+                    if let Some((index, number)) = self.world.at(*pid, at).zip(i32::try_from(*number).ok()) {
+                        self.witness.logged(index, number, *sender);
                     }
                 }
                 _ => {}
@@ -77,24 +77,24 @@ impl Trial {
             let (id, step, result) = (&line["id"], text("step"), text("result"));
             let text = format!("audit: {step} {result} {id} {} {}", line["target"]["id"], text("detail"));
             self.note_at(at, places.first().copied(), text);
-            if let Some(place) = places.first() {
-                self.provoke(*place, &result);
+            if let Some(index) = places.first() {
+                self.provoke(*index, &result);
             }
         }
     }
 
-    /// Between decision, confirmation and action the target begins to compute, or is stopped.
-    fn provoke(&mut self, place: usize, result: &str) {
+    /// Makes the target busy, or stops it, between decision, confirmation and action.
+    fn provoke(&mut self, index: usize, result: &str) {
         let share = match result {
             "due" => 30,
             "begun" => 40,
             _ => return,
         };
-        if self.world.processes[place].ended.is_none() && self.dice.percent(share) {
+        if self.world.processes[index].ended.is_none() && self.dice.percent(share) {
             match (result, self.dice.percent(25)) {
-                (_, true) => self.stop_now(place),
-                ("due", false) => self.after(0, 250, move |trial| trial.use_now(place, 80)),
-                _ => self.use_now(place, 80),
+                (_, true) => self.stop_now(index),
+                ("due", false) => self.after(0, 250, move |trial| trial.use_now(index, 80)),
+                _ => self.use_now(index, 80),
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The random trial: real exporter and enforcer over the fake driver, real processes, everything disturbed at random, and a
-//! witness that knows the truth. `trial [SECONDS] [SEED]`, as root; without a seed it takes one and prints it.
+//! The random trial: real exporter and enforcer over the fake driver, real processes, random disturbances, and a
+//! witness that knows the truth. `trial [SECONDS] [SEED]`, as root; without a seed it chooses one and prints it.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -38,11 +38,11 @@ use crate::trace::Trace;
 use crate::witness::{Violation, Witness};
 use crate::world::{Spec, World};
 
-/// So much of the past is shown with a violation.
+/// The part of the timeline that is printed with a violation.
 const BEFORE: Duration = Duration::from_secs(8);
-/// Between two steps.
+/// The pause between two steps.
 const PAUSE: Duration = Duration::from_millis(2);
-/// So many violations of a kind are shown whole.
+/// Violations of a kind that are printed completely.
 const SHOWN: u64 = 2;
 
 /// The trial.
@@ -59,22 +59,22 @@ struct Trial {
     later: BTreeMap<(Duration, u64), Later>,
     number: u64,
     events: VecDeque<(Duration, Option<usize>, String)>,
-    /// A pid that is used again as soon as it is free.
+    /// Pids to be reused as soon as they are free.
     reuse: BTreeMap<u32, Spec>,
-    /// Daemons that were killed.
+    /// Daemons whose end is expected.
     expected: BTreeSet<Daemon>,
-    /// The state is removed before the enforcer starts again.
+    /// Whether the state is removed before the enforcer starts again.
     forget: bool,
     rules_busy: bool,
     fifo: Option<File>,
     paused: bool,
-    /// Since when the file of rules is one again.
+    /// Since when the rules file is valid again.
     rules_good: Duration,
     resumed: Duration,
     shown: usize,
 }
 
-/// A file that grows, line by line.
+/// A file that is read line by line as it grows.
 #[derive(Default)]
 struct Tail(u64);
 
@@ -122,8 +122,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the trial in a mount namespace and a session of its own. It ends itself in order once this process has ended, as by
-/// Ctrl-C: its input is closed then.
+/// Runs the trial in its own mount namespace and session. It shuts down once this process has ended, for example by
+/// Ctrl-C, since its input is closed then.
 fn outside(arguments: &[String]) -> ExitCode {
     let program = std::env::current_exe().expect("a running program has a file");
     let mut command = Command::new("setsid");
@@ -216,13 +216,13 @@ impl Trial {
         trial
     }
 
-    /// Remembers something for the timeline; of a target, or of the node.
-    fn note(&mut self, place: Option<usize>, text: String) {
-        self.note_at(boot(), place, text);
+    /// Adds an event to the timeline of a target, or of the node.
+    fn note(&mut self, index: Option<usize>, text: String) {
+        self.note_at(boot(), index, text);
     }
 
-    fn note_at(&mut self, at: Duration, place: Option<usize>, text: String) {
-        let root = place.map(|place| self.world.processes[place].root);
+    fn note_at(&mut self, at: Duration, index: Option<usize>, text: String) {
+        let root = index.map(|index| self.world.processes[index].root);
         self.events.push_back((at, root, text));
         if self.events.len() > 4_000 {
             self.events.pop_front();
@@ -245,7 +245,7 @@ impl Trial {
         self.note(None, format!("{which:?} was started"));
     }
 
-    /// Takes in all that has happened, and does what is due.
+    /// Reads all inputs, and runs what is due.
     fn step(&mut self) {
         self.witness.run(self.daemons.threads(), boot());
         self.reap();
@@ -256,12 +256,12 @@ impl Trial {
         self.read_audit();
         for signal in self.trace.read() {
             self.witness.signal(signal);
-            let place = self.world.at(signal.pid, signal.at);
-            if place.is_some() && signal.code <= 0 {
+            let index = self.world.at(signal.pid, signal.at);
+            if index.is_some() && signal.code <= 0 {
                 let sender = if signal.sender == std::process::id() { "the trial" } else { "the enforcer" };
                 self.note_at(
                     signal.at,
-                    place,
+                    index,
                     format!("signal {} to {} from {sender}", signal.number, signal.pid),
                 );
             }
@@ -300,7 +300,7 @@ impl Trial {
         }
     }
 
-    /// Waits for what is still to be checked.
+    /// Waits until all pending checks are done.
     fn finish(&mut self) {
         self.expected.insert(Daemon::Enforcer);
         self.daemons.signal(Daemon::Enforcer, Signal::CONT);
@@ -344,7 +344,7 @@ impl Trial {
     }
 }
 
-/// Also after a panic: nothing that the trial started goes on.
+/// Also after a panic: everything that the trial started is ended.
 impl Drop for Trial {
     fn drop(&mut self) {
         for which in [Daemon::Exporter, Daemon::Enforcer] {

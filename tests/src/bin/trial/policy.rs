@@ -53,26 +53,26 @@ impl Rule {
     }
 }
 
-/// What differs from one file to the next.
+/// The parts that differ between rules files.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    /// Every rule is `mode: dry-run`.
+    /// Whether every rule is `mode: dry-run`.
     pub(crate) watch: bool,
-    /// Protected users, beside [`PROTECTED`].
+    /// Protected users besides [`PROTECTED`].
     pub(crate) protect: Vec<u32>,
-    /// Protected names, beside `precious`.
+    /// Protected names besides `precious`.
     pub(crate) comms: Vec<String>,
     /// Actions within an hour: per GPU, per user, per node.
     pub(crate) limits: [usize; 3],
 }
 
 impl Policy {
-    /// Everything is permitted that ever is.
+    /// The most permissive policy.
     pub(crate) fn open() -> Self {
         Self { watch: false, protect: Vec::new(), comms: Vec::new(), limits: [100_000; 3] }
     }
 
-    /// The file.
+    /// The text of the file.
     pub(crate) fn text(&self, exe: &Path) -> String {
         let users: Vec<u32> = self.protect.iter().copied().chain([PROTECTED]).collect();
         let comms: Vec<&str> = self.comms.iter().map(String::as_str).chain(["precious"]).collect();
@@ -104,7 +104,7 @@ impl Policy {
         text
     }
 
-    /// Why no rule of this policy may signal a process.
+    /// Returns why no rule of this policy may signal a process.
     pub(crate) fn exempts(&self, process: &Process) -> Option<String> {
         let contained = process.container.is_some();
         match process {
@@ -127,7 +127,7 @@ fn quoted(users: &[u32]) -> String {
     format!("{:?}", users.iter().map(u32::to_string).collect::<Vec<_>>())
 }
 
-/// The rule of a name.
+/// The rule with this name.
 pub(crate) fn rule(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.name == name)
 }

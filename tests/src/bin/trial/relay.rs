@@ -1,4 +1,4 @@
-//! Between exporter and enforcer: each line of the stream is passed on, and it is known when the enforcer was sent it.
+//! A relay between exporter and enforcer: it forwards each line of the stream, and records when the enforcer was sent it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 
 use crate::boot;
 
-/// A line that was written to the enforcer's socket by then.
+/// A line, with the time by which it was written to the enforcer's socket.
 pub(crate) struct Sent {
     pub(crate) at: Duration,
     pub(crate) line: Vec<u8>,
 }
 
-/// Listens there, and takes each connection on to the exporter.
+/// Listens at a path, and connects each client to the exporter.
 pub(crate) fn start(listen: &Path, exporter: PathBuf) -> Receiver<Sent> {
     let listener = bound(listen);
     let (to, from) = channel();
@@ -30,7 +30,7 @@ pub(crate) fn start(listen: &Path, exporter: PathBuf) -> Receiver<Sent> {
     from
 }
 
-/// The kernel names whichever process called listen(2) as the exporter, and its descendants are exempt. The targets are ours,
+/// The kernel reports the process that called listen(2) as the exporter, whose descendants are exempt. The targets are ours,
 /// so another process calls it.
 fn bound(path: &Path) -> UnixListener {
     let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
@@ -42,12 +42,12 @@ fn bound(path: &Path) -> UnixListener {
     UnixListener::from(socket)
 }
 
-/// What that process does.
+/// The main function of that process.
 pub(crate) fn listen() {
     rustix::net::listen(std::io::stdin(), 16).expect("standard input is a socket");
 }
 
-/// Until one side ends; then the other is closed too.
+/// Forwards until one side closes; then closes the other.
 fn pass_on(mut client: UnixStream, exporter: &Path, to: &Sender<Sent>) {
     let Ok(exporter) = UnixStream::connect(exporter) else { return };
     let mut exporter = BufReader::new(exporter);

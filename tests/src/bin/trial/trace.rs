@@ -1,5 +1,5 @@
-//! Every signal on this machine, as the kernel's tracepoint `signal:signal_generate` reports it: sender, receiver, number
-//! and time by `CLOCK_BOOTTIME`. KILL and STOP are here too, which no process can log itself.
+//! Every signal on this machine, from the kernel's tracepoint `signal:signal_generate`: sender, receiver, number
+//! and time by `CLOCK_BOOTTIME`. It includes KILL and STOP, which no process can log itself.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 use crate::run;
 
-/// An instance of the tracer's buffer, so that other users of the tracer are not disturbed.
+/// Its own tracer instance, so that other users of the tracer are not disturbed.
 pub(crate) struct Trace {
     instance: PathBuf,
     pipe: Option<File>,
@@ -23,18 +23,18 @@ pub(crate) struct Trace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signal {
     pub(crate) at: Duration,
-    /// A thread's id.
+    /// The thread id of the sender.
     pub(crate) sender: u32,
     pub(crate) number: i32,
-    /// 0 is from a program; the kernel's own are 128.
+    /// 0 for signals sent by programs, 128 for those of the kernel.
     pub(crate) code: i32,
     pub(crate) pid: u32,
-    /// The receiver is a child of the enforcer that watches it.
+    /// Whether the receiver is the enforcer's watchdog.
     pub(crate) to_watchdog: bool,
 }
 
 impl Trace {
-    /// Starts to trace. The mount at `directory` is of this mount namespace alone.
+    /// Starts tracing. The mount at `directory` is visible only in this mount namespace.
     pub(crate) fn open(directory: &Path) -> Self {
         fs::create_dir(directory).expect("a directory");
         run("mount", &["-t", "tracefs", "tracefs", &directory.display().to_string()]);
@@ -51,7 +51,7 @@ impl Trace {
         Self { instance, pipe: Some(pipe.expect("trace_pipe")), text: Vec::new() }
     }
 
-    /// What came since the last call.
+    /// Signals since the last call.
     pub(crate) fn read(&mut self) -> Vec<Signal> {
         let mut part = [0; 1 << 14];
         while let Some(count @ 1..) = self.pipe.as_mut().and_then(|pipe| pipe.read(&mut part).ok()) {
@@ -80,7 +80,7 @@ fn parse(line: &str) -> Option<Signal> {
     let (task, _) = head.rsplit_once(" [")?;
     let (seconds, micros) = head.rsplit(' ').next()?.split_once('.')?;
     let micros: u64 = micros.parse().ok()?;
-    // A name may hold anything, so the numbers after it are read from the end.
+    // A name may contain anything, so the numbers after it are parsed from the end.
     let last = |name: &str| fields.rsplit(' ').find_map(|field| field.strip_prefix(name));
     Some(Signal {
         at: Duration::from_secs(seconds.parse().ok()?) + Duration::from_micros(micros),

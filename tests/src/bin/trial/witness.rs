@@ -1,4 +1,4 @@
-//! The witness: it knows what is true, sees what was sent and written, and says what must never have happened.
+//! The witness: it knows the truth, reads what was sent and written, and reports violations.
 
 mod checks;
 
@@ -15,7 +15,7 @@ use crate::relay::Sent;
 use crate::trace::Signal;
 use crate::world::{Process, World};
 
-/// Everything that speaks of a moment has been read so long after it.
+/// All records of a moment have been read after this delay.
 const LATE: Duration = Duration::from_secs(2);
 /// Results of actions that count towards budgets.
 const COUNTED: [&str; 8] = [
@@ -30,7 +30,7 @@ const COUNTED: [&str; 8] = [
 ];
 const STOP: i32 = 19;
 
-/// An action, as the audit log has it.
+/// An action according to the audit log.
 #[derive(Debug, Default)]
 struct Action {
     id: u64,
@@ -42,69 +42,69 @@ struct Action {
     target: String,
     uid: Option<u64>,
     gpus: Vec<String>,
-    /// The first signal that can harm.
+    /// The time of the first harmful signal.
     first: Option<Duration>,
-    /// Place of the process in the world, number, time.
+    /// Process index, signal number, time.
     sent: Vec<(usize, i32, Duration)>,
 }
 
-/// What a snapshot said.
+/// The content of a snapshot.
 struct Seen {
     at: Duration,
     seq: u64,
     boot: Duration,
-    /// The highest figure of each process that has one, by pid and start tick.
+    /// The highest utilization of each process, by pid and start tick.
     used: BTreeMap<(u32, u64), u32>,
-    /// CPU time, seconds.
+    /// CPU time in seconds.
     cpu: BTreeMap<(u32, u64), f64>,
 }
 
 impl Seen {
-    /// The part of a core that a process used since an earlier snapshot.
+    /// The share of a core that a process used since an earlier snapshot.
     fn cpu_since(&self, before: &Self, key: (u32, u64)) -> Option<f64> {
         let seconds = self.boot.checked_sub(before.boot)?.as_secs_f64();
         Some((self.cpu.get(&key)? - before.cpu.get(&key)?) / seconds)
     }
 }
 
-/// Something that must never happen.
+/// A violation.
 pub(crate) struct Violation {
     pub(crate) at: Duration,
     pub(crate) kind: &'static str,
     pub(crate) text: String,
-    /// The target that it is about.
+    /// The affected target.
     pub(crate) root: Option<usize>,
 }
 
 impl Violation {
-    /// An event names the target of the same action.
+    /// Whether an event is about the target of the same action.
     pub(crate) fn is_about(&self, event: &str) -> bool {
         let target = self.text.split_once(" against ").and_then(|(_, rest)| rest.split_once(": "));
         target.is_some_and(|(target, _)| event.contains(target))
     }
 }
 
-/// What it has seen.
+/// Observations.
 #[derive(Default)]
 pub(crate) struct Witness {
     seen: VecDeque<Seen>,
     actions: Vec<Action>,
-    /// When the machine was busy, and how late that made the trial.
+    /// When the machine was busy, and how much that delayed the trial.
     delays: VecDeque<(Duration, Duration)>,
-    /// Not checked yet.
+    /// Signals not checked yet.
     signals: VecDeque<Signal>,
-    /// Sent by the enforcer to processes of the trial, by place and number.
+    /// Signals of the enforcer to processes of the trial, by index and number.
     traced: BTreeMap<(usize, i32), usize>,
     logged: BTreeMap<(usize, i32), usize>,
-    /// Files of rules by their SHA-256.
+    /// Rules files by their SHA-256.
     pub(crate) policies: BTreeMap<String, Policy>,
-    /// Which was in force since when.
+    /// When each came into force.
     applied: Vec<(Duration, String)>,
-    /// From when a pause was answered to when its end was asked for.
+    /// From the response to a pause to the request of its end.
     pub(crate) pauses: Vec<(Duration, Duration)>,
-    /// Budgets were forgotten with the state then.
+    /// When budgets were lost with the state.
     pub(crate) forgotten: Duration,
-    /// Threads of the enforcer, and when each was last seen.
+    /// Threads of the enforcer, with the time at which each was last seen.
     threads: BTreeMap<u32, Duration>,
     pub(crate) violations: Vec<Violation>,
     pub(crate) counts: BTreeMap<String, u64>,
@@ -125,7 +125,7 @@ impl Witness {
         self.violations.push(Violation { at, kind, text, root });
     }
 
-    /// The trial was woken so much later than it had asked for.
+    /// Records how much later than requested the trial was woken.
     pub(crate) fn slept(&mut self, from: Duration, late: Duration) {
         if late > Duration::from_millis(3) {
             self.delays.push_back((from, late));
@@ -135,13 +135,13 @@ impl Witness {
         }
     }
 
-    /// How long a program of this machine may have had to wait for a CPU between two moments.
+    /// The longest time for which a program may have waited for a CPU between two moments.
     fn delay(&self, from: Duration, to: Duration) -> Duration {
         let between = self.delays.iter().filter(|(begun, late)| *begun <= to && *begun + *late >= from);
         between.map(|(_, late)| *late).max().unwrap_or_default()
     }
 
-    /// A line of the stream was written to the enforcer.
+    /// Records a line of the stream that was written to the enforcer.
     pub(crate) fn snapshot(&mut self, sent: &Sent) {
         let Ok(snapshot) = wire::parse(&sent.line) else { return };
         let ticks: BTreeMap<u32, u64> = snapshot
@@ -167,7 +167,7 @@ impl Witness {
         }
     }
 
-    /// A line of the audit log, with its time since boot.
+    /// Records a line of the audit log, with its time since boot.
     pub(crate) fn audit(&mut self, line: &Value, at: Duration) {
         let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
         let (step, result) = (text("step"), text("result"));
@@ -188,7 +188,7 @@ impl Witness {
                 self.check_budgets(&action);
                 self.actions.push(action);
             }
-            // What comes before SIGKILL is no result.
+            // Events before SIGKILL are not results.
             (_, "stopping", Some(_)) => self.count("held still"),
             (_, _, Some(id)) => {
                 self.count(format!("action {step} {result}"));
@@ -209,7 +209,7 @@ impl Witness {
         let [gpu, user, node] = policy.limits;
         let hour = new.begun.saturating_sub(Duration::from_hours(1)).max(self.forgotten);
         let counted = |action: &&Action| {
-            // One that was called off before its first signal counts nowhere.
+            // An action cancelled before its first signal does not count.
             let unsent = action.result.as_deref() == Some("cancelled") && action.first.is_none();
             let counts = action.result.as_deref().is_none_or(|result| COUNTED.contains(&result));
             action.begun > hour && counts && !unsent
@@ -227,44 +227,44 @@ impl Witness {
         }
     }
 
-    /// Actions that count towards the budget of the node.
+    /// The number of actions that count for the node's budget.
     pub(crate) fn budget_used(&self) -> u64 {
         let counts =
             |action: &&Action| action.result.as_deref().is_none_or(|result| COUNTED.contains(&result));
         self.actions.iter().filter(|action| action.begun > self.forgotten).filter(counts).count() as u64
     }
 
-    /// A target has logged a signal.
-    pub(crate) fn logged(&mut self, place: usize, number: i32, sender: u32) {
+    /// Records a signal that a target has logged.
+    pub(crate) fn logged(&mut self, index: usize, number: i32, sender: u32) {
         if self.threads.contains_key(&sender) {
-            *self.logged.entry((place, number)).or_default() += 1;
+            *self.logged.entry((index, number)).or_default() += 1;
         }
     }
 
-    /// Threads of the enforcer that run now.
+    /// Records the running threads of the enforcer.
     pub(crate) fn run(&mut self, threads: impl IntoIterator<Item = u32>, now: Duration) {
         self.threads.extend(threads.into_iter().map(|thread| (thread, now)));
     }
 
-    /// Whether a signal is the enforcer's: a thread's id is used again soon after its end.
+    /// Returns whether a signal is the enforcer's: thread ids are reused soon.
     fn is_enforcer(&self, signal: &Signal) -> bool {
         let last = self.threads.get(&signal.sender);
         last.is_some_and(|last| signal.at <= *last + Duration::from_millis(50) + self.delay(*last, signal.at))
     }
 
-    /// The kernel has reported a signal.
+    /// Records a signal reported by the kernel.
     pub(crate) fn signal(&mut self, signal: Signal) {
         if signal.code <= 0 && signal.sender != std::process::id() {
             self.signals.push_back(signal);
         }
     }
 
-    /// Checks the signals of which all is known by now.
+    /// Checks the signals for which all records have been read.
     pub(crate) fn check_due(&mut self, now: Duration, world: &World) {
         while let Some(signal) = self.signals.pop_front_if(|signal| signal.at + LATE < now) {
             let ours = self.is_enforcer(&signal);
             match world.at(signal.pid, signal.at) {
-                Some(place) if ours => self.check(signal, place, world),
+                Some(index) if ours => self.check(signal, index, world),
                 None if ours && !signal.to_watchdog => {
                     let text =
                         format!("signal {} to pid {}, which is not of the trial", signal.number, signal.pid);
@@ -276,12 +276,12 @@ impl Witness {
         self.check_stopped(now, world);
     }
 
-    fn check(&mut self, signal: Signal, place: usize, world: &World) {
-        let process = &world.processes[place];
+    fn check(&mut self, signal: Signal, index: usize, world: &World) {
+        let process = &world.processes[index];
         let Signal { at, number, .. } = signal;
         self.count(format!("signal {number}"));
-        *self.traced.entry((place, number)).or_default() += 1;
-        // A time of the audit log is cut to milliseconds.
+        *self.traced.entry((index, number)).or_default() += 1;
+        // Times in the audit log are truncated to milliseconds.
         let Some(index) =
             self.actions.iter().rposition(|action| action.begun <= at + Duration::from_millis(1))
         else {
@@ -289,7 +289,7 @@ impl Witness {
             return self.violate(at, "a signal without a line in the audit log", (text, Some(process.root)));
         };
         let mut action = std::mem::take(&mut self.actions[index]);
-        for (kind, why) in self.faults(&action, (signal, place), world) {
+        for (kind, why) in self.faults(&action, (signal, index), world) {
             let text = format!(
                 "signal {number} to {} by action {} of rule {:?} against {}: {why}",
                 process.name(),
@@ -302,11 +302,11 @@ impl Witness {
         if number != CONT {
             action.first.get_or_insert(at);
         }
-        action.sent.push((place, number, at));
+        action.sent.push((index, number, at));
         self.actions[index] = action;
     }
 
-    /// A process that was stopped by an action that is over must run again, or have ended.
+    /// Checks that processes stopped by a finished action run again, or have ended.
     fn check_stopped(&mut self, now: Duration, world: &World) {
         let mut left = Vec::new();
         for action in &mut self.actions {
@@ -315,12 +315,12 @@ impl Witness {
             if !over || !action.sent.iter().any(|(_, number, _)| *number == STOP) {
                 continue;
             }
-            for (place, _, at) in action.sent.extract_if(.., |(_, number, _)| *number == STOP) {
-                let process = &world.processes[place];
+            for (index, _, at) in action.sent.extract_if(.., |(_, number, _)| *number == STOP) {
+                let process = &world.processes[index];
                 if process.ended.is_none() && process.stopped_at(now).is_none() && stopped(process) {
                     let text = format!("{} since action {} ({:?})", process.name(), action.id, action.result);
                     left.push((at, (text, Some(process.root))));
-                    world.signal(place, rustix::process::Signal::CONT);
+                    world.signal(index, rustix::process::Signal::CONT);
                 }
             }
         }
@@ -329,7 +329,7 @@ impl Witness {
         }
     }
 
-    /// At the end: the kernel must have reported every signal that a target has logged.
+    /// At the end, checks that the kernel reported every signal that a target has logged.
     pub(crate) fn compare(&mut self, now: Duration, world: &World) {
         let missing: Vec<_> = self
             .logged
@@ -337,12 +337,12 @@ impl Witness {
             .filter(|(key, count)| self.traced.get(*key) < Some(*count))
             .map(|(key, _)| *key)
             .collect();
-        for (place, number) in missing {
+        for (index, number) in missing {
             let text = format!(
                 "{} has logged signal {number} more often than it was traced",
-                world.processes[place].name()
+                world.processes[index].name()
             );
-            self.violate(now, "a signal that was not traced", (text, Some(world.processes[place].root)));
+            self.violate(now, "a signal that was not traced", (text, Some(world.processes[index].root)));
         }
     }
 }

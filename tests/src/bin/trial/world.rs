@@ -1,4 +1,4 @@
-//! What is true: the processes of the trial, what each of them does, and what the fake driver therefore says.
+//! The truth: the processes of the trial, their work, and the resulting scenario of the fake driver.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,38 +16,38 @@ use crate::{boot, run};
 
 /// The GPUs.
 pub(crate) const GPUS: usize = 3;
-/// A value of the driver is in its figures after this: its sampling period, and the reading of the scenario.
+/// A value is in the driver's answers after this: the sampling period, and the time to read the scenario.
 const SETTLED: Duration = Duration::from_millis(60);
 
-/// How a target is started.
+/// The specification of a target.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
-    /// As `target.c` knows it.
+    /// The kind, as in `target.c`.
     pub(crate) kind: &'static str,
     pub(crate) uid: u32,
     pub(crate) comm: &'static str,
-    /// The container that it is in.
+    /// Its container.
     pub(crate) container: Option<usize>,
-    /// In a cgroup below its container's that is called like another container's.
+    /// Whether it is in a cgroup below its container's, named like another container's.
     pub(crate) nested: bool,
-    /// Of the program that is protected.
+    /// Whether it runs the protected program.
     pub(crate) precious: bool,
     pub(crate) milliseconds: u64,
     pub(crate) gpus: Vec<usize>,
     pub(crate) sm: u32,
 }
 
-/// A process: a target, or a helper that one has started.
+/// A process: a target, or a helper of one.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// None until it said that it is ready.
+    /// None until it is ready.
     pub(crate) ticks: Option<u64>,
-    /// Not before.
+    /// The earliest start time.
     pub(crate) born: Duration,
-    /// Waited for, so that its pid is free.
+    /// When it was waited for, so that its pid is free.
     pub(crate) ended: Option<Duration>,
-    /// The place of the target that it descends from; of a target its own.
+    /// The index of the target that it descends from; for a target its own.
     pub(crate) root: usize,
     pub(crate) kind: &'static str,
     pub(crate) uid: u32,
@@ -55,23 +55,23 @@ pub(crate) struct Process {
     pub(crate) container: Option<String>,
     nested: bool,
     pub(crate) precious: bool,
-    /// Its workload has members of several users.
+    /// Whether its workload has processes of several users.
     pub(crate) foreign: bool,
     pub(crate) gpus: Vec<usize>,
-    /// Its utilization: written to the scenario between two moments.
+    /// Its utilization over time, written to the scenario between two moments.
     use_of: Vec<(Duration, Duration, u32)>,
-    /// Stopped or continued by the trial.
+    /// Stops (true) and continues (false) by the trial.
     pub(crate) stops: Vec<(Duration, bool)>,
 }
 
-/// What is wrong with the driver.
+/// Faults of the driver.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) lost: [bool; GPUS],
     pub(crate) hung: bool,
 }
 
-/// All of it.
+/// The world.
 pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     pub(crate) faults: Faults,
@@ -81,7 +81,7 @@ pub(crate) struct World {
     cgroups: Cgroups,
 }
 
-/// The cgroups of the trial's containers: two, and in each one that is called like the other.
+/// The cgroups of the trial's containers: two, and in each one named like the other.
 struct Cgroups(PathBuf);
 
 /// The id of a container.
@@ -126,7 +126,7 @@ impl Drop for Cgroups {
 }
 
 impl World {
-    /// Without a process yet; compiles the targets' program.
+    /// A world without processes; compiles the targets' program.
     pub(crate) fn new(home: &Home) -> Self {
         let programs = ["target", "treasure"].map(|name| home.path().join(name));
         let source = end_to_end::programs::root().join("tests/fixtures/trial/target.c");
@@ -153,7 +153,7 @@ impl World {
         &self.programs[1]
     }
 
-    /// Starts a target; with a pid, one that has just become free.
+    /// Starts a target; optionally with a pid that has just become free.
     #[expect(clippy::zombie_processes, reason = "all children are waited for in one place")]
     pub(crate) fn spawn(&mut self, home: &Home, spec: Spec, pid: Option<u32>) {
         let program = &self.programs[usize::from(spec.precious)];
@@ -185,29 +185,29 @@ impl World {
             stops: Vec::new(),
         };
         self.processes.push(process);
-        // One that has the pid of another is listed at once, as by a driver that knows pids alone.
+        // A process with a reused pid is listed at once, as by a driver that knows only pids.
         if let Some(pid) = pid {
             let until = boot() + Duration::from_secs(1);
-            while !is_ours(pid) && boot() < until {
+            while !belongs_to_trial(pid) && boot() < until {
                 std::thread::yield_now();
             }
-            // Another process of this machine may have been faster.
-            if is_ours(pid) { self.ready(pid) } else { self.ended(pid) }
+            // Another process of this machine may have taken the pid.
+            if belongs_to_trial(pid) { self.ready(pid) } else { self.ended(pid) }
         }
     }
 
-    /// A target runs as what it is to be: the driver lists it from now on.
+    /// A target is ready: the driver lists it from now on.
     pub(crate) fn ready(&mut self, pid: u32) {
-        if let Some(place) = self.at(pid, boot()).filter(|place| self.processes[*place].ticks.is_none()) {
-            self.processes[place].ticks = start(pid);
-            let sm = self.processes[place].sm();
-            self.set(place, sm);
+        if let Some(index) = self.at(pid, boot()).filter(|index| self.processes[*index].ticks.is_none()) {
+            self.processes[index].ticks = start(pid);
+            let sm = self.processes[index].sm();
+            self.set(index, sm);
         }
     }
 
-    /// A process has started a helper.
+    /// Records a helper of a process.
     pub(crate) fn forked(&mut self, (parent, pid, uid): (u32, u32, u32), at: Duration) {
-        let Some(root) = self.at(parent, at).map(|place| self.processes[place].root) else { return };
+        let Some(root) = self.at(parent, at).map(|index| self.processes[index].root) else { return };
         let target = &self.processes[root];
         let helper = Process {
             pid,
@@ -229,50 +229,50 @@ impl World {
         self.processes.push(helper);
     }
 
-    /// The process that had a pid then: the newest that was there.
+    /// The process that had a pid at a time: the newest one.
     pub(crate) fn at(&self, pid: u32, at: Duration) -> Option<usize> {
         let had = |process: &Process| process.pid == pid && process.born <= at;
         self.processes.iter().rposition(had)
     }
 
-    /// Targets that live and are listed.
+    /// Targets that are running and listed.
     pub(crate) fn targets(&self) -> Vec<usize> {
         let all = self.processes.iter().enumerate();
         let live = all.filter(|(_, process)| {
             process.ended.is_none() && process.ticks.is_some() && !process.gpus.is_empty()
         });
-        live.map(|(place, _)| place).collect()
+        live.map(|(index, _)| index).collect()
     }
 
-    /// A process computes so much from now on.
-    pub(crate) fn set(&mut self, place: usize, sm: u32) {
+    /// Sets the utilization of a process from now on.
+    pub(crate) fn set(&mut self, index: usize, sm: u32) {
         let before = boot();
-        self.processes[place].use_of.push((before, Duration::MAX, sm));
+        self.processes[index].use_of.push((before, Duration::MAX, sm));
         self.say();
-        if let Some(last) = self.processes[place].use_of.last_mut() {
+        if let Some(last) = self.processes[index].use_of.last_mut() {
             last.1 = boot();
         }
     }
 
-    /// A child has been waited for. The driver lists it no longer.
+    /// Records that a child has been waited for. The driver does not list it any more.
     pub(crate) fn ended(&mut self, pid: u32) {
-        let place = self.at(pid, Duration::MAX);
-        if let Some(place) = place.filter(|place| self.processes[*place].ended.is_none()) {
-            self.processes[place].ended = Some(boot());
+        let index = self.at(pid, Duration::MAX);
+        if let Some(index) = index.filter(|index| self.processes[*index].ended.is_none()) {
+            self.processes[index].ended = Some(boot());
             self.say();
         }
     }
 
     /// Stops or continues a target.
-    pub(crate) fn stop(&mut self, place: usize, stopped: bool) {
+    pub(crate) fn stop(&mut self, index: usize, stopped: bool) {
         let signal = if stopped { Signal::STOP } else { Signal::CONT };
-        self.processes[place].stops.push((boot(), stopped));
-        self.signal(place, signal);
+        self.processes[index].stops.push((boot(), stopped));
+        self.signal(index, signal);
     }
 
-    /// A target of a container moves into a cgroup below its own that is called like another container's, or back.
-    pub(crate) fn change_cgroup(&mut self, place: usize) -> Option<()> {
-        let process = &mut self.processes[place];
+    /// Moves a container's target into a cgroup below its own named like another container's, or back.
+    pub(crate) fn change_cgroup(&mut self, index: usize) -> Option<()> {
+        let process = &mut self.processes[index];
         let number =
             [0, 1].into_iter().find(|number| process.container.as_ref() == Some(&container(*number)))?;
         process.nested = !process.nested;
@@ -280,11 +280,11 @@ impl World {
         fs::write(path, process.pid.to_string()).ok()
     }
 
-    /// Sends a signal to a process that has not been waited for, so that its pid is no other's.
-    pub(crate) fn signal(&self, place: usize, signal: Signal) {
-        let process = &self.processes[place];
+    /// Sends a signal to a process that has not been waited for, so that its pid is not reused.
+    pub(crate) fn signal(&self, index: usize, signal: Signal) {
+        let process = &self.processes[index];
         // A helper is waited for by its parent.
-        let there = process.root == place || (process.ticks.is_some() && start(process.pid) == process.ticks);
+        let there = process.root == index || (process.ticks.is_some() && start(process.pid) == process.ticks);
         if process.ended.is_none()
             && there
             && let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw)
@@ -301,7 +301,7 @@ impl World {
             let held =
                 self.processes.iter().filter(|process| process.ended.is_none() && process.ticks.is_some());
             let held = held.filter(|process| process.gpus.contains(&gpu));
-            // The first of several GPUs is the one that is used.
+            // Only the first of several GPUs is used.
             let sm = |process: &Process| if process.gpus.first() == Some(&gpu) { process.sm() } else { 0 };
             let held: Vec<String> = held
                 .map(|process| format!("{{pid: {}, used: 1GiB, sm: {}}}", process.pid, sm(process)))
@@ -314,19 +314,19 @@ impl World {
 
     /// Ends every target and waits for it.
     pub(crate) fn end(&mut self) {
-        for place in 0..self.processes.len() {
-            self.signal(place, Signal::KILL);
+        for index in 0..self.processes.len() {
+            self.signal(index, Signal::KILL);
         }
     }
 }
 
 impl Process {
-    /// How much it computes now.
+    /// Its current utilization.
     pub(crate) fn sm(&self) -> u32 {
         self.use_of.last().map_or(0, |(_, _, sm)| *sm)
     }
 
-    /// It computed all the time between two moments, and so long before that every sample must show it.
+    /// Returns whether it was busy between two moments, and long enough before that every sample must show it.
     pub(crate) fn surely_busy(&self, from: Duration, to: Duration) -> bool {
         let from = from.saturating_sub(SETTLED);
         let before = self.use_of.iter().rfind(|(begun, ..)| *begun <= from);
@@ -334,22 +334,23 @@ impl Process {
         self.ticks.is_some() && !after && before.is_some_and(|(_, written, sm)| *sm > 1 && *written <= from)
     }
 
-    /// The trial has stopped it at that moment, since when.
+    /// The time since which the trial has stopped it, if it was stopped at that moment.
     pub(crate) fn stopped_at(&self, at: Duration) -> Option<Duration> {
         let last = self.stops.iter().rfind(|(when, _)| *when <= at);
         last.and_then(|(when, stopped)| stopped.then_some(*when))
     }
 
-    /// For people.
+    /// For readers.
     pub(crate) fn name(&self) -> String {
         let Self { pid, kind, uid, comm, gpus, .. } = self;
-        let place = self.container.as_ref().map(|id| format!(" in container {id:.1}…")).unwrap_or_default();
-        format!("{pid} ({kind}, user {uid}, {comm}, GPUs {gpus:?}{place})")
+        let container =
+            self.container.as_ref().map(|id| format!(" in container {id:.1}…")).unwrap_or_default();
+        format!("{pid} ({kind}, user {uid}, {comm}, GPUs {gpus:?}{container})")
     }
 }
 
-/// A child of this program's.
-fn is_ours(pid: u32) -> bool {
+/// Returns whether a process is a child of this program.
+fn belongs_to_trial(pid: u32) -> bool {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok();
     stat.and_then(|stat| bailiff_snapshot::stat::parse(&stat))
         .is_some_and(|stat| stat.ppid == std::process::id())

@@ -1,4 +1,4 @@
-//! What must never happen, one check each.
+//! The violations, one check each.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use crate::policy::rule;
 use crate::trace::Signal;
 use crate::world::{Process, World};
 
-/// A snapshot counts as sent this long after it was written to the enforcer's socket: to be read and evaluated. Where the
-/// machine was busy so that the trial itself was woken late, that comes on top.
+/// The time in which a snapshot written to the enforcer's socket is read and evaluated. The delay of the trial itself on
+/// a busy machine is added.
 const TRANSPORT: Duration = Duration::from_millis(50);
-/// What was answered holds after this: between the last question and the system call there is a moment.
+/// A response takes effect after this, because there is a moment between the last check and the system call.
 const ANSWERED: Duration = Duration::from_millis(10);
-/// More of a core than rules take for idle; a CPU's time is counted in ticks.
+/// More CPU than rules consider idle, with a margin for the resolution of ticks.
 const ENOUGH_CPU: f64 = 0.30;
 const KILL: i32 = 9;
 const TERM: i32 = 15;
 pub(super) const CONT: i32 = 18;
 
-/// A kind of violation, and what there is to say of it.
+/// A kind of violation, and its details.
 type Fault = (&'static str, String);
 
 impl Witness {
-    /// What is wrong with a signal.
+    /// Violations of a signal.
     pub(super) fn faults(
         &self,
         action: &Action,
-        (signal, place): (Signal, usize),
+        (signal, index): (Signal, usize),
         world: &World,
     ) -> Vec<Fault> {
         let Signal { at, number, .. } = signal;
-        let process = &world.processes[place];
+        let process = &world.processes[index];
         let mut faults = Vec::new();
         if action.ended.is_some_and(|ended| ended + Duration::from_millis(2) < at) {
             faults.push(("a signal after its action had ended", format!("{:?}", action.result)));
@@ -45,8 +45,8 @@ impl Witness {
         if self.pauses.iter().any(|(from, to)| at > *from + ANSWERED + self.delay(*from, at) && at < *to) {
             faults.push(("a signal during a pause", String::new()));
         }
-        let earlier = |wanted: i32| {
-            action.sent.iter().find(|(receiver, sent, _)| *receiver == place && *sent == wanted)
+        let earlier = |expected: i32| {
+            action.sent.iter().find(|(receiver, sent, _)| *receiver == index && *sent == expected)
         };
         match number {
             KILL => faults.extend(killed(action, (at, process), earlier(TERM).map(|(_, _, at)| *at))),
@@ -54,12 +54,12 @@ impl Witness {
             _ => {}
         }
         if action.first.is_none() {
-            faults.extend(self.busy(action, (at, place), world));
+            faults.extend(self.busy(action, (at, index), world));
         }
         faults
     }
 
-    /// Why a process was exempt.
+    /// Returns why a process was exempt.
     fn exempt(&self, action: &Action, at: Duration, (process, world): (&Process, &World)) -> Option<String> {
         let in_force = self.applied.iter().rfind(|(applied, _)| *applied + ANSWERED < at);
         let names = [Some(&action.policy), in_force.map(|(_, name)| name)];
@@ -67,22 +67,22 @@ impl Witness {
         let why = policies.find_map(|policy| {
             policy.exempts(process).or_else(|| policy.watch.then(|| "its rule watches".to_owned()))
         });
-        // Helpers may be young: the target counts, and of a workload its oldest process.
+        // Helpers may be young: the age of the target counts, and for a workload that of its oldest process.
         let age = action.begun.saturating_sub(world.processes[process.root].born);
         let young = rule(&action.rule)
             .filter(|rule| age < rule.startup_grace && action.target.starts_with("process:"));
         why.or_else(|| young.map(|rule| format!("it was {age:?} old, of {:?}", rule.startup_grace)))
     }
 
-    /// Which process of the target was busy when the first signal was sent.
-    fn busy(&self, action: &Action, (at, place): (Duration, usize), world: &World) -> Option<Fault> {
+    /// Returns the process of the target that was busy when the first signal was sent.
+    fn busy(&self, action: &Action, (at, index): (Duration, usize), world: &World) -> Option<Fault> {
         let newest =
             self.seen.iter().rposition(|seen| seen.at + TRANSPORT + self.delay(seen.at, at) <= at)?;
         let seen = &self.seen[newest];
         let before = newest.checked_sub(1).map(|before| &self.seen[before]);
-        let root = world.processes[place].root;
+        let root = world.processes[index].root;
         let whole = action.target.starts_with("workload:container:");
-        let container = world.processes[place].container.as_ref();
+        let container = world.processes[index].container.as_ref();
         let mut of_target = world.processes.iter().filter(|process| {
             let there = process.born <= at && process.ended.is_none_or(|ended| ended > at);
             let member = process.root == root
@@ -113,7 +113,7 @@ impl Witness {
     }
 }
 
-/// Why a process does not belong to the target of an action.
+/// Returns why a process does not belong to the target of an action.
 fn stranger(action: &Action, process: &Process, world: &World) -> Option<String> {
     if let Some(path) = action.target.strip_prefix("workload:container:") {
         let own = process.container.as_deref();
@@ -129,14 +129,14 @@ fn stranger(action: &Action, process: &Process, world: &World) -> Option<String>
     }
 }
 
-/// What is wrong with a KILL.
-fn killed(action: &Action, (at, process): (Duration, &Process), asked: Option<Duration>) -> Vec<Fault> {
-    let Some(asked) = asked else { return vec![("a KILL without a TERM before it", String::new())] };
+/// Violations of a KILL.
+fn killed(action: &Action, (at, process): (Duration, &Process), term_at: Option<Duration>) -> Vec<Fault> {
+    let Some(term_at) = term_at else { return vec![("a KILL without a TERM before it", String::new())] };
     let mut faults = Vec::new();
     let grace = rule(&action.rule).map_or(Duration::ZERO, |rule| rule.grace);
-    // One that was started after the first TERM has what is left of the grace.
-    let first = action.first.unwrap_or(asked);
-    let from = if process.born + Duration::from_secs(1) < first { asked } else { first };
+    // A process started after the first TERM has the rest of the grace.
+    let first = action.first.unwrap_or(term_at);
+    let from = if process.born + Duration::from_secs(1) < first { term_at } else { first };
     if at + Duration::from_millis(2) < from + grace {
         faults.push((
             "a KILL before the grace was over",
@@ -145,7 +145,7 @@ fn killed(action: &Action, (at, process): (Duration, &Process), asked: Option<Du
     }
     if let Some(since) = process.stopped_at(at) {
         let continued = action.sent.iter().any(|(_, number, when)| *number == CONT && *when > since);
-        // Once the grace is over it has had its time, stopped or not.
+        // After the grace a stopped process has had its time, too.
         if !continued && since + Duration::from_millis(300) < at && since < from + grace {
             let text = format!("it was stopped {:?} before, and not continued", at.saturating_sub(since));
             faults.push(("a KILL of a process that could not run", text));

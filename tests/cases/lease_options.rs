@@ -1,11 +1,11 @@
-//! What can be asked of a lease besides a GPU for a command: particular GPUs, a time, a holder, a place in the line; and
-//! what is told of it.
+//! Options of leases: particular GPUs, a duration, a holder, a place in the queue; and the output about
+//! them.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use end_to_end::leases::{bailiff, code, end, heir, hold, pool, run, said, states, told};
+use end_to_end::leases::{bailiff, code, command_of, end, hold, json_of, pool, run, states, stdout_of};
 use end_to_end::node::Node;
 use end_to_end::redis::Redis;
 use end_to_end::tenant::Tenant;
@@ -18,15 +18,15 @@ fn err(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The first two lines on standard error: that the lease was granted, and what came next.
+/// The first two lines on standard error: the grant, and the line after it.
 fn line_pair(runner: &mut Child) -> Vec<String> {
     BufReader::new(runner.stderr.take().unwrap()).lines().take(2).map(Result::unwrap).collect()
 }
 
 #[test]
-fn gpus_may_be_named() {
+fn lease_of_named_gpus_is_granted() {
     let redis = pool("0-3");
-    let ids = |words: &[&str]| said(&run(&redis, words)).trim().to_owned();
+    let ids = |args: &[&str]| stdout_of(&run(&redis, args)).trim().to_owned();
     assert_eq!(ids(&["run", "--gpu", "3,1", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"]), "1,3");
     let holder = hold(&redis, &["run", "--gpu", "2"]);
     assert_eq!(states(&redis), ["idle", "idle", "leased", "idle"]);
@@ -39,21 +39,25 @@ fn gpus_may_be_named() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    until("it to wait", || (told(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
-    assert_eq!(ids(&["run", "--", "sh", "-c", "echo had"]), "had", "who wants any need not wait behind it");
+    until("it to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
+    assert_eq!(
+        ids(&["run", "--", "sh", "-c", "echo had"]),
+        "had",
+        "a request for any GPU need not wait behind it"
+    );
     end(holder, Signal::TERM);
-    assert_eq!(said(&waiter.wait_with_output().unwrap()).trim(), "2");
+    assert_eq!(stdout_of(&waiter.wait_with_output().unwrap()).trim(), "2");
     assert_eq!(states(&redis), ["idle"; 4]);
 }
 
 #[test]
-fn who_runs_on_a_gpu_already_may_lease_it() {
+fn process_on_a_gpu_may_lease_it() {
     let redis = pool("0,1");
     let mut process = Command::new("sleep").arg("infinity").spawn().unwrap();
     let pid = process.id().to_string();
-    let lease = said(&run(&redis, &["adopt", "--gpu", "1", "--pid", &pid])).trim().to_owned();
+    let lease = stdout_of(&run(&redis, &["adopt", "--gpu", "1", "--pid", &pid])).trim().to_owned();
     assert_eq!(states(&redis), ["idle", "leased"]);
-    let gpu = &told(&redis, &["list", "--json"])["gpus"][1];
+    let gpu = &json_of(&redis, &["list", "--json"])["gpus"][1];
     assert_eq!(gpu["lease"]["lease"], lease.as_str());
     assert_eq!(gpu["lease"]["pid"].to_string(), pid);
     assert_eq!(gpu["lease"]["cmd"], "sleep infinity");
@@ -61,37 +65,37 @@ fn who_runs_on_a_gpu_already_may_lease_it() {
     assert_eq!(code(&run(&redis, &["adopt", "--gpu", "1", "--pid", &pid])), 75, "it is leased");
     process.kill().unwrap();
     process.wait().unwrap();
-    let dry = said(&run(&redis, &["reap", "--dry-run"]));
+    let dry = stdout_of(&run(&redis, &["reap", "--dry-run"]));
     assert_eq!(dry.trim(), format!("{lease} GPU 1 its holder has exited"));
     assert_eq!(states(&redis), ["idle", "leased"], "nothing is freed by saying so");
-    assert_eq!(said(&run(&redis, &["reap"])).trim(), "1");
+    assert_eq!(stdout_of(&run(&redis, &["reap"])).trim(), "1");
     assert_eq!(states(&redis), ["idle"; 2]);
 }
 
 #[test]
-fn a_lease_for_a_time_ends_with_it() {
+fn lease_with_duration_expires() {
     let redis = pool("0");
-    let lease = told(&redis, &["acquire", "--duration", "1h", "--note", "tea", "--format", "json"]);
+    let lease = json_of(&redis, &["acquire", "--duration", "1h", "--note", "tea", "--format", "json"]);
     assert_eq!((&lease["mode"], &lease["note"]), (&Value::from("timed"), &Value::from("tea")));
     let name = lease["lease"].as_str().unwrap();
-    assert_eq!(said(&run(&redis, &["reap"])).trim(), "0");
-    let extended = said(&run(&redis, &["extend", name, "2h"]));
+    assert_eq!(stdout_of(&run(&redis, &["reap"])).trim(), "0");
+    let extended = stdout_of(&run(&redis, &["extend", name, "2h"]));
     assert!(extended.starts_with("the lease ends at 2"), "{extended}");
-    let expires = |told: &Value| told["gpus"][0]["lease"]["expires"].as_str().unwrap().to_owned();
-    assert!(expires(&told(&redis, &["list", "--json"])).as_str() > lease["expires"].as_str().unwrap());
-    said(&run(&redis, &["extend", name, "1ms"]));
-    until("its time to be over", || (said(&run(&redis, &["reap"])).trim() == "1").then_some(()));
+    let expires = |report: &Value| report["gpus"][0]["lease"]["expires"].as_str().unwrap().to_owned();
+    assert!(expires(&json_of(&redis, &["list", "--json"])).as_str() > lease["expires"].as_str().unwrap());
+    stdout_of(&run(&redis, &["extend", name, "1ms"]));
+    until("its time to be over", || (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(()));
     assert_eq!(states(&redis), ["idle"]);
     assert_eq!(code(&run(&redis, &["extend", name, "1h"])), 3);
     assert_eq!(code(&run(&redis, &["extend", "nobody's", "1h"])), 4);
     let holder = hold(&redis, &["run"]);
-    let name = told(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
+    let name = json_of(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
     assert_eq!(code(&run(&redis, &["extend", &name, "1h"])), 64, "it ends with its holder");
     end(holder, Signal::TERM);
 }
 
 #[test]
-fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
+fn expired_command_is_ended_unless_extended() {
     let redis = pool("0");
     let output = run(&redis, &["run", "--max-time", "50ms", "--", "sleep", "infinity"]);
     assert_eq!(code(&output), 124);
@@ -102,19 +106,19 @@ fn a_command_whose_time_is_up_is_ended_unless_it_is_given_more() {
         .spawn()
         .unwrap();
     until("the lease", || (states(&redis) == ["leased"]).then_some(()));
-    let name = told(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
-    said(&run(&redis, &["extend", &name, "1h"]));
+    let name = json_of(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
+    stdout_of(&run(&redis, &["extend", &name, "1h"]));
     let lines = line_pair(&mut runner);
     assert!(lines[1].contains("the lease was extended"), "{lines:?}");
     end(runner, Signal::TERM);
 }
 
 #[test]
-fn a_command_that_lost_its_lease_goes_on_or_not() {
-    // What does not end by itself is killed, whoever started it.
-    let stubborn = "sh -c 'trap : TERM; while :; do sleep 0.01; done' & wait; wait";
+fn lost_lease_ends_the_command_if_requested() {
+    // Processes that ignore TERM are killed.
+    let ignoring_term = "sh -c 'trap : TERM; while :; do sleep 0.01; done' & wait; wait";
     for (how, expected, script) in
-        [("warn", 143, "exec sleep infinity"), ("term", 74, stubborn), ("kill", 74, stubborn)]
+        [("warn", 143, "exec sleep infinity"), ("term", 74, ignoring_term), ("kill", 74, ignoring_term)]
     {
         let redis = pool("0");
         let mut runner = bailiff(&redis, &["run", "--renew", "50ms", "--grace", "1s", "--on-lost", how])
@@ -124,11 +128,11 @@ fn a_command_that_lost_its_lease_goes_on_or_not() {
             .spawn()
             .unwrap();
         until("the lease", || (states(&redis) == ["leased"]).then_some(()));
-        said(&run(&redis, &["release", "--gpu", "0"]));
+        stdout_of(&run(&redis, &["release", "--gpu", "0"]));
         if how == "warn" {
             let lines = line_pair(&mut runner);
             assert!(lines[1].contains("ended in Redis"), "{lines:?}");
-            kill_process(heir(&runner), Signal::TERM).unwrap();
+            kill_process(command_of(&runner), Signal::TERM).unwrap();
         }
         let output = runner.wait_with_output().unwrap();
         assert_eq!(code(&output), expected, "{how}: {output:?}");
@@ -136,14 +140,14 @@ fn a_command_that_lost_its_lease_goes_on_or_not() {
 }
 
 #[test]
-fn grants_are_printed_as_wished() {
+fn grant_is_printed_in_the_requested_format() {
     let redis = pool("0-2");
     let me = std::process::id().to_string();
     let acquire = |format: &str| {
         let output = run(&redis, &["acquire", "-n", "2", "--for", &me, "--format", format]);
         let text = String::from_utf8(output.stdout.clone()).unwrap();
         assert_eq!(
-            said(&run(&redis, &["release", "--mine"])).trim(),
+            stdout_of(&run(&redis, &["release", "--mine"])).trim(),
             if output.status.success() { "1" } else { "0" }
         );
         (code(&output), text.trim().to_owned())
@@ -159,7 +163,7 @@ fn grants_are_printed_as_wished() {
 }
 
 #[test]
-fn a_shell_s_copies_are_not_the_holder() {
+fn shell_subprocess_is_not_the_holder() {
     let redis = pool("0");
     for script in [
         "eval \"$($0 lease acquire)\"; echo $$; read line",
@@ -173,22 +177,22 @@ fn a_shell_s_copies_are_not_the_holder() {
             command.env("LEASE_REDIS_URL", redis.address()).env_remove("BAILIFF_LEASE_ID");
             let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
             let lease = until("the lease", || {
-                let told = told(&redis, &["list", "--json"]);
-                let lease = told["gpus"][0]["lease"].clone();
+                let report = json_of(&redis, &["list", "--json"]);
+                let lease = report["gpus"][0]["lease"].clone();
                 (lease["mode"] == "acquire").then_some(lease)
             });
             assert_eq!(lease["pid"], child.id(), "{shell}: {script}");
-            assert_eq!(said(&run(&redis, &["reap"])).trim(), "0", "{shell}: {script}");
+            assert_eq!(stdout_of(&run(&redis, &["reap"])).trim(), "0", "{shell}: {script}");
             drop(child.stdin.take());
             child.kill().unwrap();
             child.wait().unwrap();
-            until("it to be freed", || (said(&run(&redis, &["reap"])).trim() == "1").then_some(()));
+            until("it to be freed", || (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(()));
         }
     }
 }
 
 #[test]
-fn the_line_and_the_log_tell_who_and_when() {
+fn queue_and_log_name_user_and_time() {
     let redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let waiters: Vec<_> = [("0", "first"), ("0", "second"), ("5", "urgent")]
@@ -197,17 +201,17 @@ fn the_line_and_the_log_tell_who_and_when() {
             let waiter =
                 bailiff(&redis, &["run", "--priority", priority, "--note", note, "true"]).spawn().unwrap();
             until("it to wait", || {
-                let told = told(&redis, &["queue", "--json"]);
-                told.as_array().unwrap().iter().any(|ticket| ticket["note"] == note).then_some(())
+                let report = json_of(&redis, &["queue", "--json"]);
+                report.as_array().unwrap().iter().any(|ticket| ticket["note"] == note).then_some(())
             });
             waiter
         })
         .collect();
-    let queue = told(&redis, &["queue", "--json"]);
+    let queue = json_of(&redis, &["queue", "--json"]);
     let notes: Vec<&str> =
         queue.as_array().unwrap().iter().map(|ticket| ticket["note"].as_str().unwrap()).collect();
     assert_eq!(notes, ["urgent", "first", "second"]);
-    let text = said(&run(&redis, &["queue"]));
+    let text = stdout_of(&run(&redis, &["queue"]));
     assert_eq!(text.lines().count(), 4, "{text}");
     let follower =
         bailiff(&redis, &["log", "-f", "-n", "0", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -215,17 +219,17 @@ fn the_line_and_the_log_tell_who_and_when() {
     for mut waiter in waiters {
         assert!(waiter.wait().unwrap().success());
     }
-    let log = said(&run(&redis, &["log", "--json"]));
+    let log = stdout_of(&run(&redis, &["log", "--json"]));
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |what: &str| events.iter().filter(|event| event["event"] == what).count();
     assert_eq!((count("grant"), count("released")), (4, 4), "{log}");
     assert!(events[0]["time"].as_str().unwrap().ends_with('Z'), "{log}");
-    assert_eq!(said(&run(&redis, &["log", "-n", "1"])).lines().count(), 1);
+    assert_eq!(stdout_of(&run(&redis, &["log", "-n", "1"])).lines().count(), 1);
     end(follower, Signal::KILL);
 }
 
 #[test]
-fn only_root_overtakes() {
+fn only_root_may_jump_the_queue() {
     let redis = pool("0");
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--clear-groups"]).arg(end_to_end::programs::bailiff());
@@ -235,7 +239,7 @@ fn only_root_overtakes() {
     assert!(err(&output).contains("root"), "{output:?}");
 }
 
-/// An authority of our own, and a server's certificate that it has signed.
+/// A test certificate authority, and a server certificate signed by it.
 const CERTIFY: &str =
     "new() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \"$@\"; }
     new -subj /CN=ours -keyout ca.key -out ca.pem &&
@@ -243,7 +247,7 @@ const CERTIFY: &str =
         -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
 
 #[test]
-fn redis_may_be_reached_by_tls_and_a_password() {
+fn redis_connection_supports_tls_and_a_password() {
     let directory = tempfile::tempdir().unwrap();
     assert!(
         Command::new("sh")
@@ -270,14 +274,14 @@ fn redis_may_be_reached_by_tls_and_a_password() {
         "--requirepass",
         "s3cret",
     ]);
-    let lease = |password: &str, trusted: &str, words: &[&str]| {
+    let lease = |password: &str, trusted: &str, args: &[&str]| {
         let address = format!("rediss://:{password}@127.0.0.1:{port}/0");
         let mut command = Command::new(end_to_end::programs::bailiff());
-        command.arg("lease").args(words).env("LEASE_REDIS_URL", address).env("SSL_CERT_FILE", path(trusted));
+        command.arg("lease").args(args).env("LEASE_REDIS_URL", address).env("SSL_CERT_FILE", path(trusted));
         command.output().unwrap()
     };
-    said(&lease("s3cret", "ca.pem", &["init", "--gpus", "0"]));
-    assert_eq!(said(&lease("s3cret", "ca.pem", &["run", "echo", "had"])).trim(), "had");
+    stdout_of(&lease("s3cret", "ca.pem", &["init", "--gpus", "0"]));
+    assert_eq!(stdout_of(&lease("s3cret", "ca.pem", &["run", "echo", "had"])).trim(), "had");
     let output = lease("wrong", "ca.pem", &["list"]);
     assert_eq!(code(&output), 69);
     assert!(err(&output).contains("refuses") && !err(&output).contains("wrong@"), "{output:?}");
@@ -286,41 +290,41 @@ fn redis_may_be_reached_by_tls_and_a_password() {
 }
 
 #[test]
-fn of_idle_gpus_those_are_taken_first_that_nobody_uses() {
+fn unused_idle_gpus_are_leased_first() {
     let redis = pool("0-2");
     let node = Node::of("version: 1\nrules: []\n", &["", "", ""]);
-    let squatters = [Tenant::obeying(&node.home), Tenant::obeying(&node.home)];
+    let squatters = [Tenant::ending_on_term(&node.home), Tenant::ending_on_term(&node.home)];
     node.hold(&squatters[0], 0, "used: 1GiB");
     node.hold(&squatters[1], 2, "used: 1GiB");
     let tick = node.tick();
     until("the exporter to see them", || (node.tick() > tick + 1).then_some(()));
     let stream = node.home.stream().display().to_string();
-    let run_one = |words: &[&str]| {
-        let words =
-            [&["run", "--stream", &stream], words, &["--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"]].concat();
-        run(&redis, &words)
+    let run_one = |args: &[&str]| {
+        let args =
+            [&["run", "--stream", &stream], args, &["--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"]].concat();
+        run(&redis, &args)
     };
     for _ in 0..3 {
         let output = run_one(&[]);
-        assert_eq!((said(&output).trim(), err(&output)), ("1", "bailiff: GPU 1 leased\n".to_owned()));
+        assert_eq!((stdout_of(&output).trim(), err(&output)), ("1", "bailiff: GPU 1 leased\n".to_owned()));
     }
     let all = run_one(&["-n", "3"]);
     let pids = squatters.each_ref().map(|squatter| squatter.pid().to_string());
     assert!(pids.iter().all(|pid| err(&all).contains(pid)), "{all:?}");
     let nobody = run(&redis, &["run", "--stream", "/nowhere", "echo", "had"]);
-    assert_eq!(said(&nobody).trim(), "had", "without an exporter any will do");
+    assert_eq!(stdout_of(&nobody).trim(), "had", "without an exporter any will do");
 }
 
 #[test]
-fn whoever_reads_no_further_has_what_he_wanted() {
+fn closed_output_pipe_is_no_error() {
     let redis = pool("0,1");
-    for words in [["list", "--json"].as_slice(), &["list"], &["queue"], &["reap"], &["reap", "--dry-run"]] {
+    for args in [["list", "--json"].as_slice(), &["list"], &["queue"], &["reap"], &["reap", "--dry-run"]] {
         let (read, written) = std::io::pipe().unwrap();
         drop(read);
-        let mut command = bailiff(&redis, words);
+        let mut command = bailiff(&redis, args);
         let output = command.stdout(written).stderr(Stdio::piped()).spawn().unwrap();
         let output = output.wait_with_output().unwrap();
-        assert_eq!((code(&output), err(&output)), (0, String::new()), "{words:?}");
+        assert_eq!((code(&output), err(&output)), (0, String::new()), "{args:?}");
     }
 }
 
@@ -338,11 +342,11 @@ fn granted_lease_is_reported_on_stderr() {
     assert_eq!(err(&run(&redis, &["run", "--gpu", "1", "true"])), "bailiff: GPU 1 leased\n");
     assert_eq!(err(&run(&redis, &["run", "-n", "2", "true"])), "bailiff: GPUs 0,1 leased\n");
     let acquired = run(&redis, &["acquire", "--gpu", "0", "--duration", "1h", "--format", "ids"]);
-    assert_eq!((said(&acquired).as_str(), err(&acquired).as_str()), ("0\n", "bailiff: GPU 0 leased\n"));
+    assert_eq!((stdout_of(&acquired).as_str(), err(&acquired).as_str()), ("0\n", "bailiff: GPU 0 leased\n"));
 }
 
 #[test]
-fn wait_off_a_terminal_reports_at_once_and_its_end() {
+fn wait_without_a_terminal_reports_start_and_end() {
     let redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let waiter = |before: usize| {
@@ -351,7 +355,7 @@ fn wait_off_a_terminal_reports_at_once_and_its_end() {
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         until("it to wait", || {
-            (told(&redis, &["queue", "--json"]).as_array().unwrap().len() == before + 1).then_some(())
+            (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == before + 1).then_some(())
         });
         (waiter, lines, line)
     };
@@ -379,26 +383,26 @@ fn interrupted_wait_ends_its_progress_line() {
 }
 
 #[test]
-fn lease_status_shows_the_pool_and_what_the_user_has() {
+fn lease_status_lists_the_pool_and_own_leases() {
     let redis = pool("0-2");
     let holder = hold(&redis, &["run", "-n", "2", "--note", "tea"]);
     let waiter = bailiff(&redis, &["run", "-n", "3", "true"]).stderr(Stdio::null()).spawn().unwrap();
-    until("it to wait", || (told(&redis, &["queue", "--json"])[0]["want"] == 3).then_some(()));
-    let text = said(&run(&redis, &["status"]));
+    until("it to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 3).then_some(()));
+    let text = stdout_of(&run(&redis, &["status"]));
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("3 GPUs: ") && lines[0].contains("2 leased"), "{text}");
     assert!(lines[0].ends_with("; 1 waiting"), "{text}");
     assert!(lines[1].starts_with("you hold GPUs 0,1 since ") && lines[1].contains("tea"), "{text}");
     assert!(lines[2].starts_with("you wait for 3 GPUs since "), "{text}");
     assert!(lines[2].contains(": place 1"), "{text}");
-    let json = told(&redis, &["status", "--json"]);
+    let json = json_of(&redis, &["status", "--json"]);
     assert_eq!((&json["gpus"]["leased"], &json["waiting"]), (&Value::from(2), &Value::from(1)));
     assert_eq!(json["leases"][0]["note"], "tea");
     assert_eq!(json["tickets"][0]["want"], 3);
     end(holder, Signal::TERM);
     assert!(waiter.wait_with_output().unwrap().status.success());
     assert_eq!(
-        said(&run(&redis, &["status"])),
+        stdout_of(&run(&redis, &["status"])),
         "3 GPUs: 3 idle; 0 waiting\nyou have no leases or waiting requests\n"
     );
 }

@@ -1,5 +1,5 @@
-//! Nobody is harmed for what was not seen: exporter, enforcer and driver stop, end, hang and lose GPUs. No streak grows
-//! meanwhile, and afterwards a rule needs its full samples again.
+//! No process is ended for samples that are missing: exporter, enforcer and driver stop, end, hang and lose GPUs. No streak
+//! grows meanwhile, and afterwards a rule needs its full samples again.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -31,37 +31,37 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// A tenant well on its way to its end, and who watches it.
-struct Watched {
+/// A tenant halfway to its action, and the enforcer.
+struct Setup {
     tenant: Tenant,
     enforcer: Enforcer,
     node: Node,
 }
 
-impl Watched {
+impl Setup {
     fn new() -> Self {
         Self::on(Node::new(RULES))
     }
 
     fn on(node: Node) -> Self {
-        let tenant = Tenant::obeying(&node.home);
+        let tenant = Tenant::ending_on_term(&node.home);
         node.hold(&tenant, 0, "used: 1GiB");
         let enforcer = node.home.enforcer(&[]);
-        let watched = Self { tenant, enforcer, node };
-        watched.on_its_way();
-        watched
+        let setup = Self { tenant, enforcer, node };
+        setup.until_half_streak();
+        setup
     }
 
-    fn on_its_way(&self) {
+    fn until_half_streak(&self) {
         self.enforcer.until_streak(self.tenant.pid(), NEEDED / 2);
     }
 
-    fn unharmed(&self) {
-        assert!(self.tenant.lives() && self.tenant.asked() == 0);
+    fn assert_no_signal(&self) {
+        assert!(self.tenant.is_running() && self.tenant.terms_received() == 0);
         assert!(self.node.home.results("terminate").is_empty());
     }
 
-    /// The streak never grows, is over, and stays so.
+    /// The streak never grows, is reset, and stays at 0.
     fn forgotten(&self) {
         let pid = self.tenant.pid();
         let mut last = self.enforcer.streak(pid);
@@ -71,15 +71,15 @@ impl Watched {
             last = last.min(now);
             (now == 0).then(|| status["stream"]["seq"].as_u64().unwrap())
         });
-        // Not for long: whoever asks a driver that fails waits twice as long each time.
-        self.enforcer.until_status("ticks that tell nothing", |status| {
+        // Not for long: each failed query doubles the time until the next one.
+        self.enforcer.until_status("ticks without data", |status| {
             assert_eq!(streak(status, pid), 0);
             (status["stream"]["seq"].as_u64()? > over_at + 3).then_some(())
         });
-        self.unharmed();
+        self.assert_no_signal();
     }
 
-    /// From this snapshot on it is ended by full samples, and not before.
+    /// Asserts that from this snapshot on the tenant is ended after the full samples, and not before.
     fn ended_by_full_samples_after(self, seq: u64) {
         self.tenant.gone();
         let due = self.node.home.until_line("terminate", "due");
@@ -91,7 +91,7 @@ impl Watched {
     }
 }
 
-/// Nothing was judged for so long that the action would have been done long ago.
+/// Waits for so many missed samples that the action would have been done.
 fn until_long_unseen(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
         (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.5).then_some(())
@@ -99,109 +99,109 @@ fn until_long_unseen(enforcer: &Enforcer) {
 }
 
 #[test]
-fn while_the_exporter_stands_still() {
-    let watched = Watched::new();
-    watched.node.exporter.signal(Signal::STOP);
-    until_long_unseen(&watched.enforcer);
-    watched.unharmed();
-    let seq = watched.enforcer.seq();
-    watched.node.exporter.signal(Signal::CONT);
-    watched.ended_by_full_samples_after(seq);
+fn stopped_exporter_freezes_streaks() {
+    let setup = Setup::new();
+    setup.node.exporter.signal(Signal::STOP);
+    until_long_unseen(&setup.enforcer);
+    setup.assert_no_signal();
+    let seq = setup.enforcer.seq();
+    setup.node.exporter.signal(Signal::CONT);
+    setup.ended_by_full_samples_after(seq);
 }
 
 #[test]
-fn while_the_exporter_is_gone() {
-    let mut watched = Watched::new();
-    watched.node.exporter.kill();
-    until_long_unseen(&watched.enforcer);
-    watched
+fn missing_exporter_freezes_streaks() {
+    let mut setup = Setup::new();
+    setup.node.exporter.kill();
+    until_long_unseen(&setup.enforcer);
+    setup
         .enforcer
         .until("it says so", |page| (page.value("bailiff_stream_connected", &[])? == 0.0).then_some(()));
-    watched.unharmed();
-    watched.node.restart_exporter();
-    watched.ended_by_full_samples_after(0);
+    setup.assert_no_signal();
+    setup.node.restart_exporter();
+    setup.ended_by_full_samples_after(0);
 }
 
-/// A hundred ticks, at a tick of a twentieth of a second; the exporter goes on meanwhile.
+/// A hundred ticks of 50 ms; the exporter continues meanwhile.
 #[test]
-fn while_the_enforcer_stands_still() {
+fn stopped_enforcer_freezes_streaks() {
     let ticks = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
-    let watched = Watched::on(Node::with_ticks(RULES, &[""], &ticks));
-    watched.enforcer.signal(Signal::STOP);
-    let stopped_at = watched.node.tick();
-    let seq = until("a hundred ticks", || Some(watched.node.tick()).filter(|tick| *tick >= stopped_at + 100));
-    watched.unharmed();
-    watched.enforcer.signal(Signal::CONT);
-    // What was sent less than two ticks ago may be judged; all that is older is not.
-    watched.ended_by_full_samples_after(seq - 3);
+    let setup = Setup::on(Node::with_ticks(RULES, &[""], &ticks));
+    setup.enforcer.signal(Signal::STOP);
+    let stopped_at = setup.node.tick();
+    let seq = until("a hundred ticks", || Some(setup.node.tick()).filter(|tick| *tick >= stopped_at + 100));
+    setup.assert_no_signal();
+    setup.enforcer.signal(Signal::CONT);
+    // Snapshots less than two ticks old may be evaluated; older ones are not.
+    setup.ended_by_full_samples_after(seq - 3);
 }
 
-/// The driver as a whole says this, and heals.
-fn while_the_driver(says: &str, also: impl FnOnce(&Watched)) {
+/// The driver has this fault, and recovers.
+fn while_the_driver(says: &str, also: impl FnOnce(&Setup)) {
     let ticks = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
-    let watched = Watched::on(Node::with_ticks(RULES, &[""], &ticks));
+    let setup = Setup::on(Node::with_ticks(RULES, &[""], &ticks));
     let up = |page: &Page| page.value("bailiff_source_up", &[("source", "nvml")]);
-    watched.node.change(|driver| says.clone_into(&mut driver.head));
-    also(&watched);
-    watched.node.exporter.until("the driver is down", |page| (up(page)? == 0.0).then_some(()));
-    watched.unharmed();
-    let seq = watched.node.tick();
-    watched.node.change(|driver| driver.head.clear());
-    watched.ended_by_full_samples_after(seq);
+    setup.node.change(|driver| says.clone_into(&mut driver.head));
+    also(&setup);
+    setup.node.exporter.until("the driver is down", |page| (up(page)? == 0.0).then_some(()));
+    setup.assert_no_signal();
+    let seq = setup.node.tick();
+    setup.node.change(|driver| driver.head.clear());
+    setup.ended_by_full_samples_after(seq);
 }
 
 #[test]
-fn while_the_driver_answers_with_errors() {
-    while_the_driver("faults: {errors: {\"*\": unknown}}", Watched::forgotten);
+fn failing_driver_freezes_streaks() {
+    while_the_driver("faults: {errors: {\"*\": unknown}}", Setup::forgotten);
 }
 
-/// Each look takes as long as it may, and is too old to be judged when it comes.
+/// Each sample takes its whole deadline, and is too old to be evaluated when it arrives.
 #[test]
-fn while_the_driver_hangs() {
-    while_the_driver("faults: {hang: true}", |watched| until_long_unseen(&watched.enforcer));
+fn hung_driver_freezes_streaks() {
+    while_the_driver("faults: {hang: true}", |setup| until_long_unseen(&setup.enforcer));
 }
 
-/// It is unloaded, and whoever opens it again finds none.
+/// The driver is unloaded; opening it again fails.
 #[test]
-fn while_there_is_no_driver() {
-    while_the_driver("init: driver_not_loaded", |watched| {
-        let worker = watched.node.exporter.children("sampling-worker")[0];
+fn missing_driver_freezes_streaks() {
+    while_the_driver("init: driver_not_loaded", |setup| {
+        let worker = setup.node.exporter.children("sampling-worker")[0];
         let pid = rustix::process::Pid::from_raw(i32::try_from(worker).unwrap()).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();
-        watched.forgotten();
+        setup.forgotten();
     });
 }
 
 #[test]
-fn while_its_gpu_is_lost_and_the_other_goes_on() {
+fn lost_gpu_freezes_only_its_streaks() {
     let node = Node::of(RULES, &["", ""]);
-    let other = Tenant::obeying(&node.home);
-    let watched = Watched::on(node);
-    let pid = watched.tenant.pid();
-    let say = |text: &str| watched.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
+    let other = Tenant::ending_on_term(&node.home);
+    let setup = Setup::on(node);
+    let pid = setup.tenant.pid();
+    let say = |text: &str| setup.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
     say("faults: {lost: true}");
-    watched.forgotten();
-    watched.node.hold(&other, 1, "used: 1GiB");
-    watched.enforcer.until_status("the other one is gone", |status| {
+    setup.forgotten();
+    setup.node.hold(&other, 1, "used: 1GiB");
+    setup.enforcer.until_status("the other one is gone", |status| {
         assert_eq!(streak(status, pid), 0);
-        (!other.lives()).then_some(())
+        (!other.is_running()).then_some(())
     });
-    assert!(watched.tenant.lives() && watched.tenant.asked() == 0);
-    let seq = watched.node.tick();
+    assert!(setup.tenant.is_running() && setup.tenant.terms_received() == 0);
+    let seq = setup.node.tick();
     say("");
-    watched.tenant.gone();
-    let home = &watched.node.home;
+    setup.tenant.gone();
+    let home = &setup.node.home;
     let ours = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
     let due = until("its end", || home.lines().into_iter().find(ours));
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }
 
-/// The holder of two GPUs is idle on the first while the second is no longer seen; others on the first are ended.
-fn holder_lives_once(lose: impl FnOnce(&mut Driver)) {
+/// The holder of two GPUs is idle on the first while the second is not observed; other holders on the first are ended.
+fn assert_holder_survives_once(lose: impl FnOnce(&mut Driver)) {
     let rules =
         RULES.replace("rules:", "limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:");
     let mut node = Node::of(&rules, &["", ""]);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     for gpu in [0, 1] {
         node.hold(&tenant, gpu, "used: 1GiB");
     }
@@ -211,10 +211,10 @@ fn holder_lives_once(lose: impl FnOnce(&mut Driver)) {
     let pid = tenant.pid();
     enforcer.until_status("the streak is over", |status| (streak(status, pid) == 0).then_some(()));
     let another_is_ended = |node: &Node, why: &str| {
-        let other = Tenant::obeying(&node.home);
+        let other = Tenant::ending_on_term(&node.home);
         node.hold(&other, 0, "used: 1GiB");
         other.gone();
-        assert!(tenant.lives() && tenant.asked() == 0, "{why}");
+        assert!(tenant.is_running() && tenant.terms_received() == 0, "{why}");
     };
     another_is_ended(&node, "it may compute on the lost GPU");
     assert_eq!(enforcer.streak(pid), 0);
@@ -230,11 +230,11 @@ fn holder_lives_once(lose: impl FnOnce(&mut Driver)) {
 }
 
 #[test]
-fn holder_of_a_lost_gpu_is_not_ended_for_idling_on_another() {
-    holder_lives_once(|driver| "faults: {lost: true}".clone_into(&mut driver.gpus[1].text));
+fn holder_of_a_lost_gpu_is_not_ended() {
+    assert_holder_survives_once(|driver| "faults: {lost: true}".clone_into(&mut driver.gpus[1].text));
 }
 
 #[test]
-fn holder_of_an_unlisted_gpu_is_not_ended_for_idling_on_another() {
-    holder_lives_once(|driver| driver.gpus.truncate(1));
+fn holder_of_an_unlisted_gpu_is_not_ended() {
+    assert_holder_survives_once(|driver| driver.gpus.truncate(1));
 }

@@ -1,5 +1,5 @@
-//! The life of an action, from its confirmation to its result: what calls it off, and what does not. The cells of the
-//! table in docs/rules.md are what each case expects.
+//! The states of an action from its confirmation to its result, and the events that cancel it. Each case checks the
+//! cells of the table in docs/rules.md.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -33,7 +33,7 @@ rules:
 /// Longer than any test waits.
 const HELD: u64 = 600_000;
 
-/// What the table says of an event in a state: a word, and what it means here.
+/// The table cell for an event in a state: its outcome, and what the outcome means.
 fn cell(event: &str, state: &str) -> String {
     let docs = fs::read_to_string(programs::root().join("docs/rules.md")).unwrap();
     let row =
@@ -45,15 +45,15 @@ fn cell(event: &str, state: &str) -> String {
     row.unwrap_or_else(|| panic!("no event {event}"))[column].clone()
 }
 
-/// A node with one idle tenant, and an enforcer whose audit log can be held up.
-struct Stage {
+/// A node with one idle tenant, and an enforcer whose audit log can be delayed.
+struct Fixture {
     sync: SlowSync,
     enforcer: Enforcer,
     tenant: Tenant,
     node: Node,
 }
 
-impl Stage {
+impl Fixture {
     fn new(tenant: fn(&end_to_end::home::Home) -> Tenant) -> Self {
         let node = Node::new(RULES);
         let tenant = tenant(&node.home);
@@ -66,35 +66,35 @@ impl Stage {
 
     /// The action is confirmed, and its record waits for the disk.
     fn confirmed() -> Self {
-        let stage = Self::new(Tenant::obeying);
-        stage.enforcer.ticks(3);
-        stage.sync.set(HELD);
-        stage.node.hold(&stage.tenant, 0, "used: 1GiB");
-        stage.enforcer.until_status("an action", |status| status["in_flight"].as_object().map(drop));
-        stage
+        let fixture = Self::new(Tenant::ending_on_term);
+        fixture.enforcer.ticks(3);
+        fixture.sync.set(HELD);
+        fixture.node.hold(&fixture.tenant, 0, "used: 1GiB");
+        fixture.enforcer.until_status("an action", |status| status["in_flight"].as_object().map(drop));
+        fixture
     }
 
-    /// TERM was sent, and is ignored.
+    /// TERM was sent, and the tenant ignores it.
     fn term_sent() -> Self {
-        let stage = Self::new(Tenant::stubborn);
-        stage.node.hold(&stage.tenant, 0, "used: 1GiB");
-        stage.tenant.until_asked(1);
-        stage
+        let fixture = Self::new(Tenant::ignoring_term);
+        fixture.node.hold(&fixture.tenant, 0, "used: 1GiB");
+        fixture.tenant.until_terms(1);
+        fixture
     }
 
-    /// The disk takes the record; the result is as the table says, and nothing was sent.
+    /// Lets the disk write the record; the result is as documented and no signal was sent.
     fn ends_unsent(self, event: &str) {
         self.sync.set(0);
         let expected = cell(event, "confirmed");
         let line = self.node.home.until_line("terminate", &expected);
         assert_eq!(line["sent"], serde_json::json!([]), "{line}");
-        assert_eq!(self.tenant.asked(), 0);
+        assert_eq!(self.tenant.terms_received(), 0);
         if expected != "gone" {
-            assert!(self.tenant.lives());
+            assert!(self.tenant.is_running());
         }
     }
 
-    /// The action ends as the table says, by SIGKILL or without.
+    /// Waits until the action ends as documented, with or without SIGKILL.
     fn ends(self, event: &str) {
         let expected = cell(event, "TERM sent");
         if expected == "continues" {
@@ -105,10 +105,10 @@ impl Stage {
         }
         let line = self.node.home.until_line("terminate", &expected);
         assert_eq!(signals(&line), ["SIGTERM"], "{line}");
-        assert!(self.tenant.lives());
+        assert!(self.tenant.is_running());
     }
 
-    /// The line of the action's result.
+    /// The audit line with the result of the action.
     fn result(&self) -> Value {
         let results = |line: &Value| {
             line["step"] == "terminate" && line["sent"].as_array().is_some_and(|it| !it.is_empty())
@@ -116,7 +116,7 @@ impl Stage {
         until("a result", || self.node.home.lines().into_iter().find(results))
     }
 
-    /// Does it, and waits until the enforcer has evaluated a snapshot of it.
+    /// Performs `act` and waits until the enforcer has evaluated a later snapshot.
     fn seen<T>(&self, what: &str, act: impl FnOnce(&Node) -> T, mut query: impl FnMut(&Value) -> Option<()>) {
         act(&self.node);
         self.enforcer.until_status(what, |status| query(status));
@@ -131,56 +131,58 @@ fn signals(line: &Value) -> Vec<String> {
     names
 }
 
-fn busy(stage: &Stage) {
-    let busy = |node: &Node| node.hold(&stage.tenant, 0, "used: 1GiB, sm: 80");
-    stage.seen("it is busy", busy, |status| {
+fn busy(fixture: &Fixture) {
+    let busy = |node: &Node| node.hold(&fixture.tenant, 0, "used: 1GiB, sm: 80");
+    fixture.seen("it is busy", busy, |status| {
         let rule = &status["rules"][0];
         (rule["matches"] == 0 && rule["unknown"] == 0).then_some(())
     });
 }
 
-fn unknown(stage: &Stage) {
+fn unknown(fixture: &Fixture) {
     let fail =
         |node: &Node| node.change(|driver| "faults: {errors: {\"*\": unknown}}".clone_into(&mut driver.head));
-    stage.seen("it is unknown", fail, |status| (status["rules"][0]["unknown"] == 1).then_some(()));
+    fixture.seen("it is unknown", fail, |status| (status["rules"][0]["unknown"] == 1).then_some(()));
 }
 
-fn exporter_silent(stage: &Stage) {
-    stage.node.exporter.signal(Signal::STOP);
-    stage.enforcer.until("a silence", |page| {
+fn exporter_silent(fixture: &Fixture) {
+    fixture.node.exporter.signal(Signal::STOP);
+    fixture.enforcer.until("a silence", |page| {
         (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 0.5).then_some(())
     });
 }
 
-fn invalid_file(stage: &Stage) {
-    stage.node.home.write("rules: [");
-    until("it is refused", || stage.enforcer.is_held("invalid_file").then_some(()));
+fn invalid_file(fixture: &Fixture) {
+    fixture.node.home.write("rules: [");
+    until("it is refused", || fixture.enforcer.is_held("invalid_file").then_some(()));
 }
 
-fn reload(stage: &Stage) {
-    let before = stage.enforcer.status()["policy"]["sha256"].clone();
-    stage.node.home.write(&RULES.replace("max: 1%", "max: 2%"));
-    stage.enforcer.until_status("the reload", |status| (status["policy"]["sha256"] != before).then_some(()));
+fn reload(fixture: &Fixture) {
+    let before = fixture.enforcer.status()["policy"]["sha256"].clone();
+    fixture.node.home.write(&RULES.replace("max: 1%", "max: 2%"));
+    fixture
+        .enforcer
+        .until_status("the reload", |status| (status["policy"]["sha256"] != before).then_some(()));
 }
 
-fn pause(stage: &Stage) {
-    assert!(stage.enforcer.run(&["pause"]).status.success());
+fn pause(fixture: &Fixture) {
+    assert!(fixture.enforcer.run(&["pause"]).status.success());
 }
 
 macro_rules! called_off_or_not {
     ($($event:literal: $confirmed:ident, $sent:ident, $act:expr;)*) => {$(
         #[test]
         fn $confirmed() {
-            let stage = Stage::confirmed();
-            $act(&stage);
-            stage.ends_unsent($event);
+            let fixture = Fixture::confirmed();
+            $act(&fixture);
+            fixture.ends_unsent($event);
         }
 
         #[test]
         fn $sent() {
-            let stage = Stage::term_sent();
-            $act(&stage);
-            stage.ends($event);
+            let fixture = Fixture::term_sent();
+            $act(&fixture);
+            fixture.ends($event);
         }
     )*};
 }
@@ -192,67 +194,67 @@ called_off_or_not! {
     "`pause`": confirmed_then_paused, signalled_then_paused, pause;
     "the rules change": confirmed_then_reloaded, signalled_then_reloaded, reload;
     "the rules become invalid": confirmed_then_invalid, signalled_then_invalid, invalid_file;
-    "the enforcer is stopped": confirmed_then_stopped, signalled_then_stopped, |stage: &Stage| stage.enforcer.signal(Signal::TERM);
+    "the enforcer is stopped": confirmed_then_stopped, signalled_then_stopped, |fixture: &Fixture| fixture.enforcer.signal(Signal::TERM);
 }
 
 #[test]
-fn confirmed_target_that_ends_is_gone() {
-    let mut stage = Stage::confirmed();
-    stage.tenant.end();
-    stage.ends_unsent("the target ends");
+fn confirmed_target_that_exits_is_gone() {
+    let mut fixture = Fixture::confirmed();
+    fixture.tenant.end();
+    fixture.ends_unsent("the target ends");
 }
 
-/// What cannot be recorded is not done: the SIGKILL waits, says so, and can be called off.
+/// An action that cannot be recorded is not performed: the SIGKILL waits, is reported, and can be cancelled.
 #[test]
 fn sigkill_waits_for_the_audit_log() {
     assert_eq!(cell("the audit log cannot be written", "TERM sent"), "waits");
-    let stage = Stage::term_sent();
-    let (log, aside) = (stage.node.home.audit(), stage.node.home.path().join("aside"));
+    let fixture = Fixture::term_sent();
+    let (log, aside) = (fixture.node.home.audit(), fixture.node.home.path().join("aside"));
     fs::rename(&log, &aside).unwrap();
     fs::create_dir(&log).unwrap();
-    waits(&stage.enforcer, &stage.tenant, "the audit log cannot be written");
-    let status = stage.enforcer.run(&["status"]);
+    waits(&fixture.enforcer, &fixture.tenant, "the audit log cannot be written");
+    let status = fixture.enforcer.run(&["status"]);
     assert!(String::from_utf8_lossy(&status.stdout).contains("SIGKILL waits"), "{status:?}");
     fs::remove_dir(&log).unwrap();
     fs::rename(&aside, &log).unwrap();
-    stage.tenant.gone();
-    let line = stage.node.home.until_line("terminate", "released");
+    fixture.tenant.gone();
+    let line = fixture.node.home.until_line("terminate", "released");
     assert!(signals(&line).contains(&"SIGKILL".to_owned()), "{line}");
 }
 
 #[test]
-fn sigkill_waits_for_the_state_and_a_pause_calls_it_off() {
+fn sigkill_waiting_for_the_state_is_cancelled_by_pause() {
     assert_eq!(cell("the state cannot be written", "TERM sent"), "waits");
-    let stage = Stage::term_sent();
-    fs::create_dir(stage.node.home.state().join("state.json.new")).unwrap();
-    waits(&stage.enforcer, &stage.tenant, "the state is not on the disk");
-    pause(&stage);
-    stage.ends("`pause`");
+    let fixture = Fixture::term_sent();
+    fs::create_dir(fixture.node.home.state().join("state.json.new")).unwrap();
+    waits(&fixture.enforcer, &fixture.tenant, "the state is not on the disk");
+    pause(&fixture);
+    fixture.ends("`pause`");
 }
 
-/// Its SIGKILL is due and waits, for this reason.
+/// Asserts that the SIGKILL is due and waits for this reason.
 fn waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
     enforcer.until_status(why, |status| {
         status["in_flight"]["waits"].as_str().filter(|waits| waits.contains(why)).map(drop)
     });
     enforcer.ticks(5);
-    assert!(tenant.lives());
+    assert!(tenant.is_running());
 }
 
-/// A pause is answered while the record of what will be stopped waits for the disk: nothing more is sent.
+/// A pause is answered while the record of the planned stop waits for the disk; no further signal is sent.
 #[test]
-fn paused_before_its_processes_are_stopped() {
-    let stage = Stage::term_sent();
-    stage.sync.set(HELD);
-    stage.node.home.until_line("terminate", "stopping");
-    pause(&stage);
-    stage.sync.set(0);
-    stage.ends("`pause`");
+fn pause_before_the_processes_are_stopped_cancels() {
+    let fixture = Fixture::term_sent();
+    fixture.sync.set(HELD);
+    fixture.node.home.until_line("terminate", "stopping");
+    pause(&fixture);
+    fixture.sync.set(0);
+    fixture.ends("`pause`");
 }
 
-/// A handler of TERM that writes a checkpoint by another program: the whole grace is its own.
+/// A TERM handler that writes a checkpoint through another program has the whole grace period.
 #[test]
-fn checkpoint_written_by_a_child_is_whole() {
+fn checkpoint_written_by_a_child_is_complete() {
     let node = Node::new(&RULES.replace("grace: 2s", "grace: 60s"));
     let file = node.home.path().join("checkpoint");
     fs::write(&file, "").unwrap();
@@ -268,7 +270,7 @@ while True: time.sleep(60)",
         file.display()
     );
     let tenant = Tenant::running(&node.home, &["/usr/bin/python3", "-c", &program]);
-    until("the tenant's word", || (!tenant.said().is_empty()).then_some(()));
+    until("the tenant's word", || (!tenant.output_lines().is_empty()).then_some(()));
     node.hold(&tenant, 0, "used: 1GiB");
     let _enforcer = node.home.enforcer(&[]);
     tenant.gone();
@@ -277,7 +279,7 @@ while True: time.sleep(60)",
     assert!(fs::read_to_string(&file).unwrap().ends_with("20\nsaved\n"));
 }
 
-/// Waits until it is stopped for its SIGKILL, and ends the enforcer at that moment; false where that came too late.
+/// Kills the enforcer while the tenant is stopped for its SIGKILL; returns false if that came too late.
 fn killed_while_it_holds_still(enforcer: &mut Enforcer, tenant: &Tenant, also: impl Fn(u32)) -> bool {
     let stat = format!("/proc/{}/stat", tenant.pid());
     let state = || bailiff_snapshot::stat::parse(&fs::read(&stat).unwrap_or_default()).map(|stat| stat.state);
@@ -290,12 +292,12 @@ fn killed_while_it_holds_still(enforcer: &mut Enforcer, tenant: &Tenant, also: i
     }
     also(enforcer.pid());
     enforcer.kill();
-    tenant.lives()
+    tenant.is_running()
 }
 
-/// A stage in which the enforcer died between SIGSTOP and SIGKILL.
+/// A fixture in which the enforcer died between SIGSTOP and SIGKILL.
 fn died_between(also: impl Fn(u32)) -> (Node, Tenant) {
-    // Many processes, so that looking at all of them before SIGKILL takes a while.
+    // Many processes, so that the check of all of them before SIGKILL takes a while.
     let program = "trap '' TERM; echo ready; i=0; while [ $i -lt 150 ]; do sleep 1000 & i=$((i+1)); done; while :; do read nothing; done";
     for _ in 0..20 {
         let node = Node::new(&RULES.replace("grace: 2s", "grace: 500ms"));
@@ -315,11 +317,11 @@ fn runs_again(tenant: &Tenant) {
         let stat = bailiff_snapshot::stat::parse(&fs::read(&stat).ok()?)?;
         (stat.state != bailiff_snapshot::State::Stopped).then_some(())
     });
-    assert!(tenant.lives());
+    assert!(tenant.is_running());
 }
 
 #[test]
-fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_watchdog() {
+fn group_stopped_by_a_dead_enforcer_continues_by_watchdog() {
     assert_eq!(cell("the enforcer dies", "TERM sent"), "interrupted");
     let (node, tenant) = died_between(|_| {});
     runs_again(&tenant);
@@ -329,7 +331,7 @@ fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_watchdog() {
 }
 
 #[test]
-fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_next_start() {
+fn group_stopped_by_a_dead_enforcer_continues_at_start() {
     let (node, tenant) = died_between(|enforcer| {
         // A child belongs to the thread that started it.
         let tasks = fs::read_dir(format!("/proc/{enforcer}/task")).unwrap().flatten();
@@ -347,16 +349,16 @@ fn stopped_group_of_an_enforcer_that_died_is_continued_by_the_next_start() {
     assert!(line["detail"].as_str().unwrap().contains("that it had stopped were continued"), "{line}");
 }
 
-/// The table has no event and no state that no test has seen.
+/// The documented table has no event and no state without a test.
 #[test]
-fn table_of_the_docs_has_no_other_events() {
+fn documented_table_has_no_untested_event() {
     let docs = fs::read_to_string(programs::root().join("docs/rules.md")).unwrap();
     let rows = docs.lines().skip_while(|line| !line.starts_with("| event |")).skip(2);
     let events: Vec<&str> = rows
         .take_while(|line| line.starts_with('|'))
         .filter_map(|line| Some(line.split('|').nth(1)?.trim()))
         .collect();
-    let source = fs::read_to_string(programs::root().join("tests/cases/action_life.rs")).unwrap();
+    let source = fs::read_to_string(programs::root().join("tests/cases/action_lifecycle.rs")).unwrap();
     assert!(events.len() >= 10, "{events:?}");
     for event in events {
         assert!(source.contains(&format!("\"{event}\"")), "{event} has no case");

@@ -1,4 +1,4 @@
-//! Who is left alone, and that it is said why: the protected, a workload of several owners, whoever got a pid again.
+//! Targets that are exempt, and the reported reasons: protected targets, workloads of several owners, reused pids.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -15,7 +15,7 @@ use std::process::Command;
 use end_to_end::enforcer::{Enforcer, streak};
 use end_to_end::holder::child;
 use end_to_end::node::Node;
-use end_to_end::tenant::{NOBODY, Tenant, start};
+use end_to_end::tenant::{NOBODY_UID, Tenant, start};
 use end_to_end::wait::until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn explained(enforcer: &Enforcer, pid: u32) -> Value {
 }
 
 #[test]
-fn the_protected_are_left_alone_and_it_is_said_why() {
+fn protected_targets_are_exempt_with_a_reason() {
     let node = Node::new(RULES);
     let precious = node.home.path().join("precious");
     symlink("/bin/sleep", &precious).unwrap();
@@ -45,7 +45,7 @@ fn the_protected_are_left_alone_and_it_is_said_why() {
     let mut of_root = Command::new("setsid");
     of_root.args(["sleep", "infinity"]);
     let of_root = Tenant::spawn(&node.home, of_root);
-    let plain = Tenant::obeying(&node.home);
+    let plain = Tenant::ending_on_term(&node.home);
     let all = [&by_policy, &of_root, &plain];
     for tenant in all {
         node.hold(tenant, 0, "used: 1GiB");
@@ -55,14 +55,14 @@ fn the_protected_are_left_alone_and_it_is_said_why() {
     node.home.until_line("terminate", "released");
     let exempt = json!(format!("process {} (precious) is exempt", by_policy.pid()));
     for (tenant, why) in [(&by_policy, exempt), (&of_root, json!("it is root's, outside a container"))] {
-        assert!(tenant.lives());
-        let told = explained(&enforcer, tenant.pid());
-        let gate = &told["gates"][0];
+        assert!(tenant.is_running());
+        let explanation = explained(&enforcer, tenant.pid());
+        let gate = &explanation["gates"][0];
         assert_eq!(
             (&gate["gate"], &gate["passes"], &gate["why"]),
             (&json!("protection"), &json!("false"), &why)
         );
-        assert_eq!((&told["outcome"], &told["streak"]), (&json!("false"), &json!(0)));
+        assert_eq!((&explanation["outcome"], &explanation["streak"]), (&json!("false"), &json!(0)));
     }
     let leaf = &explained(&enforcer, by_policy.pid())["gates"][0]["leaves"][0];
     assert_eq!((&leaf["name"], &leaf["outcome"]), (&json!("comms"), &json!("true")));
@@ -73,9 +73,9 @@ fn the_protected_are_left_alone_and_it_is_said_why() {
     assert!(node.home.lines().iter().filter(|line| line["step"] == "terminate").all(about));
 }
 
-/// One of another owner in the same tree: nobody of it is touched.
+/// A process of another owner in the same tree exempts the whole workload.
 #[test]
-fn a_workload_of_several_owners_is_left_alone() {
+fn workload_of_several_owners_is_exempt() {
     let rules = RULES.replace("target: process", "target: workload");
     let node = Node::new(&rules);
     let mut command = Command::new("setsid");
@@ -84,26 +84,27 @@ fn a_workload_of_several_owners_is_left_alone() {
     command.args(["sh", "-c", other]);
     let tenant = Tenant::spawn(&node.home, command);
     let other = child(tenant.pid(), "sleep");
-    until("both are who they are", || {
+    until("both have their uids", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
         (comm == "sleep\n").then_some(())
     });
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     let line = node.home.until_line("terminate", "refused");
-    let detail = format!("{other} is not touched: it is of uid 65533, and the others are of uid {NOBODY}");
+    let detail =
+        format!("{other} is not touched: it is of uid 65533, and the others are of uid {NOBODY_UID}");
     assert_eq!((&line["detail"], &line["sent"]), (&json!(detail), &json!([])));
     enforcer.until("it is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "refused")]).then_some(())
     });
     enforcer.ticks(3);
     assert_eq!(node.home.results("terminate"), ["due", "refused", "withheld"], "it is tried once");
-    assert!(tenant.lives() && start(other).is_some());
+    assert!(tenant.is_running() && start(other).is_some());
     let actions = enforcer.status()["actions"].take();
     assert_eq!((&actions[0]["outcome"], &actions[0]["detail"]), (&json!("refused"), &json!(detail)));
 }
 
-/// Runs an ignored test of this file in a PID namespace of its own, where the next pid can be chosen.
+/// Runs an ignored test of this file in its own PID namespace, where the next pid can be chosen.
 fn inside(test: &str) {
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
@@ -111,24 +112,24 @@ fn inside(test: &str) {
         .args(["--exact", "--ignored", "--nocapture", test])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && said.contains("1 passed");
-    assert!(passed, "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && printed.contains("1 passed");
+    assert!(passed, "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    println!("{printed}");
 }
 
-/// Has the next process get this pid, unless somebody else is faster.
+/// Makes the next process get this pid, unless another process is created first.
 fn next_pid(pid: u32) {
     fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
 }
 
-/// A tenant that lives on whatever it is sent, with a pid far from those that others are given.
+/// A tenant that ignores every signal it can, with a pid far from others.
 fn first(node: &Node) -> Tenant {
     next_pid(20_000);
     lasting(node)
 }
 
-/// Another one with the same pid.
+/// Another tenant with the same pid.
 fn second(node: &Node, mut first: Tenant) -> Tenant {
     let pid = first.pid();
     first.end();
@@ -140,22 +141,22 @@ fn second(node: &Node, mut first: Tenant) -> Tenant {
 
 fn lasting(node: &Node) -> Tenant {
     let program = "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done";
-    // Not by setsid, which would have to become it.
+    // Not by setsid, which forks.
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", program]).uid(NOBODY).gid(NOBODY).process_group(0);
+    command.args(["-c", program]).uid(NOBODY_UID).gid(NOBODY_UID).process_group(0);
     let tenant = Tenant::spawn(&node.home, command);
-    until("its word", || (!tenant.said().is_empty()).then_some(()));
+    until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 
 #[test]
-fn whoever_gets_the_pid_of_an_idle_one_begins_at_zero() {
-    inside("a_pid_that_is_used_again");
+fn reused_pid_of_an_idle_process_starts_at_zero() {
+    inside("reused_pid_inside");
 }
 
 #[test]
 #[ignore = "run in a PID namespace of its own"]
-fn a_pid_that_is_used_again() {
+fn reused_pid_inside() {
     let node = Node::new(&RULES.replace("samples: 4", "samples: 10"));
     let first = first(&node);
     let pid = first.pid();
@@ -163,33 +164,33 @@ fn a_pid_that_is_used_again() {
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(pid, 7);
     let began = start(pid);
-    // Nobody else takes the pid meanwhile.
-    let second = node.exporter.standing_still(|| enforcer.standing_still(|| second(&node, first)));
+    // No other process takes the pid meanwhile.
+    let second = node.exporter.while_stopped(|| enforcer.while_stopped(|| second(&node, first)));
     assert_ne!(start(pid), began);
-    // Where the first would have been ended, and two ticks later.
+    // The sample at which the first tenant would have been ended, and two ticks later.
     let name = format!("process:{pid}@{}", start(pid).unwrap());
     let status = enforcer.until_status("the second is seen", |status| {
         status["pending"].as_array()?.iter().any(|pending| pending["target"] == name).then(|| status.clone())
     });
     assert!(streak(&status, pid) <= 2, "it begins with {}", streak(&status, pid));
     enforcer.ticks(5);
-    assert!(second.lives() && second.asked() == 0);
+    assert!(second.is_running() && second.terms_received() == 0);
     assert!(node.home.results("terminate").is_empty());
-    // Its own time comes all the same.
-    second.until_asked(1);
+    // It is ended after its own samples.
+    second.until_terms(1);
     let line = node.home.until_line("terminate", "begun");
     assert_eq!((&line["target"]["id"], &line["evidence"]["streak"]), (&json!(name), &json!(11)));
 }
 
 #[test]
-fn whoever_gets_the_pid_between_decision_and_action_lives() {
-    inside("a_pid_that_is_used_again_after_the_decision");
+fn pid_reused_before_the_action_is_not_signalled() {
+    inside("pid_reused_after_the_decision_inside");
 }
 
-/// The enforcer stands still from the decision on, until another process has the pid.
+/// The enforcer is stopped from the decision until another process has the pid.
 #[test]
 #[ignore = "run in a PID namespace of its own"]
-fn a_pid_that_is_used_again_after_the_decision() {
+fn pid_reused_after_the_decision_inside() {
     let node = Node::new(RULES);
     let first = first(&node);
     let (pid, began) = (first.pid(), start(first.pid()).unwrap());
@@ -197,16 +198,19 @@ fn a_pid_that_is_used_again_after_the_decision() {
     let enforcer = node.home.enforcer(&[]);
     until("the decision", || node.home.line("terminate", "due"));
     enforcer.signal(Signal::STOP);
-    // It may have been too late for that: then the action was against the right one.
+    // If that was too late, the action was against the first tenant.
     let too_late = node.home.line("terminate", "begun").is_some();
-    let asked = first.asked();
+    let terms = first.terms_received();
     node.exporter.next();
-    let second = node.exporter.standing_still(|| second(&node, first));
+    let second = node.exporter.while_stopped(|| second(&node, first));
     enforcer.signal(Signal::CONT);
     enforcer.ticks(3);
     println!("too late: {too_late}, results: {:?}", node.home.results("terminate"));
-    assert!(too_late || asked == 0);
-    assert!(second.lives() && second.asked() == 0, "whoever got the pid was sent something");
+    assert!(too_late || terms == 0);
+    assert!(
+        second.is_running() && second.terms_received() == 0,
+        "the process with the reused pid received a signal"
+    );
     let first_only = |line: &Value| line["target"]["id"] == format!("process:{pid}@{began}");
     let lines = node.home.lines();
     assert!(

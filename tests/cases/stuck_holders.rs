@@ -1,5 +1,5 @@
-//! Holders that are stuck or were left behind, each made for real: how they show, which rules flag them, what frees them,
-//! and whether their memory comes back. Only the driver is a fake. It needs root, to start processes of others and mount.
+//! Holders that are stuck or orphaned, each made for real: how they are reported, which rules flag them, what frees them,
+//! and whether their memory is released. Only the driver is fake. Needs root, to start processes of others and mount.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -20,41 +20,41 @@ use end_to_end::node::Node;
 use end_to_end::orphan::Orphan;
 use end_to_end::page::Page;
 use end_to_end::programs;
-use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::tenant::{NOBODY_UID, Tenant};
 use end_to_end::wait::until;
 
 const GIB: f64 = 1_073_741_824.0;
 const UNRELEASED: &str = "bailiff_gpu_memory_unreleased_bytes";
 
-/// Its first thread ends, and another lives on.
+/// Its first thread ends, and another continues.
 const ZOMBIE_LEADER: &str = "import ctypes, threading\n\
     threading.Thread(target=lambda: threading.Event().wait()).start()\n\
     print('ready')\n\
     ctypes.CDLL(None).pthread_exit(None)";
-/// It does not wait for a child that has ended.
+/// It does not wait for a child that has exited.
 const ZOMBIES_PARENT: &str =
     "import os, signal\npid = os.fork() or os._exit(0)\nprint('ready')\nsignal.pause()";
-/// In vfork a parent waits in the kernel, in state D, until its child starts a program or ends: this one does neither, and
-/// ends with its parent.
+/// In vfork a parent waits in the kernel, in state D, until its child starts a program or exits: this child does neither,
+/// and ends with its parent.
 const WAITING_IN_THE_KERNEL: &str = "import ctypes, signal\n\
     libc = ctypes.CDLL(None)\nprint('ready')\n\
     if libc.vfork() == 0:\n    libc.prctl(1, 9)\n    signal.pause()";
 
-/// A program of nobody's that has the device open.
+/// A program of user nobody that has the device open.
 fn tenant(node: &Node, program: &str) -> Tenant {
     let tenant = Tenant::running(&node.home, &["python3", "-u", "-c", program]);
-    until("its word", || (!tenant.said().is_empty()).then_some(()));
+    until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 
-/// A process of nobody's that was left behind with the device open.
+/// An orphaned process of user nobody with the device open.
 fn orphan(node: &Node) -> Orphan {
     let mut command = Command::new("setsid");
-    command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(node.home.open_device());
+    command.uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/").stdin(node.home.open_device());
     Orphan::under(command)
 }
 
-/// The rules of these examples, for which three samples are enough, and which enforce and tell nobody.
+/// The rules of these examples, with three samples, enforced and without notifications.
 fn examples(names: &[&str]) -> String {
     let mut rules = "version: 1\ndefaults: {startup_grace: 0s, clear_after: 1, grace: 30s}\n".to_owned();
     rules.push_str("limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:\n");
@@ -90,7 +90,7 @@ fn status_page(node: &Node) -> String {
     http::get(node.exporter.address(), "/", &[]).unwrap().text()
 }
 
-/// The rows of the status page's table of those who are stuck that have this in a cell.
+/// The rows of the status page's table of stuck holders that have this in a cell.
 fn rows(html: &str, cell: &str) -> Vec<String> {
     let table = html.split("id=\"stuck-table-caption\"").nth(1).unwrap_or_default();
     let table = table.split("</table>").next().unwrap_or_default();
@@ -104,18 +104,18 @@ fn info(node: &Node, flags: &[&str]) -> String {
     command.env_remove("LEASE_REDIS_URL").env_remove("COLUMNS");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Sentences are broken into lines of 80 columns.
+    // Sentences are wrapped at 80 columns.
     String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
+fn each_kind_is_flagged_with_its_fix() {
     let node = Node::new(&examples(&["stuck-context", "unlisted-processes", "unaccounted-vram"]));
     let (leader, waiting) = (tenant(&node, ZOMBIE_LEADER), tenant(&node, WAITING_IN_THE_KERNEL));
     let parent = tenant(&node, ZOMBIES_PARENT);
     let zombie = until("the child", || children(parent.pid()).first().copied());
     let left = orphan(&node);
-    let heir = Orphan::with_device();
+    let device_process = Orphan::with_device();
     let mut gone = tenant(&node, "print('ready')\nimport signal\nsignal.pause()");
     gone.end();
     for pid in [leader.pid(), waiting.pid(), zombie, left.pid(), gone.pid()] {
@@ -141,10 +141,10 @@ fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
     let parents: Vec<_> = page.all("bailiff_process_parent_info", &[]).map(|(labels, _)| labels).collect();
     assert_eq!(parents.len(), 1, "of the one that has ended");
     assert_eq!(parents[0]["parent"], parent.pid().to_string());
-    node.exporter.until("who has inherited the device", |page| {
+    node.exporter.until("the process that inherited the device", |page| {
         (page.value("bailiff_gpu_unlisted_processes", &[])? >= 1.0).then_some(())
     });
-    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), heir.pid());
+    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), device_process.pid());
     let enforcer = node.home.enforcer(&[]);
     for (pid, ..) in expected {
         flagged(&enforcer, "stuck-context", Some(pid));
@@ -152,12 +152,12 @@ fn each_kind_shows_as_what_it_is_with_what_frees_it_and_is_flagged() {
     flagged(&enforcer, "unlisted-processes", None);
     enforcer.ticks(3);
     let unaccounted = enforcer.page().all("bailiff_flag", &[("rule", "unaccounted-vram")]).count();
-    assert_eq!(unaccounted, 0, "somebody is listed, and might be he who has it");
+    assert_eq!(unaccounted, 0, "a listed process may hold it");
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
 }
 
-/// On the status page and in the report each stands with what frees it; the heir is named by both.
-fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
+/// Asserts that the status page and the report list each with what frees it, and both name the device process.
+fn shown(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
     let html = status_page(node);
     let text = info(node, &["--who"]);
     for (pid, freed_by) in stuck {
@@ -166,19 +166,19 @@ fn shown(node: &Node, stuck: &[(u32, &str)], heir: u32) {
         assert!(text.contains(&format!("stuck {pid}")) && text.contains(freed_by), "{pid}: {text}");
     }
     assert_eq!(rows(&html, "of nobody who is listed").len(), 1, "{html}");
-    assert_eq!(rows(&html, &heir.to_string()).len(), 1, "{html}");
+    assert_eq!(rows(&html, &device_process.to_string()).len(), 1, "{html}");
     assert!(
         text.contains("2.0GiB, held by no listed process; see the processes with the device open"),
         "{text}"
     );
     let (_, device_processes) = text.split_once("processes with the device open:").unwrap();
-    assert!(device_processes.contains(&format!("{heir} root python3 not listed")), "{text}");
+    assert!(device_processes.contains(&format!("{device_process} root python3 not listed")), "{text}");
 }
 
 #[test]
-fn many_of_a_kind_are_all_told_and_0_of_the_others() {
+fn many_of_one_kind_are_all_counted() {
     let node = Node::new(&examples(&["stuck-context"]));
-    // Next to the highest pids that there are, which no machine comes to soon.
+    // Just below the highest pid, which no machine reaches soon.
     for pid in (4_190_001..).take(40) {
         node.hold_pid(pid, "used: 1GiB");
     }
@@ -188,15 +188,15 @@ fn many_of_a_kind_are_all_told_and_0_of_the_others() {
     assert_eq!(rows(&status_page(&node), "4190040").len(), 1);
     let enforcer = node.home.enforcer(&[]);
     until("it is explained", || {
-        let told = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
-        (told.matches("no process is there: nobody to spare").count() == 2).then_some(())
+        let printed = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
+        (printed.matches("a pid without a process: there is nothing to exempt").count() == 2).then_some(())
     });
     let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
-    assert_eq!(of("disk_sleep"), Some(0.0), "all were looked at");
+    assert_eq!(of("disk_sleep"), Some(0.0), "all were checked");
 }
 
 #[test]
-fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
+fn killable_holders_are_ended_and_memory_is_freed() {
     let node = Node::new(&examples(&["left-behind"]));
     let (left, leader, busy) = (orphan(&node), tenant(&node, ZOMBIE_LEADER), orphan(&node));
     node.hold_process(left.pid(), "used: 2GiB");
@@ -219,13 +219,13 @@ fn whoever_can_be_freed_is_ended_by_the_example_and_memory_comes_back() {
     assert_eq!(
         state(&node.exporter.page(), busy.pid()).as_deref(),
         Some("sleeping"),
-        "whoever works is spared"
+        "a busy process is exempt"
     );
 }
 
-/// `kill -9 69938` of the notes on contexts: a Python process of weeks ago that holds memory and does next to nothing.
+/// `kill -9 69938` of the original's documentation: an old Python process that holds memory and is nearly idle.
 #[test]
-fn an_old_python_process_is_found_flagged_and_ended_and_its_memory_is_back() {
+fn old_python_process_is_ended_and_memory_is_freed() {
     let rules = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -239,7 +239,7 @@ rules:
 ";
     let node = Node::of(rules, &["memory: {total: 4GiB, unaccounted: 128MiB}"]);
     let old = tenant(&node, "import time\nprint('ready')\ntime.sleep(10**9)");
-    let other = Tenant::stubborn(&node.home);
+    let other = Tenant::ignoring_term(&node.home);
     node.hold_together(&[(&old, "used: 1GiB"), (&other, "used: 512MiB")]);
     let used = |page: &Page| page.value("bailiff_gpu_memory_used_bytes", &[]);
     let before = node.exporter.until("it holds memory", |page| used(page).filter(|bytes| *bytes > GIB));
@@ -254,28 +254,28 @@ rules:
     assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreleased")]), Some(0.0));
     let compared = info(&node, &["--since", "before"]);
     assert!(compared.contains("ended") && compared.contains("1.0GiB released"), "{compared}");
-    assert!(other.lives());
+    assert!(other.is_running());
 }
 
 #[test]
-fn what_the_driver_keeps_is_told_until_it_is_back() {
+fn memory_kept_by_the_driver_is_reported_until_freed() {
     let node = Node::new(&examples(&["unreleased-vram"]));
-    let other = Tenant::stubborn(&node.home);
-    let mut leaking = Tenant::stubborn(&node.home);
+    let other = Tenant::ignoring_term(&node.home);
+    let mut leaking = Tenant::ignoring_term(&node.home);
     node.hold(&other, 0, "used: 1GiB");
     node.hold_pid(leaking.pid(), "used: 2GiB");
     let unreleased = |page: &Page| page.value(UNRELEASED, &[]);
     let pid = leaking.pid();
-    node.exporter.until("both are seen, and nobody's is missing", |page| {
+    node.exporter.until("both are reported, and no memory is missing", |page| {
         (state(page, pid)? == "sleeping" && unreleased(page)? == 0.0).then_some(())
     });
-    // Two looks at which nobody comes: with what was before, what is after is compared.
+    // Two samples without a new holder: the later samples are compared with these.
     node.exporter.next();
     let enforcer = node.home.enforcer(&[]);
     leaking.end();
     let missing = |page: &Page| (unreleased(page)? == 2.0 * GIB).then_some(());
     node.exporter.until("the driver lists it, and it has ended", missing);
-    // From one moment to the other it is of nobody.
+    // Its memory becomes unattributed within one tick.
     node.change(|driver| {
         driver.unlist(pid);
         driver.gpus[0].text = "memory: {unaccounted: 2GiB}".to_owned();
@@ -284,14 +284,14 @@ fn what_the_driver_keeps_is_told_until_it_is_back() {
         .until("it is unlisted", |page| (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(()));
     node.exporter.until("it is missing all the same", missing);
     flagged(&enforcer, "unreleased-vram", None);
-    let row = rows(&status_page(&node), "of those who ended: it did not come back");
+    let row = rows(&status_page(&node), "not released after its holders exited");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
     assert!(info(&node, &[]).contains("GPU 0 2.0GiB not released after its holders exited"));
     assert!(
         info(&node, &["--full"]).contains("memory unreleased 2.0GiB, not released after its holders exited")
     );
-    // Another comes and takes some: nothing is told for a tick, and then the same.
-    let third = Tenant::stubborn(&node.home);
+    // Another holder takes some: the value is absent for a tick, and then the same.
+    let third = Tenant::ignoring_term(&node.home);
     node.hold(&third, 0, "used: 3GiB");
     node.exporter
         .until("a third one", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));

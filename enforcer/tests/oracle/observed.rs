@@ -1,4 +1,4 @@
-//! What a snapshot says of a target, read by the oracle itself: who is there, what is true of it, who is spared.
+//! The oracle's own reading of a snapshot: which targets exist, their attributes, and which are exempt.
 
 use bailiff_enforcer::policy::Kind;
 use bailiff_enforcer::value::Value;
@@ -10,11 +10,11 @@ use crate::plan::{Cond, Plan};
 use crate::world::MIB;
 
 /// One target in one snapshot.
-pub(crate) struct Seen<'a> {
+pub(crate) struct ObservedTarget<'a> {
     pub(crate) id: String,
     pub(crate) processes: Vec<&'a wire::Process>,
     pub(crate) relatives: Option<Vec<&'a wire::Relative>>,
-    /// Descendants of a workload's processes that have another workload.
+    /// Descendants of a workload's processes that belong to another workload.
     below: Vec<&'a wire::Relative>,
     pub(crate) gpu: Option<&'a wire::Gpu>,
     held: Vec<(&'a wire::Gpu, &'a wire::Holder)>,
@@ -22,7 +22,7 @@ pub(crate) struct Seen<'a> {
     snapshot: &'a wire::Snapshot,
 }
 
-/// What is known of one process.
+/// Attributes of one process.
 #[derive(Default)]
 struct Process<'a> {
     uid: Option<u32>,
@@ -30,12 +30,12 @@ struct Process<'a> {
     exe: Option<&'a str>,
 }
 
-/// Everybody in one snapshot.
+/// All targets in one snapshot.
 pub(crate) struct Coverage<'a> {
     pub(crate) view: &'a View,
-    processes: Vec<Seen<'a>>,
-    workloads: Vec<Seen<'a>>,
-    gpus: Vec<Seen<'a>>,
+    processes: Vec<ObservedTarget<'a>>,
+    workloads: Vec<ObservedTarget<'a>>,
+    gpus: Vec<ObservedTarget<'a>>,
 }
 
 impl<'a> Coverage<'a> {
@@ -48,7 +48,7 @@ impl<'a> Coverage<'a> {
         }
     }
 
-    pub(crate) fn of(&self, kind: Kind) -> &[Seen<'a>] {
+    pub(crate) fn of(&self, kind: Kind) -> &[ObservedTarget<'a>] {
         match kind {
             Kind::Process => &self.processes,
             Kind::Workload => &self.workloads,
@@ -57,31 +57,31 @@ impl<'a> Coverage<'a> {
         }
     }
 
-    pub(crate) fn find(&self, kind: Kind, id: &str) -> Option<&Seen<'a>> {
+    pub(crate) fn find(&self, kind: Kind, id: &str) -> Option<&ObservedTarget<'a>> {
         self.of(kind).iter().find(|target| target.id == id)
     }
 }
 
-/// What tells whether one who is not seen is gone.
+/// What decides whether a target that is not observed is gone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Traces {
     pub(crate) gpus: Vec<String>,
     pub(crate) pids: Vec<u32>,
 }
 
-/// Everybody of a kind.
-fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
+/// All targets of a kind.
+fn all<'a>(view: &'a View, kind: Kind) -> Vec<ObservedTarget<'a>> {
     let snapshot = &view.snapshot;
-    let mut found: Vec<Seen<'a>> = Vec::new();
-    let seen = |id: String,
-                processes: Vec<&'a wire::Process>,
-                relatives: Option<Vec<&'a wire::Relative>>,
-                gpu| {
+    let mut found: Vec<ObservedTarget<'a>> = Vec::new();
+    let observe = |id: String,
+                   processes: Vec<&'a wire::Process>,
+                   relatives: Option<Vec<&'a wire::Relative>>,
+                   gpu| {
         let cpu =
             view.targets.iter().find(|target| *target.id.0 == *id).map_or(Value::Unknown(""), |it| it.cpu);
         let held = holdings(snapshot, &processes);
         let below = below(snapshot, &processes, relatives.as_deref());
-        Seen { id, processes, relatives, below, gpu, held, cpu, snapshot }
+        ObservedTarget { id, processes, relatives, below, gpu, held, cpu, snapshot }
     };
     match kind {
         Kind::Process => {
@@ -95,7 +95,7 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
                     .relatives
                     .as_ref()
                     .map(|all| all.iter().filter(|relative| relative.ppid == process.pid).collect());
-                found.push(seen(id, vec![process], below, None));
+                found.push(observe(id, vec![process], below, None));
             }
         }
         Kind::Workload => {
@@ -108,13 +108,13 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
                     .relatives
                     .as_ref()
                     .map(|all| all.iter().filter(|relative| relative.workload == name).collect());
-                found.push(seen(format!("workload:{name}"), members, below, None));
+                found.push(observe(format!("workload:{name}"), members, below, None));
             }
         }
         Kind::Gpu => {
             for gpu in &snapshot.gpus {
                 if let Some(uuid) = &gpu.uuid {
-                    found.push(seen(format!("gpu:{uuid}"), Vec::new(), None, Some(gpu)));
+                    found.push(observe(format!("gpu:{uuid}"), Vec::new(), None, Some(gpu)));
                 }
             }
         }
@@ -123,7 +123,7 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<Seen<'a>> {
     found
 }
 
-/// Children of these processes that are not among those that are counted.
+/// Children of these processes that are not counted already.
 fn below<'a>(
     snapshot: &'a wire::Snapshot,
     processes: &[&wire::Process],
@@ -153,7 +153,7 @@ pub(crate) fn workload(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.workload.as_deref()
 }
 
-/// A GPU that gave no list may be held by any process. Of a lost one a memory may tell more.
+/// A GPU without a list may be held by any process. For a lost GPU, the remembered list may tell.
 fn blind(snapshot: &wire::Snapshot) -> bool {
     let silent = snapshot.gpus.iter().filter(|gpu| gpu.instances.is_none());
     silent.filter(|gpu| gpu.fault.is_some() || gpu.listed.is_none()).any(|gpu| {
@@ -162,8 +162,8 @@ fn blind(snapshot: &wire::Snapshot) -> bool {
     })
 }
 
-/// A process that started once a GPU was lost does not hold it. Of the others those do not that a list of its holders
-/// lacks, if they started before that list.
+/// A process that started after a GPU was lost does not hold it. Neither do processes that started before the remembered
+/// list and are not in it.
 fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
     match (ticks, lost.since_ms, &lost.last) {
         (Some(ticks), Some(since), _) if ticks * 10 >= since => false,
@@ -174,7 +174,7 @@ fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
     }
 }
 
-impl Seen<'_> {
+impl ObservedTarget<'_> {
     fn holdings(&self) -> &[(&wire::Gpu, &wire::Holder)] {
         &self.held
     }
@@ -193,7 +193,7 @@ impl Seen<'_> {
         uuids
     }
 
-    /// Since the youngest of its processes began; none where one of them is not known.
+    /// Age of the youngest process; none if one is unknown.
     pub(crate) fn youngest_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().max()? * 10))
@@ -203,16 +203,16 @@ impl Seen<'_> {
         self.processes.iter().all(|process| process.state == "gone")
     }
 
-    /// Since the oldest of its processes began; none where one of them is not known.
+    /// Age of the oldest process; none if one is unknown.
     pub(crate) fn age_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().min()? * 10))
     }
 
-    pub(crate) fn ask(&self, cond: &Cond) -> Truth {
+    pub(crate) fn evaluate(&self, cond: &Cond) -> Truth {
         match cond {
             Cond::All(conds) => {
-                let all: Vec<Truth> = conds.iter().map(|cond| self.ask(cond)).collect();
+                let all: Vec<Truth> = conds.iter().map(|cond| self.evaluate(cond)).collect();
                 if all.contains(&Truth::False) {
                     Truth::False
                 } else if all.contains(&Truth::Unknown) {
@@ -222,7 +222,7 @@ impl Seen<'_> {
                 }
             }
             Cond::Any(conds) => {
-                let all: Vec<Truth> = conds.iter().map(|cond| self.ask(cond)).collect();
+                let all: Vec<Truth> = conds.iter().map(|cond| self.evaluate(cond)).collect();
                 if all.contains(&Truth::True) {
                     Truth::True
                 } else if all.contains(&Truth::Unknown) {
@@ -231,7 +231,7 @@ impl Seen<'_> {
                     Truth::False
                 }
             }
-            Cond::Not(cond) => match self.ask(cond) {
+            Cond::Not(cond) => match self.evaluate(cond) {
                 Truth::True => Truth::False,
                 Truth::False => Truth::True,
                 Truth::Unknown => Truth::Unknown,
@@ -280,7 +280,7 @@ impl Seen<'_> {
         }
     }
 
-    /// It may hold more than is seen.
+    /// It may hold more than observed.
     fn partial(&self) -> bool {
         let mut members: Vec<(u32, Option<u64>)> =
             self.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
@@ -353,8 +353,8 @@ impl Seen<'_> {
         }
     }
 
-    /// Whether it is spared, whatever a rule says. How many there are, and whose, is looked at where the action is
-    /// done.
+    /// Returns whether it is protected from all rules. The number of processes and their owners are checked by the
+    /// action.
     pub(crate) fn protected(&self, plan: &Plan) -> Truth {
         if self.gpu.is_some() || self.processes.iter().all(|process| process.state == "gone") {
             return Truth::False;
@@ -382,11 +382,11 @@ impl Seen<'_> {
         plan.protect.as_ref().map_or(Truth::False, |protect| self.exempts(protect))
     }
 
-    /// Whether one of its processes is meant, whether it holds memory or not; of what is not known of one of them nobody can
-    /// say, nor of one that may be there and was not seen.
+    /// Returns whether one of its processes matches, whether it holds memory or not; unknown if a process is unknown or was
+    /// possibly not observed.
     pub(crate) fn exempts(&self, cond: &Cond) -> Truth {
         if self.gpu.is_some() {
-            return self.ask(cond);
+            return self.evaluate(cond);
         }
         let holders = self.processes.iter().map(|process| match &process.facts {
             Some(facts) => Process { uid: facts.uid, comm: Some(&facts.comm), exe: facts.exe.as_deref() },
@@ -403,7 +403,7 @@ impl Seen<'_> {
         [Truth::True, Truth::Unknown].into_iter().find(|truth| found.contains(truth)).unwrap_or(Truth::False)
     }
 
-    /// What is asked of one process is asked of it; the rest is asked of the target.
+    /// Process conditions are evaluated for the process; others for the target.
     fn of_one(&self, cond: &Cond, process: &Process<'_>) -> Truth {
         let known = |text: Option<&str>, wanted: &[&str]| {
             text.map_or(Truth::Unknown, |text| wanted.contains(&text).into())
@@ -427,7 +427,7 @@ impl Seen<'_> {
         }
     }
 
-    /// The owner of all that are in it.
+    /// The common owner of its processes.
     pub(crate) fn uid(&self) -> Option<u32> {
         let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));
         let others = self.relatives.iter().flatten().map(|relative| relative.uid);
@@ -437,7 +437,7 @@ impl Seen<'_> {
     }
 }
 
-/// Who serves the host is nobody's to end; in a container a name proves nothing but for those who serve the driver.
+/// System services are protected; in a container only names of driver services are.
 fn is_protected(pid: u32, (comm, contained): (&str, bool), uid: Option<u32>) -> bool {
     let named = comm == "nv-hostengine" || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
     pid <= 1 || uid.is_none() || named

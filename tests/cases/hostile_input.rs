@@ -1,5 +1,5 @@
-//! Bad input: names that try to break the page, files that are cut, figures that cannot be, flags that are
-//! wrong. A clear error or a counted gap; never a panic, never a wrong number.
+//! Bad input: hostile names, truncated files, impossible values, invalid flags. Expected: a clear error or a counted
+//! gap; never a panic, never a wrong number.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +28,7 @@ fn one_gpu(processes: &str) -> Scenario {
 }
 
 #[test]
-fn a_hostile_name_of_a_real_process_stays_a_label() {
+fn hostile_process_name_stays_a_label() {
     let name = "a\\\"}\\n) 1\\xff\\\\";
     let holder = Holder::python(&format!(
         "open('/proc/self/comm', 'wb').write(b'{name}')\nprint('ready')\nimport signal\nsignal.pause()"
@@ -43,7 +43,7 @@ fn a_hostile_name_of_a_real_process_stays_a_label() {
 }
 
 #[test]
-fn hostile_and_huge_files_of_proc() {
+fn hostile_proc_files_are_bounded() {
     let procfs = Procfs::new();
     for pid in 4100..4110 {
         procfs.add(&Process::new(pid));
@@ -75,7 +75,7 @@ fn hostile_and_huge_files_of_proc() {
 }
 
 #[test]
-fn figures_that_cannot_be_are_dropped_and_counted() {
+fn impossible_values_are_dropped_and_counted() {
     let scenario = Scenario::new(
         "sampling_period: 20ms\n\
          gpus:\n  - processes: [{pid: 4100, used: 1GiB, sm: 40}]\n    \
@@ -85,7 +85,7 @@ fn figures_that_cannot_be_are_dropped_and_counted() {
     let reason = |page: &Page| {
         page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason")
     };
-    exporter.until("they are told", |page| (reason(page)? == "garbage").then_some(()));
+    exporter.until("they are reported", |page| (reason(page)? == "garbage").then_some(()));
     let page = exporter.page();
     assert!(gaps(&page, "utilization_above_100") > 0.0);
     assert_eq!(
@@ -97,7 +97,7 @@ fn figures_that_cannot_be_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_device_above_100_percent_is_not_believed() {
+fn utilization_above_100_percent_is_dropped() {
     let scenario = Scenario::new("gpus:\n  - utilization: {gpu: 255, memory: 200}\n");
     let exporter = Exporter::start(&scenario, &[]);
     let page = exporter.next();
@@ -107,9 +107,9 @@ fn a_device_above_100_percent_is_not_believed() {
     assert!(gaps(&page, "utilization_above_100") > 0.0);
 }
 
-/// With `hidepid=2` a live process looks like one that is gone; so does pid 1.
+/// With `hidepid=2` a running process looks as if it had exited; so does pid 1.
 #[test]
-fn where_proc_hides_others_nobody_is_called_gone() {
+fn process_hidden_by_hidepid_is_not_gone() {
     let procfs = Procfs::new();
     procfs.remove(1);
     let path = procfs.path().to_str().unwrap().to_owned();
@@ -120,9 +120,9 @@ fn where_proc_hides_others_nobody_is_called_gone() {
     assert_eq!(page.value("bailiff_gpu_memory_parts_bytes", &[("part", "dead_pids")]), Some(0.0));
 }
 
-/// The pid was used again between the driver's list and our look.
+/// The pid was reused between the driver's list and our read.
 #[test]
-fn a_process_younger_than_the_list_is_not_the_one_that_was_listed() {
+fn process_younger_than_the_list_is_not_listed() {
     let procfs = Procfs::new().with(&Process::new(4100));
     procfs.write("4100/stat", "4100 (young) S 1 4100 4100 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99999999999 0 0\n");
     let path = procfs.path().to_str().unwrap().to_owned();
@@ -134,7 +134,7 @@ fn a_process_younger_than_the_list_is_not_the_one_that_was_listed() {
 }
 
 #[test]
-fn every_size_of_entry_gives_the_same_page_and_a_growing_list_is_read() {
+fn process_lists_of_every_entry_size_are_read() {
     for (entry_bytes, faults) in [(16, ""), (24, ""), (32, ""), (40, ""), (24, "    faults: {grow: 7}\n")] {
         let scenario = Scenario::new(&format!(
             "entry_bytes: {entry_bytes}\ngpus:\n  - processes: [{{pid: 4100, count: 100, used: 1GiB}}]\n{faults}"
@@ -152,7 +152,7 @@ fn every_size_of_entry_gives_the_same_page_and_a_growing_list_is_read() {
 }
 
 #[test]
-fn an_old_driver_is_read_as_far_as_it_goes() {
+fn old_driver_leaves_missing_values_absent() {
     let scenario = Scenario::new(
         "missing: [nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetProcessesUtilizationInfo, nvmlDeviceGetSamples, \
          nvmlDeviceGetMPSComputeRunningProcesses_v3]\n\
@@ -164,13 +164,13 @@ fn an_old_driver_is_read_as_far_as_it_goes() {
         (page.value("bailiff_process_gpu_utilization_ratio", &labels)? > 0.3).then_some(())
     });
     let page = exporter.page();
-    assert_eq!(page.all("bailiff_gpu_memory_reserved_bytes", &[]).count(), 0, "version 1 does not tell it");
+    assert_eq!(page.all("bailiff_gpu_memory_reserved_bytes", &[]).count(), 0, "version 1 does not report it");
     assert_eq!(page.all("bailiff_gpu_memory_parts_bytes", &[]).count(), 0, "so nothing can add up");
     assert!(page.value("bailiff_gpu_memory_used_bytes", &[]) > Some(3.0 * f64::from(1 << 30)));
 }
 
 #[test]
-fn a_driver_clock_that_steps_back_makes_nobody_idle() {
+fn driver_clock_stepping_back_makes_no_process_idle() {
     let text = |clock: &str| {
         format!(
             "clock: {clock}\nsampling_period: 20ms\ngpus:\n  - processes: [{{pid: 4100, used: 1GiB}}, {{pid: 4101, used: 1GiB, sm: 9}}]\n"
@@ -188,7 +188,7 @@ fn a_driver_clock_that_steps_back_makes_nobody_idle() {
 }
 
 #[test]
-fn wrong_flags_and_places_end_with_a_clear_line() {
+fn invalid_flags_and_paths_are_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let closed = tempfile::tempdir().unwrap();
@@ -203,10 +203,10 @@ fn wrong_flags_and_places_end_with_a_clear_line() {
         (&["--web.listen-address", &address], 1, "in use"),
         (&["--web.listen-address", "127.0.0.1:0", "--stream", nowhere], 1, "stream.sock"),
     ];
-    for (arguments, code, words) in cases {
+    for (arguments, code, text) in cases {
         let output = run(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
-        assert!(errors.contains(words) && !errors.contains("panicked"), "{arguments:?}: {errors}");
+        assert!(errors.contains(text) && !errors.contains("panicked"), "{arguments:?}: {errors}");
     }
 }

@@ -1,5 +1,5 @@
-//! `bailiff run` as a whole, over a real Redis: what the exporter shows of it while it lives, and that nothing of it is left,
-//! whoever was sent which signal, and when.
+//! `bailiff run` as a whole, over a real Redis: what the exporter shows while it runs, and that nothing of it remains,
+//! whichever process was sent which signal, and when.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use bailiff_lease::audit::Audit;
 use end_to_end::cuda::{self, Machine, Running};
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
-use end_to_end::leases::{self, said};
+use end_to_end::leases::{self, stdout_of};
 use end_to_end::page::Page;
 use end_to_end::programs;
 use end_to_end::redis::Redis;
@@ -28,10 +28,10 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 const GIB: u64 = 1 << 30;
-/// What the fake drivers call their GPUs, that of CUDA and ours of NVML.
+/// UUIDs of the GPUs in the fake drivers, CUDA and NVML.
 const GPUS: [&str; 2] =
     ["GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"];
-/// What all that a round has started is known by.
+/// Environment variable that marks all processes of a round.
 const TAG: &str = "RUN_WHOLE";
 
 /// Two GPUs, the first with this process.
@@ -42,24 +42,24 @@ fn gpus(process: &str) -> String {
     )
 }
 
-/// A machine with two GPUs, which Redis hands out.
-struct Stage {
+/// A machine with two GPUs in a pool in Redis.
+struct Fixture {
     machine: Machine,
     scenario: Scenario,
     redis: Redis,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let (machine, redis) = (Machine::new(), Redis::start());
         let scenario = Scenario::new(&gpus("{pid: 1, sm: 70}"));
         let library = programs::fake_nvml().display().to_string();
         let mut init = leases::bailiff(&redis, &["init", "--nvml-library", &library]);
-        said(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
+        stdout_of(&init.env("FAKE_NVML_SCENARIO", scenario.path()).output().unwrap());
         Self { machine, scenario, redis }
     }
 
-    /// Below this are the directories of users.
+    /// The directory that contains those of the users.
     fn quotas(&self) -> PathBuf {
         self.machine.path("quotas")
     }
@@ -69,23 +69,23 @@ impl Stage {
         files.map(|file| file.unwrap().path()).collect()
     }
 
-    fn run(&self, words: &[&str]) -> Command {
+    fn run(&self, args: &[&str]) -> Command {
         let mut command = self.machine.bare(programs::bailiff());
         for other in ["LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD", "BAILIFF_LEASE_ID"] {
             command.env_remove(other);
         }
         command.env("LEASE_REDIS_URL", self.redis.address()).env("FAKE_NVML_SCENARIO", self.scenario.path());
         command.arg("run").arg("--quota-dir").arg(self.quotas().join("0"));
-        command.arg("--nvml-library").arg(programs::fake_nvml()).args(words);
+        command.arg("--nvml-library").arg(programs::fake_nvml()).args(args);
         command
     }
 
-    /// Looks, and frees nothing.
+    /// An audit in dry run.
     fn audit(&self) -> Audit {
         Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap().audit().unwrap()
     }
 
-    /// How many GPUs nobody has; none where somebody has or wants one.
+    /// The number of idle GPUs; none if one is leased or requested.
     fn idle(&self) -> Option<u32> {
         let audit = self.audit();
         audit.leases.is_empty().then(|| audit.gpus.iter().map(|gpu| u32::from(gpu.idle == 1)).sum())
@@ -107,25 +107,25 @@ fn gib(count: u64) -> f64 {
     (count * GIB) as f64
 }
 
-fn told_of(page: &Page, name: &str) -> usize {
+fn reported_for(page: &Page, name: &str) -> usize {
     page.all(name, &[]).count()
 }
 
-/// What a client does: one allocation within 4 GiB, and one that would pass them.
+/// The client's calls: one allocation within 4 GiB, and one beyond.
 const CLIENT: &str = r#"echo $$; exec "$0" proc "init 0" "alloc 3221225472" "alloc 2147483648" wait"#;
 
 #[test]
-fn what_a_command_has_is_shown_and_goes_when_it_idles() {
-    let stage = Stage::new();
-    let exporter = stage.watch();
-    let words = ["--gpus", "2", "--vram", "4GiB", "--idle-timeout", "600ms", "--grace", "10s"];
-    let mut command = stage.run(&[&words[..], &["--", "sh", "-c", CLIENT]].concat());
+fn limited_command_is_exported_until_it_idles() {
+    let fixture = Fixture::new();
+    let exporter = fixture.watch();
+    let args = ["--gpus", "2", "--vram", "4GiB", "--idle-timeout", "600ms", "--grace", "10s"];
+    let mut command = fixture.run(&[&args[..], &["--", "sh", "-c", CLIENT]].concat());
     command.arg(cuda::client("proc")).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running(command.spawn().unwrap());
     let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines().map(Result::unwrap);
     let pid = lines.next().unwrap();
     let holds = |usage: u32| gpus(&format!("{{pid: {pid}, sm: {usage}, used: 3500MiB}}"));
-    stage.scenario.set(&holds(70));
+    fixture.scenario.set(&holds(70));
     let answers: Vec<String> = lines.by_ref().take(4).collect();
     assert_eq!(answers, ["0", "0", "2", "waiting"], "the second is past the limit");
     let page = exporter
@@ -134,28 +134,28 @@ fn what_a_command_has_is_shown_and_goes_when_it_idles() {
         let held = [("gpu", gpu), ("gpu_uuid", GPUS[gpu.parse::<usize>().unwrap()]), ("mode", "run")];
         assert_eq!(page.value("bailiff_lease_held", &held), Some(1.0), "{gpu}");
     }
-    let [file] = stage.files().try_into().unwrap();
+    let [file] = fixture.files().try_into().unwrap();
     let quota = format!("0/{}", file.file_name().unwrap().to_str().unwrap());
     let first = [("quota", &*quota), ("gpu", "0"), ("gpu_uuid", GPUS[0])];
     let figures = ["limit_bytes", "used_bytes", "process_used_bytes", "denied_total", "denied_bytes_total"];
     let expected = [gib(4), gib(3), gib(3), 1.0, gib(2)].map(Some);
     assert_eq!(figures.map(|name| of(&page, name, &first)), expected);
     assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), Some(1.0));
-    stage.scenario.set(&holds(0));
+    fixture.scenario.set(&holds(0));
     let status = until("idleness ends it", || running.0.try_wait().unwrap());
     assert_eq!(status.code(), Some(124));
-    // Nobody but the launcher gives them back.
-    assert_eq!((stage.idle(), stage.files()), (Some(2), Vec::new()));
+    // Only the launcher releases them.
+    assert_eq!((fixture.idle(), fixture.files()), (Some(2), Vec::new()));
     assert_eq!(start(pid.parse().unwrap()), None);
     summary_is(&mut running);
-    stage.scenario.set(&gpus(""));
+    fixture.scenario.set(&gpus(""));
     exporter.until("nothing is shown any more", |page| {
         let gone = ["bailiff_lease_held", "bailiff_quota_region_valid", "bailiff_quota_used_bytes"];
-        (gone.map(|name| told_of(page, name)) == [0; 3]).then_some(())
+        (gone.map(|name| reported_for(page, name)) == [0; 3]).then_some(())
     });
 }
 
-/// How each line begins and ends; between these is how long it took.
+/// The start and end of each line; between them is a duration.
 fn summary_is(running: &mut Running) {
     let expected = [
         ("bailiff: GPUs 0,1 leased", ""),
@@ -172,39 +172,39 @@ fn summary_is(running: &mut Running) {
         ),
         ("bailiff: the command was stopped: its GPUs were idle", ""),
     ];
-    let mut told = String::new();
-    running.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    let fits = told.lines().zip(expected).all(|(line, (begin, end))| {
+    let mut printed = String::new();
+    running.0.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+    let fits = printed.lines().zip(expected).all(|(line, (begin, end))| {
         let rest = line.strip_prefix(begin);
         rest.is_some_and(|rest| rest.ends_with(end) && rest.is_empty() == end.is_empty())
     });
-    assert!(fits && told.lines().count() == expected.len(), "{told}");
+    assert!(fits && printed.lines().count() == expected.len(), "{printed}");
 }
 
-/// A part of what a round has started.
+/// A process of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Launcher,
-    /// Who asks the driver for the launcher.
+    /// The helper that queries the driver for the launcher.
     Helper,
     Child,
     Grandchild,
-    /// It has not become what it is to be.
+    /// A process before its exec.
     Beginning,
 }
 
-/// Its command: a child, and below it one that has memory under the quota and one that keeps that one waiting.
+/// The command: a child, and below it a process with memory under the quota and one that keeps it waiting.
 const TREE: &str = r#"sleep "$1" | "$0" proc "init 0" "alloc 4096" wait & sleep 0.02; wait"#;
-/// How long that one waits: most are met while they end, or outlive whoever has started them.
+/// How long it waits: most are signalled while they end, or outlive their parent.
 const SHORT: &str = "0.05";
 const LONG: &str = "0.4";
 
-/// How often something random is done: a short form in the usual run, more in `make soak`.
+/// The number of random rounds: few in the usual run, more in `make soak`.
 fn times(usual: usize, variable: &str) -> usize {
     std::env::var(variable).ok().and_then(|times| times.parse().ok()).unwrap_or(usual)
 }
 
-/// Random choices from a seed.
+/// A random generator with a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -218,15 +218,15 @@ impl Dice {
     }
 }
 
-/// What is done to a round.
+/// A disturbance of a round.
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    /// Who has had one of the GPUs so far gives it back.
+    /// The previous holder of a GPU releases it.
     Free,
     Send(Part, Signal),
 }
 
-/// What is done at which moments.
+/// A schedule of disturbances.
 fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
     let most = u64::try_from(span.as_micros()).unwrap();
     let parts = [Part::Launcher, Part::Launcher, Part::Child, Part::Grandchild, Part::Helper];
@@ -244,28 +244,28 @@ fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
     plan
 }
 
-/// A tree that is disturbed; whatever is left of it ends with this.
+/// A process tree that is disturbed; what remains of it is ended on drop.
 struct Round<'a> {
-    stage: &'a Stage,
+    fixture: &'a Fixture,
     seed: String,
-    /// Of this round of this test alone.
+    /// Unique to this round.
     tag: String,
     launcher: Child,
     rival: Option<Child>,
 }
 
 impl<'a> Round<'a> {
-    fn start(stage: &'a Stage, seed: String, (lives, has_rival): (&str, bool)) -> Self {
-        let tag = stage.machine.path(&seed).display().to_string();
-        let rival = has_rival.then(|| leases::hold(&stage.redis, &["run", "-n", "1"]));
-        let mut command = stage.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
+    fn start(fixture: &'a Fixture, seed: String, (lives, has_rival): (&str, bool)) -> Self {
+        let tag = fixture.machine.path(&seed).display().to_string();
+        let rival = has_rival.then(|| leases::hold(&fixture.redis, &["run", "-n", "1"]));
+        let mut command = fixture.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
         command.arg(cuda::client("proc")).arg(lives).env(TAG, &tag).process_group(0);
-        let said = fs::File::create(stage.machine.path("said")).unwrap();
-        let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn().unwrap();
-        Self { stage, seed, tag, launcher, rival }
+        let stderr = fs::File::create(fixture.machine.path("said")).unwrap();
+        let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        Self { fixture, seed, tag, launcher, rival }
     }
 
-    /// Whether this process is of the tree, and lives.
+    /// Returns whether this process is of the tree and running.
     fn has(&self, pid: u32) -> bool {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let tag = format!("{TAG}={}", self.tag);
@@ -274,9 +274,9 @@ impl<'a> Round<'a> {
 
     fn part(&self, pid: u32) -> Part {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        let program = words.next().unwrap_or_default().into_owned();
-        match words.next().as_deref() {
+        let mut args = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let program = args.next().unwrap_or_default().into_owned();
+        match args.next().as_deref() {
             _ if pid == self.launcher.id() => Part::Launcher,
             Some("sampling-launcher" | "sampling-worker") => Part::Helper,
             _ if program == "sh" && self.is_first(pid) => Part::Child,
@@ -285,39 +285,39 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether it is no child of a shell of the tree: shells fork before they become something else.
+    /// Returns whether it is no child of a shell of the tree: shells fork before they exec.
     fn is_first(&self, pid: u32) -> bool {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok();
         let parent = stat.and_then(|stat| bailiff_snapshot::stat::parse(&stat)).map(|stat| stat.ppid);
         parent.is_some_and(|parent| parent == self.launcher.id() || !self.has(parent))
     }
 
-    /// Who lives of it.
+    /// The running processes of the tree.
     fn members(&self) -> BTreeMap<u32, Part> {
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
         let pids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
         pids.filter(|pid| self.has(*pid)).map(|pid| (pid, self.part(pid))).collect()
     }
 
-    /// Who lives of what the command is.
+    /// The running processes of the command.
     fn command(&self) -> Vec<u32> {
         let of_it = |part: &Part| matches!(part, Part::Child | Part::Grandchild);
         self.members().into_iter().filter(|(_, part)| of_it(part)).map(|(pid, _)| pid).collect()
     }
 
-    /// Signals one of the tree and nobody else, whoever has his pid next.
+    /// Signals a process of the tree, and no process that reuses its pid.
     fn signal(&self, pid: u32, signal: Signal) -> bool {
         let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         let handle = pidfd_open(process, PidfdFlags::empty());
         handle.is_ok_and(|handle| self.has(pid) && pidfd_send_signal(&handle, signal).is_ok())
     }
 
-    /// Whether there was somebody to do it to.
+    /// Applies a disturbance; returns whether there was a process for it.
     fn act(&mut self, act: Act, dice: &mut Dice) -> bool {
         match act {
             Act::Free => self.rival.take().map(|rival| leases::end(rival, Signal::TERM)).is_some(),
             Act::Send(Part::Launcher, signal) => {
-                // Until it has been waited for, its pid is nobody else's.
+                // Its pid cannot be reused until it has been waited for.
                 self.has(self.launcher.id()) && kill_process(Pid::from_child(&self.launcher), signal).is_ok()
             }
             Act::Send(part, signal) => {
@@ -328,36 +328,36 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What it said so far.
-    fn said(&self) -> String {
-        fs::read_to_string(self.stage.machine.path("said")).unwrap_or_default()
+    /// Its standard error so far.
+    fn stderr_text(&self) -> String {
+        fs::read_to_string(self.fixture.machine.path("said")).unwrap_or_default()
     }
 
-    /// Nothing is left of it, though nobody has helped.
+    /// Asserts that nothing remains, without help.
     fn left_nothing(&self) {
         assert_eq!(self.command(), Vec::<u32>::new());
-        assert_eq!(self.stage.files(), Vec::<PathBuf>::new());
-        // Who goes in the very moment in which he is given GPUs leaves them to whoever looks next.
-        if self.stage.idle() != Some(2) {
-            assert!(!self.said().contains("the command"), "it has not given back what it had");
+        assert_eq!(self.fixture.files(), Vec::<PathBuf>::new());
+        // A launcher that ends just as its GPUs are granted leaves them to the next command.
+        if self.fixture.idle() != Some(2) {
+            assert!(!self.stderr_text().contains("the command"), "it has not given back what it had");
             self.reap();
         }
-        assert_eq!(self.stage.idle(), Some(2));
+        assert_eq!(self.fixture.idle(), Some(2));
     }
 
-    /// Whoever is left keeps all that he has, until he ends; the next commands free it then.
-    /// True where somebody had it.
+    /// Asserts that remaining processes keep everything until they end; the next commands free it then.
+    /// Returns whether a process remained.
     fn left_what_is_used(&self) -> bool {
         let before = self.command();
         self.reap();
-        let (audit, files) = (self.stage.audit(), self.stage.files());
-        let lived_on = self.command().iter().any(|pid| before.contains(pid));
-        if lived_on {
+        let (audit, files) = (self.fixture.audit(), self.fixture.files());
+        let survivors = self.command().iter().any(|pid| before.contains(pid));
+        if survivors {
             let held = audit.leases.iter().map(|lease| (&*lease.state, lease.gpus().count()));
             assert_eq!(held.collect::<Vec<_>>(), [("held", 2)]);
             assert_eq!(files.len(), 1);
         }
-        until("the end of all who are left", || {
+        until("the end of all that remain", || {
             for pid in self.command() {
                 self.signal(pid, Signal::KILL);
             }
@@ -365,15 +365,15 @@ impl<'a> Round<'a> {
         });
         until("the GPUs are idle", || {
             self.reap();
-            (self.stage.idle() == Some(2)).then_some(())
+            (self.fixture.idle() == Some(2)).then_some(())
         });
-        said(&self.stage.run(&["--quiet", "--vram", "1GiB", "true"]).output().unwrap());
-        assert_eq!(self.stage.files(), Vec::<PathBuf>::new());
-        lived_on
+        stdout_of(&self.fixture.run(&["--quiet", "--vram", "1GiB", "true"]).output().unwrap());
+        assert_eq!(self.fixture.files(), Vec::<PathBuf>::new());
+        survivors
     }
 
     fn reap(&self) {
-        said(&leases::run(&self.stage.redis, &["reap"]));
+        stdout_of(&leases::run(&self.fixture.redis, &["reap"]));
     }
 
     fn ended(&mut self) -> ExitStatus {
@@ -384,7 +384,7 @@ impl<'a> Round<'a> {
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("BAILIFF_SEED={}; {:?}; it said: {}", self.seed, self.members(), self.said());
+            eprintln!("BAILIFF_SEED={}; {:?}; stderr: {}", self.seed, self.members(), self.stderr_text());
         }
         for pid in self.members().into_keys() {
             self.signal(pid, Signal::KILL);
@@ -397,24 +397,24 @@ impl Drop for Round<'_> {
     }
 }
 
-/// Disturbs one tree. Tells what was done, and how it ended.
-fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
+/// Disturbs one tree. Returns what was done, and how it ended.
+fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let mut dice = Dice(seed);
     let plan = plan(&mut dice, span);
     let has_rival = plan.iter().any(|(_, act)| matches!(act, Act::Free));
     let lives = dice.one_of(&[SHORT, LONG]);
     let began = Instant::now();
-    let mut round = Round::start(stage, seed.to_string(), (lives, has_rival));
+    let mut round = Round::start(fixture, seed.to_string(), (lives, has_rival));
     let began = if has_rival { Instant::now() } else { began };
     let mut done = Vec::new();
     for (moment, act) in plan {
-        // The moment is what is random here.
+        // Only the moment is random here.
         std::thread::park_timeout(moment.saturating_sub(began.elapsed()));
         let met = round.act(act, &mut dice);
-        done.push(if met { format!("{act:?}") } else { "nobody there".to_owned() });
+        done.push(if met { format!("{act:?}") } else { "no process".to_owned() });
     }
     let status = round.ended();
-    let left = round.said().contains("are still running after");
+    let left = round.stderr_text().contains("are still running after");
     done.push(match status.signal() {
         Some(9) => "the launcher was killed".to_owned(),
         _ if left => "some were left".to_owned(),
@@ -428,16 +428,16 @@ fn disturb(stage: &Stage, seed: u64, span: Duration) -> Vec<String> {
         round.left_nothing();
     }
     until("the end of its helpers", || round.members().is_empty().then_some(()));
-    assert_eq!(stage.machine.used(0), 0);
+    assert_eq!(fixture.machine.used(0), 0);
     done
 }
 
 #[test]
-fn whoever_is_sent_which_signal_nothing_is_left() {
-    let stage = Stage::new();
+fn signalled_run_leaves_nothing_behind() {
+    let fixture = Fixture::new();
     let began = Instant::now();
-    let mut calm = Round::start(&stage, "calm".to_owned(), (SHORT, false));
-    assert!(calm.ended().success(), "{}", calm.said());
+    let mut calm = Round::start(&fixture, "calm".to_owned(), (SHORT, false));
+    assert!(calm.ended().success(), "{}", calm.stderr_text());
     let span = began.elapsed();
     calm.left_nothing();
     drop(calm);
@@ -445,7 +445,7 @@ fn whoever_is_sent_which_signal_nothing_is_left() {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let rounds = times(12, "BAILIFF_ENDS");
     for seed in first..first + rounds {
-        for what in disturb(&stage, seed as u64, span) {
+        for what in disturb(&fixture, seed as u64, span) {
             *counts.entry(what).or_default() += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! What withholds everything: an admin's pause, a disk that is full, a stream of somebody else's.
+//! What holds all actions: a pause, a full disk, a stream of another user, and open breakers.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use end_to_end::enforcer::{self, Enforcer};
 use end_to_end::home::{self, Home};
 use end_to_end::node::Node;
 use end_to_end::programs;
-use end_to_end::tenant::{NOBODY, Tenant};
+use end_to_end::tenant::{NOBODY_UID, Tenant};
 use end_to_end::wait::until;
 
 const RULES: &str = "version: 1
@@ -33,28 +33,32 @@ rules:
     then: [{flag: info}, {terminate: {}}]
 ";
 
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).concat()
 }
 
 #[test]
-fn a_pause_withholds_actions_and_a_resume_lets_them_go_on() {
+fn pause_holds_actions_until_resume() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let mut enforcer = node.home.enforcer(&[]);
     let paused = enforcer.run(&["pause", "--for", "2h", "--reason", "driver upgrade"]);
-    assert!(paused.status.success() && said(&paused).contains("paused for 2 h"), "{}", said(&paused));
+    assert!(
+        paused.status.success() && stdout_of(&paused).contains("paused for 2 h"),
+        "{}",
+        stdout_of(&paused)
+    );
     node.hold(&tenant, 0, "used: 1GiB");
     node.home.until_line("flag", "raised");
     enforcer.until_waits(tenant.pid(), "paused");
     assert!(enforcer.is_held("paused"));
-    let status = said(&enforcer.run(&["status"]));
+    let status = stdout_of(&enforcer.run(&["status"]));
     assert!(status.contains("an admin paused it") && status.contains("driver upgrade"), "{status}");
-    // It outlives the one that was told.
+    // The pause survives a restart of the enforcer.
     assert_eq!(enforcer.stop(), Some(0));
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_waits(tenant.pid(), "paused");
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert_eq!(node.home.line("pause", "done").unwrap()["detail"], "by uid 0: driver upgrade");
     assert!(enforcer.run(&["resume"]).status.success());
     tenant.gone();
@@ -63,23 +67,23 @@ fn a_pause_withholds_actions_and_a_resume_lets_them_go_on() {
 }
 
 #[test]
-fn a_pause_in_the_grace_calls_the_kill_off() {
+fn pause_in_the_grace_cancels_the_kill() {
     let node = Node::new(&RULES.replace("grace: 30s", "grace: 2s"));
-    let tenant = Tenant::stubborn(&node.home);
+    let tenant = Tenant::ignoring_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
-    tenant.until_asked(1);
+    tenant.until_terms(1);
     assert!(enforcer.run(&["pause"]).status.success());
     let line = node.home.until_line("terminate", "cancelled");
     assert_eq!(line["sent"].as_array().unwrap().len(), 1, "{line}");
-    // Longer than the grace would have been.
+    // Longer than the grace.
     enforcer.ticks(15);
-    assert!(tenant.lives() && tenant.asked() == 1);
+    assert!(tenant.is_running() && tenant.terms_received() == 1);
     assert_eq!(enforcer.page().value("bailiff_kills_total", &[("result", "cancelled")]), Some(1.0));
 }
 
-/// A command by nobody, who may not look into the directories on the way to the program.
-fn by_nobody(enforcer_of: &Home, arguments: &[&str]) -> Output {
+/// Runs a command as user nobody, which may not traverse the directories on the way to the program.
+fn as_nobody(enforcer_of: &Home, arguments: &[&str]) -> Output {
     let program = File::open(programs::enforcer()).unwrap();
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/proc/self/fd/0"]).stdin(program);
@@ -87,28 +91,28 @@ fn by_nobody(enforcer_of: &Home, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn only_root_and_the_sockets_group_change_anything() {
+fn control_socket_accepts_only_root_and_its_group() {
     let home = Home::with(RULES);
     let enforcer = home.enforcer(&[]);
-    let refused = by_nobody(&home, &["pause"]);
-    assert!(!refused.status.success(), "owner and group may connect: {}", said(&refused));
+    let refused = as_nobody(&home, &["pause"]);
+    assert!(!refused.status.success(), "owner and group may connect: {}", stdout_of(&refused));
     fs::set_permissions(home.control(), Permissions::from_mode(0o666)).unwrap();
     for command in ["pause", "resume", "reload"] {
-        let refused = by_nobody(&home, &[command]);
-        assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
-        assert!(said(&refused).contains("that needs root, or the group"), "{}", said(&refused));
+        let refused = as_nobody(&home, &[command]);
+        assert_eq!(refused.status.code(), Some(1), "{}", stdout_of(&refused));
+        assert!(stdout_of(&refused).contains("that needs root, or the group"), "{}", stdout_of(&refused));
     }
-    assert!(by_nobody(&home, &["status"]).status.success(), "whoever may connect may ask");
+    assert!(as_nobody(&home, &["status"]).status.success(), "any client that can connect may query");
     assert!(!enforcer.is_held("paused"));
     assert_eq!(home.line("pause", "done"), None);
 }
 
-/// An enforcer whose audit log is on a disk of its own, which is full.
+/// An enforcer whose audit log is on its own full disk.
 fn on_a_full_disk(node: &Node) -> (Enforcer, PathBuf) {
     on_a_disk(node, "head -c 65536 /dev/zero > \"$0/full\"")
 }
 
-/// An enforcer whose audit log is on a disk of its own, after this was done there.
+/// An enforcer whose audit log is on its own disk, prepared by `before`.
 fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     let disk = node.home.path().join("disk");
     fs::create_dir(&disk).unwrap();
@@ -117,15 +121,15 @@ fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     command.args(["--mount", "sh", "-c", &prepare]).arg(&disk).arg(programs::enforcer());
     command.args(enforcer::arguments(&node.home)).arg("--audit").arg(disk.join("audit.jsonl"));
     let enforcer = Enforcer::spawn(&node.home, command);
-    // Its mounts are its own; this is how others see them.
+    // It has its own mount namespace; this is its view from outside.
     let seen = PathBuf::from(format!("/proc/{}/root{}", enforcer.pid(), disk.display()));
     (enforcer, seen)
 }
 
 #[test]
-fn while_the_audit_log_cannot_be_written_nobody_is_ended() {
+fn unwritable_audit_log_holds_actions() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     let (enforcer, disk) = on_a_full_disk(&node);
     enforcer.until("it is held", |page| {
         (page.value("bailiff_hold_active", &[("hold", "audit")])? == 1.0).then_some(())
@@ -135,7 +139,7 @@ fn while_the_audit_log_cannot_be_written_nobody_is_ended() {
     enforcer.until("the flag", |page| page.value("bailiff_flag", &[("pid", &pid)]));
     enforcer.until_waits(tenant.pid(), "audit");
     enforcer.ticks(3);
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert!(enforcer.page().value("bailiff_audit_write_failures_total", &[]) > Some(0.0));
     enforcer.until_logged("the audit log cannot be written");
     fs::remove_file(disk.join("full")).unwrap();
@@ -158,19 +162,19 @@ fn fill(disk: &Path) {
 }
 
 #[test]
-fn result_that_a_full_disk_did_not_take_is_written_at_the_next_start() {
+fn unwritten_result_is_logged_at_the_next_start() {
     let node = Node::new(RULES);
-    let tenant = Tenant::stubborn(&node.home);
+    let tenant = Tenant::ignoring_term(&node.home);
     let (mut enforcer, disk) = on_a_disk(&node, "true");
     node.hold(&tenant, 0, "used: 1GiB");
-    tenant.until_asked(1);
+    tenant.until_terms(1);
     fill(&disk);
     assert_eq!(enforcer.stop(), Some(0));
     drop(enforcer);
     let kept = node.home.state().join("audit.unwritten.jsonl");
     assert!(kept.exists());
 
-    // Its disk went with it; another is in its place.
+    // Its disk is gone; another replaces it.
     let log = node.home.path().join("disk/audit.jsonl");
     let results = || {
         let lines = home::lines(&log).into_iter();
@@ -191,24 +195,24 @@ fn result_that_a_full_disk_did_not_take_is_written_at_the_next_start() {
 }
 
 #[test]
-fn a_stream_of_somebody_elses_is_not_believed() {
+fn stream_of_another_user_is_rejected() {
     let home = Home::with(RULES);
     let listener = UnixListener::bind(home.stream()).unwrap();
-    chown(home.stream(), Some(NOBODY), None).unwrap();
+    chown(home.stream(), Some(NOBODY_UID), None).unwrap();
     let enforcer = home.enforcer(&[]);
     enforcer.until("it is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
-    let why = format!("{} belongs to uid {NOBODY}, who is neither root", home.stream().display());
+    let why = format!("{} belongs to uid {NOBODY_UID}, which is neither root", home.stream().display());
     enforcer.until_logged(&why);
-    assert!(said(&enforcer.run(&["status"])).contains("belongs to uid"));
+    assert!(stdout_of(&enforcer.run(&["status"])).contains("belongs to uid"));
     assert_eq!(enforcer.page().value("bailiff_stream_connected", &[]), Some(0.0));
     listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "nobody was even asked");
+    assert!(listener.accept().is_err(), "no connection was made");
     drop(enforcer);
 
-    // Its owner is to be believed, and somebody else listens.
-    let enforcer = home.enforcer(&["--stream.user", &NOBODY.to_string()]);
+    // The owner is trusted, and another user listens on the socket.
+    let enforcer = home.enforcer(&["--stream.user", &NOBODY_UID.to_string()]);
     enforcer.until("it is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
@@ -216,7 +220,7 @@ fn a_stream_of_somebody_elses_is_not_believed() {
 }
 
 #[test]
-fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
+fn failures_of_a_user_hold_it_until_clean_time() {
     let rules = RULES.replace("{terminate: {}}", "{exec: [/bin/false]}").replace(
         "rules:",
         "limits: {per_gpu_hour: 99, per_user_hour: 99, per_node_hour: 99, breaker_reset: 10s}\nrules:",
@@ -225,18 +229,18 @@ fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
     let enforcer = node.home.enforcer(&[]);
     // One at a time: half of all workloads at once would open another breaker.
     for _ in 0..3 {
-        let mut tenant = Tenant::obeying(&node.home);
+        let mut tenant = Tenant::ending_on_term(&node.home);
         let failed = || node.home.lines().iter().filter(|line| line["result"] == "failed").count();
         let before = failed();
         node.hold(&tenant, 0, "used: 1GiB");
         until("it failed", || (failed() > before).then_some(()));
         tenant.end();
     }
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "user_failure_breaker");
     let opened = node.home.until_line("breaker", "opened");
-    let detail = format!("failures: three actions in a row against user {NOBODY} failed");
+    let detail = format!("failures: three actions in a row against user {NOBODY_UID} failed");
     assert_eq!(opened["detail"], detail.as_str());
     let page = enforcer.page();
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "failures")]), Some(1.0));
@@ -245,9 +249,9 @@ fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
         Some(0.0),
         "not of the node"
     );
-    let status = said(&enforcer.run(&["status"]));
+    let status = stdout_of(&enforcer.run(&["status"]));
     let words: Vec<&str> = status.split_whitespace().collect();
-    assert!(words.join(" ").contains(&format!("against user {NOBODY} failed")), "{status}");
+    assert!(words.join(" ").contains(&format!("against user {NOBODY_UID} failed")), "{status}");
     assert_eq!(node.home.until_line("breaker", "closed")["detail"], detail.as_str());
     enforcer.until("it is closed", |page| {
         (page.value("bailiff_breaker_open", &[("breaker", "failures")])? == 0.0).then_some(())
@@ -258,7 +262,7 @@ fn failures_against_a_user_hold_that_user_until_a_clean_time_has_passed() {
     });
 }
 
-/// Processes younger than two intervals are not counted as unknown: a test suite that starts many does not stop the node.
+/// Processes younger than two intervals do not count as unknown: a test suite that starts many does not stop the node.
 #[test]
 fn short_lived_holders_do_not_open_the_unknown_breaker() {
     let ticks = ["--interval", "500ms", "--look-back", "1s", "--deadline", "10s"];
@@ -266,7 +270,7 @@ fn short_lived_holders_do_not_open_the_unknown_breaker() {
     let enforcer = node.home.enforcer(&[]);
     let (mut most_unknown, mut tenants) = (0, Vec::<Tenant>::new());
     for _ in 0..25 {
-        // Those of the sample before end first, so that each is in one sample alone.
+        // The processes of the previous sample end first, so that each is in a single sample.
         tenants.clear();
         tenants.extend((0..6).map(|_| Tenant::running(&node.home, &["/bin/sleep", "60"])));
         node.hold_together(&tenants.iter().map(|tenant| (tenant, "used: 1GiB")).collect::<Vec<_>>());
@@ -279,9 +283,9 @@ fn short_lived_holders_do_not_open_the_unknown_breaker() {
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "unknown")]), Some(0.0));
 }
 
-/// A notice that no channel delivered holds what comes after it, where the rule says so.
+/// A notice that no channel delivered holds later steps, if the rule requires it.
 #[test]
-fn terminate_that_requires_a_notice_waits_until_one_was_delivered() {
+fn terminate_that_requires_a_notice_waits_for_delivery() {
     let rules = |channels: &str| {
         RULES.replace("rules:", &format!("notify: {channels}\nrules:")).replace(
             "{flag: info}, {terminate: {}}",
@@ -289,14 +293,14 @@ fn terminate_that_requires_a_notice_waits_until_one_was_delivered() {
         )
     };
     let node = Node::new(&rules("{owner: {tty: true}}"));
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     let line = node.home.until_line("notify", "failed");
     assert_eq!(line["detail"], "owner: there is no terminal of the owner's that takes messages");
     enforcer.until_waits(tenant.pid(), "undelivered");
     enforcer.ticks(5);
-    assert!(tenant.lives() && tenant.asked() == 0);
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
     node.home.write(&rules("{owner: {exec: [/bin/true]}}").replace("name: idle", "name: told"));
     tenant.gone();
     let line = node.home.until_line("notify", "delivered");

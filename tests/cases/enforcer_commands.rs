@@ -34,19 +34,19 @@ rules:
     then: [{terminate: {}}]
 ";
 
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 #[test]
-fn status_and_explain_tell_how_it_stands() {
+fn status_and_explain_report_the_current_state() {
     let node = Node::new(RULES);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 512MiB");
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(tenant.pid(), 4);
-    let text = said(&enforcer.run(&["status"]));
+    let text = stdout_of(&enforcer.run(&["status"]));
     for part in ["bailiff-enforcer 0.1.0", "rules.yaml, ", "snapshot ", "0 of 6 (the node)", "idle-holder"] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
@@ -57,11 +57,11 @@ fn status_and_explain_tell_how_it_stands() {
     assert!(row(&format!("process:{}@", tenant.pid())).contains("terminate"), "{text}");
     assert!(row("warning").contains("nobody"), "{text}");
 
-    let json: Value = serde_json::from_str(&said(&enforcer.run(&["status", "--json"]))).unwrap();
+    let json: Value = serde_json::from_str(&stdout_of(&enforcer.run(&["status", "--json"]))).unwrap();
     assert_eq!((&json["stream"]["connected"], &json["rules"][0]["matches"]), (&json!(true), &json!(1)));
 
     let pid = tenant.pid().to_string();
-    let text = said(&enforcer.run(&["explain", "--pid", &pid, "--rule", "idle-holder"]));
+    let text = stdout_of(&enforcer.run(&["explain", "--pid", &pid, "--rule", "idle-holder"]));
     let name = format!("idle-holder enforce: process:{pid}@");
     for part in [
         name.as_str(),
@@ -74,14 +74,14 @@ fn status_and_explain_tell_how_it_stands() {
     ] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
-    let text = said(&enforcer.run(&["explain", "--pid", &pid, "--rule", "too-large"]));
+    let text = stdout_of(&enforcer.run(&["explain", "--pid", &pid, "--rule", "too-large"]));
     assert!(text.contains("false   vram is 512.0MiB; wanted min 1GiB"), "{text}");
     let json: Value =
-        serde_json::from_str(&said(&enforcer.run(&["explain", "--pid", &pid, "--json"]))).unwrap();
+        serde_json::from_str(&stdout_of(&enforcer.run(&["explain", "--pid", &pid, "--json"]))).unwrap();
     assert_eq!((json.as_array().unwrap().len(), &json[1]["outcome"]), (2, &json!("false")));
-    let nobody = said(&enforcer.run(&["explain", "--pid", "1"]));
+    let nobody = stdout_of(&enforcer.run(&["explain", "--pid", "1"]));
     assert!(nobody.contains("process 1 is no target"), "{nobody}");
-    let nobody = said(&enforcer.run(&["explain", "--pid", "4194305"]));
+    let nobody = stdout_of(&enforcer.run(&["explain", "--pid", "4194305"]));
     assert!(nobody.contains("there is no process 4194305"), "beyond PID_MAX_LIMIT: {nobody}");
     let wrong = enforcer.run(&["explain", "--rule", "idel"]);
     assert!(!wrong.status.success());
@@ -101,15 +101,15 @@ rules:
 ";
 
 #[test]
-fn explain_of_an_excepted_target_says_that_it_is_exempt() {
+fn explain_reports_an_exempt_target() {
     let node = Node::new(EXEMPT);
-    let tenant = Tenant::obeying(&node.home);
+    let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 512MiB");
     let enforcer = node.home.enforcer(&[]);
     let pid = tenant.pid().to_string();
     let text = until("it is seen", || {
         let text = String::from_utf8(enforcer.run(&["explain", "--pid", &pid]).stdout).unwrap();
-        text.contains("spared watch").then_some(text)
+        text.contains("spared dry-run").then_some(text)
     });
     assert!(text.contains("exempt: a demo until Friday"), "{text}");
     assert!(!text.contains("next: flag"), "{text}");
@@ -120,19 +120,19 @@ fn explain_of_an_excepted_target_says_that_it_is_exempt() {
 }
 
 #[test]
-fn without_a_daemon_it_is_said_that_there_is_none() {
+fn commands_without_a_daemon_report_it() {
     let home = Home::new();
     let control = home.control().display().to_string();
     for command in ["status", "explain", "pause", "resume", "reload"] {
         let output = enforcer::run(&[command, "--control", &control]);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{command}: {told}");
-        assert!(told.contains("control.sock"), "{command}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{command}: {printed}");
+        assert!(printed.contains("control.sock"), "{command}: {printed}");
     }
 }
 
 #[test]
-fn check_compares_a_file_with_what_a_node_runs() {
+fn check_compares_a_file_with_the_loaded_rules() {
     let home = Home::with(RULES);
     let enforcer = home.enforcer(&[]);
     let (rules, other) = (home.rules(), home.path().join("other.yaml"));
@@ -155,18 +155,18 @@ fn check_compares_a_file_with_what_a_node_runs() {
 }
 
 #[test]
-fn the_shipped_rules_are_sound_and_have_a_schema() {
+fn shipped_rules_are_valid_and_have_a_schema() {
     let directory = programs::root().join("config");
     let mut files = vec![directory.join("rules.yaml")];
     files.extend(fs::read_dir(directory.join("rules")).unwrap().map(|entry| entry.unwrap().path()));
     assert!(files.len() > 1);
     for file in files {
         let output = enforcer::run(&["check", file.to_str().unwrap()]);
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{told}");
-        assert!(told.contains(file.file_name().unwrap().to_str().unwrap()), "{told}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        assert!(printed.contains(file.file_name().unwrap().to_str().unwrap()), "{printed}");
     }
-    let schema: Value = serde_json::from_str(&said(&enforcer::run(&["schema"]))).unwrap();
+    let schema: Value = serde_json::from_str(&stdout_of(&enforcer::run(&["schema"]))).unwrap();
     let shipped = fs::read(directory.join("rules.schema.json")).unwrap();
     assert_eq!(schema, serde_json::from_slice::<Value>(&shipped).unwrap());
 }

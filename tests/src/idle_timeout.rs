@@ -13,43 +13,43 @@ use crate::programs;
 use crate::tenant::start;
 use crate::wait::until;
 
-/// What keeps a busy machine from looking like a driver that hangs.
+/// A long deadline, so that a busy machine does not look like a hung driver.
 const PATIENT: [&str; 2] = ["--deadline", "10"];
 
-/// A running one, ended with its test, and with it whoever said a pid.
-pub struct Watched {
+/// A running command; it and the processes whose pids it printed end with the test.
+pub struct IdleTimeout {
     child: Child,
     directory: TempDir,
 }
 
-/// `gpu_idle_timeout.py`, with these words behind it.
+/// `gpu_idle_timeout.py` with these arguments.
 ///
 /// # Panics
-/// Where there is no such program.
+/// If there is no such program.
 #[must_use]
-pub fn command(scenario: &Scenario, words: &[&str]) -> Command {
+pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
     let name = scenario.directory().join("gpu_idle_timeout.py");
     if !name.exists() {
         std::os::unix::fs::symlink(programs::bailiff(), &name).unwrap();
     }
     let mut command = Command::new(name);
-    command.args(PATIENT).arg("--nvml-library").arg(programs::fake_nvml()).args(words);
+    command.args(PATIENT).arg("--nvml-library").arg(programs::fake_nvml()).args(args);
     command.env("FAKE_NVML_SCENARIO", scenario.path());
     command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
     command
 }
 
-impl Watched {
-    /// Starts it, with an input on which nothing comes.
+impl IdleTimeout {
+    /// Starts it, with an open and empty standard input.
     #[must_use]
-    pub fn start(scenario: &Scenario, words: &[&str]) -> Self {
-        Self::spawn(command(scenario, words))
+    pub fn start(scenario: &Scenario, args: &[&str]) -> Self {
+        Self::spawn(command(scenario, args))
     }
 
     /// Starts any command line.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn spawn(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
@@ -68,20 +68,20 @@ impl Watched {
         Pid::from_child(&self.child)
     }
 
-    /// What the command said, in lines.
+    /// The command's output, in lines.
     #[must_use]
-    pub fn said(&self) -> Vec<String> {
+    pub fn output_lines(&self) -> Vec<String> {
         self.lines("said")
     }
 
-    /// The pids that the command said, once there are so many.
+    /// The pids that the command printed, once there are this many.
     ///
     /// # Panics
-    /// Where they do not come.
+    /// If they are not printed.
     #[must_use]
     pub fn pids(&self, count: usize) -> Vec<u32> {
         until("pids", || {
-            let pids: Vec<u32> = self.said().iter().filter_map(|line| line.parse().ok()).collect();
+            let pids: Vec<u32> = self.output_lines().iter().filter_map(|line| line.parse().ok()).collect();
             (pids.len() == count).then_some(pids)
         })
     }
@@ -93,10 +93,10 @@ impl Watched {
         self.lines("log").iter().map(|line| line.get(time..).unwrap_or(line).to_owned()).collect()
     }
 
-    /// Waits until the log has so many lines with this in them.
+    /// Waits until the log has this many lines with this text.
     ///
     /// # Panics
-    /// Where they do not come.
+    /// If they are not logged.
     pub fn until_logged(&self, times: usize, text: &str) {
         until(text, || {
             let found = self.log().iter().filter(|line| line.contains(text)).count();
@@ -111,29 +111,29 @@ impl Watched {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Its input ends.
+    /// Closes its standard input.
     pub fn close_input(&mut self) {
         self.child.stdin = None;
     }
 
-    /// Waits until it has ended.
+    /// Waits for its end.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If it does not.
     pub fn end(&mut self) -> ExitStatus {
         until("its end", || self.child.try_wait().unwrap())
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it is running.
     ///
     /// # Panics
-    /// Where that cannot be told.
-    pub fn lives(&mut self) -> bool {
+    /// If that cannot be determined.
+    pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
@@ -143,14 +143,14 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for IdleTimeout {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = kill_process_group(self.pid(), Signal::KILL);
             let _ = self.child.wait();
         }
-        for pid in self.said().iter().filter_map(|line| line.parse::<u32>().ok()) {
-            // Only what was started here prints one, and it is of this test's own session or its child's.
+        for pid in self.output_lines().iter().filter_map(|line| line.parse::<u32>().ok()) {
+            // Only processes started here print a pid, and they belong to this test's session or its child's.
             if start(pid).is_some()
                 && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
             {

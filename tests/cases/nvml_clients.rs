@@ -1,5 +1,5 @@
-//! Clients that are not ours, NVIDIA's Python binding and nvitop, see through the fake driver what the
-//! exporter says, process by process.
+//! Other NVML clients, NVIDIA's Python binding and nvitop, report through the fake driver what the exporter reports,
+//! process by process.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use end_to_end::page::Page;
 use end_to_end::programs;
 use serde_json::Value;
 
-/// What the clients say, as JSON; they have compared themselves with each other.
+/// The clients' reports as JSON; the clients were compared with each other before.
 fn clients(scenario: &Scenario) -> Value {
     let libraries = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(programs::fake_nvml(), libraries.path().join("libnvidia-ml.so.1")).unwrap();
@@ -32,7 +32,7 @@ fn clients(scenario: &Scenario) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Bytes by pid, from the lists that the driver gave; none where one was refused.
+/// Bytes by pid, from the driver's lists; none if a list was refused.
 fn listed(unit: &Value) -> Option<BTreeMap<String, Option<f64>>> {
     let mut holders = BTreeMap::new();
     for list in ["compute", "graphics", "mps"] {
@@ -45,7 +45,7 @@ fn listed(unit: &Value) -> Option<BTreeMap<String, Option<f64>>> {
 
 fn units(gpu: &Value) -> Vec<&Value> {
     let instances = gpu["mig"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // A GPU in MIG mode has its processes in its instances.
+    // The processes of a GPU in MIG mode are in its instances.
     if instances.is_empty() { vec![gpu] } else { instances.iter().collect() }
 }
 
@@ -97,18 +97,18 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
     samples.len()
 }
 
-/// A page of a tick in which the driver took a sample of every GPU: where a tick came late, the next one may follow
-/// within the driver's sampling period, and utilization in it is unknown.
+/// A page of a tick with a driver sample of every GPU: after a late tick, the next one may follow within the driver's
+/// sampling period, and utilization is unknown in it.
 fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
     exporter.next();
     exporter.until("the utilization of all that the driver has samples of", |page| {
-        let told = |gpu: &Value, sample: &Value| {
+        let is_exported = |gpu: &Value, sample: &Value| {
             let (uuid, pid) = (gpu["uuid"].as_str().unwrap(), sample["pid"].to_string());
             let labels = [("gpu_uuid", uuid), ("pid", pid.as_str()), ("engine", "sm")];
             page.value("bailiff_process_gpu_utilization_ratio", &labels).is_some()
         };
         let gpus = theirs["gpus"].as_array().unwrap();
-        let all = gpus.iter().all(|gpu| samples(gpu).iter().all(|sample| told(gpu, sample)));
+        let all = gpus.iter().all(|gpu| samples(gpu).iter().all(|sample| is_exported(gpu, sample)));
         all.then(|| page.clone())
     })
 }
@@ -152,12 +152,12 @@ fn lost_graphics_and_none() {
 }
 
 #[test]
-fn eight_gpus_of_a_hundred() {
+fn eight_gpus_with_100_processes() {
     assert_eq!(agree("8x100"), (800, 200));
 }
 
 #[test]
-fn nvml_library_variable_names_the_driver_of_every_program() {
+fn nvml_library_variable_applies_to_every_program() {
     let scenario = Scenario::named("idle");
     let directory = tempfile::tempdir().unwrap();
     let cuda_info = directory.path().join("cuda_info.sh");
@@ -169,9 +169,9 @@ fn nvml_library_variable_names_the_driver_of_every_program() {
     let bailiff = programs::bailiff();
     let pool = directory.path().join("pool");
     let pool = ["--pool-dir", pool.to_str().unwrap()];
-    let run = |program: &std::path::Path, words: &[&str]| {
+    let run = |program: &std::path::Path, args: &[&str]| {
         let mut command = Command::new(program);
-        command.args(words).env("FAKE_NVML_SCENARIO", scenario.path()).env_remove("LEASE_REDIS_URL");
+        command.args(args).env("FAKE_NVML_SCENARIO", scenario.path()).env_remove("LEASE_REDIS_URL");
         command.env("BAILIFF_NVML_LIBRARY", programs::fake_nvml());
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -179,7 +179,7 @@ fn nvml_library_variable_names_the_driver_of_every_program() {
     };
     let init = [&["lease", "init"][..], &pool].concat();
     let leased = [&["lease", "run", "--index"][..], &pool, &["--", "true"]].concat();
-    for (program, words, expected) in [
+    for (program, args, expected) in [
         (programs::exporter(), &["--once", "--interval=200ms"][..], "bailiff_source_up{source=\"nvml\"} 1"),
         (bailiff.clone(), &["info", "--alone", "--interval=200ms"], "NVIDIA"),
         (cuda_info, &[], "NVIDIA"),
@@ -190,12 +190,12 @@ fn nvml_library_variable_names_the_driver_of_every_program() {
         (bailiff.clone(), &init, ""),
         (bailiff.clone(), &leased, ""),
     ] {
-        let (success, text, err) = run(&program, words);
-        assert!(success && text.contains(expected), "{} {words:?}: {text}{err}", program.display());
+        let (success, text, err) = run(&program, args);
+        assert!(success && text.contains(expected), "{} {args:?}: {text}{err}", program.display());
     }
     let (_, text, err) = run(&bailiff, &["doctor", "--json"]);
-    let told: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(told["checks"][0]["state"], "ok", "{text}{err}");
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["checks"][0]["state"], "ok", "{text}{err}");
     let (_, text, _) = run(&bailiff, &["info", "--alone", "--nvml-library", "/nowhere.so"]);
     assert!(!text.contains("NVIDIA"), "a flag takes precedence: {text}");
 }
