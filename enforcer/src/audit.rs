@@ -20,7 +20,7 @@ use crate::policy::Mode;
 use crate::verdict::{Evidence, Subject};
 
 use journal::Journal;
-pub use journal::{Begun, Settings};
+pub use journal::{AuditSettings, Begun};
 pub(crate) use line::ascii;
 use status::LogStatus;
 use waiting::{Waiting, Worth};
@@ -126,7 +126,7 @@ pub struct Audit(Arc<Shared>);
 #[derive(Debug)]
 struct Open {
     about: About,
-    settings: Settings,
+    settings: AuditSettings,
     journal: Mutex<Journal>,
     waiting: Waiting,
     status: Arc<LogStatus>,
@@ -148,7 +148,7 @@ impl Audit {
     ///
     /// # Errors
     /// If the thread cannot be started, because there would be no retries.
-    pub fn open(settings: Settings, about: About) -> std::io::Result<Self> {
+    pub fn open(settings: AuditSettings, about: About) -> std::io::Result<Self> {
         let status = Arc::new(LogStatus::default());
         let open = Arc::new(Open {
             about,

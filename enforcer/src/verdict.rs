@@ -259,7 +259,7 @@ impl Outcome {
 
 /// What came of an action.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct ActionReport {
     /// The id of [`What::Act`].
     pub id: u64,
     /// How it ended.

@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bailiff_enforcer::commands::backtest::{self, Backtest, Children, Settings};
+use bailiff_enforcer::commands::backtest::{self, Backtest, BacktestSettings, Children};
 use bailiff_enforcer::commands::simulation::Admin;
 use bailiff_enforcer::commands::{Failure, Form};
 use bailiff_lifecycle::exit::Exit;
@@ -45,11 +45,11 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr
     (address, requests)
 }
 
-fn query(address: &str, change: impl FnOnce(&mut Settings)) -> Result<Backtest, Failure> {
+fn query(address: &str, change: impl FnOnce(&mut BacktestSettings)) -> Result<Backtest, Failure> {
     let directory = tempfile::tempdir().unwrap();
     let rules = directory.path().join("rules.yaml");
     fs::write(&rules, RULES).unwrap();
-    let mut settings = Settings {
+    let mut settings = BacktestSettings {
         rules,
         prometheus: address.to_owned(),
         token_file: None,

@@ -195,7 +195,7 @@ fn replayed(record: &str) -> Result<Exit, Failure> {
     std::fs::write(&rules, text).expect("it can be written");
     std::fs::write(&path, record).expect("it can be written");
     let (admin, form, now) = (Admin::Away, Form::Text, NOW.wall);
-    replay::run(&replay::Settings { rules, record: path, admin, form, now }, &mut Vec::new())
+    replay::run(&replay::ReplaySettings { rules, record: path, admin, form, now }, &mut Vec::new())
 }
 
 #[test]

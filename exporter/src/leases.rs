@@ -22,7 +22,7 @@ const PATIENCE_PART: u32 = 10;
 
 /// The pool, and how to query it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct LeaseSettings {
     /// Redis' address; a password may be in it.
     pub redis: Secret,
     /// What all keys begin with.
@@ -67,7 +67,7 @@ impl Leasing {
     ///
     /// # Errors
     /// Where no thread can be started.
-    pub fn start(source: Box<dyn SampleSource>, settings: Settings) -> io::Result<Self> {
+    pub fn start(source: Box<dyn SampleSource>, settings: LeaseSettings) -> io::Result<Self> {
         let (query, asked) = channel();
         let (answer, answers) = channel();
         let patience = settings.deadline.min(settings.interval) / PATIENCE_PART;
@@ -126,7 +126,7 @@ impl SampleSource for Leasing {
 
 /// The thread that asks.
 struct Asker {
-    settings: Settings,
+    settings: LeaseSettings,
     node: Node,
     pool: Option<Pool>,
 }
@@ -157,7 +157,7 @@ impl Asker {
     }
 
     fn query(&mut self) -> Result<Audit, LeaseError> {
-        let Settings { redis, prefix, deadline, .. } = &self.settings;
+        let LeaseSettings { redis, prefix, deadline, .. } = &self.settings;
         // After an error another connection is used: on this one the answer may come yet, and be taken for the next.
         let mut pool = match self.pool.take() {
             Some(pool) => pool,

@@ -28,7 +28,7 @@ const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// How daemons are asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct MpsSettings {
     /// NVIDIA's client, which asks; daemons are not asked where it is empty.
     pub control: PathBuf,
     /// Between two times that a daemon is asked.
@@ -40,14 +40,14 @@ pub struct Settings {
 /// A sample source with MPS added.
 pub struct Watching {
     source: Box<dyn SampleSource>,
-    settings: Settings,
+    settings: MpsSettings,
     pollers: BTreeMap<ProcessKey, Poller>,
 }
 
 impl Watching {
     /// Starts without any poller.
     #[must_use]
-    pub fn new(source: Box<dyn SampleSource>, settings: Settings) -> Self {
+    pub fn new(source: Box<dyn SampleSource>, settings: MpsSettings) -> Self {
         Self { source, settings, pollers: BTreeMap::new() }
     }
 

@@ -29,9 +29,9 @@ pub struct Settings {
     /// What a sample reads.
     pub sources: Sources,
     /// The pool of leases, where there is one.
-    pub leases: Option<leases::Settings>,
+    pub leases: Option<leases::LeaseSettings>,
     /// How control daemons of MPS are asked.
-    pub mps: mps::Settings,
+    pub mps: mps::MpsSettings,
     /// Where snapshots go besides.
     pub outlets: Outlets,
     /// Prints one page and ends.
@@ -100,10 +100,10 @@ pub struct Outlets {
 impl Settings {
     /// The settings of the sampler.
     #[must_use]
-    pub fn sampler(&self) -> bailiff_sampler::Settings {
+    pub fn sampler(&self) -> bailiff_sampler::SamplerSettings {
         use bailiff_sampler::{Claims, Commands, Mps, Namespace};
         let sources = &self.sources;
-        bailiff_sampler::Settings {
+        bailiff_sampler::SamplerSettings {
             nvml_library: sources.nvml_library.clone(),
             procfs: sources.procfs.clone(),
             pods: sources.pods.clone(),
@@ -115,7 +115,7 @@ impl Settings {
             claims: if self.leases.is_some() { Claims::Read } else { Claims::Left },
             mps: Mps::Read,
             namespace: if sources.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
-            ..bailiff_sampler::Settings::default()
+            ..bailiff_sampler::SamplerSettings::default()
         }
     }
 }
@@ -164,11 +164,11 @@ impl TryFrom<Flags> for Settings {
 fn pool(
     flags: &Flags,
     (interval, deadline): (Duration, Duration),
-) -> Result<Option<leases::Settings>, String> {
+) -> Result<Option<leases::LeaseSettings>, String> {
     let Some(redis) = flags.lease_redis.clone().filter(|redis| !redis.is_empty()) else { return Ok(None) };
     bailiff_lease::check(&redis).map_err(|error| format!("--lease.redis: {error}"))?;
     let trusted = flags.trust_pid_namespace;
-    Ok(Some(leases::Settings {
+    Ok(Some(leases::LeaseSettings {
         redis: Secret(redis),
         prefix: flags.lease_prefix.clone(),
         deadline,
@@ -178,8 +178,8 @@ fn pool(
     }))
 }
 
-fn daemons(flags: &Flags) -> Result<mps::Settings, String> {
-    Ok(mps::Settings {
+fn daemons(flags: &Flags) -> Result<mps::MpsSettings, String> {
+    Ok(mps::MpsSettings {
         control: flags.mps_control.clone().into(),
         interval: duration("--mps.interval", &flags.mps_interval)?,
         procfs: flags.procfs.clone(),

@@ -20,7 +20,7 @@ pub const DEFAULT_LOGS: &str = "/var/log/nvidia-mps";
 
 /// What `/proc` says of a process.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Seen<'a> {
+pub struct ProcessView<'a> {
     /// Where `exe` points; none without the right to read it.
     pub exe: Option<&'a str>,
     /// The text of `cmdline`.
@@ -73,7 +73,7 @@ pub struct Flags {
     pub protocol: u8,
 }
 
-impl Seen<'_> {
+impl ProcessView<'_> {
     /// The role of the process in MPS: by `exe` or, if that cannot be read, by the first argument of the command line.
     #[must_use]
     pub fn part(&self) -> Option<Part> {

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bailiff_sampler::{Launcher, Settings, Supervisor, launcher, worker};
+use bailiff_sampler::{Launcher, SamplerSettings, Supervisor, launcher, worker};
 use bailiff_snapshot::{Snapshot, wire};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -18,10 +18,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         _ => {}
     }
     let interval = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(1000);
-    let settings = Settings {
+    let settings = SamplerSettings {
         nvml_library: arguments.first().map(Into::into),
         interval: Duration::from_millis(interval),
-        ..Settings::default()
+        ..SamplerSettings::default()
     };
     let mut supervisor = Supervisor::new(Launcher::start(&settings)?, settings.clone());
     let mut last = None;

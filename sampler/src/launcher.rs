@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::settings::{Claims, Commands, Settings};
+use crate::settings::{Claims, Commands, SamplerSettings};
 
 /// The first argument of a launcher process.
 pub const LAUNCHER_ROLE: &str = "sampling-launcher";
@@ -55,7 +55,7 @@ pub(crate) enum Asked {
 
 /// Why there is no worker.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoWorker {
+pub(crate) enum WorkerError {
     /// Workers can no longer be started: only the launcher has the privileges.
     #[error("the launcher of sampling workers has ended")]
     LauncherGone,
@@ -86,7 +86,7 @@ impl Launcher {
     ///
     /// # Errors
     /// Where no process can be started, or a path is not UTF-8.
-    pub fn start(settings: &Settings) -> io::Result<Self> {
+    pub fn start(settings: &SamplerSettings) -> io::Result<Self> {
         let (ours, theirs) = pair(SocketType::SEQPACKET)?;
         let settings = serde_json::to_string(settings)?;
         let process = role(LAUNCHER_ROLE).arg(settings).stdin(theirs).stdout(Stdio::null()).spawn()?;
@@ -94,10 +94,10 @@ impl Launcher {
     }
 
     /// Requests a worker.
-    pub(crate) fn worker(&self, asked: Asked) -> Result<Started, NoWorker> {
+    pub(crate) fn worker(&self, asked: Asked) -> Result<Started, WorkerError> {
         let gone = |error: Errno| match error {
-            Errno::PIPE | Errno::CONNRESET => NoWorker::LauncherGone,
-            error => NoWorker::ThisTime(error.into()),
+            Errno::PIPE | Errno::CONNRESET => WorkerError::LauncherGone,
+            error => WorkerError::ThisTime(error.into()),
         };
         rustix::net::send(&self.socket, &[asked as u8], SendFlags::NOSIGNAL).map_err(gone)?;
         let timeout = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
@@ -105,7 +105,7 @@ impl Launcher {
             return Err(io::Error::from(io::ErrorKind::TimedOut).into());
         }
         let Some(received) = receive_descriptors(self.socket.as_fd()).map_err(gone)? else {
-            return Err(NoWorker::LauncherGone);
+            return Err(WorkerError::LauncherGone);
         };
         let mut received = received.into_iter();
         match (received.next(), received.next()) {
@@ -190,9 +190,9 @@ fn receive_descriptors(socket: BorrowedFd<'_>) -> Result<Option<Vec<OwnedFd>>, E
 }
 
 /// The settings of this worker process, as the launcher gave them.
-pub(crate) fn worker_settings() -> Option<Settings> {
+pub(crate) fn worker_settings() -> Option<SamplerSettings> {
     let mut arguments = std::env::args().skip(2);
-    let mut settings: Settings = serde_json::from_str(&arguments.next()?).ok()?;
+    let mut settings: SamplerSettings = serde_json::from_str(&arguments.next()?).ok()?;
     if arguments.next().as_deref() == Some(PLAIN) {
         settings.commands = Commands::Shunned;
         settings.claims = Claims::Left;

@@ -33,5 +33,5 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
 
 pub use launcher::Launcher;
 pub use proc::device_processes;
-pub use settings::{Claims, Commands, Mps, Namespace, Settings};
+pub use settings::{Claims, Commands, Mps, Namespace, SamplerSettings};
 pub use supervisor::Supervisor;

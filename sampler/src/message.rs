@@ -20,7 +20,7 @@ pub(crate) struct Request {
 
 /// From the worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Report {
+pub(crate) enum WorkerMessage {
     /// The driver is open.
     Opened(Driver),
     /// The driver cannot be opened; the worker ends. With the driver's own words, for the log.

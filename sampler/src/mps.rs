@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bailiff_mps::place::{Directories, Part, Seen as ProcessView};
+use bailiff_mps::place::{Directories, Part, ProcessView};
 use bailiff_snapshot::{
     Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Status, Truth, stat,
 };
@@ -154,7 +154,7 @@ fn text(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use bailiff_mps::place::Seen as ProcessView;
+    use bailiff_mps::place::ProcessView;
 
     use super::*;
 

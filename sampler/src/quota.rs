@@ -10,13 +10,13 @@ use std::time::Instant;
 
 use bailiff_ledger::{Ledger, LedgerError as Ill, UNLIMITED, Uuid};
 use bailiff_snapshot::{
-    BootId, Fault, Gap, Gaps, Invalid, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen, Status,
-    Truth, stat,
+    BootId, Fault, Gap, Gaps, InvalidQuota, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen,
+    Status, Truth, stat,
 };
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat, statat};
 use rustix::io::Errno;
 
-use crate::proc::{Directory, Missing};
+use crate::proc::{Directory, ReadError};
 
 /// Maximum number of reported files, and of those of one user other than root: users can create any number.
 const MOST: usize = 1024;
@@ -126,22 +126,22 @@ impl Ties<'_, '_> {
         let invalid =
             |why| Some((None, Quota { name: place.path.clone(), invalid: Some(why), ..Quota::default() }));
         if place.kind != FileType::RegularFile {
-            return invalid(Invalid::NoFile);
+            return invalid(InvalidQuota::NoFile);
         }
         // Through the directory that was examined, and not through a link: its owner may change it meanwhile.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match openat(&*place.directory, &place.name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return None,
-            Err(Errno::LOOP | Errno::NXIO) => return invalid(Invalid::NoFile),
-            Err(_) => return invalid(Invalid::Unreadable),
+            Err(Errno::LOOP | Errno::NXIO) => return invalid(InvalidQuota::NoFile),
+            Err(_) => return invalid(InvalidQuota::Unreadable),
         };
         let id =
             fstat(&file).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
         let Some(id) =
             id.map(|stat| FileId { device: (major(stat.st_dev), minor(stat.st_dev)), inode: stat.st_ino })
         else {
-            return invalid(Invalid::NoFile);
+            return invalid(InvalidQuota::NoFile);
         };
         match bailiff_ledger::read_open(&file) {
             Ok(ledger) => Some((Some(id), self.parse(place.path.clone(), ledger, id))),
@@ -158,7 +158,7 @@ impl Ties<'_, '_> {
         }
         // Each GPU and each process once, whatever the file contains.
         let mut uuids = BTreeSet::new();
-        let rows: Vec<&bailiff_ledger::Gpu> =
+        let rows: Vec<&bailiff_ledger::LedgerGpu> =
             ledger.gpus.iter().filter(|gpu| uuids.insert(gpu.uuid)).collect();
         let mut named = BTreeSet::new();
         let places = ledger.processes.iter().enumerate().map(|(place, process)| {
@@ -208,7 +208,7 @@ impl Ties<'_, '_> {
         let mut buffer = Vec::new();
         match self.node.root.read_piece(&format!("{}/stat", key.pid), &mut buffer) {
             Ok(line) => stat::parse(line).map_or(Truth::Unknown, |stat| (stat.key == key).into()),
-            Err(Missing::Gone) if self.node.root.shows_others() => Truth::False,
+            Err(ReadError::Gone) if self.node.root.shows_others() => Truth::False,
             Err(_) => Truth::Unknown,
         }
     }
@@ -225,7 +225,7 @@ impl Ties<'_, '_> {
     }
 }
 
-fn row(gpu: &bailiff_ledger::Gpu) -> QuotaGpu {
+fn row(gpu: &bailiff_ledger::LedgerGpu) -> QuotaGpu {
     QuotaGpu {
         uuid: bailiff_ledger::format_uuid(gpu.uuid),
         limit: Some(gpu.limit).filter(|limit| *limit != UNLIMITED),
@@ -238,13 +238,13 @@ fn row(gpu: &bailiff_ledger::Gpu) -> QuotaGpu {
     }
 }
 
-fn reason(ill: &Ill) -> Invalid {
+fn reason(ill: &Ill) -> InvalidQuota {
     match ill {
-        Ill::NoFile => Invalid::NoFile,
-        Ill::Short(_) => Invalid::Short,
-        Ill::NoQuota | Ill::Full => Invalid::NoQuota,
-        Ill::Version(_) => Invalid::Version,
-        Ill::Io(_) => Invalid::Unreadable,
+        Ill::NoFile => InvalidQuota::NoFile,
+        Ill::Short(_) => InvalidQuota::Short,
+        Ill::NoQuota | Ill::Full => InvalidQuota::NoQuota,
+        Ill::Version(_) => InvalidQuota::Version,
+        Ill::Io(_) => InvalidQuota::Unreadable,
     }
 }
 
@@ -363,7 +363,7 @@ fn inode(link: &str) -> Option<u64> {
 }
 
 /// The files that a process shares by mapping them, if it is still the one that is meant.
-fn mapped(root: &Directory, key: ProcessKey) -> Result<BTreeSet<FileId>, Missing> {
+fn mapped(root: &Directory, key: ProcessKey) -> Result<BTreeSet<FileId>, ReadError> {
     let process = root.directory(&key.pid.to_string())?;
     let mut files = BTreeSet::new();
     process.each_line("maps", |line| files.extend(shared(line)))?;

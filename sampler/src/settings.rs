@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Paths, interval, and deadlines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct SamplerSettings {
     /// NVML's library; `None` is the loader's `libnvidia-ml.so.1`.
     pub nvml_library: Option<PathBuf>,
     /// `/proc`, or a made-up one.
@@ -75,7 +75,7 @@ pub enum Namespace {
     Trusted,
 }
 
-impl Default for Settings {
+impl Default for SamplerSettings {
     fn default() -> Self {
         Self {
             nvml_library: None,

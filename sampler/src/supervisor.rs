@@ -10,11 +10,11 @@ use bailiff_snapshot::{About, Driver, Fault, Sample};
 
 use crate::channel::{Channel, Heard};
 use crate::clock::now;
-use crate::launcher::{Asked, Launcher, NoWorker, Started};
-use crate::message::{Report, Request};
+use crate::launcher::{Asked, Launcher, Started, WorkerError};
+use crate::message::{Request, WorkerMessage};
 use crate::proc::Node;
 use crate::sample_builder::{Frame, SampleBuilder};
-use crate::settings::Settings;
+use crate::settings::SamplerSettings;
 
 /// Workers that may hang at once, unkillable; past that no more are started until one has ended.
 const MOST_LEFT_BEHIND: usize = 3;
@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// Holds the one worker that is asked, and remembers what hung.
 pub struct Supervisor {
     launcher: Launcher,
-    settings: Settings,
+    settings: SamplerSettings,
     node: Node,
     worker: Option<Worker>,
     left_behind: Vec<LeftBehind>,
@@ -101,7 +101,7 @@ enum Ended {
 impl Supervisor {
     /// A supervisor; its first sample starts the first worker.
     #[must_use]
-    pub fn new(launcher: Launcher, settings: Settings) -> Self {
+    pub fn new(launcher: Launcher, settings: SamplerSettings) -> Self {
         let node = Node::read(&settings);
         if let Some(words) = node.blind() {
             tracing::warn!("{words}");
@@ -139,7 +139,7 @@ impl Supervisor {
         for _ in 0..2 {
             let ended = self.ask(&mut builder, &skip, began);
             if matches!(ended, Ended::LauncherGone) {
-                tracing::error!("{}", NoWorker::LauncherGone);
+                tracing::error!("{}", WorkerError::LauncherGone);
                 return None;
             }
             let again = matches!(ended, Ended::Hung(Step::Gpu(_)) | Ended::Died(Step::Gpu(_)));
@@ -213,8 +213,10 @@ impl Supervisor {
         }
         match self.launcher.worker(asked) {
             Ok(process) => Worker::new(process, asked).map_err(|_| Ended::Died(Step::Driver)),
-            Err(NoWorker::LauncherGone) => Err(Ended::LauncherGone),
-            Err(error @ NoWorker::ThisTime(_)) => Err(Ended::Failed(Fault::WorkerFailed, error.to_string())),
+            Err(WorkerError::LauncherGone) => Err(Ended::LauncherGone),
+            Err(error @ WorkerError::ThisTime(_)) => {
+                Err(Ended::Failed(Fault::WorkerFailed, error.to_string()))
+            }
         }
     }
 
@@ -250,7 +252,7 @@ impl Supervisor {
             Ended::Died(Step::Driver | Step::Proc) => {
                 (Fault::WorkerFailed, "the sampling worker ended by itself".to_owned())
             }
-            Ended::LauncherGone => (Fault::WorkerFailed, NoWorker::LauncherGone.to_string()),
+            Ended::LauncherGone => (Fault::WorkerFailed, WorkerError::LauncherGone.to_string()),
         };
         self.abandon(None);
         let earlier = self.down.map(|(_, pause)| pause);
@@ -330,11 +332,11 @@ impl Worker {
             return Ended::Done;
         }
         match self.channel.receive(deadline) {
-            Heard::Message(Report::Opened(driver)) => {
+            Heard::Message(WorkerMessage::Opened(driver)) => {
                 self.driver = Some(driver);
                 Ended::Done
             }
-            Heard::Message(Report::Failed(fault, words)) => {
+            Heard::Message(WorkerMessage::Failed(fault, words)) => {
                 Ended::Failed(fault, format!("NVML cannot be opened: {words}"))
             }
             Heard::Silence if self.began.elapsed() < longest => Ended::Opening,
@@ -351,26 +353,26 @@ impl Worker {
         }
         loop {
             match self.channel.receive(Instant::now() + step) {
-                Heard::Message(Report::Reading { index, count }) => {
+                Heard::Message(WorkerMessage::Reading { index, count }) => {
                     at = Step::Gpu(index);
                     builder.count = Some(count);
                 }
-                Heard::Message(Report::Read(samples)) => {
+                Heard::Message(WorkerMessage::Read(samples)) => {
                     if let Step::Gpu(index) = std::mem::replace(&mut at, Step::Driver) {
                         builder.read.insert(index, samples);
                     }
                 }
-                Heard::Message(Report::Looking { count }) => {
+                Heard::Message(WorkerMessage::Looking { count }) => {
                     at = Step::Proc;
                     builder.count = Some(count);
                 }
-                Heard::Message(Report::Done(rest)) => {
+                Heard::Message(WorkerMessage::Done(rest)) => {
                     builder.rest = Some(*rest);
                     return Ended::Done;
                 }
-                Heard::Message(Report::Failed(fault, words)) => return Ended::Failed(fault, words),
+                Heard::Message(WorkerMessage::Failed(fault, words)) => return Ended::Failed(fault, words),
                 Heard::Silence => return Ended::Hung(at),
-                Heard::Message(Report::Opened(_)) | Heard::Ended => return Ended::Died(at),
+                Heard::Message(WorkerMessage::Opened(_)) | Heard::Ended => return Ended::Died(at),
             }
         }
     }

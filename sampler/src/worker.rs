@@ -16,12 +16,12 @@ use crate::channel;
 use crate::clock::now;
 use crate::device_file_scan::{DeviceFileScan, Interval, has_unattributed};
 use crate::launcher;
-use crate::message::{Report, Request, Rest};
+use crate::message::{Request, Rest, WorkerMessage};
 use crate::mps;
 use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
-use crate::settings::{Commands, Mps, Settings};
+use crate::settings::{Commands, Mps, SamplerSettings};
 
 /// The scan of all processes takes at most this part of the deadline; a step may take two fifths.
 const WALK_PART: u32 = 8;
@@ -47,9 +47,9 @@ fn work() -> io::Result<()> {
     let mut requests = socket.try_clone()?;
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
         Ok(open) => open,
-        Err((fault, words)) => return say(&mut socket, &Report::Failed(fault, words)),
+        Err((fault, words)) => return say(&mut socket, &WorkerMessage::Failed(fault, words)),
     };
-    say(&mut socket, &Report::Opened(driver))?;
+    say(&mut socket, &WorkerMessage::Opened(driver))?;
     let processes = Processes::open(&settings);
     let quotas = settings.quotas.clone().map(Quotas::new);
     let boot = crate::proc::Node::read(&settings).boot_id;
@@ -66,14 +66,14 @@ fn work() -> io::Result<()> {
     while let Some(request) = channel::read::<Request>(&mut requests)? {
         if let Err((fault, words)) = worker.sample(&request)? {
             // The driver was unloaded or replaced: only a new process can load it again.
-            return say(&mut worker.socket, &Report::Failed(fault, words));
+            return say(&mut worker.socket, &WorkerMessage::Failed(fault, words));
         }
     }
     Ok(())
 }
 
 struct Worker {
-    settings: Settings,
+    settings: SamplerSettings,
     socket: UnixStream,
     gpus: Gpus,
     processes: Result<Processes, Fault>,
@@ -95,7 +95,7 @@ impl Worker {
         let mut pids: BTreeMap<u32, Duration> = request.also.iter().map(|pid| (*pid, now().boot)).collect();
         let mut unattributed = false;
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
-            say(&mut self.socket, &Report::Reading { index, count })?;
+            say(&mut self.socket, &WorkerMessage::Reading { index, count })?;
             let lookback = self.settings.lookback.max(self.settings.interval * 2);
             let samples = self.gpus.read(index, Context { lookback, gaps: &mut rest.gaps });
             let listed = now().boot;
@@ -105,10 +105,10 @@ impl Worker {
                 }
                 unattributed |= has_unattributed(gpu);
             }
-            say(&mut self.socket, &Report::Read(samples))?;
+            say(&mut self.socket, &WorkerMessage::Read(samples))?;
         }
         rest.nvml_took = began.elapsed();
-        say(&mut self.socket, &Report::Looking { count })?;
+        say(&mut self.socket, &WorkerMessage::Looking { count })?;
         let began = Instant::now();
         self.scan_processes(&pids, &mut rest);
         if rest.proc_fault.is_none() {
@@ -116,7 +116,7 @@ impl Worker {
             self.read_quotas(&mut rest);
             self.scan_device_files((began, unattributed), &mut rest);
         }
-        say(&mut self.socket, &Report::Done(Box::new(rest)))?;
+        say(&mut self.socket, &WorkerMessage::Done(Box::new(rest)))?;
         Ok(Ok(()))
     }
 
@@ -194,6 +194,6 @@ impl Worker {
     }
 }
 
-fn say(socket: &mut UnixStream, report: &Report) -> io::Result<()> {
+fn say(socket: &mut UnixStream, report: &WorkerMessage) -> io::Result<()> {
     socket.write_all(&channel::frame(report)?)
 }

@@ -39,7 +39,7 @@ pub use memory::{Memory, Parts};
 pub use mps::{Mps, MpsAnswer, MpsDaemon, MpsFault, MpsFile, MpsLog, MpsServer, MpsStatus};
 pub use place::Place;
 pub use process::{Facts, Io, Relative, Role, Seen, State};
-pub use quota::{Invalid, Quota, QuotaGpu, QuotaProcess};
+pub use quota::{InvalidQuota, Quota, QuotaGpu, QuotaProcess};
 pub use sample::{DeviceProcess, DeviceProcesses, Driver, Sample};
 pub use snapshot::{Gpu, Holder, Process, Snapshot};
 pub use source::{Fault, Source, SourceState};

@@ -82,7 +82,7 @@ impl LostGpu {
 }
 
 /// What one sample says, and the snapshot before it.
-pub(crate) struct Seen<'a> {
+pub(crate) struct LostInput<'a> {
     pub(crate) previous: Option<&'a Snapshot>,
     /// When the sample was complete, since boot.
     pub(crate) end: Duration,
@@ -91,7 +91,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) gpus: &'a [Gpu],
 }
 
-impl Seen<'_> {
+impl LostInput<'_> {
     /// The GPUs that are lost: those that the driver calls so, and those that it no longer lists.
     pub(crate) fn lost(&self) -> Vec<LostGpu> {
         let named = self.gpus.iter().filter(|gpu| gpu.fault == Some(Fault::Lost));

@@ -10,7 +10,7 @@ use crate::{Gpu, Process, ProcessId, ProcessKey, Snapshot, Truth};
 /// Why a file says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Invalid {
+pub enum InvalidQuota {
     /// It cannot be opened or read.
     Unreadable,
     /// It is a FIFO, a link, a device.
@@ -23,7 +23,7 @@ pub enum Invalid {
     Version,
 }
 
-impl Invalid {
+impl InvalidQuota {
     /// Its label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -43,7 +43,7 @@ pub struct Quota {
     /// Its path below the directory of quotas.
     pub name: String,
     /// Why it says nothing.
-    pub invalid: Option<Invalid>,
+    pub invalid: Option<InvalidQuota>,
     /// GPUs that have a row in it, each once.
     pub gpus: Vec<QuotaGpu>,
     /// Processes that have a place in it.
@@ -137,7 +137,7 @@ impl Quota {
 }
 
 /// Adds what two samples and the driver show of the files.
-pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Seen<'_>) {
+pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &QuotaInput<'_>) {
     let around: Vec<BTreeSet<ProcessId>> =
         (0..quotas.len()).map(|place| seen.around(quotas, place)).collect();
     let earlier = before.and_then(|before| before.quotas.as_deref()).unwrap_or_default();
@@ -158,12 +158,12 @@ pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Seen<
 }
 
 /// What the driver and `/proc` showed in the same sample.
-pub(crate) struct Seen<'a> {
+pub(crate) struct QuotaInput<'a> {
     pub(crate) gpus: &'a [Gpu],
     pub(crate) processes: &'a BTreeMap<ProcessId, Process>,
 }
 
-impl Seen<'_> {
+impl QuotaInput<'_> {
     /// A quota's processes, and the others in a container with one, if no other quota has a process there: so allocations that
     /// bypassed the library are visible, though not by which process.
     fn around(&self, quotas: &[Quota], place: usize) -> BTreeSet<ProcessId> {

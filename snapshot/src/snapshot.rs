@@ -151,8 +151,10 @@ impl Snapshot {
             gaps,
         };
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
-        let users =
-            users::totals(previous, &users::Seen { at: sample.at, gpus: &gpus, processes: &join.processes });
+        let users = users::totals(
+            previous,
+            &users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes },
+        );
         let mut relatives = sample.relatives.filter(|_| sample.namespace.attributes());
         Place::share(relatives.iter_mut().flatten().map(|relative| &mut relative.place));
         let look =
@@ -160,7 +162,7 @@ impl Snapshot {
         still::count(&mut join.processes, &look);
         let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
         let end = sample.at.boot + sample.took;
-        let lost = lost::Seen { previous, end, answered, gpus: &gpus }.lost();
+        let lost = lost::LostInput { previous, end, answered, gpus: &gpus }.lost();
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {
@@ -386,7 +388,7 @@ impl Join<'_> {
     /// What files say, joined with what the driver and the snapshot before say.
     fn quotas(&self, reported: Option<Vec<Quota>>, gpus: &[Gpu]) -> Option<Vec<Quota>> {
         let mut quotas = reported?;
-        quota::join(&mut quotas, self.previous, &quota::Seen { gpus, processes: &self.processes });
+        quota::join(&mut quotas, self.previous, &quota::QuotaInput { gpus, processes: &self.processes });
         Some(quotas)
     }
 }

@@ -23,7 +23,7 @@ pub fn user_label(facts: &Facts) -> Option<String> {
 }
 
 /// The evidence of this sample.
-pub(crate) struct Seen<'a> {
+pub(crate) struct UserInput<'a> {
     pub(crate) at: Moment,
     pub(crate) gpus: &'a [Gpu],
     pub(crate) processes: &'a BTreeMap<ProcessId, Process>,
@@ -32,7 +32,7 @@ pub(crate) struct Seen<'a> {
 /// Adds the window to what each user has held: all of it for a process that was listed at both of its ends, and for one
 /// that started in it and is listed now, the time since. One that ended in it is not counted beyond the last sample
 /// that listed it, nor is one that was there at that sample and not listed: when it came is not known.
-pub(crate) fn totals(previous: Option<&Snapshot>, seen: &Seen<'_>) -> BTreeMap<String, UserTotals> {
+pub(crate) fn totals(previous: Option<&Snapshot>, seen: &UserInput<'_>) -> BTreeMap<String, UserTotals> {
     let Some(previous) = previous else { return BTreeMap::new() };
     let window = seen.at.boot.saturating_sub(previous.at.boot);
     let mut totals = previous.users.clone();
@@ -55,7 +55,7 @@ struct Use {
     idle: bool,
 }
 
-impl Seen<'_> {
+impl UserInput<'_> {
     /// For how much of the window each user held a GPU; all of it ends now, so the longest covers the others.
     fn users_of(&self, gpu: &Gpu, before: &Gpu, window: Duration) -> BTreeMap<String, Use> {
         let earlier: BTreeSet<ProcessId> = before.holders.iter().map(|holder| holder.process).collect();

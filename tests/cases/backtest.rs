@@ -48,7 +48,7 @@ fn rules(directory: &Path) -> PathBuf {
 }
 
 fn backtest(prometheus: &Prometheus, rules: &Path, from: Duration) -> Backtest {
-    let settings = backtest::Settings {
+    let settings = backtest::BacktestSettings {
         rules: rules.to_owned(),
         prometheus: format!("http://{}", prometheus.address()),
         token_file: None,
@@ -142,7 +142,8 @@ fn record_with_a_torn_end_is_replayed() {
     let exporter = Exporter::start(&scenario, &["--record", record.to_str().unwrap()]);
     let replay = || {
         let (rules, record) = (rules.clone(), record.clone());
-        let settings = replay::Settings { rules, record, admin: Admin::Away, form: Form::Json, now: now() };
+        let settings =
+            replay::ReplaySettings { rules, record, admin: Admin::Away, form: Form::Json, now: now() };
         let mut out = Vec::new();
         replay::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
         serde_json::from_slice::<Value>(&out).unwrap()

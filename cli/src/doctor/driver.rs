@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bailiff_sampler::{Launcher, Settings, Supervisor};
+use bailiff_sampler::{Launcher, SamplerSettings, Supervisor};
 use bailiff_snapshot::{Driver, Fault, Sample, Source};
 
 use super::check::Check;
@@ -33,12 +33,12 @@ impl DriverReport {
 
 /// Takes one sample; waits while the driver is being opened.
 pub(crate) fn query(machine: &Machine, deadline: Duration) -> Result<DriverReport, String> {
-    let settings = Settings {
+    let settings = SamplerSettings {
         nvml_library: machine.nvml_library.clone(),
         procfs: machine.procfs.clone(),
         deadline: deadline.min(CALL_DEADLINE),
         open_deadline: deadline,
-        ..Settings::default()
+        ..SamplerSettings::default()
     };
     let launcher = Launcher::start(&settings).map_err(|error| error.to_string())?;
     let mut supervisor = Supervisor::new(launcher, settings);

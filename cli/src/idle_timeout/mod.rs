@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use flags::Stop;
 pub(crate) use flags::{EXAMPLES, Flags, HELP};
 use session::{Failure, SessionEnd};
-use settings::Settings;
+use settings::IdleTimeoutSettings;
 
 use crate::command::signals;
 use crate::exit;
@@ -49,7 +49,7 @@ pub(crate) fn main(name: Name, args: impl IntoIterator<Item = OsString>) -> Exit
 
 /// Runs the command.
 pub(crate) fn run(name: Name, flags: Flags) -> ExitCode {
-    let settings = match Settings::try_from(flags) {
+    let settings = match IdleTimeoutSettings::try_from(flags) {
         Ok(settings) => settings,
         Err(stop) => return report(name, stop),
     };

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, 
 use super::detector::{Basis, Counted, DetectorInput, IdleDetector};
 use super::flags::Stop;
 use super::log::{Level, Log, list};
-use super::settings::{Settings, seconds};
+use super::settings::{IdleTimeoutSettings, seconds};
 use crate::command::signals::{ReceivedSignal, Signals};
 use crate::command::start::start;
 use crate::command::{Event, pace};
@@ -49,7 +49,7 @@ impl From<io::Error> for Failure {
 
 /// A running command and its idle detector.
 pub(super) struct Session<'a> {
-    pub(super) settings: &'a Settings,
+    pub(super) settings: &'a IdleTimeoutSettings,
     pub(super) log: Log,
     pub(super) child: Pid,
     pub(super) process_tree: ProcessTree,
@@ -72,7 +72,7 @@ struct LastLogged {
 }
 
 /// Runs a command and stops it when its GPUs stay idle.
-pub(super) fn run(settings: &Settings) -> Result<SessionEnd, Failure> {
+pub(super) fn run(settings: &IdleTimeoutSettings) -> Result<SessionEnd, Failure> {
     let mut process_tree = ProcessTree::detect();
     let launcher = Launcher::start(&settings.sampler)?;
     let signals = Signals::block()?;
@@ -121,7 +121,7 @@ fn fault(snapshot: &Snapshot) -> Option<Fault> {
 
 impl Session<'_> {
     fn log_start(&mut self) {
-        let Settings { rule, sample_interval, samples, delay, .. } = self.settings;
+        let IdleTimeoutSettings { rule, sample_interval, samples, delay, .. } = self.settings;
         self.log.line(
             Level::Info,
             format!(
@@ -258,7 +258,7 @@ impl Session<'_> {
     }
 
     fn verdict(&self, counted: &Counted) -> String {
-        let Settings { rule, sample_interval, samples, signal, .. } = self.settings;
+        let IdleTimeoutSettings { rule, sample_interval, samples, signal, .. } = self.settings;
         format!(
             "usage for all GPUs: {} was below threshhold {}% for last {} seconds.{}",
             list(counted.gpus.iter().map(|usage| usage.gpu.as_str())),

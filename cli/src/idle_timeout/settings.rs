@@ -16,7 +16,7 @@ use super::visible::Visible;
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A command and its idle detection.
-pub(super) struct Settings {
+pub(super) struct IdleTimeoutSettings {
     pub(super) rule: IdleRule,
     pub(super) visible: Visible,
     /// The interval of `--sample-freq`.
@@ -33,12 +33,12 @@ pub(super) struct Settings {
     pub(super) kill: Kill,
     pub(super) grace: Duration,
     pub(super) debug: bool,
-    pub(super) sampler: bailiff_sampler::Settings,
+    pub(super) sampler: bailiff_sampler::SamplerSettings,
     /// The program and its arguments.
     pub(super) command: Vec<OsString>,
 }
 
-impl TryFrom<Flags> for Settings {
+impl TryFrom<Flags> for IdleTimeoutSettings {
     type Error = Stop;
 
     /// Fails with the first error in the original's order and text.
@@ -79,12 +79,12 @@ impl TryFrom<Flags> for Settings {
             kill: flags.kill,
             grace: Duration::from_millis(flags.grace),
             debug: flags.debug,
-            sampler: bailiff_sampler::Settings {
+            sampler: bailiff_sampler::SamplerSettings {
                 nvml_library: flags.nvml_library,
                 interval: sample_interval / samples_per_interval,
                 deadline: Duration::from_millis(flags.deadline),
                 lookback: Duration::from_millis(flags.lookback),
-                ..bailiff_sampler::Settings::default()
+                ..bailiff_sampler::SamplerSettings::default()
             },
             command: flags.command,
         })
@@ -114,7 +114,7 @@ mod tests {
 
     fn refused(args: &str) -> Option<String> {
         let flags = parse(args.split_ascii_whitespace().map(OsString::from)).unwrap();
-        match Settings::try_from(flags) {
+        match IdleTimeoutSettings::try_from(flags) {
             Err(Stop::Refused(why)) => Some(why),
             _ => None,
         }

@@ -8,7 +8,7 @@
 use std::thread;
 use std::time::Duration;
 
-use bailiff_sampler::{Claims, Launcher, Settings, Supervisor};
+use bailiff_sampler::{Claims, Launcher, SamplerSettings, Supervisor};
 use bailiff_snapshot::{Fault, Snapshot, Source, Stuck, wire};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -154,14 +154,14 @@ pub(crate) struct LocalSampler {
 
 impl LocalSampler {
     fn start(flags: &flags::SourceFlags) -> Result<Self, Failure> {
-        let settings = Settings {
+        let settings = SamplerSettings {
             nvml_library: flags.machine.nvml_library.clone(),
             procfs: flags.machine.procfs.clone(),
             interval: flags.interval,
             deadline: flags.deadline.min(CALL_DEADLINE),
             open_deadline: flags.deadline,
             claims: Claims::Read,
-            ..Settings::default()
+            ..SamplerSettings::default()
         };
         let launcher = Launcher::start(&settings)?;
         Ok(Self {

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bailiff_mps::Listener;
-use bailiff_mps::place::{Daemon, Directories, Part, Seen};
+use bailiff_mps::place::{Daemon, Directories, Part, ProcessView};
 use rustix::fs::{Access, access};
 
 use super::compute_mode::MpsGpu;
@@ -101,10 +101,10 @@ fn part(directory: &Path) -> Option<(u32, Part)> {
     let exe = exe.as_deref().map(Path::to_string_lossy);
     // A zombie has no command line and does not count.
     let cmdline = fs::read(directory.join("cmdline")).ok().filter(|text| !text.is_empty())?;
-    let seen = Seen { exe: exe.as_deref(), cmdline: &cmdline, environ: None };
+    let seen = ProcessView { exe: exe.as_deref(), cmdline: &cmdline, environ: None };
     seen.part()?;
     let environ = fs::read(directory.join("environ")).ok();
-    let part = Seen { environ: environ.as_deref(), ..seen }.part()?;
+    let part = ProcessView { environ: environ.as_deref(), ..seen }.part()?;
     Some((fs::metadata(directory).ok()?.uid(), part))
 }
 

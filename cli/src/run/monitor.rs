@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use bailiff_sampler::{Launcher, Settings, Supervisor};
+use bailiff_sampler::{Launcher, SamplerSettings, Supervisor};
 use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
 
 use super::usage::GpuUsage;
@@ -66,7 +66,8 @@ impl GpuSampler {
     pub(crate) fn start(options: &MonitorOptions) -> Result<Self, Failure> {
         let samples = options.idle.map_or(MIN_SAMPLES, samples);
         let interval = options.idle.map_or(MAX_INTERVAL, |idle| idle / samples);
-        let settings = Settings { nvml_library: options.library.clone(), interval, ..Settings::default() };
+        let settings =
+            SamplerSettings { nvml_library: options.library.clone(), interval, ..SamplerSettings::default() };
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = IdleRule { threshold: THRESHOLD, samples: samples, max_gap: MAX_GAP, count: Count::Used };
         let detector = options.idle.map(|_| IdleDetector::new(rule));

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use bailiff_exposition::human::{Bytes, Span};
-use bailiff_ledger::{Gpu, Ledger, UNLIMITED, format_uuid};
+use bailiff_ledger::{Ledger, LedgerGpu, UNLIMITED, format_uuid};
 
 use super::job::Outcome;
 use super::running::{CommandExit, Termination};
@@ -59,7 +59,7 @@ fn gpu_seconds(took: Duration, gpus: usize) -> f64 {
     took.as_secs_f64() * gpus as f64
 }
 
-fn quota_peak(gpu: &Gpu) -> String {
+fn quota_peak(gpu: &LedgerGpu) -> String {
     let limit = if gpu.limit == UNLIMITED { String::new() } else { format!(" of {}", size(gpu.limit)) };
     let refused = match gpu.denied {
         0 => String::new(),
@@ -114,7 +114,7 @@ mod tests {
     fn quota_peak_names_limit_gpu_and_refusals() {
         let mut uuid = [0; 16];
         uuid[0] = 0xab;
-        let gpu = |limit, denied| Gpu {
+        let gpu = |limit, denied| LedgerGpu {
             uuid,
             limit,
             used: 0,

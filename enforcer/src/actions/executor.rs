@@ -13,12 +13,12 @@ use super::permit::{Permission, Question};
 use super::request::ActionRequest;
 use super::worker::Worker;
 use crate::audit::Audit;
-use crate::verdict::Report;
+use crate::verdict::ActionReport;
 use crate::view::View;
 
 /// What the executor works with.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ExecutorSettings {
     /// Where `/proc` is.
     pub procfs: PathBuf,
     /// What the paths of device files begin with.
@@ -37,7 +37,7 @@ pub struct Settings {
     pub watchdog: PathBuf,
 }
 
-impl Default for Settings {
+impl Default for ExecutorSettings {
     fn default() -> Self {
         Self {
             procfs: "/proc".into(),
@@ -63,7 +63,7 @@ pub struct Executor {
 #[derive(Debug)]
 pub struct Channels {
     /// Results of actions.
-    pub reports: UnboundedReceiver<Report>,
+    pub reports: UnboundedReceiver<ActionReport>,
     /// Whether the action in hand may go on; each is answered with [`Executor::permit`].
     pub questions: UnboundedReceiver<Question>,
 }
@@ -73,7 +73,7 @@ impl Executor {
     ///
     /// # Errors
     /// Where no thread can be had.
-    pub fn start(settings: Settings, audit: Audit) -> std::io::Result<(Self, Channels)> {
+    pub fn start(settings: ExecutorSettings, audit: Audit) -> std::io::Result<(Self, Channels)> {
         let (questions, asked) = unbounded_channel();
         let inbox = Arc::new(Inbox::new(questions)?);
         let (reports, receiver) = unbounded_channel();

@@ -26,7 +26,7 @@ const A_WHILE: Duration = Duration::from_millis(10);
 
 /// One process in hand.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct MemberHandle {
     pub(super) handle: Handle,
     pub(super) found: Found,
     /// What it was sent: nothing twice.
@@ -43,7 +43,7 @@ pub(super) struct Group<'a> {
     table: Table,
     /// Their owner.
     pub(super) owner: u32,
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<MemberHandle>,
     pub(super) sent: Vec<Sent>,
     pub(super) notes: Vec<String>,
     began: Duration,
@@ -245,7 +245,7 @@ impl<'a> Group<'a> {
     }
 
     /// Those that are not seen to have ended.
-    pub(super) fn left(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn left(&self) -> impl Iterator<Item = &MemberHandle> {
         self.held.iter().filter(|held| !held.handle.ended())
     }
 
@@ -307,7 +307,7 @@ impl<'a> Group<'a> {
     }
 
     /// Opens a handle for each and reads its identity after that; one that has ended or changed is left out.
-    fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<Held>, Refusal> {
+    fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<MemberHandle>, Refusal> {
         if expected.len() > self.request.limits.max_processes {
             let most = self.request.limits.max_processes;
             return Err(Refusal::refused(format!("it has {} processes, more than {most}", expected.len())));
@@ -316,7 +316,7 @@ impl<'a> Group<'a> {
         held.collect()
     }
 
-    fn hold_one(&self, key: ProcessKey) -> Result<Option<Held>, Refusal> {
+    fn hold_one(&self, key: ProcessKey) -> Result<Option<MemberHandle>, Refusal> {
         let handle = match Handle::open(key.pid) {
             Ok(Some(handle)) => handle,
             Ok(None) => return Ok(None),
@@ -331,7 +331,7 @@ impl<'a> Group<'a> {
         };
         let Some(found) = found.filter(|found| found.key() == key) else { return Ok(None) };
         // What was read is of the process in hand only if that one has not ended meanwhile.
-        Ok(handle.lives().then_some(Held { handle, found, sent: Vec::new() }))
+        Ok(handle.lives().then_some(MemberHandle { handle, found, sent: Vec::new() }))
     }
 }
 

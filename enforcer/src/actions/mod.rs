@@ -28,6 +28,6 @@ pub mod watchdog;
 mod webhook;
 mod worker;
 
-pub use executor::{Channels, Executor, Settings};
+pub use executor::{Channels, Executor, ExecutorSettings};
 pub use permit::{Permission, Question, Stage};
 pub use request::ActionRequest;

@@ -28,7 +28,7 @@ const MOST_TEXT: usize = 1000;
 
 /// How channels are served.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct NoticeSettings {
     /// Where terminals are.
     pub dev: PathBuf,
     /// How long one try of a webhook may take.
@@ -37,7 +37,7 @@ pub struct Settings {
     pub program: Duration,
 }
 
-impl Default for Settings {
+impl Default for NoticeSettings {
     fn default() -> Self {
         Self { dev: "/dev".into(), webhook: Duration::from_secs(10), program: Duration::from_secs(30) }
     }
@@ -131,7 +131,7 @@ struct Line {
 
 #[derive(Debug)]
 struct State {
-    settings: Settings,
+    settings: NoticeSettings,
     counts: Mutex<Counts>,
     stopped: AtomicBool,
     deliveries: UnboundedSender<Delivery>,
@@ -148,7 +148,7 @@ struct Job {
 impl Notices {
     /// Ready to send, and what comes of each notice; a channel's thread begins with its first notice.
     #[must_use]
-    pub fn new(settings: Settings) -> (Self, UnboundedReceiver<Delivery>) {
+    pub fn new(settings: NoticeSettings) -> (Self, UnboundedReceiver<Delivery>) {
         let (deliveries, results) = unbounded_channel();
         let stopped = AtomicBool::new(false);
         let state = State { settings, counts: Mutex::default(), stopped, deliveries };

@@ -370,7 +370,7 @@ fn cancelled(why: &str) -> ActionResult {
 }
 
 /// Describes a process that is still running.
-fn describe(held: &super::group::Held, work: &Work<'_>) -> String {
+fn describe(held: &super::group::MemberHandle, work: &Work<'_>) -> String {
     let pid = held.found.key().pid;
     let now = work.proc_table.person(pid).ok().flatten();
     let state = now.map_or("unknown", |person| person.stat.state.name());

@@ -10,7 +10,7 @@ use bailiff_snapshot::ProcessKey;
 
 use super::cgroup::Boundary;
 use super::clock::{self, Deadline};
-use super::executor::Settings;
+use super::executor::ExecutorSettings;
 use super::group::Group;
 use super::inbox::{FRESH, Inbox};
 use super::permit::{Permission, Permit, Question, Stage, carry_out};
@@ -22,18 +22,18 @@ use crate::audit::Audit;
 use crate::guard::{OnHold, Refusal};
 use crate::policy::{Action, Kind};
 use crate::process_table::{Processes, Table};
-use crate::verdict::{Outcome, Report, Subject};
+use crate::verdict::{ActionReport, Outcome, Subject};
 
 /// The executor's thread.
 pub(super) struct Worker {
-    pub(super) settings: Settings,
+    pub(super) settings: ExecutorSettings,
     pub(super) audit: Audit,
     pub(super) inbox: Arc<Inbox>,
 }
 
 /// One action, with what it is done with.
 pub(super) struct Work<'a> {
-    pub(super) settings: &'a Settings,
+    pub(super) settings: &'a ExecutorSettings,
     pub(super) audit: &'a Audit,
     pub(super) inbox: &'a Inbox,
     pub(super) proc_table: &'a Processes,
@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Worker {
     /// Does an action, and has written what came of it when it returns.
-    pub(super) fn act(&self, request: &ActionRequest, prepared: Option<Table>) -> Report {
+    pub(super) fn act(&self, request: &ActionRequest, prepared: Option<Table>) -> ActionReport {
         let mut ending = self.end(request, prepared).unwrap_or_else(ActionResult::from);
         // What was done in part was not refused: it counts, and so does that it went wrong.
         let undone = matches!(ending.outcome, Outcome::Refused | Outcome::IdentityChanged);
@@ -65,7 +65,7 @@ impl Worker {
             ending.after.vram_before = vram(&request.subject);
         }
         self.audit.append(&request.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
-        Report {
+        ActionReport {
             id: request.id,
             outcome: ending.outcome,
             detail: ending.detail,

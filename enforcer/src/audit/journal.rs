@@ -21,7 +21,7 @@ const LOOK_BACK: u64 = 16 << 20;
 
 /// Where the log is, and how much of it is kept.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct AuditSettings {
     /// The file.
     pub path: PathBuf,
     /// A longer one is set aside.
@@ -55,7 +55,7 @@ pub struct Begun {
 
 #[derive(Debug)]
 pub(super) struct Journal {
-    settings: Settings,
+    settings: AuditSettings,
     file: Option<File>,
     /// A line was cut short and could not be taken back.
     torn: bool,
@@ -66,7 +66,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Touches no disk yet.
-    pub(super) const fn new(settings: Settings, status: Arc<LogStatus>) -> Self {
+    pub(super) const fn new(settings: AuditSettings, status: Arc<LogStatus>) -> Self {
         Self { settings, file: None, torn: false, status, interrupted: None }
     }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::*;
 
 fn open(path: &Path, max_bytes: u64) -> Audit {
-    let settings = Settings { path: path.into(), max_bytes, keep: 3, kept: None };
+    let settings = AuditSettings { path: path.into(), max_bytes, keep: 3, kept: None };
     Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
 }
 
@@ -139,8 +139,12 @@ fn what_is_left_to_the_writing_thread_is_written_before_the_log_closes() {
 fn result_that_was_kept_is_written_and_is_no_interruption() {
     let directory = tempfile::tempdir().unwrap();
     let [path, kept] = ["audit.jsonl", "kept.jsonl"].map(|name| directory.path().join(name));
-    let settings =
-        |path: &Path| Settings { path: path.into(), max_bytes: 1 << 20, keep: 3, kept: Some(kept.clone()) };
+    let settings = |path: &Path| AuditSettings {
+        path: path.into(),
+        max_bytes: 1 << 20,
+        keep: 3,
+        kept: Some(kept.clone()),
+    };
     let begun = Audit::open(settings(&path), About::default()).unwrap();
     begun.record(&record(1, BEGUN, "")).unwrap();
     drop(begun);

@@ -42,13 +42,13 @@ const fn form(json: bool) -> Form {
     if json { Form::Json } else { Form::Text }
 }
 
-impl From<flags::Test> for test::Settings {
+impl From<flags::Test> for test::RuleTestSettings {
     fn from(flags: flags::Test) -> Self {
         Self { files: flags.files, form: form(flags.json) }
     }
 }
 
-impl TryFrom<(&flags::Replay, Now)> for replay::Settings {
+impl TryFrom<(&flags::Replay, Now)> for replay::ReplaySettings {
     type Error = Failure;
 
     fn try_from((flags, now): (&flags::Replay, Now)) -> Result<Self, Failure> {
@@ -62,7 +62,7 @@ impl TryFrom<(&flags::Replay, Now)> for replay::Settings {
     }
 }
 
-impl TryFrom<(&flags::Backtest, Now)> for backtest::Settings {
+impl TryFrom<(&flags::Backtest, Now)> for backtest::BacktestSettings {
     type Error = Failure;
 
     fn try_from((flags, now): (&flags::Backtest, Now)) -> Result<Self, Failure> {

@@ -19,7 +19,7 @@ const LONGEST_LINE: u64 = 64 << 20;
 
 /// What is wanted.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ReplaySettings {
     /// The file of rules.
     pub rules: PathBuf,
     /// The record.
@@ -36,7 +36,7 @@ pub struct Settings {
 ///
 /// # Errors
 /// If a file cannot be read, or the rules have faults.
-pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
+pub fn run(settings: &ReplaySettings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = Arc::new(files::rules(&settings.rules, settings.now)?.policy);
     let mut record = files::lines(&settings.record)?;
     let source = settings.record.display().to_string();

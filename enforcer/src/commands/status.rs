@@ -11,7 +11,7 @@ use bailiff_exposition::terminal::{Colors, cut, line, wrapped};
 
 use super::query;
 use super::table::Shrinks::{Last, Never, To};
-use super::table::{Column, Table, WIDTH};
+use super::table::{Column, TextTable, WIDTH};
 use crate::clock::Now;
 use crate::control::Question;
 use crate::flags;
@@ -264,7 +264,7 @@ fn listed(
     if all == 0 {
         return String::new();
     }
-    let mut table = Table::new(columns);
+    let mut table = TextTable::new(columns);
     rows.take(MOST_ROWS).for_each(|row| table.row(&row));
     let mut text = table.end(width, colors);
     if all > MOST_ROWS {

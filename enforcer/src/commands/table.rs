@@ -36,12 +36,12 @@ pub fn columns() -> Option<usize> {
 }
 
 /// A table in the making.
-pub(super) struct Table<'a> {
+pub(super) struct TextTable<'a> {
     columns: &'a [Column],
     rows: Vec<Vec<String>>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TextTable<'a> {
     pub(super) fn new(columns: &'a [Column]) -> Self {
         let titles = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
         Self { columns, rows: vec![titles] }
@@ -99,7 +99,7 @@ mod tests {
         [("TARGET", Shrinks::Last), ("STEPS", Shrinks::To(5)), ("N", Shrinks::Never)];
 
     fn table(limit: Option<usize>) -> String {
-        let mut table = Table::new(&COLUMNS);
+        let mut table = TextTable::new(&COLUMNS);
         table.row(&["workload:tree:41@98".into(), "flag, terminate".into(), "12345".into()]);
         table.row(&["x\ny".into(), String::new(), String::new()]);
         table.end(limit, Colors::Plain)
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn titles_are_in_colour() {
-        let coloured = Table::new(&COLUMNS).end(None, Colors::Colour);
+        let coloured = TextTable::new(&COLUMNS).end(None, Colors::Colour);
         assert_eq!(coloured, "\n\u{1b}[1mTARGET STEPS N\u{1b}[0m\n");
     }
 }

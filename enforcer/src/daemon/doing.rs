@@ -14,7 +14,7 @@ use crate::engine::{Exemptions, Holds};
 use crate::guard::Protect;
 use crate::policy::{Action, Mode, Policy};
 use crate::process_table::Processes;
-use crate::verdict::{Hold, Outcome, Report, Verdict, What};
+use crate::verdict::{ActionReport, Hold, Outcome, Verdict, What};
 use crate::view::View;
 use crate::web::status;
 
@@ -92,7 +92,7 @@ impl Daemon {
         };
         self.request = Some(doing);
         self.tried_to_save = false;
-        let refused = |detail: &str| Report {
+        let refused = |detail: &str| ActionReport {
             id,
             outcome: Outcome::Refused,
             detail: detail.to_owned(),
@@ -154,7 +154,7 @@ impl Daemon {
     }
 
     /// An action has ended.
-    pub(super) fn completed(&mut self, report: &Report) {
+    pub(super) fn completed(&mut self, report: &ActionReport) {
         self.engine.report(report);
         let Some(doing) = self.request.take_if(|doing| doing.id == report.id) else { return };
         let verdict = &doing.verdict;

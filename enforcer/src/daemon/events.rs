@@ -8,7 +8,7 @@ use super::{Threads, reload, state};
 use crate::actions;
 use crate::agent;
 use crate::stream::Arrival;
-use crate::verdict::Report;
+use crate::verdict::ActionReport;
 use crate::web::Reload;
 
 /// Everything that can happen.
@@ -21,7 +21,7 @@ pub(super) enum Event {
     /// A request to reload the file, with the outcome.
     Reload(Reload),
     ControlRequest(ControlRequest),
-    Report(Report),
+    ActionReport(ActionReport),
     /// The executor asks whether its action may go on.
     Question(actions::Question),
     /// What came of a notice.
@@ -69,7 +69,7 @@ impl Sources {
         tokio::select! {
             // The result of an action is handled before the next snapshot is evaluated, and requests before both.
             biased;
-            Some(report) = self.threads.reports.reports.recv() => Event::Report(report),
+            Some(report) = self.threads.reports.reports.recv() => Event::ActionReport(report),
             () = self.acks.next() => Event::Kept,
             Some(delivery) = self.threads.deliveries.recv() => Event::Delivered(delivery),
             Some(events) = self.threads.leases.recv() => Event::Leases(events),

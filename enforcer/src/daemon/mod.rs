@@ -163,7 +163,7 @@ impl Daemon {
         let (agent, leases) =
             Agent::start(audit.clone(), rights::in_host_namespace(&settings.host), &settings.host.devices)
                 .context("cannot start the thread of the lease agent")?;
-        let (notices, deliveries) = Notices::new(actions::notices::Settings::default());
+        let (notices, deliveries) = Notices::new(actions::notices::NoticeSettings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
         engine.booted(boot_id.clone());
@@ -220,7 +220,7 @@ impl Daemon {
                 let answer = self.answer(&asked.peer, &asked.question, group);
                 drop(asked.answer.send(answer));
             }
-            Event::Report(report) => self.completed(&report),
+            Event::ActionReport(report) => self.completed(&report),
             Event::Question(question) => self.permit(question),
             Event::Delivered(delivery) => self.delivered(&delivery),
             Event::Leases(events) => self.heard(events),
@@ -355,8 +355,8 @@ impl Daemon {
     }
 }
 
-fn journal(settings: &Settings) -> audit::Settings {
-    audit::Settings {
+fn journal(settings: &Settings) -> audit::AuditSettings {
+    audit::AuditSettings {
         path: settings.audit.file.clone(),
         max_bytes: settings.audit.max_bytes,
         keep: settings.audit.keep,
@@ -364,13 +364,13 @@ fn journal(settings: &Settings) -> audit::Settings {
     }
 }
 
-fn tools(settings: &Settings) -> actions::Settings {
-    actions::Settings {
+fn tools(settings: &Settings) -> actions::ExecutorSettings {
+    actions::ExecutorSettings {
         procfs: settings.host.procfs.clone(),
         devices: settings.host.devices.clone(),
         verify: settings.verify,
         node: settings.node.clone(),
-        ..actions::Settings::default()
+        ..actions::ExecutorSettings::default()
     }
 }
 

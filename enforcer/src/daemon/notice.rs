@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::engine::number;
 use crate::policy::{Action, Kind, Mode, Rule, Step};
 use crate::value::Unit;
-use crate::verdict::{Outcome, Report, Subject, Verdict, What};
+use crate::verdict::{ActionReport, Outcome, Subject, Verdict, What};
 
 impl Daemon {
     /// Notifies these channels of a finding.
@@ -24,7 +24,7 @@ impl Daemon {
     }
 
     /// Notifies the channels that were warned of the result.
-    pub(super) fn notify_end(&mut self, verdict: &Verdict, report: &Report) {
+    pub(super) fn notify_end(&mut self, verdict: &Verdict, report: &ActionReport) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
         let notify_step =
             rule.into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
@@ -149,7 +149,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
 }
 
 /// The result of an action, for the owner; nothing if nothing was done.
-fn ended(report: &Report) -> Option<String> {
+fn ended(report: &ActionReport) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
     let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));
     Some(match report.outcome {

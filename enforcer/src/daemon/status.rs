@@ -11,7 +11,7 @@ use crate::policy::{Mode, Rule};
 use crate::verdict::Hold;
 use crate::view::View;
 use crate::web::status::{
-    Breaker, Budget, Cap, Flag, Held, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
+    Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
 };
 use crate::web::tally::Notice;
 use crate::web::{Outcome, tally};
@@ -88,15 +88,15 @@ impl Daemon {
         }
     }
 
-    fn holds(&self) -> Vec<Held> {
+    fn holds(&self) -> Vec<HoldStatus> {
         let now = now();
         let pause = self.engine.paused(now);
         let held = |hold: Hold| match pause.filter(|_| hold == Hold::Paused) {
             Some((reason, left)) => {
                 let until = left.and_then(|left| now.wall.checked_add(left));
-                Held { hold, until: until.map(|until| until.as_secs_f64()), detail: reason.to_owned() }
+                HoldStatus { hold, until: until.map(|until| until.as_secs_f64()), detail: reason.to_owned() }
             }
-            None => Held { hold, until: None, detail: hold.meaning().to_owned() },
+            None => HoldStatus { hold, until: None, detail: hold.meaning().to_owned() },
         };
         let breaker = |hold: &Hold| Breaker::ALL.iter().any(|breaker| breaker.hold() == *hold);
         self.engine.holds().into_iter().filter(|hold| !breaker(hold)).map(held).collect()

@@ -9,7 +9,7 @@ use super::Tick;
 use super::in_flight::{Candidate, InFlight};
 use super::pick::Picking;
 use super::population::{Absent, Population};
-use super::program::{self, Column, Gate, Node, Table};
+use super::program::{self, Column, ConditionTable, Gate, Node};
 use super::progress::{Due, Progress};
 use super::shares::is_new;
 use super::subject::{self, Leaves};
@@ -48,7 +48,7 @@ pub(crate) struct Track {
 /// What a rule needs to judge one tick, and where its findings go.
 pub(crate) struct EvalContext<'a> {
     pub(crate) tick: &'a Tick<'a>,
-    pub(crate) table: &'a Table,
+    pub(crate) table: &'a ConditionTable,
     /// By kind: the places of its targets in the view.
     pub(crate) places: &'a [Vec<usize>; 5],
     /// By the target's place in the view: its number.
@@ -87,7 +87,7 @@ pub(crate) struct Counts {
 }
 
 impl RuleEvaluator {
-    pub(crate) fn new(rule: &Rule, cap: Mode, table: &mut Table) -> Self {
+    pub(crate) fn new(rule: &Rule, cap: Mode, table: &mut ConditionTable) -> Self {
         Self {
             mode: rule.mode.min(cap),
             select: rule.select.as_ref().map(|condition| Node::of(condition, table)),
@@ -196,7 +196,7 @@ impl RuleEvaluator {
     }
 
     /// The gates of the rule in their order, and the targets that pass each.
-    pub(crate) fn gates<'t>(&self, table: &'t Table, tick: &Tick<'_>) -> Vec<(Gate, Column<'t>)> {
+    pub(crate) fn gates<'t>(&self, table: &'t ConditionTable, tick: &Tick<'_>) -> Vec<(Gate, Column<'t>)> {
         let mut gates = vec![(Gate::Protection, table.unprotected())];
         gates.extend(self.select.as_ref().map(|select| (Gate::Select, select.condition(table))));
         // With `pick` the exceptions are about the candidates.
@@ -210,14 +210,14 @@ impl RuleEvaluator {
     }
 
     /// Those that are not on hold, where that exempts from this rule.
-    pub(crate) fn running<'t>(&self, table: &'t Table) -> Option<Column<'t>> {
+    pub(crate) fn running<'t>(&self, table: &'t ConditionTable) -> Option<Column<'t>> {
         self.exempts_on_hold.then(|| table.running())
     }
 
     /// The targets that no exception exempts.
     pub(crate) fn not_exempt<'t>(
         &self,
-        table: &'t Table,
+        table: &'t ConditionTable,
         tick: &Tick<'_>,
     ) -> impl Iterator<Item = (Gate, Column<'t>)> {
         let exceptions = self.except.iter().zip(&self.rule.except).enumerate();

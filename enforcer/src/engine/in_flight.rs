@@ -14,7 +14,7 @@ use super::progress::Progress;
 use super::stuck::Stuck;
 use super::{Engine, Tick};
 use crate::policy::{Action, Kind, Mode};
-use crate::verdict::{Hold, Outcome, Report, Subject, Verdict, What};
+use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
 use crate::view::{TargetId, View};
 use bailiff_snapshot::Truth;
 
@@ -161,7 +161,7 @@ impl ActionTracker {
     }
 
     /// The action in flight has ended.
-    pub(crate) fn land(&mut self, report: &Report) -> Option<InFlight> {
+    pub(crate) fn land(&mut self, report: &ActionReport) -> Option<InFlight> {
         let in_flight = self.in_flight.take_if(|in_flight| in_flight.id == report.id)?;
         if in_flight.mode == Mode::DryRun {
             return Some(in_flight);

@@ -26,7 +26,7 @@ use std::time::Duration;
 use bailiff_snapshot::ProcessKey;
 
 use crate::policy::{Kind, Mode, Policy};
-use crate::verdict::{Hold, Report, Verdict};
+use crate::verdict::{ActionReport, Hold, Verdict};
 use crate::view::{TargetId, View};
 
 use evaluator::RuleEvaluator;
@@ -34,7 +34,7 @@ pub use explain::{Explained, GateReport, Question};
 use in_flight::ActionTracker;
 use ledger::Stamp;
 use population::Population;
-use program::Table;
+use program::ConditionTable;
 pub use protection::Exemptions;
 pub use report::{Counts, FlagUp, Pending};
 pub use saved::{Reloaded, Saved};
@@ -88,7 +88,7 @@ pub(crate) const STALE_INTERVALS: u32 = 2;
 pub struct Engine {
     policy: Arc<Policy>,
     evaluators: Vec<RuleEvaluator>,
-    table: Table,
+    table: ConditionTable,
     populations: [Population; 5],
     actions: ActionTracker,
     /// Holds reported from outside.
@@ -148,7 +148,7 @@ impl Engine {
     /// An engine that has seen nothing yet. No rule does more than `cap` allows.
     #[must_use]
     pub fn new(policy: Arc<Policy>, cap: Mode) -> Self {
-        let mut table = Table::default();
+        let mut table = ConditionTable::default();
         let evaluators = policy.rules.iter().map(|rule| RuleEvaluator::new(rule, cap, &mut table)).collect();
         Self {
             evaluators,
@@ -214,7 +214,7 @@ impl Engine {
     }
 
     /// Takes note of how an action ended.
-    pub fn report(&mut self, report: &Report) {
+    pub fn report(&mut self, report: &ActionReport) {
         let Some(in_flight) = self.actions.land(report) else { return };
         let Some(evaluator) = self.evaluators.get_mut(in_flight.rule) else { return };
         let populations = &self.populations;

@@ -8,7 +8,7 @@ use bailiff_snapshot::{Streak, Truth};
 use super::Tick;
 use super::evaluator::{EvalContext, Match, RuleEvaluator};
 use super::population::Absent;
-use super::program::{self, Column, Gate, Node, Table};
+use super::program::{self, Column, ConditionTable, Gate, Node};
 use super::progress::Progress;
 use crate::policy::{Condition, Kind, Order, Pick, Span};
 use crate::value::Test;
@@ -52,14 +52,14 @@ struct Needy {
 
 /// One workload in one tick.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Candidate {
     place: usize,
     outcome: Truth,
     streak: Streak,
 }
 
 impl Picking {
-    pub(crate) fn new(pick: &Pick, when: &Condition, table: &mut Table) -> Self {
+    pub(crate) fn new(pick: &Pick, when: &Condition, table: &mut ConditionTable) -> Self {
         Self {
             from: Node::of(&pick.from, table),
             idle_for: pick.idle_for,
@@ -124,7 +124,7 @@ impl Picking {
     }
 
     /// The first candidate on a GPU, in the rule's order.
-    fn best(&self, gpu: usize, seen: &[Seen], context: &EvalContext<'_>) -> Option<Seen> {
+    fn best(&self, gpu: usize, seen: &[Candidate], context: &EvalContext<'_>) -> Option<Candidate> {
         let view = context.tick.view;
         let needed = self.idle_for.samples(context.tick.interval);
         let place = *view.targets[gpu].gpus.first()?;
@@ -162,7 +162,7 @@ impl RuleEvaluator {
     }
 
     /// Every workload's outcome and streak.
-    fn candidates(&self, picking: &mut Picking, context: &EvalContext<'_>) -> Vec<Seen> {
+    fn candidates(&self, picking: &mut Picking, context: &EvalContext<'_>) -> Vec<Candidate> {
         let gaps = (context.tick.missed, self.rule.max_gap);
         let view = context.tick.view;
         for (number, fate) in &context.absent[Kind::Workload as usize] {
@@ -175,7 +175,7 @@ impl RuleEvaluator {
         let workloads = workloads.filter(|(_, (target, _))| target.kind == Kind::Workload);
         let seen = workloads.filter_map(|(place, (_, outcome))| {
             let streak = picking.feed(*context.seen.get(place)?, outcome, gaps);
-            Some(Seen { place, outcome, streak })
+            Some(Candidate { place, outcome, streak })
         });
         seen.collect()
     }
@@ -184,7 +184,7 @@ impl RuleEvaluator {
     pub(crate) fn gates_of_pick<'t>(
         &self,
         picking: &Picking,
-        (table, tick): (&'t Table, &Tick<'_>),
+        (table, tick): (&'t ConditionTable, &Tick<'_>),
     ) -> Vec<(Gate, Column<'t>)> {
         let mut gates = vec![(Gate::Protection, table.unprotected())];
         gates.extend(self.not_exempt(table, tick));
@@ -194,7 +194,12 @@ impl RuleEvaluator {
         gates
     }
 
-    fn pick_on(&self, gpu: usize, (picking, seen): (&mut Picking, &[Seen]), context: &mut EvalContext<'_>) {
+    fn pick_on(
+        &self,
+        gpu: usize,
+        (picking, seen): (&mut Picking, &[Candidate]),
+        context: &mut EvalContext<'_>,
+    ) {
         let Some(number) = context.seen.get(gpu).copied() else { return };
         let Some(track) = self.tracks.get(number).copied() else { return };
         let needed = self.rule.span.samples(context.tick.interval);
@@ -235,9 +240,9 @@ impl RuleEvaluator {
     fn still_picked(
         &self,
         (gpu, picked): (Needy, Picked),
-        (picking, seen): (&mut Picking, &[Seen]),
+        (picking, seen): (&mut Picking, &[Candidate]),
         context: &mut EvalContext<'_>,
-    ) -> Option<(Picked, Seen)> {
+    ) -> Option<(Picked, Candidate)> {
         let view = context.tick.view;
         // One that is gone needs no word; the audit log has what ended it.
         let seen = seen.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
@@ -270,7 +275,7 @@ impl RuleEvaluator {
 
 /// A candidate, and the values that orders compare.
 struct Ranked {
-    seen: Seen,
+    seen: Candidate,
     /// Bytes held on this GPU.
     held: u64,
     /// Milliseconds since its youngest process began.

@@ -18,7 +18,7 @@ pub(crate) type Column<'a> = Cow<'a, [Truth]>;
 
 /// What a policy asks, and what is true of every target of a view.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct ConditionTable {
     /// Each attribute once, with what is asked of it.
     attributes: Vec<(&'static Attribute, Vec<(Test, usize)>)>,
     selectors: Vec<(Selector, usize)>,
@@ -46,7 +46,7 @@ enum Age {
     Youngest(Duration),
 }
 
-impl Table {
+impl ConditionTable {
     /// The place of a question's answers.
     fn question(&mut self, attribute: &'static Attribute, test: Test) -> usize {
         let place = self.attributes.iter().position(|(other, _)| *other == attribute).unwrap_or_else(|| {
@@ -201,7 +201,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    pub(crate) fn of(condition: &Condition, table: &mut Table) -> Self {
+    pub(crate) fn of(condition: &Condition, table: &mut ConditionTable) -> Self {
         match condition {
             Condition::Leaf(leaf) => Self::One(table.question(leaf.attribute, leaf.test)),
             Condition::Select(selector) => Self::One(table.selector(selector)),
@@ -216,7 +216,7 @@ impl Node {
     }
 
     /// Evaluates it for all targets.
-    pub(crate) fn condition<'a>(&self, table: &'a Table) -> Column<'a> {
+    pub(crate) fn condition<'a>(&self, table: &'a ConditionTable) -> Column<'a> {
         match self {
             Self::One(question) => Cow::Borrowed(table.answers.get(*question).map_or(&[], Vec::as_slice)),
             Self::All(nodes) => joined(nodes, table, (Truth::True, Truth::and)),
@@ -228,7 +228,7 @@ impl Node {
 
 fn joined<'a>(
     nodes: &[Node],
-    table: &'a Table,
+    table: &'a ConditionTable,
     (start, join): (Truth, impl Fn(Truth, Truth) -> Truth),
 ) -> Column<'a> {
     let mut whole = vec![start; table.unprotected.len()];

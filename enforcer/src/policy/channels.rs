@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::fault::{Fault, Faults};
 use super::fields::{Fields, expected, list, nothing_given, text};
-use super::keys::{CHANNEL, Table, WEBHOOK};
+use super::keys::{CHANNEL, KeyTable, WEBHOOK};
 use super::rule::name;
 use super::tree::{Data, Entry, Node};
 use super::{Address, Channel};
@@ -44,7 +44,7 @@ fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
 }
 
 /// The one key of a map that takes one of several.
-fn only_one<'a>(node: &'a Node, table: &Table, faults: &mut Faults) -> Option<&'a Entry> {
+fn only_one<'a>(node: &'a Node, table: &KeyTable, faults: &mut Faults) -> Option<&'a Entry> {
     let before = faults.errors();
     let fields = Fields::open(node, table, faults)?;
     if faults.errors() > before {

@@ -14,7 +14,7 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// The file.
     #[serde(rename = "file")]
     pub name: String,
@@ -33,13 +33,13 @@ pub struct Report {
 
 /// Checks a file of this name at this time, since the Unix epoch.
 #[must_use]
-pub fn report(name: &str, bytes: &[u8], now: Duration, style: FaultStyle) -> Report {
+pub fn report(name: &str, bytes: &[u8], now: Duration, style: FaultStyle) -> CheckReport {
     let (faults, policy) = match load(bytes, name, now) {
         Ok(Loaded { policy, warnings }) => (warnings, Some(policy)),
         Err(faults) => (faults, None),
     };
     let summary = policy.as_ref().map(|policy| summary(name, policy)).unwrap_or_default();
-    Report {
+    CheckReport {
         name: name.to_owned(),
         sound: policy.is_some(),
         acts: policy.is_some_and(|policy| policy.rules.iter().any(acts)),

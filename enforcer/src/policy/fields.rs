@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Span;
 use super::fault::{Fault, Faults, quoted};
-use super::keys::{Need, SAMPLES, Shape, Table};
+use super::keys::{KeyTable, Need, SAMPLES, Shape};
 use super::quantity::{self, QuantityError};
 use super::tree::{Data, Entry, Node};
 
@@ -19,7 +19,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Takes a value for a map of these keys.
-    pub(super) fn open(node: &'a Node, table: &Table, faults: &mut Faults) -> Option<Self> {
+    pub(super) fn open(node: &'a Node, table: &KeyTable, faults: &mut Faults) -> Option<Self> {
         let Data::Map(entries) = &node.data else {
             expected(node, &format!("{}: a map of {}", table.what, names(table)), faults);
             return None;
@@ -62,7 +62,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn names(table: &Table) -> String {
+fn names(table: &KeyTable) -> String {
     let names: Vec<String> = table.keys.iter().map(|key| format!("`{}`", key.name)).collect();
     if names.is_empty() { "no keys, `{}`".to_owned() } else { names.join(", ") }
 }

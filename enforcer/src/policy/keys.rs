@@ -5,7 +5,7 @@ use super::{Kind, Mode, Order, Severity};
 
 /// A map of known keys.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct KeyTable {
     /// What such a map is, for messages: `a rule`.
     pub(super) what: &'static str,
     /// Its keys.
@@ -81,9 +81,9 @@ pub(super) enum Shape {
     /// One of these words.
     Word(fn() -> Vec<&'static str>),
     /// A map of known keys.
-    Map(&'static Table),
+    Map(&'static KeyTable),
     /// A map of known keys of which one is given.
-    OneOf(&'static Table),
+    OneOf(&'static KeyTable),
     /// A map of names.
     Named(&'static Shape),
     /// A list.
@@ -130,7 +130,7 @@ fn signals() -> Vec<&'static str> {
 }
 
 /// The file.
-pub(super) static FILE: Table = Table {
+pub(super) static FILE: KeyTable = KeyTable {
     what: "a policy",
     keys: &[
         key("version", Must, Shape::Version, "The version of this grammar."),
@@ -168,7 +168,7 @@ pub(super) static FILE: Table = Table {
 };
 
 /// `defaults`.
-pub(super) static DEFAULTS: Table = Table {
+pub(super) static DEFAULTS: KeyTable = KeyTable {
     what: "`defaults`",
     keys: &[
         key(
@@ -195,7 +195,7 @@ pub(super) static DEFAULTS: Table = Table {
 };
 
 /// `leases`.
-pub(super) static LEASES: Table = Table {
+pub(super) static LEASES: KeyTable = KeyTable {
     what: "`leases`",
     keys: &[
         key("redis", May, Shape::Text, "Redis, as `redis://HOST:PORT/DB` or `redis+unix:///PATH`."),
@@ -233,7 +233,7 @@ pub(super) static LEASES: Table = Table {
 };
 
 /// `limits`.
-pub(super) static LIMITS: Table = Table {
+pub(super) static LIMITS: KeyTable = KeyTable {
     what: "`limits`",
     keys: &[
         key("per_gpu_hour", May, Shape::Count, "Actions that free one GPU. Default: 2."),
@@ -267,7 +267,7 @@ pub(super) static LIMITS: Table = Table {
 };
 
 /// A channel.
-pub(super) static CHANNEL: Table = Table {
+pub(super) static CHANNEL: KeyTable = KeyTable {
     what: "a channel",
     keys: &[
         key("tty", May, Shape::True, "The owner's terminals."),
@@ -282,7 +282,7 @@ pub(super) static CHANNEL: Table = Table {
 };
 
 /// A webhook.
-pub(super) static WEBHOOK: Table = Table {
+pub(super) static WEBHOOK: KeyTable = KeyTable {
     what: "a webhook",
     keys: &[
         key("url", May, Shape::Text, "The address; in a file of its own where it is a secret."),
@@ -296,7 +296,7 @@ pub(super) static WEBHOOK: Table = Table {
 };
 
 /// A rule.
-pub(super) static RULE: Table = Table {
+pub(super) static RULE: KeyTable = KeyTable {
     what: "a rule",
     keys: &[
         key("name", Must, Shape::Name, "Unique; it goes into metrics and the audit log."),
@@ -321,7 +321,7 @@ pub(super) static RULE: Table = Table {
 };
 
 /// `pick`.
-pub(super) static PICK: Table = Table {
+pub(super) static PICK: KeyTable = KeyTable {
     what: "`pick`",
     keys: &[
         key("from", Must, Shape::Condition, "Only workloads of which this is true are candidates."),
@@ -336,7 +336,7 @@ pub(super) static PICK: Table = Table {
 };
 
 /// What an exception has besides its ask.
-pub(super) static EXCEPTION: Table = Table {
+pub(super) static EXCEPTION: KeyTable = KeyTable {
     what: "an exception",
     keys: &[
         key("until", May, Shape::Date, "The last day of it, in UTC."),
@@ -345,7 +345,7 @@ pub(super) static EXCEPTION: Table = Table {
 };
 
 /// `terminate`.
-pub(super) static TERMINATE: Table = Table {
+pub(super) static TERMINATE: KeyTable = KeyTable {
     what: "`terminate`",
     keys: &[
         key("grace", May, Shape::Time, "Between TERM and KILL."),
@@ -359,14 +359,14 @@ pub(super) static TERMINATE: Table = Table {
 };
 
 /// `release_lease` and `shutdown_mps`.
-pub(super) static NOTHING: Table = Table { what: "this action", keys: &[] };
+pub(super) static NOTHING: KeyTable = KeyTable { what: "this action", keys: &[] };
 
 /// `{samples: 60}`.
-pub(super) static SAMPLES: Table =
-    Table { what: "a span", keys: &[key("samples", Must, Shape::Count, "How many samples.")] };
+pub(super) static SAMPLES: KeyTable =
+    KeyTable { what: "a span", keys: &[key("samples", Must, Shape::Count, "How many samples.")] };
 
 /// A step: `after`, and one of the others.
-pub(super) static STEP: Table = Table {
+pub(super) static STEP: KeyTable = KeyTable {
     what: "a step",
     keys: &[
         key("after", May, Shape::Span, "So long after the match, counted in true samples. Default: at once."),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::Field;
 use super::comparisons::{BOUNDS, LETTERS};
 use super::condition_parser::WORDS;
-use super::keys::{EXCEPTION, FILE, Key, Need, STEP, Shape, Table};
+use super::keys::{EXCEPTION, FILE, Key, KeyTable, Need, STEP, Shape};
 use crate::rules::{self, Attribute};
 use crate::value::Unit;
 
@@ -42,7 +42,7 @@ pub fn schema() -> Value {
     schema
 }
 
-fn table(table: &Table) -> Value {
+fn table(table: &KeyTable) -> Value {
     let properties: Map<String, Value> = table.keys.iter().map(property).collect();
     let must: Vec<&str> =
         table.keys.iter().filter(|key| key.need == Need::Must).map(|key| key.name).collect();
@@ -111,7 +111,7 @@ fn many(item: &Value) -> Value {
     json!({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
 }
 
-fn only_one(keys: &Table) -> Value {
+fn only_one(keys: &KeyTable) -> Value {
     let mut schema = table(keys);
     schema["minProperties"] = json!(1);
     schema["maxProperties"] = json!(1);

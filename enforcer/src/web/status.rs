@@ -26,7 +26,7 @@ pub struct Status {
     /// What is in force.
     pub policy: PolicyStatus,
     /// Why nothing destructive is done on the whole node; nothing, if it may be.
-    pub holds: Vec<Held>,
+    pub holds: Vec<HoldStatus>,
     /// Breakers that are open.
     pub breakers: Vec<Open>,
     /// Actions of the last hour: the node's, then those of users and GPUs that have used some.
@@ -102,7 +102,7 @@ pub struct PolicyStatus {
 
 /// A reason to withhold destructive steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HoldStatus {
     /// Which.
     pub hold: Hold,
     /// Until when, where that is known.

@@ -4,8 +4,8 @@ use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
 use bailiff_enforcer::policy::{Kind, Mode, Severity};
 use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::web::status::{
-    Breaker, Budget, Cap, Flag, Held, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus, Scope,
-    Status, Stream,
+    Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus,
+    Scope, Status, Stream,
 };
 use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
 
@@ -21,7 +21,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
         version: "0.1.0".into(),
         cap: Cap::DryRun("--dry-run".into()),
         policy: policy(),
-        holds: vec![Held {
+        holds: vec![HoldStatus {
             hold: Hold::Paused,
             until: Some(1_700_003_600.0),
             detail: "by root: upgrade".into(),

@@ -37,7 +37,7 @@ pub(crate) fn walk(seed: u64) -> u64 {
                 assert!(verdict.subject.members.iter().all(|member| member.key.is_some()), "{verdict:?}");
                 acts += 1;
                 let outcome = bailiff_enforcer::verdict::Outcome::Done;
-                engine.report(&bailiff_enforcer::verdict::Report {
+                engine.report(&bailiff_enforcer::verdict::ActionReport {
                     acted: true,
                     id,
                     outcome,

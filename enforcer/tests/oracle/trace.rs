@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bailiff_enforcer::engine::{Engine, Holds, Now};
 use bailiff_enforcer::policy::Mode;
-use bailiff_enforcer::verdict::{Hold, Outcome, Report};
+use bailiff_enforcer::verdict::{ActionReport, Hold, Outcome};
 use bailiff_enforcer::view::View;
 use proptest::strategy::{NewTree, Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -29,7 +29,7 @@ pub(crate) enum Event {
     /// A snapshot from the future.
     Ahead,
     /// The result of the action in flight, and whether its target is gone.
-    Report(Outcome, bool),
+    ActionReport(Outcome, bool),
     /// The result of an action that was not requested.
     StrayReport(Outcome),
     Reload(Box<Plan>, Mode),
@@ -249,7 +249,7 @@ fn report(dice: &mut Dice, weather: Weather) -> Option<Event> {
             Outcome::Reprieved,
         ])
     };
-    Some(Event::Report(outcome, dice.percent(70)))
+    Some(Event::ActionReport(outcome, dice.percent(70)))
 }
 
 fn rare(dice: &mut Dice, edited: &mut Plan, foreign: bool) -> Event {
@@ -308,8 +308,8 @@ struct Walk {
 }
 
 /// A report of an action that was not requested.
-fn stray(outcome: Outcome) -> Report {
-    Report { id: u64::MAX, outcome, detail: String::new(), released: None, acted: true }
+fn stray(outcome: Outcome) -> ActionReport {
+    ActionReport { id: u64::MAX, outcome, detail: String::new(), released: None, acted: true }
 }
 
 impl Walk {
@@ -333,7 +333,7 @@ impl Walk {
                 let view = View::between(self.shown.as_deref(), snapshot);
                 self.judge(&Arc::new(view), self.now(0))
             }
-            Event::Report(outcome, ends) => {
+            Event::ActionReport(outcome, ends) => {
                 self.report(*outcome, *ends);
                 Ok(())
             }
@@ -415,7 +415,7 @@ impl Walk {
             Outcome::Cancelled => ends,
             _ => true,
         };
-        self.engine.report(&Report { id, outcome, detail: String::new(), released: None, acted });
+        self.engine.report(&ActionReport { id, outcome, detail: String::new(), released: None, acted });
         self.oracle.reported(id, outcome);
         if outcome == Outcome::Released && ends {
             for slot in &mut self.world.slots {

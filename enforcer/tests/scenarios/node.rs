@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_enforcer::engine::{Engine, Now, Skip};
 use bailiff_enforcer::policy::{self, Mode, Policy};
-use bailiff_enforcer::verdict::{Outcome, Report, Verdict, What};
+use bailiff_enforcer::verdict::{ActionReport, Outcome, Verdict, What};
 use bailiff_enforcer::view::View;
 use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
 
@@ -160,7 +160,7 @@ impl Node {
         let nothing =
             [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::DryRun];
         let acted = !nothing.contains(&outcome);
-        self.engine.report(&Report { id, outcome, detail: String::new(), released: None, acted });
+        self.engine.report(&ActionReport { id, outcome, detail: String::new(), released: None, acted });
     }
 
     pub(crate) fn pause(&mut self) -> Option<u64> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bailiff_snapshot::{MpsDaemon, MpsFault, MpsFile, MpsLog, Truth};
 
-use super::Settings;
+use super::MpsSettings;
 use super::figures::Figures;
 use super::query::{Address, Asked, query};
 use super::tail::Tail;
@@ -32,7 +32,7 @@ pub(super) struct Turn {
 
 /// The latest report of a thread.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Report {
+pub(super) struct PollReport {
     /// The turn's time.
     boot: Duration,
     pub(super) asked: Option<Asked>,
@@ -45,8 +45,8 @@ pub(super) struct Report {
 /// A thread, as the interval holds it.
 pub(super) struct Poller {
     turns: SyncSender<Turn>,
-    reports: Receiver<Report>,
-    latest: Option<Report>,
+    reports: Receiver<PollReport>,
+    latest: Option<PollReport>,
     seen: Duration,
     /// The daemon's user.
     pub(super) uid: Option<u32>,
@@ -58,7 +58,7 @@ pub(super) struct Poller {
 
 impl Poller {
     /// Starts a thread that has nothing to do yet.
-    pub(super) fn start(settings: Settings, uid: Option<u32>) -> io::Result<Self> {
+    pub(super) fn start(settings: MpsSettings, uid: Option<u32>) -> io::Result<Self> {
         let (poller, taken, reports) = Self::new(uid);
         let thread = PollerThread::new(settings);
         thread::Builder::new().name("mps".into()).spawn(move || thread.run(&taken, &reports))?;
@@ -66,7 +66,7 @@ impl Poller {
     }
 
     /// One without a thread, and what its thread has.
-    fn new(uid: Option<u32>) -> (Self, Receiver<Turn>, Sender<Report>) {
+    fn new(uid: Option<u32>) -> (Self, Receiver<Turn>, Sender<PollReport>) {
         // A thread that hangs has one turn before it, and no more.
         let (turns, taken) = sync_channel(1);
         let (sender, reports) = channel();
@@ -80,7 +80,7 @@ impl Poller {
     }
 
     /// Starts a poll, and returns the latest report unless it is older than `fresh`.
-    pub(super) fn turn(&mut self, mut turn: Turn, fresh: Duration) -> Report {
+    pub(super) fn turn(&mut self, mut turn: Turn, fresh: Duration) -> PollReport {
         let boot = turn.boot;
         self.seen = boot;
         let began = *self.began.get_or_insert(boot);
@@ -94,7 +94,7 @@ impl Poller {
         let latest = self.latest.clone().filter(|report| boot.saturating_sub(report.boot) <= fresh);
         let Some(mut report) = latest else {
             // A thread that was just started has reported nothing yet.
-            return Report { gap: boot.saturating_sub(began) > fresh, ..Report::default() };
+            return PollReport { gap: boot.saturating_sub(began) > fresh, ..PollReport::default() };
         };
         let since = self.queryable_since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
         report.asked = report.asked.filter(|asked| since.is_some_and(|since| asked.answer.boot_ms >= since));
@@ -108,7 +108,7 @@ impl Poller {
 
 /// The thread itself.
 struct PollerThread {
-    settings: Settings,
+    settings: MpsSettings,
     logs: Option<Logs>,
     queryable_since: Option<Duration>,
     asked: Option<Asked>,
@@ -126,17 +126,18 @@ struct Logs {
 }
 
 impl PollerThread {
-    const fn new(settings: Settings) -> Self {
+    const fn new(settings: MpsSettings) -> Self {
         Self { settings, logs: None, queryable_since: None, asked: None, due: None, times: 0, logged: None }
     }
 
-    fn run(mut self, turns: &Receiver<Turn>, reports: &Sender<Report>) {
+    fn run(mut self, turns: &Receiver<Turn>, reports: &Sender<PollReport>) {
         while let Ok(turn) = turns.recv() {
             // What it answered before it stood still, or after, is not what it says now.
             if self.queryable_since != turn.asks {
                 (self.asked, self.due, self.queryable_since) = (None, None, turn.asks);
             }
-            let mut report = Report { boot: turn.boot, asked: self.asked.clone(), ..Report::default() };
+            let mut report =
+                PollReport { boot: turn.boot, asked: self.asked.clone(), ..PollReport::default() };
             self.read(&turn, &mut report);
             if turn.asks.is_some() && self.due.is_none_or(|due| turn.boot >= due) {
                 // What the logs say does not wait for a daemon that is silent.
@@ -178,7 +179,7 @@ impl PollerThread {
         self.logged = asked.answer.fault;
     }
 
-    fn read(&mut self, turn: &Turn, report: &mut Report) {
+    fn read(&mut self, turn: &Turn, report: &mut PollReport) {
         let Some(directory) = &turn.daemon.log_directory else { return };
         let logs = match self.logs.take() {
             Some(logs) if logs.directory == *directory => self.logs.insert(logs),

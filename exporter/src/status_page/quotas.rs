@@ -2,7 +2,7 @@
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::{Gpu, Invalid, Quota, QuotaGpu, Snapshot};
+use bailiff_snapshot::{Gpu, InvalidQuota, Quota, QuotaGpu, Snapshot};
 
 use super::reasons;
 
@@ -44,7 +44,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
 /// Files that are none.
 fn invalid(quotas: &[Quota], html: &mut Html) {
     let invalid = quotas.iter().filter_map(|quota| Some((quota, quota.invalid?)));
-    let invalid: Vec<(&Quota, Invalid)> = invalid.collect();
+    let invalid: Vec<(&Quota, InvalidQuota)> = invalid.collect();
     for (quota, why) in invalid.iter().take(MOST_INVALID) {
         html.unknown_paragraph(&format!("what {} says, since {}", quota.name, reasons::invalid(*why)));
     }

@@ -1,6 +1,6 @@
 //! Why something is unknown, in words for people. Pure.
 
-use bailiff_snapshot::{Fault, Gpu, Invalid, Process, Snapshot, State, Why};
+use bailiff_snapshot::{Fault, Gpu, InvalidQuota, Process, Snapshot, State, Why};
 
 /// Why a source, or a GPU, gave nothing.
 pub(super) fn fault(fault: Fault) -> &'static str {
@@ -40,13 +40,13 @@ pub(super) fn why(why: Why) -> &'static str {
 }
 
 /// Why a file of a quota says nothing.
-pub(super) const fn invalid(why: Invalid) -> &'static str {
+pub(super) const fn invalid(why: InvalidQuota) -> &'static str {
     match why {
-        Invalid::Unreadable => "it cannot be read",
-        Invalid::NoFile => "it is no plain file",
-        Invalid::Short => "it is too short",
-        Invalid::NoQuota => "it is no quota",
-        Invalid::Version => "it is of another version",
+        InvalidQuota::Unreadable => "it cannot be read",
+        InvalidQuota::NoFile => "it is no plain file",
+        InvalidQuota::Short => "it is too short",
+        InvalidQuota::NoQuota => "it is no quota",
+        InvalidQuota::Version => "it is of another version",
     }
 }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{
     About, Answer, BootId, Claim, ComputeMode, DeviceProcess, DeviceProcesses, DeviceSampler, Driver,
-    Engines, Entry, Facts, Fault, Gap, Gaps, GpuId, GpuSample, GpuState, Held, Invalid, Io, Kinds, Leases,
-    Memory, MigIds, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading,
-    Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, Truth, UtilSample,
+    Engines, Entry, Facts, Fault, Gap, Gaps, GpuId, GpuSample, GpuState, Held, InvalidQuota, Io, Kinds,
+    Leases, Memory, MigIds, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess,
+    Reading, Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, Truth, UtilSample,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -222,7 +222,7 @@ fn quotas(seq: u64) -> Vec<Quota> {
     let alice = ProcessKey { pid: 41, start_ticks: 7 };
     let gpus = vec![row("00000000-0000-4000-8000-000000000000", Some(4 * GIB)), row("1", None)];
     let processes = vec![process(Some(alice), Truth::True), process(None, Truth::False)];
-    let none = Quota { name: "1000/none".into(), invalid: Some(Invalid::Short), ..Quota::default() };
+    let none = Quota { name: "1000/none".into(), invalid: Some(InvalidQuota::Short), ..Quota::default() };
     vec![Quota { name: "1000/a".into(), gpus, processes, ..Quota::default() }, none]
 }
 

@@ -4,7 +4,7 @@ use rustls::crypto::{CryptoProvider, ring::kx_group};
 use rustls::version::{TLS12, TLS13};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::tls;
 use super::written::{Text, Tls};
 
@@ -12,7 +12,7 @@ const SUITES: &str = "tls_server_config.cipher_suites";
 const CURVES: &str = "tls_server_config.curve_preferences";
 
 /// Cipher suites and curves, in the order of preference.
-pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, Wrong> {
+pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, ConfigError> {
     let mut provider = tls::all();
     if let Some(names) = written.cipher_suites.as_ref().filter(|names| !names.value.is_empty()) {
         let versions = versions(written)?;
@@ -24,7 +24,7 @@ pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, Wrong> {
         }
         if versions.contains(&&TLS12) && !chosen.iter().any(|suite| suite.version() == &TLS12) {
             let why = "no suite of TLS12 is among them; add one, or write min_version: TLS13";
-            return Err(Wrong::at(names, SUITES, why));
+            return Err(ConfigError::at(names, SUITES, why));
         }
         provider.cipher_suites = chosen;
     }
@@ -35,11 +35,11 @@ pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, Wrong> {
 }
 
 /// The versions from the lowest to the highest that are allowed.
-pub(super) fn versions(written: &Tls) -> Result<Vec<&'static SupportedProtocolVersion>, Wrong> {
+pub(super) fn versions(written: &Tls) -> Result<Vec<&'static SupportedProtocolVersion>, ConfigError> {
     let low = version(written.min_version.as_ref(), "min_version", 12)?;
     let high = version(written.max_version.as_ref(), "max_version", 13)?;
     if let Some(text) = written.max_version.as_ref().filter(|_| low > high) {
-        return Err(Wrong::at(text, "tls_server_config.max_version", "it is below min_version"));
+        return Err(ConfigError::at(text, "tls_server_config.max_version", "it is below min_version"));
     }
     let all = [(12, &TLS12), (13, &TLS13)];
     Ok(all
@@ -49,16 +49,16 @@ pub(super) fn versions(written: &Tls) -> Result<Vec<&'static SupportedProtocolVe
         .collect())
 }
 
-fn version(text: Option<&Text>, key: &str, default: u8) -> Result<u8, Wrong> {
+fn version(text: Option<&Text>, key: &str, default: u8) -> Result<u8, ConfigError> {
     let Some(text) = text else { return Ok(default) };
     let key = format!("tls_server_config.{key}");
     match text.value.as_str() {
         "TLS12" => Ok(12),
         "TLS13" => Ok(13),
         old @ ("TLS10" | "TLS11") => {
-            Err(Wrong::at(text, &key, format!("{old} is broken and not spoken; write TLS12 or TLS13")))
+            Err(ConfigError::at(text, &key, format!("{old} is broken and not spoken; write TLS12 or TLS13")))
         }
-        other => Err(Wrong::at(text, &key, format!("{other:?} is no version; write TLS12 or TLS13"))),
+        other => Err(ConfigError::at(text, &key, format!("{other:?} is no version; write TLS12 or TLS13"))),
     }
 }
 
@@ -66,19 +66,19 @@ fn suite(
     name: &Text,
     all: &[SupportedCipherSuite],
     versions: &[&SupportedProtocolVersion],
-) -> Result<SupportedCipherSuite, Wrong> {
+) -> Result<SupportedCipherSuite, ConfigError> {
     let Some(suite) = all.iter().find(|suite| go_name(suite) == name.value) else {
         let known = all.iter().map(go_name).collect::<Vec<_>>().join(", ");
         let why =
             format!("{} is not spoken (only AEAD with forward secrecy is); write of {known}", name.value);
-        return Err(Wrong::at(name, SUITES, why));
+        return Err(ConfigError::at(name, SUITES, why));
     };
     if !versions.contains(&suite.version()) {
         let why = format!(
             "{} is of a version that min_version or max_version leaves out; take it away",
             name.value
         );
-        return Err(Wrong::at(name, SUITES, why));
+        return Err(ConfigError::at(name, SUITES, why));
     }
     Ok(*suite)
 }
@@ -87,12 +87,12 @@ fn go_name(suite: &SupportedCipherSuite) -> String {
     suite.suite().as_str().unwrap_or_default().replace("TLS13_", "TLS_")
 }
 
-fn curve(name: &Text) -> Result<&'static dyn rustls::crypto::SupportedKxGroup, Wrong> {
+fn curve(name: &Text) -> Result<&'static dyn rustls::crypto::SupportedKxGroup, ConfigError> {
     match name.value.as_str() {
         "X25519" => Ok(kx_group::X25519),
         "CurveP256" => Ok(kx_group::SECP256R1),
         "CurveP384" => Ok(kx_group::SECP384R1),
-        other => Err(Wrong::at(
+        other => Err(ConfigError::at(
             name,
             CURVES,
             format!("{other} is not spoken; write of X25519, CurveP256, CurveP384"),

@@ -7,7 +7,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::files::Files;
 use super::names::Named;
 use super::tls::Pem;
@@ -36,14 +36,16 @@ pub(super) fn understood(
     written: &Tls,
     provider: &Arc<CryptoProvider>,
     files: &mut Files,
-) -> Result<(Clients, Verifier), Wrong> {
+) -> Result<(Clients, Verifier), ConfigError> {
     let authorities = Pem::of((&written.client_ca, &written.client_ca_file), "client_ca", files)?;
     let wanted = wanted(written)?;
     let Some(authorities) = authorities else {
         return match &written.client_auth_type {
-            Some(text) if wanted != Clients::Any => {
-                Err(Wrong::at(text, KEY, "client_ca_file is missing: client certificates cannot be verified"))
-            }
+            Some(text) if wanted != Clients::Any => Err(ConfigError::at(
+                text,
+                KEY,
+                "client_ca_file is missing: client certificates cannot be verified",
+            )),
             _ => Ok((wanted, WebPkiClientVerifier::no_client_auth())),
         };
     };
@@ -64,7 +66,7 @@ pub(super) fn understood(
     }
 }
 
-fn wanted(written: &Tls) -> Result<Clients, Wrong> {
+fn wanted(written: &Tls) -> Result<Clients, ConfigError> {
     let Some(text) = &written.client_auth_type else { return named(written, Clients::Any) };
     let kind = match text.value.as_str() {
         "NoClientCert" => Clients::Any,
@@ -75,26 +77,26 @@ fn wanted(written: &Tls) -> Result<Clients, Wrong> {
                 "{} verifies no certificate, so every client is admitted; write RequireAndVerifyClientCert or NoClientCert",
                 text.value
             );
-            return Err(Wrong::at(text, KEY, why));
+            return Err(ConfigError::at(text, KEY, why));
         }
         other => {
             let why = format!(
                 "{other:?} is unknown; write NoClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert"
             );
-            return Err(Wrong::at(text, KEY, why));
+            return Err(ConfigError::at(text, KEY, why));
         }
     };
     named(written, kind)
 }
 
 /// Names are asked for where a certificate has to be shown.
-fn named(written: &Tls, kind: Clients) -> Result<Clients, Wrong> {
+fn named(written: &Tls, kind: Clients) -> Result<Clients, ConfigError> {
     match &written.client_allowed_sans {
         Some(names) if names.value.is_empty() => {
-            Err(Wrong::at(names, SANS, "empty; leave the key out to allow every name"))
+            Err(ConfigError::at(names, SANS, "empty; leave the key out to allow every name"))
         }
         Some(names) if kind != Clients::Verified => {
-            Err(Wrong::at(names, SANS, "it needs client_auth_type: RequireAndVerifyClientCert"))
+            Err(ConfigError::at(names, SANS, "it needs client_auth_type: RequireAndVerifyClientCert"))
         }
         _ => Ok(kind),
     }

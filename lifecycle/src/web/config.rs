@@ -6,7 +6,7 @@ use hyper::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::files::Files;
 use super::rate::Bucket;
 use super::tls::Tls;
@@ -25,13 +25,13 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    pub(super) fn understood(text: &[u8], files: &mut Files) -> Result<Self, Wrong> {
+    pub(super) fn understood(text: &[u8], files: &mut Files) -> Result<Self, ConfigError> {
         let written: Option<File> = serde_saphyr::from_slice(text)?;
         let written = written.unwrap_or_default();
         let http = written.http_server_config.unwrap_or_default();
         if let Some(http2) = http.http2.filter(|http2| http2.value) {
             let why = "HTTP/2 is not served; write false, or leave it out";
-            return Err(Wrong::at(&http2, "http_server_config.http2", why));
+            return Err(ConfigError::at(&http2, "http_server_config.http2", why));
         }
         Ok(Self {
             tls: written.tls_server_config.map(|section| tls::understood(&section, files)).transpose()?,

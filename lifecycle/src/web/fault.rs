@@ -11,7 +11,7 @@ pub struct Fault(String);
 
 /// What is wrong at one place of a file.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct ConfigError {
     /// From 1; 0 where it is no line's.
     line: u64,
     /// With the keys that it is below.
@@ -26,7 +26,7 @@ impl Fault {
     }
 
     /// At a place of it.
-    pub(super) fn at(file: &Path, wrong: &Wrong) -> Self {
+    pub(super) fn at(file: &Path, wrong: &ConfigError) -> Self {
         let line = if wrong.line == 0 { String::new() } else { format!("{}:", wrong.line) };
         let key = if wrong.key.is_empty() { String::new() } else { format!("{}: ", wrong.key) };
         Self(visible(&format!("{}:{line} {key}{}", file.display(), wrong.why)))
@@ -42,7 +42,7 @@ fn visible(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-impl Wrong {
+impl ConfigError {
     pub(super) fn new(line: u64, key: &str, why: impl Into<String>) -> Self {
         Self { line, key: key.to_owned(), why: why.into() }
     }
@@ -54,7 +54,7 @@ impl Wrong {
 }
 
 /// The YAML parser's error, without the lines of the file that it would show: they contain secrets.
-impl From<serde_saphyr::Error> for Wrong {
+impl From<serde_saphyr::Error> for ConfigError {
     fn from(error: serde_saphyr::Error) -> Self {
         let line = error.location().as_ref().map_or(0, Location::line);
         let text = error.without_snippet().to_string();

@@ -8,7 +8,7 @@ use hyper::header::{
     X_FRAME_OPTIONS, X_XSS_PROTECTION,
 };
 
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::written::Text;
 
 /// By name, with the values that it may have; none are any.
@@ -20,12 +20,12 @@ const KNOWN: [(&str, HeaderName, &[&str]); 5] = [
     ("Strict-Transport-Security", STRICT_TRANSPORT_SECURITY, &[]),
 ];
 
-pub(super) fn understood(written: &BTreeMap<String, Text>) -> Result<HeaderMap, Wrong> {
+pub(super) fn understood(written: &BTreeMap<String, Text>) -> Result<HeaderMap, ConfigError> {
     written.iter().map(|(name, value)| one(name, value)).collect()
 }
 
-fn one(name: &str, text: &Text) -> Result<(HeaderName, HeaderValue), Wrong> {
-    let wrong = |why: String| Wrong::at(text, &format!("http_server_config.headers.{name}"), why);
+fn one(name: &str, text: &Text) -> Result<(HeaderName, HeaderValue), ConfigError> {
+    let wrong = |why: String| ConfigError::at(text, &format!("http_server_config.headers.{name}"), why);
     let Some((_, header, values)) = KNOWN.iter().find(|(known, ..)| *known == name) else {
         let known = KNOWN.map(|(known, ..)| known).join(", ");
         return Err(wrong(format!("no header that can be set; those are {known}")));

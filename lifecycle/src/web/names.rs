@@ -9,7 +9,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use webpki::EndEntityCert;
 
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::written::Text;
 
 /// A subject alternative name, to be borne exactly.
@@ -28,7 +28,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    pub(super) fn new(inner: Arc<dyn ClientCertVerifier>, names: &[Text]) -> Result<Self, Wrong> {
+    pub(super) fn new(inner: Arc<dyn ClientCertVerifier>, names: &[Text]) -> Result<Self, ConfigError> {
         let allowed = names.iter().map(understood).collect::<Result<_, _>>()?;
         Ok(Self { inner, allowed })
     }
@@ -45,7 +45,7 @@ impl Named {
     }
 }
 
-fn understood(text: &Text) -> Result<Name, Wrong> {
+fn understood(text: &Text) -> Result<Name, ConfigError> {
     let name = &text.value;
     if let Ok(ip) = name.parse() {
         return Ok(Name::Ip(ip));
@@ -55,7 +55,7 @@ fn understood(text: &Text) -> Result<Name, Wrong> {
     }
     if name.is_empty() || name.contains('@') {
         let why = format!("{name:?} is not a DNS name, IP address or URI; other names are not compared");
-        return Err(Wrong::at(text, "tls_server_config.client_allowed_sans", why));
+        return Err(ConfigError::at(text, "tls_server_config.client_allowed_sans", why));
     }
     Ok(Name::Dns(name.clone()))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::written::Rate;
 
 const KEY: &str = "rate_limit";
@@ -23,25 +23,27 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// None where the interval is 0.
-    pub(super) fn new(written: &serde_saphyr::Spanned<Rate>) -> Result<Option<Self>, Wrong> {
+    pub(super) fn new(written: &serde_saphyr::Spanned<Rate>) -> Result<Option<Self>, ConfigError> {
         let Some(text) = &written.value.interval else {
-            return Err(Wrong::at(written, KEY, "it has no interval, such as 1s; 0 sets no limit"));
+            return Err(ConfigError::at(written, KEY, "it has no interval, such as 1s; 0 sets no limit"));
         };
         let Some(interval) = interval(&text.value) else {
             let why = format!("{:?} is no duration such as 1s or 100ms", text.value);
-            return Err(Wrong::at(text, "rate_limit.interval", why));
+            return Err(ConfigError::at(text, "rate_limit.interval", why));
         };
         if interval > LONGEST {
-            return Err(Wrong::at(text, "rate_limit.interval", "it is longer than a day"));
+            return Err(ConfigError::at(text, "rate_limit.interval", "it is longer than a day"));
         }
         if interval.is_zero() {
             return Ok(None);
         }
         match &written.value.burst {
-            None => Err(Wrong::at(written, KEY, "it has no burst: how many requests may come at once")),
-            Some(burst) if burst.value == 0 => {
-                Err(Wrong::at(burst, "rate_limit.burst", "0 would refuse every request; write at least 1"))
-            }
+            None => Err(ConfigError::at(written, KEY, "it has no burst: how many requests may come at once")),
+            Some(burst) if burst.value == 0 => Err(ConfigError::at(
+                burst,
+                "rate_limit.burst",
+                "0 would refuse every request; write at least 1",
+            )),
             Some(burst) => Ok(Some(Self::of(interval, burst.value))),
         }
     }

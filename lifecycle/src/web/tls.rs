@@ -11,7 +11,7 @@ use serde_saphyr::Spanned;
 use tokio_rustls::TlsAcceptor;
 
 use super::clients::{self, Clients};
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::files::Files;
 use super::written::{self, Text};
 use super::{choice, written::Tls as Written};
@@ -33,7 +33,7 @@ pub(super) struct Pem {
     of: String,
 }
 
-pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Result<Tls, Wrong> {
+pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Result<Tls, ConfigError> {
     let written = &section.value;
     let certificate = Pem::of((&written.cert, &written.cert_file), "cert", files)?;
     let certificate = certificate.ok_or_else(|| missing(section, "cert_file"))?;
@@ -43,7 +43,7 @@ pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Resul
     let (clients, verifier) = clients::understood(written, &provider, files)?;
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&choice::versions(written)?)
-        .map_err(|error| Wrong::at(section, KEY, error.to_string()))?
+        .map_err(|error| ConfigError::at(section, KEY, error.to_string()))?
         .with_client_cert_verifier(verifier);
     let mut config = builder
         .with_single_cert(certificate.certificates()?, key.private_key()?)
@@ -56,8 +56,8 @@ pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Resul
     Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), clients })
 }
 
-fn missing(section: &Spanned<written::Tls>, key: &str) -> Wrong {
-    Wrong::at(section, KEY, format!("it has no {key}; TLS needs cert_file and key_file"))
+fn missing(section: &Spanned<written::Tls>, key: &str) -> ConfigError {
+    ConfigError::at(section, KEY, format!("it has no {key}; TLS needs cert_file and key_file"))
 }
 
 fn unfit(error: &rustls::Error) -> String {
@@ -85,11 +85,11 @@ impl Pem {
         (inline, file): (&Option<Text>, &Option<Text>),
         key: &str,
         files: &mut Files,
-    ) -> Result<Option<Self>, Wrong> {
+    ) -> Result<Option<Self>, ConfigError> {
         let key = format!("{KEY}.{key}");
         match (inline, file) {
             (None, None) => Ok(None),
-            (Some(_), Some(file)) => Err(Wrong::at(
+            (Some(_), Some(file)) => Err(ConfigError::at(
                 file,
                 &format!("{key}_file"),
                 format!("{key} is there too; write one of the two"),
@@ -104,13 +104,13 @@ impl Pem {
                 let key = format!("{key}_file");
                 let of = format!("{}: ", files.place(&file.value).display());
                 let bytes = files.read(file.value.as_ref());
-                let bytes = bytes.map_err(|why| Wrong::at(file, &key, format!("{of}{why}")))?;
+                let bytes = bytes.map_err(|why| ConfigError::at(file, &key, format!("{of}{why}")))?;
                 Ok(Some(Self { bytes, line: file.referenced.line(), key, of }))
             }
         }
     }
 
-    pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, Wrong> {
+    pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
@@ -119,7 +119,7 @@ impl Pem {
         }
     }
 
-    fn private_key(&self) -> Result<PrivateKeyDer<'static>, Wrong> {
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, ConfigError> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
             pem::Error::NoItemsFound => {
                 self.wrong("there is no private key in it, in PEM and without a passphrase")
@@ -128,8 +128,8 @@ impl Pem {
         })
     }
 
-    pub(super) fn wrong(&self, why: &str) -> Wrong {
-        Wrong::new(self.line, &self.key, format!("{}{why}", self.of))
+    pub(super) fn wrong(&self, why: &str) -> ConfigError {
+        ConfigError::new(self.line, &self.key, format!("{}{why}", self.of))
     }
 }
 

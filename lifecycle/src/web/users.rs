@@ -14,7 +14,7 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use serde_saphyr::Spanned;
 
-use super::fault::Wrong;
+use super::fault::ConfigError;
 use super::turns::Turns;
 use super::written::Text;
 
@@ -33,14 +33,14 @@ pub(super) struct Users {
 }
 
 impl Users {
-    pub(super) fn new(written: &Spanned<BTreeMap<String, Text>>) -> Result<Self, Wrong> {
+    pub(super) fn new(written: &Spanned<BTreeMap<String, Text>>) -> Result<Self, ConfigError> {
         if written.value.is_empty() {
-            return Err(Wrong::at(written, KEY, "empty; leave the key out to disable authentication"));
+            return Err(ConfigError::at(written, KEY, "empty; leave the key out to disable authentication"));
         }
         let hashes =
             written.value.iter().map(|(user, hash)| checked(user, hash)).collect::<Result<_, _>>()?;
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
-        let key = key.map_err(|_| Wrong::at(written, KEY, "the system has no random bytes for us"))?;
+        let key = key.map_err(|_| ConfigError::at(written, KEY, "the system has no random bytes for us"))?;
         Ok(Self { hashes, key, good: Mutex::default(), turns: Arc::default() })
     }
 
@@ -88,8 +88,8 @@ impl Users {
     }
 }
 
-fn checked(user: &str, hash: &Text) -> Result<(String, String), Wrong> {
-    let wrong = |why: &str| Err(Wrong::at(hash, &format!("{KEY}.{user}"), why));
+fn checked(user: &str, hash: &Text) -> Result<(String, String), ConfigError> {
+    let wrong = |why: &str| Err(ConfigError::at(hash, &format!("{KEY}.{user}"), why));
     if user.contains(':') {
         return wrong("a name with a colon cannot be sent; write one without");
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn seen<'a>(exe: Option<&'a str>, cmdline: &'a str, environ: Option<&'a str>) -> Option<Part> {
-    Seen { exe, cmdline: cmdline.as_bytes(), environ: environ.map(str::as_bytes) }.part()
+    ProcessView { exe, cmdline: cmdline.as_bytes(), environ: environ.map(str::as_bytes) }.part()
 }
 
 fn daemon(cmdline: &str, environ: Option<&str>) -> Daemon {

@@ -1,6 +1,6 @@
 //! The layout of a quota file, version 1. Pure. All numbers are little-endian.
 
-use crate::{Gpu, Ledger, LedgerError, Process, Uuid};
+use crate::{Ledger, LedgerError, LedgerGpu, Process, Uuid};
 
 /// The number of GPU rows in a file.
 pub const GPUS: usize = 16;
@@ -101,11 +101,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Ledger {
     }
 }
 
-fn gpu(bytes: &[u8], at: usize, taken: &[usize]) -> Gpu {
+fn gpu(bytes: &[u8], at: usize, taken: &[usize]) -> LedgerGpu {
     let of = |slot: &usize| read_u64(bytes, USED + 8 * (SLOTS * at + slot));
     let by_process: Vec<u64> = taken.iter().map(of).collect();
     let at = row(at);
-    Gpu {
+    LedgerGpu {
         uuid: array(bytes, at),
         limit: read_u64(bytes, at + 16),
         used: by_process.iter().fold(0, |sum: u64, used| sum.saturating_add(*used)),

@@ -44,14 +44,14 @@ pub struct Ledger {
     /// Functions of the driver that the library should hook but does not.
     pub hooks_missing: u64,
     /// The GPUs with a limit.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<LedgerGpu>,
     /// The processes with a slot, including exited ones whose slot was not needed yet.
     pub processes: Vec<Process>,
 }
 
 /// A GPU in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gpu {
+pub struct LedgerGpu {
     /// Its UUID.
     pub uuid: Uuid,
     /// The limit for all processes together, in bytes.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State, stat};
 
-use super::files::{Directory, Missing};
+use super::files::{Directory, ReadError};
 use crate::clock::now;
 
 /// The clock is looked at after so many descriptors.
@@ -39,13 +39,13 @@ pub(crate) struct Search {
 
 /// Why a process's descriptors could not be listed.
 enum DescriptorError {
-    Missing(Missing),
+    ReadError(ReadError),
     /// There was no time.
     Late,
 }
 
 impl Search {
-    pub(crate) fn begin(root: &Directory, at: Moment) -> Result<Self, Missing> {
+    pub(crate) fn begin(root: &Directory, at: Moment) -> Result<Self, ReadError> {
         let ours = std::process::id();
         let mut due = root.numbers()?;
         due.retain(|pid| *pid != ours);
@@ -65,12 +65,12 @@ impl Search {
         while let Some(pid) = self.due.pop() {
             match root
                 .directory(&pid.to_string())
-                .map_err(DescriptorError::Missing)
+                .map_err(DescriptorError::ReadError)
                 .and_then(|directory| minors((&directory, pid), until))
             {
                 Ok(minors) if minors.is_empty() => {}
                 Ok(minors) => self.found.processes.extend(device_process(root, pid, minors)),
-                Err(DescriptorError::Missing(Missing::Gone)) => {}
+                Err(DescriptorError::ReadError(ReadError::Gone)) => {}
                 Err(DescriptorError::Late) if !is_first => self.due.push(pid),
                 Err(_) => self.found.unreadable += 1,
             }
@@ -123,11 +123,11 @@ fn begin(root: &Directory, pid: u32) -> Option<u64> {
 /// The minor numbers of its open device files. An exited thread-group leader has no descriptors; they
 /// are visible at its running threads, which share them.
 fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32>, DescriptorError> {
-    let mut listed = listed(&directory.directory("fd").map_err(DescriptorError::Missing)?, until)?;
+    let mut listed = listed(&directory.directory("fd").map_err(DescriptorError::ReadError)?, until)?;
     if listed.count == 0 && has_threads_alone(directory) {
-        let tasks = directory.directory("task").map_err(DescriptorError::Missing)?;
+        let tasks = directory.directory("task").map_err(DescriptorError::ReadError)?;
         for thread in
-            tasks.numbers().map_err(DescriptorError::Missing)?.into_iter().filter(|thread| *thread != pid)
+            tasks.numbers().map_err(DescriptorError::ReadError)?.into_iter().filter(|thread| *thread != pid)
         {
             if Instant::now() >= until {
                 return Err(DescriptorError::Late);
@@ -138,7 +138,7 @@ fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32
                     listed = found;
                     break;
                 }
-                Ok(_) | Err(DescriptorError::Missing(_)) => {}
+                Ok(_) | Err(DescriptorError::ReadError(_)) => {}
                 Err(late) => return Err(late),
             }
         }
@@ -171,7 +171,7 @@ fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, DescriptorE
         listed.minors.extend(link.and_then(|link| link.strip_prefix("/dev/nvidia")?.parse::<u32>().ok()));
         !is_late
     };
-    descriptors.each_name(each).map_err(DescriptorError::Missing)?;
+    descriptors.each_name(each).map_err(DescriptorError::ReadError)?;
     if is_late { Err(DescriptorError::Late) } else { Ok(listed) }
 }
 

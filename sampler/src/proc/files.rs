@@ -26,7 +26,7 @@ pub(crate) struct Kept(OwnedFd);
 
 impl Kept {
     /// Reads it from its start; gone when its process is.
-    pub(crate) fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Missing> {
+    pub(crate) fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], ReadError> {
         buffer.resize(buffer.len().max(PIECE), 0);
         let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut buffer[..PIECE], 0))?;
         Ok(&buffer[..read])
@@ -35,7 +35,7 @@ impl Kept {
 
 /// Why a file gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum ReadError {
     /// The process is gone (ENOENT, ESRCH).
     Gone,
     /// We may not (EACCES, EPERM).
@@ -44,7 +44,7 @@ pub(crate) enum Missing {
     Failed,
 }
 
-impl From<Errno> for Missing {
+impl From<Errno> for ReadError {
     fn from(error: Errno) -> Self {
         match error {
             Errno::NOENT | Errno::SRCH => Self::Gone,
@@ -55,16 +55,16 @@ impl From<Errno> for Missing {
 }
 
 impl Directory {
-    pub(crate) fn open(path: &Path) -> Result<Self, Missing> {
+    pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
         Ok(Self(openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    pub(crate) fn directory(&self, name: &str) -> Result<Self, Missing> {
+    pub(crate) fn directory(&self, name: &str) -> Result<Self, ReadError> {
         Ok(Self(openat(&self.0, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
     /// Reads a file into `buffer`, whatever was in it.
-    pub(crate) fn read<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Missing> {
+    pub(crate) fn read<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], ReadError> {
         // Not blocking: a made-up /proc may hold a FIFO.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::empty())?;
@@ -79,7 +79,7 @@ impl Directory {
     }
 
     /// Reads a file that the kernel writes in one piece, `PID/stat` or `PID/io`: one call gives all of it.
-    pub(crate) fn read_piece<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Missing> {
+    pub(crate) fn read_piece<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], ReadError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::empty())?;
         // Never shrunk, so that it is cleared once and not at every file.
@@ -99,18 +99,18 @@ impl Directory {
     }
 
     /// The owner of an entry.
-    pub(crate) fn owner(&self) -> Result<u32, Missing> {
+    pub(crate) fn owner(&self) -> Result<u32, ReadError> {
         Ok(rustix::fs::fstat(&self.0)?.st_uid)
     }
 
-    pub(crate) fn exists(&self, name: &str) -> Result<(), Missing> {
+    pub(crate) fn exists(&self, name: &str) -> Result<(), ReadError> {
         statat(&self.0, name, AtFlags::empty())?;
         Ok(())
     }
 
     /// Whether there is a `/proc` here and not an empty directory. One that hides all but processes has no `stat`, and one of
     /// another PID namespace no `self`.
-    pub(crate) fn answers(&self) -> Result<(), Missing> {
+    pub(crate) fn answers(&self) -> Result<(), ReadError> {
         self.exists("stat").or_else(|_| self.exists("self")).or_else(|_| self.exists("1"))
     }
 
@@ -121,7 +121,7 @@ impl Directory {
     }
 
     /// Reads a file line by line, in pieces: `maps` may be long. What is left of a line longer than a piece is another.
-    pub(crate) fn each_line(&self, name: &str, mut line: impl FnMut(&[u8])) -> Result<(), Missing> {
+    pub(crate) fn each_line(&self, name: &str, mut line: impl FnMut(&[u8])) -> Result<(), ReadError> {
         let file = openat(&self.0, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
         let mut piece = vec![0; 4 * PIECE];
         let mut kept = 0;
@@ -142,14 +142,14 @@ impl Directory {
     }
 
     /// What a link says.
-    pub(crate) fn link(&self, name: &str) -> Result<String, Missing> {
+    pub(crate) fn link(&self, name: &str) -> Result<String, ReadError> {
         let target = readlinkat(&self.0, name, Vec::new())?;
         Ok(target.to_string_lossy().into_owned())
     }
 
     /// The names in it that are numbers, each with the number of its inode: `/proc/PID` keeps that as long as the
     /// process lives and the kernel remembers the directory, and another process's is another.
-    pub(crate) fn processes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), Missing> {
+    pub(crate) fn processes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), ReadError> {
         let mut space = [MaybeUninit::uninit(); 2 * PIECE];
         let again = openat(&self.0, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut entries = RawDir::new(again, &mut space);
@@ -162,13 +162,13 @@ impl Directory {
     }
 
     /// The names in it that are numbers.
-    pub(crate) fn numbers(&self) -> Result<Vec<u32>, Missing> {
+    pub(crate) fn numbers(&self) -> Result<Vec<u32>, ReadError> {
         let names = self.names()?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// The names in it, for as long as that is wanted.
-    pub(crate) fn each_name(&self, mut wants_more: impl FnMut(&str) -> bool) -> Result<(), Missing> {
+    pub(crate) fn each_name(&self, mut wants_more: impl FnMut(&str) -> bool) -> Result<(), ReadError> {
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
             let name = entry.file_name().to_str().ok().filter(|name| !matches!(*name, "." | ".."));
@@ -180,7 +180,7 @@ impl Directory {
     }
 
     /// The names in it.
-    pub(crate) fn names(&self) -> Result<Vec<String>, Missing> {
+    pub(crate) fn names(&self) -> Result<Vec<String>, ReadError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
@@ -190,7 +190,7 @@ impl Directory {
     }
 }
 
-fn read_bounded(file: BorrowedFd<'_>, buffer: &mut Vec<u8>, most: usize) -> Result<(), Missing> {
+fn read_bounded(file: BorrowedFd<'_>, buffer: &mut Vec<u8>, most: usize) -> Result<(), ReadError> {
     buffer.clear();
     while buffer.len() < most {
         let start = buffer.len();
@@ -204,11 +204,11 @@ fn read_bounded(file: BorrowedFd<'_>, buffer: &mut Vec<u8>, most: usize) -> Resu
     Ok(())
 }
 
-fn io_missing(error: Errno) -> Missing {
-    Missing::from(error)
+fn io_missing(error: Errno) -> ReadError {
+    ReadError::from(error)
 }
 
-impl From<io::Error> for Missing {
+impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Errno::from_io_error(&error).map_or(Self::Failed, Self::from)
     }

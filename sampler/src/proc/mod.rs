@@ -15,6 +15,6 @@ mod threads;
 
 pub use device_files::device_processes;
 pub(crate) use device_files::{Search, keep_living};
-pub(crate) use files::{Directory, MOST_OF_ENVIRON, Missing};
+pub(crate) use files::{Directory, MOST_OF_ENVIRON, ReadError};
 pub(crate) use node::Node;
 pub(crate) use scan::Processes;

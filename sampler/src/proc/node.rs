@@ -3,7 +3,7 @@
 use bailiff_snapshot::{BootId, PidNamespace};
 
 use super::files::Directory;
-use crate::settings::{Namespace, Settings};
+use crate::settings::{Namespace, SamplerSettings};
 
 /// Which boot, and whether the driver's pids mean something here.
 pub(crate) struct Node {
@@ -12,7 +12,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn read(settings: &Settings) -> Self {
+    pub(crate) fn read(settings: &SamplerSettings) -> Self {
         let root = Directory::open(&settings.procfs);
         let mut buffer = Vec::new();
         let boot_id = root.as_ref().ok().and_then(|root| {

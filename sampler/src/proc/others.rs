@@ -10,7 +10,7 @@ use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
 use bailiff_snapshot::{Place, ProcessKey, Role, State, redact};
 
-use super::files::{Directory, Missing};
+use super::files::{Directory, ReadError};
 use super::scan::{FRESH, seconds};
 use crate::settings::Commands;
 
@@ -91,7 +91,7 @@ impl Others {
         root: &Directory,
         (pid, inode): (u32, u64),
         now: Duration,
-    ) -> Result<Option<Other>, Missing> {
+    ) -> Result<Option<Other>, ReadError> {
         // 1 stands for a number that the kernel could not report.
         let is_known = inode > 1 && self.kernel_threads.binary_search(&(pid, inode)).is_ok();
         let found = if is_known { None } else { self.read(root, pid, now)? };
@@ -107,9 +107,9 @@ impl Others {
         root: &Directory,
         pid: u32,
         now: Duration,
-    ) -> Result<Option<Other>, Missing> {
+    ) -> Result<Option<Other>, ReadError> {
         let line = root.read_piece(&format!("{pid}/stat"), &mut self.buffer)?;
-        let stat = stat::parse(line).filter(|stat| stat.key.pid == pid).ok_or(Missing::Failed)?;
+        let stat = stat::parse(line).filter(|stat| stat.key.pid == pid).ok_or(ReadError::Failed)?;
         if stat.kernel_thread {
             return Ok(None);
         }
@@ -121,7 +121,7 @@ impl Others {
             let known = self.identify(root, &stat, now)?;
             self.known.insert(pid, known);
         }
-        let Some(known) = self.known.get_mut(&pid) else { return Err(Missing::Failed) };
+        let Some(known) = self.known.get_mut(&pid) else { return Err(ReadError::Failed) };
         known.interval = self.interval;
         Ok(Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) }))
     }
@@ -181,15 +181,15 @@ impl Others {
     }
 
     /// Through one held directory: a pid that is used again meanwhile shows as gone, not as its successor.
-    fn identify(&mut self, root: &Directory, stat: &Stat, now: Duration) -> Result<Known, Missing> {
+    fn identify(&mut self, root: &Directory, stat: &Stat, now: Duration) -> Result<Known, ReadError> {
         let directory = root.directory(&stat.key.pid.to_string())?;
         let held = directory.read_piece("stat", &mut self.buffer).map(stat::parse)?;
         if held.is_none_or(|held| held.key != stat.key) {
-            return Err(Missing::Gone);
+            return Err(ReadError::Gone);
         }
         let text = match directory.read("cgroup", &mut self.buffer) {
             Ok(text) => text,
-            Err(Missing::Gone) if directory.exists("stat").is_err() => return Err(Missing::Gone),
+            Err(ReadError::Gone) if directory.exists("stat").is_err() => return Err(ReadError::Gone),
             Err(_) => &[],
         };
         let cgroup = cgroup(&mut self.cgroups, text);

@@ -10,11 +10,11 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, workload};
 use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
-use super::files::{Directory, Missing};
+use super::files::{Directory, ReadError};
 use super::orphan::{Member, OrphanTable};
 use super::others::{Other, Others, Program};
 use super::threads;
-use crate::settings::{Claims, Commands, Mps, Settings};
+use crate::settings::{Claims, Commands, Mps, SamplerSettings};
 
 /// A node with more processes than this is not walked.
 const MOST: usize = 16 << 10;
@@ -80,7 +80,7 @@ impl Entry {
 }
 
 impl Relations {
-    pub(crate) fn new(ticks_per_second: f64, settings: &Settings) -> Self {
+    pub(crate) fn new(ticks_per_second: f64, settings: &SamplerSettings) -> Self {
         Self {
             claims: settings.claims,
             commands: settings.commands,
@@ -165,7 +165,7 @@ impl Relations {
             match self.others.listed(root, listed, time.now) {
                 Ok(Some(other)) => self.enter(other),
                 // A kernel thread; or it has ended meanwhile.
-                Ok(None) | Err(Missing::Gone) => {}
+                Ok(None) | Err(ReadError::Gone) => {}
                 Err(missing) => return Err(gap(missing)),
             }
         }
@@ -198,10 +198,10 @@ impl Relations {
             }
             if !self.table.contains_key(&pid) {
                 let late = Instant::now() >= time.climb_until;
-                match if late { Err(Missing::Failed) } else { self.others.read(root, pid, time.now) } {
+                match if late { Err(ReadError::Failed) } else { self.others.read(root, pid, time.now) } {
                     Ok(Some(other)) => self.enter(other),
                     Ok(None) => {}
-                    Err(Missing::Gone) if shows_others => {}
+                    Err(ReadError::Gone) if shows_others => {}
                     Err(_) => drop(unread.insert(pid)),
                 }
             }
@@ -313,9 +313,9 @@ fn relative(
     })
 }
 
-const fn gap(missing: Missing) -> Gap {
+const fn gap(missing: ReadError) -> Gap {
     match missing {
-        Missing::Denied => Gap::NotPermitted,
-        Missing::Gone | Missing::Failed => Gap::Unreadable,
+        ReadError::Denied => Gap::NotPermitted,
+        ReadError::Gone | ReadError::Failed => Gap::Unreadable,
     }
 }

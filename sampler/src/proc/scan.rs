@@ -13,7 +13,7 @@ use bailiff_snapshot::workload::{Home, Node, enclosure};
 use bailiff_snapshot::{Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen};
 
 use super::claim;
-use super::files::{Directory, Kept, Missing};
+use super::files::{Directory, Kept, ReadError};
 use super::freezer::Freezer;
 use super::names::Names;
 use super::orphan::Member;
@@ -21,7 +21,7 @@ use super::others;
 use super::pods::Pods;
 use super::relations::{Relations, Time};
 use super::threads;
-use crate::settings::{Claims, Commands, Settings};
+use crate::settings::{Claims, Commands, SamplerSettings};
 
 /// Owner and cgroup may change in a process's life, though they seldom do.
 pub(crate) const FRESH: Duration = Duration::from_mins(1);
@@ -70,7 +70,7 @@ struct Known {
 }
 
 impl Processes {
-    pub(crate) fn open(settings: &Settings) -> Result<Self, Fault> {
+    pub(crate) fn open(settings: &SamplerSettings) -> Result<Self, Fault> {
         let root = Directory::open(&settings.procfs).map_err(fault)?;
         let mut buffer = Vec::new();
         let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time);
@@ -204,7 +204,7 @@ impl Processes {
     fn one(&mut self, pid: u32, at: Moment, gaps: &mut Gaps) -> Result<Seen, Gap> {
         let stat = match self.stat(pid)? {
             Ok(stat) => stat,
-            Err(Missing::Gone) if self.root.shows_others() => return Ok(Seen::Gone),
+            Err(ReadError::Gone) if self.root.shows_others() => return Ok(Seen::Gone),
             Err(_) => return Ok(Seen::Hidden),
         };
         let fresh = self.known.get(&pid).is_some_and(|known| {
@@ -213,18 +213,18 @@ impl Processes {
         if !fresh {
             match self.identify(&stat, at) {
                 Ok(known) => drop(self.known.insert(pid, known)),
-                Err(Missing::Gone) => {
+                Err(ReadError::Gone) => {
                     gaps.count(Gap::Vanished);
                     return Ok(Seen::Gone);
                 }
-                Err(Missing::Denied | Missing::Failed) => return Err(Gap::Unreadable),
+                Err(ReadError::Denied | ReadError::Failed) => return Err(Gap::Unreadable),
             }
         }
         Ok(Seen::Found(Box::new(self.facts(stat).ok_or(Gap::Unreadable)?)))
     }
 
     /// An error inside where there is no such process, or none for us.
-    fn stat(&mut self, pid: u32) -> Result<Result<Stat, Missing>, Gap> {
+    fn stat(&mut self, pid: u32) -> Result<Result<Stat, ReadError>, Gap> {
         if let Some(kept) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
             match kept.read(&mut self.buffer) {
                 Ok(line) => return stat::parse(line).map(Ok).ok_or(Gap::Malformed),
@@ -234,23 +234,23 @@ impl Processes {
         }
         match self.root.read_piece(&format!("{pid}/stat"), &mut self.buffer) {
             Ok(line) => stat::parse(line).filter(|stat| stat.key.pid == pid).map(Ok).ok_or(Gap::Malformed),
-            Err(Missing::Failed) => Err(Gap::Unreadable),
+            Err(ReadError::Failed) => Err(Gap::Unreadable),
             Err(missing) => Ok(Err(missing)),
         }
     }
 
     /// Reads what does not change, all through one held directory: a pid that is used again meanwhile shows as
     /// gone, not as its successor.
-    fn identify(&mut self, stat: &Stat, at: Moment) -> Result<Known, Missing> {
+    fn identify(&mut self, stat: &Stat, at: Moment) -> Result<Known, ReadError> {
         let pid = stat.key.pid;
         let directory = self.root.directory(&pid.to_string())?;
         let held = directory.read("stat", &mut self.buffer).map(stat::parse)?;
         if held.is_none_or(|held| held.key != stat.key) {
-            return Err(Missing::Gone);
+            return Err(ReadError::Gone);
         }
         let cgroup = match directory.read("cgroup", &mut self.buffer) {
             Ok(text) => String::from_utf8_lossy(text).into_owned(),
-            Err(Missing::Gone) if directory.exists("stat").is_err() => return Err(Missing::Gone),
+            Err(ReadError::Gone) if directory.exists("stat").is_err() => return Err(ReadError::Gone),
             Err(_) => String::new(),
         };
         let mut place = Place::parse(&cgroup);
@@ -340,10 +340,10 @@ impl Processes {
     }
 }
 
-const fn fault(missing: Missing) -> Fault {
+const fn fault(missing: ReadError) -> Fault {
     match missing {
-        Missing::Denied => Fault::NotPermitted,
-        Missing::Gone | Missing::Failed => Fault::Error,
+        ReadError::Denied => Fault::NotPermitted,
+        ReadError::Gone | ReadError::Failed => Fault::Error,
     }
 }
 

@@ -33,7 +33,7 @@ struct Says<'a> {
 
 /// What came of a client.
 struct Came {
-    report: Report,
+    report: ActionReport,
     signals: Vec<String>,
     /// The last line of the audit log.
     line: String,
@@ -71,7 +71,7 @@ case $word in get_server_list) echo {};; get_client_list) {};; get_server_status
         says.terminated,
     );
     let control = outside::script(&home, "control", &text);
-    let settings = Settings { mps_control: control.into(), ..home.settings() };
+    let settings = ExecutorSettings { mps_control: control.into(), ..home.settings() };
     let mut machine = Machine { clients: true, ..Machine::with(&[client.key()]) };
     let mut hands = home.executor_with(settings);
     hands.see(&machine);

@@ -24,12 +24,12 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::clock;
-use super::{ActionRequest, Executor, Permission, Question, Settings};
+use super::{ActionRequest, Executor, ExecutorSettings, Permission, Question};
 use crate::audit::{self, About, Audit};
 use crate::guard::{Limits, OnHold, Root};
 use crate::policy::{Action, Kind, Mode};
 use crate::process_table::{Processes, is_over};
-use crate::verdict::{Evidence, Member, Report, Subject};
+use crate::verdict::{ActionReport, Evidence, Member, Subject};
 use crate::view::{TargetId, View};
 
 const NOBODY: u32 = 65534;
@@ -140,7 +140,7 @@ impl Home {
     }
 
     fn audit(&self) -> Audit {
-        let settings = audit::Settings { path: self.log(), max_bytes: 1 << 20, keep: 2, kept: None };
+        let settings = audit::AuditSettings { path: self.log(), max_bytes: 1 << 20, keep: 2, kept: None };
         Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
     }
 
@@ -165,14 +165,14 @@ impl Home {
         names
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> ExecutorSettings {
+        ExecutorSettings {
             devices: self.device().display().to_string(),
             verify: Duration::from_secs(5),
             cgroups: None,
             node: "n1".into(),
             watchdog: self.watchdog(),
-            ..Settings::default()
+            ..ExecutorSettings::default()
         }
     }
 
@@ -190,7 +190,7 @@ impl Home {
         self.executor_with(self.settings())
     }
 
-    fn executor_with(&self, settings: Settings) -> Executors {
+    fn executor_with(&self, settings: ExecutorSettings) -> Executors {
         let (executor, channels) = Executor::start(settings, self.audit()).unwrap();
         let executor = Arc::new(executor);
         let answer = Arc::new(Mutex::new(Permission::Granted));
@@ -217,7 +217,7 @@ fn answer_questions(
 /// The executor and its callers.
 struct Executors {
     executor: Option<Arc<Executor>>,
-    reports: UnboundedReceiver<Report>,
+    reports: UnboundedReceiver<ActionReport>,
     /// What the executor is answered.
     answer: Arc<Mutex<Permission>>,
     seq: u64,
@@ -235,13 +235,13 @@ impl Executors {
     }
 
     /// Does the action while snapshots show what lives, until its report is there.
-    fn act(&mut self, request: ActionRequest, machine: &mut Machine) -> Report {
+    fn act(&mut self, request: ActionRequest, machine: &mut Machine) -> ActionReport {
         self.see(machine);
         self.executor().act(request).unwrap();
         self.report(machine)
     }
 
-    fn report(&mut self, machine: &mut Machine) -> Report {
+    fn report(&mut self, machine: &mut Machine) -> ActionReport {
         let mut seen = Instant::now();
         until("a report", || {
             if seen.elapsed() > INTERVAL {

@@ -97,8 +97,8 @@ impl Container {
         subject(Kind::Workload, &format!("workload:container:{}", self.path()), &[holder.key()])
     }
 
-    fn settings(&self, home: &Home) -> Settings {
-        Settings { cgroups: Some(self.root.clone()), ..home.settings() }
+    fn settings(&self, home: &Home) -> ExecutorSettings {
+        ExecutorSettings { cgroups: Some(self.root.clone()), ..home.settings() }
     }
 }
 

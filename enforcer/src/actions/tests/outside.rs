@@ -53,7 +53,7 @@ fn a_program_that_fails_or_hangs_is_a_failure_and_is_ended_with_its_children() {
         (vec!["/nowhere".into()], "cannot be run"),
         (vec![hanging], "within"),
     ] {
-        let settings = Settings { program: Duration::from_millis(300), ..home.settings() };
+        let settings = ExecutorSettings { program: Duration::from_millis(300), ..home.settings() };
         let request = request(of_process(&holder), Action::Exec(argv));
         let report = home.executor_with(settings).act(request, &mut Machine::default());
         assert_eq!(report.outcome, Outcome::Failed);
@@ -64,7 +64,7 @@ fn a_program_that_fails_or_hangs_is_a_failure_and_is_ended_with_its_children() {
 }
 
 /// A server of MPS by its name, and a control daemon that is a script.
-fn mps(home: &Home, clients: &str) -> (Holder, Settings) {
+fn mps(home: &Home, clients: &str) -> (Holder, ExecutorSettings) {
     let server = home.0.path().join("nvidia-cuda-mps-server");
     fs::copy("/bin/sleep", &server).unwrap();
     let mut command = Command::new("setsid");
@@ -79,10 +79,10 @@ fn mps(home: &Home, clients: &str) -> (Holder, Settings) {
 case $word in get_client_list) {clients};; shutdown_server) kill $pid;; esac"
     );
     let control = script(home, "control", &text);
-    (holder, Settings { mps_control: control.into(), ..home.settings() })
+    (holder, ExecutorSettings { mps_control: control.into(), ..home.settings() })
 }
 
-fn shut_down(home: &Home, clients: &str) -> (Report, bool) {
+fn shut_down(home: &Home, clients: &str) -> (ActionReport, bool) {
     let (mut server, settings) = mps(home, clients);
     let key = server.key();
     let server_subject =
@@ -127,7 +127,8 @@ fn a_daemon_that_says_it_did_and_did_not_is_a_failure() {
     let home = Home::new();
     let (server, settings) = mps(&home, "exit 0");
     let control = script(&home, "liar", "exit 0");
-    let settings = Settings { mps_control: control.into(), verify: Duration::from_millis(200), ..settings };
+    let settings =
+        ExecutorSettings { mps_control: control.into(), verify: Duration::from_millis(200), ..settings };
     let subject = subject(Kind::MpsServer, "mps_server:1@2", &[server.key()]);
     let report =
         home.executor_with(settings).act(request(subject, Action::ShutdownMps), &mut Machine::default());
@@ -172,7 +173,7 @@ fn terminal(uid: u32, mode: u32) -> OwnedFd {
 
 #[test]
 fn the_owner_reads_it_on_a_terminal_and_no_name_drives_it() {
-    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::NoticeSettings::default());
     let open = terminal(54321, 0o620);
     let text = "\u{1b}[2J\u{9b}31m\u{7}\u{202e}evil will be ended in about 25 min";
     notices.notify(&notice(Some(54321), text), [("owner", &Channel::Tty)]);
@@ -191,7 +192,7 @@ fn the_owner_reads_it_on_a_terminal_and_no_name_drives_it() {
 fn user_without_terminal_or_with_mesg_n_is_not_notified() {
     let closed = terminal(54322, 0o600);
     for uid in [Some(54322), Some(54323), None] {
-        let (mut notices, mut deliveries) = Notices::new(notices::Settings::default());
+        let (mut notices, mut deliveries) = Notices::new(notices::NoticeSettings::default());
         notices.notify(&notice(uid, "x"), [("owner", &Channel::Tty)]);
         assert_eq!(delivered(&notices, "owner"), Delivered::Failed, "{uid:?}");
         let delivery = until("what came of it", || deliveries.try_recv().ok());
@@ -241,7 +242,7 @@ fn webhook_receives_json_that_mentions_no_user() {
     let home = Home::new();
     let file = home.0.path().join("url");
     fs::write(&file, format!("{url}\nanother line\n")).unwrap();
-    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::NoticeSettings::default());
     let channel = Channel::Webhook(Address::File(file));
     notices.notify(&notice(Some(1), "<!channel> @here \u{202e}\nit will be ended"), [("ops", &channel)]);
     assert_eq!(delivered(&notices, "ops"), Delivered::Ok);
@@ -265,7 +266,7 @@ fn a_webhook_is_tried_again_where_that_may_help() {
     ];
     for (answers, expected) in cases {
         let (url, served) = serve(answers.clone());
-        let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
+        let (mut notices, _deliveries) = Notices::new(notices::NoticeSettings::default());
         notices.notify(&notice(None, "x"), [("ops", &webhook(&url))]);
         assert_eq!(delivered(&notices, "ops"), expected, "{answers:?}");
         assert_eq!(served.join().unwrap().len(), answers.len());
@@ -276,7 +277,8 @@ fn a_webhook_is_tried_again_where_that_may_help() {
 fn silent_webhook_server_delays_nothing_and_its_queue_is_bounded() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let settings = notices::Settings { webhook: Duration::from_secs(1), ..notices::Settings::default() };
+    let settings =
+        notices::NoticeSettings { webhook: Duration::from_secs(1), ..notices::NoticeSettings::default() };
     let (mut notices, _deliveries) = Notices::new(settings);
     let began = Instant::now();
     for _ in 0..100 {
@@ -307,7 +309,7 @@ fn a_webhook_without_an_address_or_with_a_false_certificate_fails() {
         webhook(&tls),
     ];
     for channel in channels {
-        let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
+        let (mut notices, _deliveries) = Notices::new(notices::NoticeSettings::default());
         notices.notify(&notice(None, "x"), [("ops", &channel)]);
         assert_eq!(delivered(&notices, "ops"), Delivered::Failed, "{channel:?}");
     }
@@ -319,7 +321,7 @@ fn exec_channel_receives_the_notice() {
     let home = Home::new();
     let out = home.0.path().join("told").display().to_string();
     let channel = Channel::Exec(vec![script(&home, "tell", &format!("cat > {out}"))]);
-    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::NoticeSettings::default());
     notices.notify(&notice(None, "$(touch /tmp/x) `x`"), [("pager", &channel)]);
     assert_eq!(delivered(&notices, "pager"), Delivered::Ok);
     let body: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
@@ -379,7 +381,7 @@ fn a_certificate_is_believed_where_the_system_trusts_it_and_nowhere_else() {
 #[ignore = "run with the system's trust set by another"]
 fn what_a_webhook_of_tls_gives() {
     let url = std::env::var("BAILIFF_TEST_URL").unwrap();
-    let (mut notices, _deliveries) = Notices::new(notices::Settings::default());
+    let (mut notices, _deliveries) = Notices::new(notices::NoticeSettings::default());
     notices.notify(&notice(None, "x"), [("ops", &webhook(&url))]);
     println!("delivery: {:?}", delivered(&notices, "ops"));
 }

@@ -113,7 +113,7 @@ fn a_group_with_another_users_process_lives_as_a_whole() {
 fn a_holder_without_a_device_file_is_not_what_the_driver_lists() {
     let home = Home::new();
     let holder = sleeper(&home);
-    let settings = Settings { devices: "/dev/nvidia".into(), ..home.settings() };
+    let settings = ExecutorSettings { devices: "/dev/nvidia".into(), ..home.settings() };
     let report =
         home.executor_with(settings).act(terminate(of_process(&holder), LONG), &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Refused);
@@ -136,7 +136,7 @@ time.sleep(1000)",
         path.display()
     );
     let holder = Holder::start(&home, NOBODY, &["/usr/bin/python3", "-c", &program]);
-    let settings = Settings { devices: "/dev/nvidia".into(), ..home.settings() };
+    let settings = ExecutorSettings { devices: "/dev/nvidia".into(), ..home.settings() };
     let mut machine = Machine::with(&[holder.key()]);
     let report = home.executor_with(settings).act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);

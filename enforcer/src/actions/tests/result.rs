@@ -148,7 +148,7 @@ fn ended_is_not_given_back() {
         let home = Home::new();
         let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
         let mut machine = Machine { stuck, leaks, ..Machine::with(&[holder.key()]) };
-        let settings = Settings { verify: Duration::from_millis(300), ..home.settings() };
+        let settings = ExecutorSettings { verify: Duration::from_millis(300), ..home.settings() };
         let report = home.executor_with(settings).act(terminate(of_process(&holder), LONG), &mut machine);
         assert_eq!((report.outcome, report.released), (outcome, None), "{}", report.detail);
         assert!(report.detail.contains(why), "{}", report.detail);
@@ -160,7 +160,7 @@ fn ended_is_not_given_back() {
 fn result_without_a_later_snapshot_is_undetermined() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
-    let settings = Settings { verify: Duration::from_millis(300), ..home.settings() };
+    let settings = ExecutorSettings { verify: Duration::from_millis(300), ..home.settings() };
     let mut hands = home.executor_with(settings);
     hands.see(&Machine::with(&[holder.key()]));
     hands.executor().act(terminate(of_process(&holder), LONG)).unwrap();

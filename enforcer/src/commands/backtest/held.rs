@@ -120,13 +120,13 @@ pub(super) fn quoted(text: &str) -> String {
 /// A part of what Prometheus holds.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
-    series: Vec<Held>,
+    series: Vec<ScrapeWindow>,
     /// When there was a scrape.
     pub(super) scrapes: Vec<i64>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct ScrapeWindow {
     metric: &'static str,
     series: Series,
     next: usize,
@@ -148,7 +148,7 @@ impl Chunk {
                     chunk.scrapes.extend(series.values.iter().map(|sample| sample.at));
                 }
                 if !series.values.is_empty() {
-                    chunk.series.push(Held { metric, series, next: 0 });
+                    chunk.series.push(ScrapeWindow { metric, series, next: 0 });
                 }
             }
             if metric == ANCHOR && chunk.scrapes.is_empty() {

@@ -34,7 +34,7 @@ const USUAL_TICK: Duration = Duration::from_secs(5);
 
 /// What is wanted.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct BacktestSettings {
     /// The file of rules.
     pub rules: PathBuf,
     /// Where Prometheus is: `http://prometheus:9090`.
@@ -87,7 +87,7 @@ pub struct Backtest {
 ///
 /// # Errors
 /// If the rules have faults, or Prometheus does not have the required data.
-pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
+pub fn run(settings: &BacktestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let backtest = rehearse(settings)?;
     match settings.form {
         Form::Json => super::replay::json(&backtest, out)?,
@@ -107,7 +107,7 @@ pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
 ///
 /// # Errors
 /// Where the rules have faults, or Prometheus does not give what is needed.
-pub fn rehearse(settings: &Settings) -> Result<Backtest, Failure> {
+pub fn rehearse(settings: &BacktestSettings) -> Result<Backtest, Failure> {
     let times = times(settings)?;
     let policy = files::rules(&settings.rules, settings.now)?.policy;
     let token = settings.token_file.as_deref().map(files::secret).transpose()?;
@@ -121,7 +121,7 @@ pub fn rehearse(settings: &Settings) -> Result<Backtest, Failure> {
 }
 
 /// From when to when, in milliseconds.
-fn times(settings: &Settings) -> Result<(i64, i64), Failure> {
+fn times(settings: &BacktestSettings) -> Result<(i64, i64), Failure> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).ok();
     match (millis(settings.from), millis(settings.to)) {
         (Some(from), Some(to)) if from < to && settings.chunk >= Duration::from_secs(1) => Ok((from, to)),
@@ -132,7 +132,11 @@ fn times(settings: &Settings) -> Result<(i64, i64), Failure> {
     }
 }
 
-fn exporters_of(api: &mut Api, settings: &Settings, times: (i64, i64)) -> Result<Vec<Scraped>, Failure> {
+fn exporters_of(
+    api: &mut Api,
+    settings: &BacktestSettings,
+    times: (i64, i64),
+) -> Result<Vec<Scraped>, Failure> {
     let selector = match &settings.instance {
         Some(instance) => format!("{ANCHOR}{{instance=\"{}\"}}", quoted(instance)),
         None => ANCHOR.to_owned(),
@@ -155,7 +159,7 @@ fn exporters_of(api: &mut Api, settings: &Settings, times: (i64, i64)) -> Result
 
 fn one(
     api: &mut Api,
-    (policy, settings): (&Policy, &Settings),
+    (policy, settings): (&Policy, &BacktestSettings),
     (scraped, (from, to)): (&Scraped, (i64, i64)),
 ) -> Result<Report, Failure> {
     api.warnings.clear();
@@ -211,7 +215,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new((policy, settings): (&Policy, &Settings), scraped: &'a Scraped, pace: Pace) -> Self {
+    fn new((policy, settings): (&Policy, &BacktestSettings), scraped: &'a Scraped, pace: Pace) -> Self {
         let tick = pace.tick.or(policy.interval).unwrap_or(USUAL_TICK);
         // Where scrapes are more frequent than ticks, some see the same snapshot again.
         let interval = settings.interval.or(pace.interval).unwrap_or(tick).max(tick);
@@ -226,7 +230,10 @@ impl<'a> Work<'a> {
 }
 
 /// Notes for readers of the report.
-fn notes((policy, settings): (&Policy, &Settings), (interval, tick): (Duration, Duration)) -> Vec<String> {
+fn notes(
+    (policy, settings): (&Policy, &BacktestSettings),
+    (interval, tick): (Duration, Duration),
+) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
         "a snapshot a scrape, each {}, of an exporter whose sampling interval is {}: durations that rules give in samples are in scrapes here",

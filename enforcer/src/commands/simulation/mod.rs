@@ -22,7 +22,7 @@ use self::report::{At, Freed, Owner, Period, ProjectedAction, Report, RuleReport
 use self::tally::Tally;
 use crate::engine::{Engine, Now, missed};
 use crate::policy::{Action, Mode, Policy};
-use crate::verdict::{Hold, Outcome, Report as Answer, Verdict, What};
+use crate::verdict::{ActionReport as Answer, Hold, Outcome, Verdict, What};
 use crate::view::View;
 
 pub use print::print;

@@ -57,7 +57,7 @@ const RULES: &str =
 
 /// What is wanted.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct RuleTestSettings {
     /// The files of tests.
     pub files: Vec<PathBuf>,
     /// Output format.
@@ -66,7 +66,7 @@ pub struct Settings {
 
 /// What came of a file of tests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct RuleTestReport {
     /// The file.
     pub file: String,
     /// Each test, in the order of the file.
@@ -114,7 +114,7 @@ pub struct Happened {
     names: Vec<String>,
 }
 
-impl Report {
+impl RuleTestReport {
     /// All tests passed.
     #[must_use]
     pub fn passed(&self) -> bool {
@@ -126,20 +126,21 @@ impl Report {
 ///
 /// # Errors
 /// Where a file cannot be read, or has faults.
-pub fn run(settings: &Settings, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let reports = settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<Report>, _>>()?;
+pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let reports =
+        settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<RuleTestReport>, _>>()?;
     match settings.form {
         Form::Text => reports.iter().try_for_each(|report| print::print(report, out))?,
         Form::Json => super::replay::json(&reports, out)?,
     }
-    Ok(if reports.iter().all(Report::passed) { Exit::Done } else { Exit::Failed })
+    Ok(if reports.iter().all(RuleTestReport::passed) { Exit::Done } else { Exit::Failed })
 }
 
 /// Runs the tests of a file.
 ///
 /// # Errors
 /// Where a file cannot be read, or has faults.
-pub fn rehearse(path: &Path) -> Result<Report, Failure> {
+pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     let text = files::text(path)?;
     let shown = layout::foreign(&path.display().to_string());
     let written: written::File = serde_saphyr::from_str(&text).map_err(|error| {
@@ -154,7 +155,7 @@ pub fn rehearse(path: &Path) -> Result<Report, Failure> {
         }
         Refused::Rules(failure) => failure,
     })?;
-    Ok(Report { tests: cases.iter().map(test).collect(), file: shown })
+    Ok(RuleTestReport { tests: cases.iter().map(test).collect(), file: shown })
 }
 
 /// Why there are no tests to be run.

@@ -2,14 +2,14 @@
 
 use std::io::{self, Write};
 
-use super::{Report, TestReport};
+use super::{RuleTestReport, TestReport};
 use crate::commands::layout::{Layout, count, foreign};
 
 /// Maximum number of steps of one test that are listed.
 const SHOWN_STEPS: usize = 40;
 
 /// Writes a report.
-pub(super) fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(report: &RuleTestReport, out: &mut dyn Write) -> io::Result<()> {
     let mut layout = Layout::default();
     layout.say(0, &format!("Testing rules by {}", report.file));
     let failed = report.tests.iter().filter(|test| !test.failures.is_empty());

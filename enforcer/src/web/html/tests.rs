@@ -1,6 +1,6 @@
 //! What the page says of an enforcer that judges nothing, or has judged nothing yet.
 
-use super::super::status::{Breaker, Flag, Held, Open, PastAction, Pending, Stream};
+use super::super::status::{Breaker, Flag, HoldStatus, Open, PastAction, Pending, Stream};
 use super::*;
 use crate::policy::{Mode, Severity};
 use crate::verdict::{Hold, Outcome};
@@ -73,7 +73,7 @@ fn the_last_snapshot_is_too_old_where_it_would_not_be_judged() {
 
 #[test]
 fn why_it_is_held_is_said_once() {
-    let held = |hold: Hold, detail: &str| Held { hold, until: None, detail: detail.to_owned() };
+    let held = |hold: Hold, detail: &str| HoldStatus { hold, until: None, detail: detail.to_owned() };
     let mut status = connected(Some(1));
     status.holds = vec![held(Hold::Started, Hold::Started.meaning()), held(Hold::Paused, "by root: upgrade")];
     let html = page_after(&status, 1.0);
