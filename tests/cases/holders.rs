@@ -213,7 +213,7 @@ fn only_a_process_of_an_ended_session_is_orphaned() {
 
 /// A forked worker that inherited the device file is listed by no driver, and still holds memory.
 #[test]
-fn device_opener_is_found_for_unattributed_memory() {
+fn process_with_the_device_open_is_found_for_unattributed_memory() {
     let procfs = Procfs::new();
     for pid in [4100, 5000, 5001] {
         procfs.add(&Process::new(pid));

@@ -87,7 +87,7 @@ fn lease_with_duration_expires() {
     until("its time to be over", || (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(()));
     assert_eq!(states(&redis), ["idle"]);
     assert_eq!(code(&run(&redis, &["extend", name, "1h"])), 3);
-    assert_eq!(code(&run(&redis, &["extend", "nobody's", "1h"])), 4);
+    assert_eq!(code(&run(&redis, &["extend", "no-such-lease", "1h"])), 4);
     let holder = hold(&redis, &["run"]);
     let name = json_of(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
     assert_eq!(code(&run(&redis, &["extend", &name, "1h"])), 64, "it ends with its holder");

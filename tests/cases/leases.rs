@@ -32,7 +32,7 @@ fn command_keeps_its_gpus_until_it_exits() {
         (vec!["run", "/etc/passwd"], 126),
         (vec!["run", "-n", "4", "true"], 64),
         (vec!["run", "-n", "0", "true"], 64),
-        (vec!["release", "nobody's"], 4),
+        (vec!["release", "no-such-lease"], 4),
         (vec!["acquire", "--for", "4194305"], 64),
         (vec!["init", "--gpus", "0"], 64),
         (vec!["init", "--gpus", "1-x"], 64),

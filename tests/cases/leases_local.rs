@@ -322,7 +322,7 @@ fn users_share_a_pool_and_cannot_release_others() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    until("nobody's lease", || (gpu(&pool, 0)["lease"]["user"] == "nobody").then_some(()));
+    until("the lease of user nobody", || (gpu(&pool, 0)["lease"]["user"] == "nobody").then_some(()));
     let ours =
         stdout_of(&run(&pool, &["acquire", "--for", &std::process::id().to_string(), "--format", "json"]));
     let ours: Value = serde_json::from_str(&ours).unwrap();

@@ -125,7 +125,7 @@ fn each_kind_is_flagged_with_its_fix() {
     let expected = [
         (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent need not wait"),
         (waiting.pid(), "disk_sleep", "disk_sleep", "the end of what it waits for"),
-        (zombie, "zombie", "zombie", "whoever has inherited its files"),
+        (zombie, "zombie", "zombie", "the process that inherited its files"),
         (left.pid(), "sleeping", "left_behind", "its end: SIGTERM, then SIGKILL"),
         (gone.pid(), "gone", "gone", "else the driver alone"),
     ];
@@ -165,7 +165,7 @@ fn shown(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
         assert!(rows.len() == 1 && rows[0].contains(freed_by), "{pid}: {rows:?}");
         assert!(text.contains(&format!("stuck {pid}")) && text.contains(freed_by), "{pid}: {text}");
     }
-    assert_eq!(rows(&html, "of nobody who is listed").len(), 1, "{html}");
+    assert_eq!(rows(&html, "held by no listed process").len(), 1, "{html}");
     assert_eq!(rows(&html, &device_process.to_string()).len(), 1, "{html}");
     assert!(
         text.contains("2.0GiB, held by no listed process; see the processes with the device open"),

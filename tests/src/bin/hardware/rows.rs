@@ -130,7 +130,7 @@ rows! {
           ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-idle", "mps-busy"] [NEVER_IDLE] }
     "row-4-server" "a server of MPS is not published as idle while its clients compute"
         { "the server of these clients" ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-server"] [NEVER_IDLE] }
-    "mps-terminate" "`terminate_client` reports success as GPU Bailiff expects, and the process lives on" { part terminate_client }
+    "mps-terminate" "`terminate_client` reports success as GPU Bailiff expects, and the process keeps running" { part terminate_client }
     "forked" "a forked child that inherited the device files keeps the memory of its ended parent" { part forked }
     "quota" "the quota library refuses an allocation above its limit, and grants one below" { part quota }
     "dry-run-idle" "the enforcer flags an idle process, and would terminate it after 30 samples" { part dry_run_idle }
