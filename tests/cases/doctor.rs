@@ -205,7 +205,7 @@ fn restricted_proc_is_reported() {
     let report = node.check(&[]);
     report.assert_check("rights", "skip", "without CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE");
     report.assert_check("kernel module", "skip", "no driver/nvidia/version");
-    assert_eq!(report.code, Some(0), "what is skipped is no failure");
+    assert_eq!(report.code, Some(0), "skipped checks are no failure");
     fs::remove_file(node.procfs.path().join("1/stat")).unwrap();
     let link = node.procfs.path().join("self/ns/pid");
     fs::remove_file(&link).unwrap();

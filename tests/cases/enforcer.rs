@@ -93,7 +93,7 @@ fn idle_holder_is_flagged_notified_and_ended() {
         let labels = [("step", step), ("result", result), ("mode", "enforce")];
         assert_eq!(count(&page, "bailiff_steps_total", &labels), Some(1.0), "{step}");
     }
-    enforcer.until("it heard of it", |page| {
+    enforcer.until("it received the event", |page| {
         (count(page, "bailiff_notifications_total", &[("channel", "owner"), ("result", "ok")])? == 2.0)
             .then_some(())
     });

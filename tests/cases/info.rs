@@ -1,6 +1,6 @@
-//! `bailiff info`: complete reports compared with golden files (`UPDATE_GOLDEN=1` renews them; read the difference), with
-//! and without the exporter, in pipes and on terminals, and compared with each other. Needs root, to set the owner of
-//! made-up processes.
+//! `bailiff info`: complete reports compared with golden files (`UPDATE_GOLDEN=1` renews them; read the difference),
+//! with and without the exporter, in pipes and on terminals, and compared with each other. Needs root, to set the owner
+//! of made-up processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -171,7 +171,7 @@ fn absent_values_are_not_zero() {
     assert!(why.contains("library was not found") && why.contains("bailiff doctor"), "{why}");
     scenario.set("gpus: []\n");
     let output = run(info(&scenario, &procfs(), &["--alone", "--json"]));
-    assert_eq!(output.status.code(), Some(69), "no GPU is none that can be read");
+    assert_eq!(output.status.code(), Some(69), "no GPU has invalid data");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["sources"]["nvml"]["fault"], "no_devices");
 }
@@ -317,8 +317,12 @@ fn processes_with_the_device_open_are_listed() {
     exporter.until("a scan of open files", |page| page.value("bailiff_gpu_unlisted_processes", &[]));
     let report = json_of(info(&scenario, &procfs, &["--who", "--json"]));
     assert_eq!(report["seen_by"], "exporter");
-    let pids: Vec<&Value> =
-        report["gpus"][0]["device_processes"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
+    let pids: Vec<&Value> = report["gpus"][0]["device_processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| &process["pid"])
+        .collect();
     assert_eq!(pids, [&json!(4100), &json!(4103)]);
     assert!(report["device_processes_age_ms"].is_u64(), "{report}");
 }
@@ -403,14 +407,14 @@ fn leases_are_listed() {
 }
 
 /// One GPU with 200 holders, and seven without.
-const CROWD: &str = "gpus:
+const MANY_HOLDERS: &str = "gpus:
   - processes: [{pid: 4100, count: 200, used: 64MiB}]
   - count: 7
 ";
 
 #[test]
 fn many_processes_fit_one_screen() {
-    let (scenario, procfs) = (Scenario::new(CROWD), Procfs::new());
+    let (scenario, procfs) = (Scenario::new(MANY_HOLDERS), Procfs::new());
     let text = stdout_of(info(&scenario, &procfs, &["--alone", "--full", "--gpu", "0"]));
     let rows: Vec<&str> = text.lines().collect();
     assert!(rows.len() <= 40, "{text}");

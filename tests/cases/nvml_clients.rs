@@ -101,7 +101,7 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
 /// sampling period, and utilization is unknown in it.
 fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
     exporter.next();
-    exporter.until("the utilization of all that the driver has samples of", |page| {
+    exporter.until("the utilization of all sampled processes", |page| {
         let is_exported = |gpu: &Value, sample: &Value| {
             let (uuid, pid) = (gpu["uuid"].as_str().unwrap(), sample["pid"].to_string());
             let labels = [("gpu_uuid", uuid), ("pid", pid.as_str()), ("engine", "sm")];

@@ -162,8 +162,8 @@ fn blind(snapshot: &wire::Snapshot) -> bool {
     })
 }
 
-/// A process that started after a GPU was lost does not hold it. Neither do processes that started before the remembered
-/// list and are not in it.
+/// A process that started after a GPU was lost does not hold it. Neither do processes that started before the
+/// remembered list and are not in it.
 fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
     match (ticks, lost.since_ms, &lost.last) {
         (Some(ticks), Some(since), _) if ticks * 10 >= since => false,
@@ -382,8 +382,8 @@ impl ObservedTarget<'_> {
         plan.protect.as_ref().map_or(Truth::False, |protect| self.exempts(protect))
     }
 
-    /// Returns whether one of its processes matches, whether it holds memory or not; unknown if a process is unknown or was
-    /// possibly not observed.
+    /// Returns whether one of its processes matches, whether it holds memory or not; unknown if a process is unknown or
+    /// was possibly not observed.
     pub(crate) fn exempts(&self, cond: &Cond) -> Truth {
         if self.gpu.is_some() {
             return self.evaluate(cond);

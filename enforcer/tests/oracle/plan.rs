@@ -74,7 +74,8 @@ pub(crate) enum Weather {
 }
 
 impl RulePlan {
-    /// Stopped, traced or frozen targets are exempt from a rule about idleness, unless the rule names one of these states.
+    /// Stopped, traced or frozen targets are exempt from a rule about idleness, unless the rule names one of these
+    /// states.
     pub(crate) fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|(from, ..)| from);
         let conds: Vec<&Cond> =

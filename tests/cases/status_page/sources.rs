@@ -36,7 +36,10 @@ fn directory_that_is_no_proc_is_reported_down() {
         let page = exporter.until("it is down", |page| (proc_up(page)? < 1.0).then(|| page.clone()));
         assert_eq!(page.all("bailiff_process_state", &[("state", "hidden")]).count(), 0);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
-        assert!(html.contains("The source proc did not answer") && !html.contains("/proc hides it"), "{html}");
+        assert!(
+            html.contains("The source proc did not answer") && !html.contains("/proc hides it"),
+            "{html}"
+        );
         assert!(!html.contains(">hidden<"), "{html}");
     }
 }

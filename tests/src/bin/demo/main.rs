@@ -171,7 +171,7 @@ const LEASES: [&str; 3] =
 
 /// A lease holder is killed, and its GPU freed for the waiting job, which is returned.
 fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
-    println!("\nThe GPU that is free now is handed out. Two jobs want it, so one waits:\n");
+    println!("\nThe GPU that is free now is leased. Two jobs want it, so one waits:\n");
     show_lease(redis, &["init", "--gpus", "1"]);
     let [mut first, second] = ["one", "two"].map(|note| job(redis, note));
     let lost = leases::command_of(&first);

@@ -3,7 +3,7 @@
 use crate::driver::Answer;
 use crate::published::Published;
 use crate::report::Tried;
-use crate::run::{Run, Seen, Subject};
+use crate::run::{Observation, Run, Subject};
 use crate::worker::{ALLOCATION, Work};
 
 /// More than rounding to whole pages causes.
@@ -53,7 +53,7 @@ struct Facts<'a> {
 }
 
 impl Check {
-    pub(crate) fn holds(&self, seen: &Seen, subject: &Subject) -> bool {
+    pub(crate) fn holds(&self, seen: &Observation, subject: &Subject) -> bool {
         let (answer, pid, listed) = (&seen.answer, subject.pid, subject.listed);
         let (published, memory) = (Published::of(pid, &seen.snapshots), answer.memory(listed));
         (self.holds)(&Facts { answer, published, pid, listed, memory, context: seen.context })
@@ -130,7 +130,7 @@ rows! {
           ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-idle", "mps-busy"] [NEVER_IDLE] }
     "row-4-server" "a server of MPS is not published as idle while its clients compute"
         { "the server of these clients" ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-server"] [NEVER_IDLE] }
-    "mps-terminate" "`terminate_client` reports success as GPU Bailiff expects, and the process lives on" { part terminate_client }
+    "mps-terminate" "`terminate_client` reports success as GPU Bailiff expects, and the process keeps running" { part terminate_client }
     "forked" "a forked child that inherited the device files keeps the memory of its ended parent" { part forked }
     "quota" "the quota library refuses an allocation above its limit, and grants one below" { part quota }
     "dry-run-idle" "the enforcer flags an idle process, and would terminate it after 30 samples" { part dry_run_idle }
