@@ -254,9 +254,9 @@ fn hung_web_config_keeps_pause_working() {
     assert_eq!(enforcer.page().value("bailiff_hold_active", &[("hold", "paused")]), Some(0.0));
     link(&hung.path("web.yml"), &config);
     let address = enforcer.address();
-    let asking = std::thread::spawn(move || end_to_end::http::get(address, "/metrics", &[]).is_ok());
+    let scrape = std::thread::spawn(move || end_to_end::http::get(address, "/metrics", &[]).is_ok());
     assert_pause_is_fast(&home);
-    drop(asking.join());
+    drop(scrape.join());
     assert_pause_is_fast(&home);
     drop(enforcer);
     let hung = Hung::at(home.path().join("hung-again"));

@@ -327,18 +327,18 @@ fn programs_of_two_releases_are_reported() {
     let node = Node::new("idle");
     let directory = node.home.path().join("bin");
     fs::create_dir(&directory).unwrap();
-    let ours = directory.join("bailiff");
-    fs::copy(programs::bailiff(), &ours).unwrap();
+    let copy = directory.join("bailiff");
+    fs::copy(programs::bailiff(), &copy).unwrap();
     let script = directory.join("bailiff-exporter");
     fs::write(&script, "#!/bin/sh\necho bailiff-exporter 0.0.9\n").unwrap();
     fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
     fs::write(directory.join("libbailiff_quota.so"), "none\n").unwrap();
-    let report = Report::of(&node.doctor(&ours, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
+    let report = Report::of(&node.doctor(&copy, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
     report.assert_check("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
     report.assert_check("quota library", "fail", "cannot be loaded");
     report.assert_check("rules", "skip", "no bailiff-enforcer is installed");
     fs::remove_file(directory.join("libbailiff_quota.so")).unwrap();
-    let mut without = node.doctor(&ours, &["--json"]);
+    let mut without = node.doctor(&copy, &["--json"]);
     Report::of(&without.output().unwrap()).assert_check(
         "quota library",
         "skip",

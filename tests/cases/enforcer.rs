@@ -49,14 +49,14 @@ struct Terminal(File, String);
 impl Terminal {
     fn new() -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
-        let ours = openpt(flags).unwrap();
-        grantpt(&ours).unwrap();
-        unlockpt(&ours).unwrap();
-        rustix::io::ioctl_fionbio(&ours, true).unwrap();
-        let path = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let controller = openpt(flags).unwrap();
+        grantpt(&controller).unwrap();
+        unlockpt(&controller).unwrap();
+        rustix::io::ioctl_fionbio(&controller, true).unwrap();
+        let path = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
         chown(&path, Some(NOBODY_UID), None).unwrap();
         set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
-        Self(ours.into(), String::new())
+        Self(controller.into(), String::new())
     }
 
     fn read(&mut self) -> &str {

@@ -346,9 +346,9 @@ fn only_the_worker_keeps_privileges() {
         u64::from_str_radix(line.trim(), 16).unwrap()
     };
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"] {
-        let ours = capabilities(std::process::id(), set);
-        assert!(capabilities(exporter.pid(), set) == 0 || (set == "CapBnd" && ours & 1 << 8 == 0), "{set}");
-        assert_eq!(capabilities(exporter.children("sampling-worker")[0], set), ours, "{set}");
+        let own = capabilities(std::process::id(), set);
+        assert!(capabilities(exporter.pid(), set) == 0 || (set == "CapBnd" && own & 1 << 8 == 0), "{set}");
+        assert_eq!(capabilities(exporter.children("sampling-worker")[0], set), own, "{set}");
     }
 }
 

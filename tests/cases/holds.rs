@@ -257,8 +257,8 @@ fn failures_of_a_user_hold_it_until_clean_time() {
         (page.value("bailiff_breaker_open", &[("breaker", "failures")])? == 0.0).then_some(())
     });
     until("its turn", || {
-        let ours = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
-        node.home.lines().iter().any(|line| line["result"] == "failed" && ours(line)).then_some(())
+        let is_of_tenant = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
+        node.home.lines().iter().any(|line| line["result"] == "failed" && is_of_tenant(line)).then_some(())
     });
 }
 

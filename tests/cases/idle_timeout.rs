@@ -37,11 +37,11 @@ fn code(output: &Output) -> Option<i32> {
 
 /// The original's log lines; all others start with our own name.
 fn original_lines(log: &[String]) -> Vec<String> {
-    let theirs = |line: &&String| line.split(' ').nth(1) == Some("gpu_idle_timeout:");
-    for line in log.iter().filter(|line| !theirs(line)) {
+    let of_original = |line: &&String| line.split(' ').nth(1) == Some("gpu_idle_timeout:");
+    for line in log.iter().filter(|line| !of_original(line)) {
         assert_eq!(line.split(' ').nth(1), Some("bailiff:"), "{line}");
     }
-    log.iter().filter(theirs).cloned().collect()
+    log.iter().filter(of_original).cloned().collect()
 }
 
 #[test]
@@ -223,8 +223,12 @@ fn kill_of_the_command_alone_is_optional() {
     let mut running = IdleTimeout::start(&scenario, &args);
     let family = running.pids(4);
     assert_eq!(running.end().code(), Some(1));
-    let lives: Vec<bool> = family.iter().map(|pid| !gone(&[*pid])).collect();
-    assert_eq!(lives.iter().filter(|lives| **lives).count(), 3, "{family:?} {lives:?}");
+    let running_ones: Vec<bool> = family.iter().map(|pid| !gone(&[*pid])).collect();
+    assert_eq!(
+        running_ones.iter().filter(|running_ones| **running_ones).count(),
+        3,
+        "{family:?} {running_ones:?}"
+    );
 }
 
 #[test]

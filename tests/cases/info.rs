@@ -243,12 +243,12 @@ fn exporter_and_info_report_the_same() {
         }
         (by, report)
     };
-    let (by, theirs) = plain(&["--json"]);
+    let (by, from_exporter) = plain(&["--json"]);
     assert_eq!(by, "exporter");
-    let (by, ours) = plain(&["--json", "--alone"]);
+    let (by, alone) = plain(&["--json", "--alone"]);
     assert_eq!(by, "itself");
-    assert_eq!(theirs, ours);
-    assert_eq!(ours["gpus"][0]["holders"][0]["utilization"], 92, "{ours}");
+    assert_eq!(from_exporter, alone);
+    assert_eq!(alone["gpus"][0]["holders"][0]["utilization"], 92, "{alone}");
     // A silent exporter is not waited for.
     let output = exporter.while_stopped(|| run(info(&scenario, &procfs, &["--json"])));
     assert!(
@@ -347,7 +347,7 @@ fn root_scans_what_the_exporter_could_not() {
 }
 
 /// GPU 0 is leased to the first process and used by both, GPU 1 is idle.
-fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
+fn leases_are_reported(report: &Value, (holder, intruder): (u64, u64)) {
     let lease = |gpu: usize, key: &str| report["gpus"][gpu]["lease"][key].clone();
     let (first, second) = ((lease(0, "spot"), lease(0, "alive")), lease(1, "spot"));
     assert_eq!((first, second), ((json!("leased"), json!("true")), json!("idle")), "{report}");
@@ -355,7 +355,7 @@ fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
     };
-    assert_eq!((leased(ours), leased(theirs)), (json!(true), json!(false)));
+    assert_eq!((leased(holder), leased(intruder)), (json!(true), json!(false)));
 }
 
 #[test]

@@ -93,9 +93,12 @@ fn dockerfile_is_valid() {
         fs::write(directory.path().join("Dockerfile"), text).unwrap();
         Command::new(&hadolint).arg(directory.path().join("Dockerfile")).output().unwrap()
     };
-    let ours = read("Dockerfile");
-    stdout_of(&reviewed(&ours));
-    assert!(!reviewed(&format!("{ours}RUN cd /x\n")).status.success(), "the check would not detect a fault");
+    let dockerfile = read("Dockerfile");
+    stdout_of(&reviewed(&dockerfile));
+    assert!(
+        !reviewed(&format!("{dockerfile}RUN cd /x\n")).status.success(),
+        "the check would not detect a fault"
+    );
 }
 
 /// Kustomize is part of kubectl, which is not installed everywhere.

@@ -289,8 +289,8 @@ fn gpu_still_in_use_is_quarantined_until_free() {
     enforcer.ticks(5);
     assert_eq!(withheld(), Some(why), "while the process is there");
     // Other clients are served meanwhile.
-    let (other, _, theirs) = fixture.hold();
-    assert_ne!(theirs, gpu);
+    let (other, _, other_gpu) = fixture.hold();
+    assert_ne!(other_gpu, gpu);
     tenant.end();
     fixture.until_idle(&gpu);
     fixture.until_results("clear_withheld", "freed");

@@ -205,20 +205,20 @@ fn holders_of_other_users_count_as_alive() {
     const OTHERS: u32 = 65533;
     let redis = pool("0,1");
     let reaped = |uid| stdout_of(&as_user(uid, &redis, &["reap"]).output().unwrap()).trim().to_owned();
-    let ours = hold(&redis, &["run"]);
+    let local = hold(&redis, &["run"]);
     let script = "echo begun; exec sleep infinity";
-    let mut theirs =
+    let mut foreign =
         as_user(FOREIGN, &redis, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
-    BufReader::new(theirs.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    BufReader::new(foreign.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert_eq!(first, "begun\n");
     assert_eq!(
         (reap(&redis), reaped(FOREIGN), reaped(OTHERS)),
         ("0".to_owned(), "0".to_owned(), "0".to_owned())
     );
-    let command = command_of(&theirs);
-    kill_process(Pid::from_child(&theirs), Signal::KILL).unwrap();
-    theirs.wait().unwrap();
+    let command = command_of(&foreign);
+    kill_process(Pid::from_child(&foreign), Signal::KILL).unwrap();
+    foreign.wait().unwrap();
     assert_eq!(
         (reap(&redis), reaped(FOREIGN)),
         ("0".to_owned(), "0".to_owned()),
@@ -228,7 +228,7 @@ fn holders_of_other_users_count_as_alive() {
     assert_eq!(states(&redis), ["leased"; 2]);
     kill_process(command, Signal::KILL).unwrap();
     until("the lease to end with its last process", || (reaped(OTHERS) == "1").then_some(()));
-    end(ours, Signal::TERM);
+    end(local, Signal::TERM);
     assert_eq!(states(&redis), ["idle"; 2]);
 }
 
@@ -300,20 +300,20 @@ fn suspended_waiters(redis: &Redis) -> (Child, Child) {
             Command::new("redis-cli").arg("-s").arg(redis.socket()).args(["INFO", "clients"]).output();
         stdout_of(&reply.unwrap()).contains("blocked_clients:2").then_some(())
     });
-    let theirs = leases.audit().unwrap().queue.remove(0);
+    let foreign = leases.audit().unwrap().queue.remove(0);
     kill_process(Pid::from_child(&waiter), Signal::STOP).unwrap();
     end(holder, Signal::TERM);
     until("it to be granted", || {
         let audit = leases.audit().unwrap();
-        audit.leases.iter().any(|lease| lease.lease == theirs && lease.state == "held").then_some(())
+        audit.leases.iter().any(|lease| lease.lease == foreign && lease.state == "held").then_some(())
     });
     // A client on another machine considered it lost after its silence.
-    leases.end(&theirs, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
+    leases.end(&foreign, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
     let next = hold(redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
     until("the waiter to queue again", || {
         let queue = leases.audit().unwrap().queue;
-        (queue.len() == 1 && queue[0] != theirs).then_some(())
+        (queue.len() == 1 && queue[0] != foreign).then_some(())
     });
     (waiter, next)
 }

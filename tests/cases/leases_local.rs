@@ -318,15 +318,16 @@ fn lease_holder_keeps_no_other_descriptor() {
 #[test]
 fn users_share_a_pool_and_cannot_release_others() {
     let pool = Directory::of("0,1");
-    let mut theirs = bailiff_as_nobody(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut other_user =
+        bailiff_as_nobody(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
     until("nobody's lease", || (gpu(&pool, 0)["lease"]["user"] == "nobody").then_some(()));
-    let ours =
+    let lease =
         stdout_of(&run(&pool, &["acquire", "--for", &std::process::id().to_string(), "--format", "json"]));
-    let ours: Value = serde_json::from_str(&ours).unwrap();
-    let name = ours["lease"].as_str().unwrap();
+    let lease: Value = serde_json::from_str(&lease).unwrap();
+    let name = lease["lease"].as_str().unwrap();
     assert_eq!(code(&bailiff_as_nobody(&pool, &["release", name]).output().unwrap()), 3);
     assert_eq!(code(&bailiff_as_nobody(&pool, &["run", "--nonblock", "true"]).output().unwrap()), 75);
     let seen: Value =
@@ -346,8 +347,8 @@ fn users_share_a_pool_and_cannot_release_others() {
     stdout_of(&run(&pool, &["release", name]));
     assert!(root.wait_with_output().unwrap().status.success());
     assert!(other.wait().unwrap().success());
-    kill_process(Pid::from_child(&theirs), Signal::TERM).unwrap();
-    theirs.wait().unwrap();
+    kill_process(Pid::from_child(&other_user), Signal::TERM).unwrap();
+    other_user.wait().unwrap();
     assert_eq!(states(&pool), ["idle"; 2]);
     assert_eq!(
         code(&bailiff_as_nobody(&pool, &["init", "--force", "--gpus", "0"]).output().unwrap()),
@@ -360,10 +361,10 @@ fn users_share_a_pool_and_cannot_release_others() {
 fn dead_ticket_of_another_user_blocks_no_waiter() {
     let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
-    let mut theirs = bailiff(&pool, &["run", "true"]).spawn().unwrap();
+    let mut other_user = bailiff(&pool, &["run", "true"]).spawn().unwrap();
     queued(&pool, 1);
-    theirs.kill().unwrap();
-    theirs.wait().unwrap();
+    other_user.kill().unwrap();
+    other_user.wait().unwrap();
     let waiter = bailiff_as_nobody(&pool, &["run", "true"]).spawn().unwrap();
     until("two tickets, one of a dead process of root", || (tickets(&pool) == 2).then_some(()));
     end(holder, Signal::TERM);

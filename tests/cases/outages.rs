@@ -178,8 +178,8 @@ fn lost_gpu_freezes_only_its_streaks() {
     let other = Tenant::ending_on_term(&node.home);
     let setup = Setup::on(node);
     let pid = setup.tenant.pid();
-    let say = |text: &str| setup.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
-    say("faults: {lost: true}");
+    let set_gpu = |text: &str| setup.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
+    set_gpu("faults: {lost: true}");
     setup.assert_streak_is_reset();
     setup.node.hold(&other, 1, "used: 1GiB");
     setup.enforcer.until_status("the other one is gone", |status| {
@@ -188,11 +188,11 @@ fn lost_gpu_freezes_only_its_streaks() {
     });
     assert!(setup.tenant.is_running() && setup.tenant.terms_received() == 0);
     let seq = setup.node.tick();
-    say("");
+    set_gpu("");
     setup.tenant.gone();
     let home = &setup.node.home;
-    let ours = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
-    let due = until("its end", || home.lines().into_iter().find(ours));
+    let is_due = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
+    let due = until("its end", || home.lines().into_iter().find(is_due));
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }
 

@@ -255,11 +255,11 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn start(fixture: &'a Fixture, seed: String, (lives, has_rival): (&str, bool)) -> Self {
+    fn start(fixture: &'a Fixture, seed: String, (sleep_time, has_rival): (&str, bool)) -> Self {
         let tag = fixture.machine.path(&seed).display().to_string();
         let rival = has_rival.then(|| leases::hold(&fixture.redis, &["run", "-n", "1"]));
         let mut command = fixture.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
-        command.arg(cuda::client("proc")).arg(lives).env(TAG, &tag).process_group(0);
+        command.arg(cuda::client("proc")).arg(sleep_time).env(TAG, &tag).process_group(0);
         let stderr = fs::File::create(fixture.machine.path("stderr")).unwrap();
         let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         Self { fixture, seed, tag, launcher, rival }
@@ -321,7 +321,7 @@ impl<'a> Round<'a> {
                 self.has(self.launcher.id()) && kill_process(Pid::from_child(&self.launcher), signal).is_ok()
             }
             Act::Send(part, signal) => {
-                let those = self.members().into_iter().filter(|(_, theirs)| *theirs == part);
+                let those = self.members().into_iter().filter(|(_, other)| *other == part);
                 let those: Vec<u32> = those.map(|(pid, _)| pid).collect();
                 !those.is_empty() && self.signal(dice.one_of(&those), signal)
             }
@@ -402,9 +402,9 @@ fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let mut dice = Dice(seed);
     let plan = plan(&mut dice, span);
     let has_rival = plan.iter().any(|(_, act)| matches!(act, Act::Free));
-    let lives = dice.one_of(&[SHORT, LONG]);
+    let sleep_time = dice.one_of(&[SHORT, LONG]);
     let began = Instant::now();
-    let mut round = Round::start(fixture, seed.to_string(), (lives, has_rival));
+    let mut round = Round::start(fixture, seed.to_string(), (sleep_time, has_rival));
     let began = if has_rival { Instant::now() } else { began };
     let mut done = Vec::new();
     for (moment, act) in plan {

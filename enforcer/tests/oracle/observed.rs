@@ -261,7 +261,7 @@ impl ObservedTarget<'_> {
                 Some(age) => (age >= seconds * 1000).into(),
                 None => Truth::Unknown,
             },
-            Cond::Orphaned(wanted) => self.orphaned(*wanted),
+            Cond::Orphaned(expected) => self.orphaned(*expected),
             Cond::State(state) => self.state(state),
             Cond::Users(uids) => self.users(uids),
             Cond::Gpus(places) => {
@@ -319,20 +319,20 @@ impl ObservedTarget<'_> {
         if held.is_empty() || !complete || self.partial() { Truth::Unknown } else { Truth::True }
     }
 
-    fn orphaned(&self, wanted: bool) -> Truth {
+    fn orphaned(&self, expected: bool) -> Truth {
         let each: Vec<Option<bool>> =
             self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.orphaned)).collect();
         if each.contains(&Some(false)) {
-            (!wanted).into()
+            (!expected).into()
         } else if each.contains(&None) {
             Truth::Unknown
         } else {
-            wanted.into()
+            expected.into()
         }
     }
 
-    fn state(&self, wanted: &str) -> Truth {
-        if self.processes.iter().any(|process| process.state == wanted) {
+    fn state(&self, expected: &str) -> Truth {
+        if self.processes.iter().any(|process| process.state == expected) {
             Truth::True
         } else if self.processes.iter().any(|process| process.state == "unknown") {
             Truth::Unknown
@@ -405,8 +405,8 @@ impl ObservedTarget<'_> {
 
     /// Process conditions are evaluated for the process; others for the target.
     fn of_one(&self, cond: &Cond, process: &Process<'_>) -> Truth {
-        let known = |text: Option<&str>, wanted: &[&str]| {
-            text.map_or(Truth::Unknown, |text| wanted.contains(&text).into())
+        let known = |text: Option<&str>, expected: &[&str]| {
+            text.map_or(Truth::Unknown, |text| expected.contains(&text).into())
         };
         let weakest = |conds: &[Cond], order: [Truth; 2], last| {
             let found: Vec<Truth> = conds.iter().map(|cond| self.of_one(cond, process)).collect();

@@ -103,7 +103,7 @@ impl Cond {
             Self::VramFreeBelow(mib) => within("vram_free", |it| it.below = Some(bytes(*mib))),
             Self::AgeMin(seconds) => within("age", |it| it.min = Some(count(*seconds))),
             Self::ProcessCountMax(max) => within("process_count", |it| it.max = Some(count(*max))),
-            Self::Orphaned(wanted) => leaf("orphaned", Test::Is(*wanted)),
+            Self::Orphaned(expected) => leaf("orphaned", Test::Is(*expected)),
             Self::State(state) => {
                 let attribute = attribute("state");
                 let Unit::Words(words) = attribute.unit else { unreachable!("state has words") };

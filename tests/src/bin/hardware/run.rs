@@ -99,15 +99,15 @@ impl Run {
         let seen = seen.as_ref().map_err(String::clone)?;
         let about: Vec<&Subject> = self.subjects.iter().filter(|one| about.contains(&one.work)).collect();
         let none = Subject { work: "", pid: 0, listed: 0, worker: None };
-        let ours = self.setting.shares_pid_namespace;
+        let known_pids = self.setting.shares_pid_namespace;
         let of_driver = |check: &Check| matches!(check.about, About::EmptyGpu | About::Driver);
         let holds = |check: &Check| match &about[..] {
             [] => check.holds(seen, &none),
             about => about.iter().all(|one| check.holds(seen, one)),
         };
-        let tried = checks.iter().filter(|check| ours || of_driver(check));
+        let tried = checks.iter().filter(|check| known_pids || of_driver(check));
         let wrong: Vec<_> = tried.filter(|check| !holds(check)).map(|check| check.failure).collect();
-        if !ours && wrong.is_empty() && !checks.iter().all(of_driver) {
+        if !known_pids && wrong.is_empty() && !checks.iter().all(of_driver) {
             return Err(FOREIGN_PIDS.to_owned());
         }
         Ok(Outcome { cells: cells(done, &about, seen), wrong })
