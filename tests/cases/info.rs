@@ -364,8 +364,8 @@ fn leases_are_listed() {
     let (redis, intruder) = (leases::pool("0,1"), Holder::sleeping_as(65534));
     let runner = leases::hold(&redis, &["run", "--gpu", "0"]);
     let command = leases::command_of(&runner);
-    let (ours, theirs) = (command.as_raw_pid(), intruder.pid());
-    let held = format!("{{pid: {ours}, used: 1GiB}}, {{pid: {theirs}, used: 2GiB}}");
+    let (holder, other) = (command.as_raw_pid(), intruder.pid());
+    let held = format!("{{pid: {holder}, used: 1GiB}}, {{pid: {other}, used: 2GiB}}");
     scenario.set(&format!("sampling_period: 20ms\ngpus: [{{processes: [{held}]}}, {{}}]\n"));
     let stream = scenario.directory().join("stream.sock").display().to_string();
     let address = redis.address();
@@ -382,16 +382,16 @@ fn leases_are_listed() {
     let report = until("both are listed", || {
         let report = json_of(over_proc(&["--json"]));
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
-        holders.iter().all(|holder| holder["leased"].is_boolean()).then_some(report)
+        holders.iter().all(|entry| entry["leased"].is_boolean()).then_some(report)
     });
-    leases_are_reported(&report, (u64::try_from(ours).unwrap(), theirs.into()));
+    leases_are_reported(&report, (u64::try_from(holder).unwrap(), other.into()));
     let text = stdout_of(over_proc(&[]));
     let row = |gpu: &str| text.lines().find(|line| line.starts_with(gpu)).unwrap().to_owned();
     assert!(row("0 ").contains(" root ") && row("1 ").ends_with(" idle"), "{text}");
-    assert!(text.lines().any(|line| line.contains(&theirs.to_string()) && line.ends_with(" no")), "{text}");
+    assert!(text.lines().any(|line| line.contains(&other.to_string()) && line.ends_with(" no")), "{text}");
     let text = stdout_of(over_proc(&["--full"]));
-    let ours = format!("pid {}", runner.id());
-    for part in ["leased to                root for ", &ours, "leased to                nobody's"] {
+    let owner = format!("pid {}", runner.id());
+    for part in ["leased to                root for ", &owner, "leased to                nobody's"] {
         assert!(text.contains(part), "{text}");
     }
     // Without the exporter the command reads the pool itself, and reports if Redis does not answer.
