@@ -1,5 +1,5 @@
-//! `docs/enforcer-metrics.md` matches `metrics.rs` and the comments of its label values, `docs/rules.md` the schema, and a
-//! full page its golden file: `UPDATE_GOLDEN=1` renews them.
+//! `docs/enforcer-metrics.md` matches `metrics.rs` and the comments of its label values, `docs/rules.md` the schema,
+//! and a full page its golden file: `UPDATE_GOLDEN=1` renews them.
 #![expect(clippy::disallowed_methods, clippy::expect_used, reason = "the pages are files")]
 
 #[path = "made_up/mod.rs"]

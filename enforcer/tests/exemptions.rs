@@ -312,7 +312,7 @@ fn select_is_evaluated_for_holders_only() {
     assert_eq!(gate(HELPER, json!({"exe": null})), Truth::False);
 }
 
-fn person(node: &Node, pid: u32) -> ProcessInfo {
+fn process_info(node: &Node, pid: u32) -> ProcessInfo {
     let relatives = node.snapshot().relatives.unwrap();
     let relative = relatives.iter().find(|relative| relative.pid == pid).unwrap();
     let stat = Stat {
@@ -353,7 +353,7 @@ rules:
         let of = (Arc::from(rule), target.clone());
         let exemptions = Exemptions::new(Arc::clone(&policy), of, Arc::clone(&view), wall);
         let program = Program { exe: exe.map(str::to_owned), command: command.map(str::to_owned) };
-        exemptions.exempt(&person(&node, HELPER), &program)
+        exemptions.exempt(&process_info(&node, HELPER), &program)
     };
     let train = Some("/opt/train");
     assert_eq!(exempt("a", train, Some("train")), None);
@@ -398,7 +398,7 @@ fn process_found_at_the_action_has_pod_and_owner() {
         let policy = policy::load(text(entry).as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy;
         let of = (Arc::from("a"), TargetId(Arc::from("workload:slurm:1")));
         let exemptions = Exemptions::new(Arc::new(policy), of, Arc::clone(&view), Duration::ZERO);
-        let report = exemptions.exempt(&person(&node, HELPER), &Program::default());
+        let report = exemptions.exempt(&process_info(&node, HELPER), &Program::default());
         assert_eq!(report.is_some(), exempt, "{entry}: {report:?}");
     }
 }

@@ -34,8 +34,8 @@ fn golden(path: &Path, text: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(path, text).unwrap();
     }
-    let wanted = fs::read_to_string(path).unwrap_or_default();
-    assert!(wanted == text, "{} is not this; UPDATE_GOLDEN=1 renews it:\n{text}", path.display());
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    assert!(expected == text, "{} is not this; UPDATE_GOLDEN=1 renews it:\n{text}", path.display());
 }
 
 fn shipped() -> Vec<(String, Vec<u8>, PathBuf)> {
@@ -94,8 +94,8 @@ fn faults_are_sorted_by_position() {
     let places: Vec<(usize, usize, &str)> =
         faults.iter().map(|fault| (fault.line, fault.column, &text[fault.bytes.clone()])).collect();
     assert!(places.is_sorted_by_key(|(line, column, _)| (*line, *column)), "{places:?}");
-    for wanted in [(3, 11, "ä"), (4, 5, "off"), (5, 13, "flagg")] {
-        assert!(places.contains(&wanted), "{wanted:?} in {places:?}");
+    for expected in [(3, 11, "ä"), (4, 5, "off"), (5, 13, "flagg")] {
+        assert!(places.contains(&expected), "{expected:?} in {places:?}");
     }
 }
 
@@ -381,7 +381,7 @@ fn destructive_steps_have_a_minimum_window() {
         );
         policy::load(text.as_bytes(), "x.yaml", NOW).is_ok()
     };
-    for (file, span, then, wanted) in [
+    for (file, span, then, expected) in [
         ("", "{samples: 3}", "{terminate: {}}", true),
         ("", "{samples: 2}", "{terminate: {}}", false),
         ("", "{samples: 2}", "{after: {samples: 1}, terminate: {}}", true),
@@ -397,6 +397,6 @@ fn destructive_steps_have_a_minimum_window() {
         ("interval: 1s\n", "5s", "{terminate: {}}", false),
         ("interval: 1s\n", "{samples: 3}", "{terminate: {}}", true),
     ] {
-        assert_eq!(loads(file, span, then), wanted, "{file}{span} {then}");
+        assert_eq!(loads(file, span, then), expected, "{file}{span} {then}");
     }
 }

@@ -31,7 +31,7 @@ rules:
 ";
 
 /// Longer than any test waits.
-const HELD: u64 = 600_000;
+const SYNC_DELAY_MS: u64 = 600_000;
 
 /// The table cell for an event in a state: its outcome, and what the outcome means.
 fn cell(event: &str, state: &str) -> String {
@@ -68,7 +68,7 @@ impl Fixture {
     fn confirmed() -> Self {
         let fixture = Self::new(Tenant::ending_on_term);
         fixture.enforcer.ticks(3);
-        fixture.sync.set(HELD);
+        fixture.sync.set(SYNC_DELAY_MS);
         fixture.node.hold(&fixture.tenant, 0, "used: 1GiB");
         fixture.enforcer.until_status("an action", |status| status["in_flight"].as_object().map(drop));
         fixture
@@ -83,7 +83,7 @@ impl Fixture {
     }
 
     /// Lets the disk write the record; the result is as documented and no signal was sent.
-    fn ends_unsent(self, event: &str) {
+    fn assert_result_unsent(self, event: &str) {
         self.sync.set(0);
         let expected = cell(event, "confirmed");
         let line = self.node.home.until_line("terminate", &expected);
@@ -95,7 +95,7 @@ impl Fixture {
     }
 
     /// Waits until the action ends as documented, with or without SIGKILL.
-    fn ends(self, event: &str) {
+    fn assert_result(self, event: &str) {
         let expected = cell(event, "TERM sent");
         if expected == "continues" {
             self.tenant.gone();
@@ -117,7 +117,12 @@ impl Fixture {
     }
 
     /// Performs `act` and waits until the enforcer has evaluated a later snapshot.
-    fn seen<T>(&self, what: &str, act: impl FnOnce(&Node) -> T, mut query: impl FnMut(&Value) -> Option<()>) {
+    fn apply_and_wait<T>(
+        &self,
+        what: &str,
+        act: impl FnOnce(&Node) -> T,
+        mut query: impl FnMut(&Value) -> Option<()>,
+    ) {
         act(&self.node);
         self.enforcer.until_status(what, |status| query(status));
     }
@@ -133,7 +138,7 @@ fn signals(line: &Value) -> Vec<String> {
 
 fn busy(fixture: &Fixture) {
     let busy = |node: &Node| node.hold(&fixture.tenant, 0, "used: 1GiB, sm: 80");
-    fixture.seen("it is busy", busy, |status| {
+    fixture.apply_and_wait("it is busy", busy, |status| {
         let rule = &status["rules"][0];
         (rule["matches"] == 0 && rule["unknown"] == 0).then_some(())
     });
@@ -142,7 +147,8 @@ fn busy(fixture: &Fixture) {
 fn unknown(fixture: &Fixture) {
     let fail =
         |node: &Node| node.change(|driver| "faults: {errors: {\"*\": unknown}}".clone_into(&mut driver.head));
-    fixture.seen("it is unknown", fail, |status| (status["rules"][0]["unknown"] == 1).then_some(()));
+    fixture
+        .apply_and_wait("it is unknown", fail, |status| (status["rules"][0]["unknown"] == 1).then_some(()));
 }
 
 fn exporter_silent(fixture: &Fixture) {
@@ -175,14 +181,14 @@ macro_rules! called_off_or_not {
         fn $confirmed() {
             let fixture = Fixture::confirmed();
             $act(&fixture);
-            fixture.ends_unsent($event);
+            fixture.assert_result_unsent($event);
         }
 
         #[test]
         fn $sent() {
             let fixture = Fixture::term_sent();
             $act(&fixture);
-            fixture.ends($event);
+            fixture.assert_result($event);
         }
     )*};
 }
@@ -201,7 +207,7 @@ called_off_or_not! {
 fn confirmed_target_that_exits_is_gone() {
     let mut fixture = Fixture::confirmed();
     fixture.tenant.end();
-    fixture.ends_unsent("the target ends");
+    fixture.assert_result_unsent("the target ends");
 }
 
 /// An action that cannot be recorded is not performed: the SIGKILL waits, is reported, and can be cancelled.
@@ -212,7 +218,7 @@ fn sigkill_waits_for_the_audit_log() {
     let (log, aside) = (fixture.node.home.audit(), fixture.node.home.path().join("aside"));
     fs::rename(&log, &aside).unwrap();
     fs::create_dir(&log).unwrap();
-    waits(&fixture.enforcer, &fixture.tenant, "the audit log cannot be written");
+    assert_sigkill_waits(&fixture.enforcer, &fixture.tenant, "the audit log cannot be written");
     let status = fixture.enforcer.run(&["status"]);
     assert!(String::from_utf8_lossy(&status.stdout).contains("SIGKILL waits"), "{status:?}");
     fs::remove_dir(&log).unwrap();
@@ -227,15 +233,18 @@ fn sigkill_waiting_for_the_state_is_cancelled_by_pause() {
     assert_eq!(cell("the state cannot be written", "TERM sent"), "waits");
     let fixture = Fixture::term_sent();
     fs::create_dir(fixture.node.home.state().join("state.json.new")).unwrap();
-    waits(&fixture.enforcer, &fixture.tenant, "the state is not on the disk");
+    assert_sigkill_waits(&fixture.enforcer, &fixture.tenant, "the state is not on the disk");
     pause(&fixture);
-    fixture.ends("`pause`");
+    fixture.assert_result("`pause`");
 }
 
 /// Asserts that the SIGKILL is due and waits for this reason.
-fn waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
+fn assert_sigkill_waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
     enforcer.until_status(why, |status| {
-        status["in_flight"]["waits"].as_str().filter(|waits| waits.contains(why)).map(drop)
+        status["in_flight"]["waits"]
+            .as_str()
+            .filter(|assert_sigkill_waits| assert_sigkill_waits.contains(why))
+            .map(drop)
     });
     enforcer.ticks(5);
     assert!(tenant.is_running());
@@ -245,11 +254,11 @@ fn waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
 #[test]
 fn pause_before_the_processes_are_stopped_cancels() {
     let fixture = Fixture::term_sent();
-    fixture.sync.set(HELD);
+    fixture.sync.set(SYNC_DELAY_MS);
     fixture.node.home.until_line("terminate", "stopping");
     pause(&fixture);
     fixture.sync.set(0);
-    fixture.ends("`pause`");
+    fixture.assert_result("`pause`");
 }
 
 /// A TERM handler that writes a checkpoint through another program has the whole grace period.
@@ -280,7 +289,7 @@ while True: time.sleep(60)",
 }
 
 /// Kills the enforcer while the tenant is stopped for its SIGKILL; returns false if that came too late.
-fn killed_while_it_holds_still(enforcer: &mut Enforcer, tenant: &Tenant, also: impl Fn(u32)) -> bool {
+fn kill_enforcer_while_stopped(enforcer: &mut Enforcer, tenant: &Tenant, also: impl Fn(u32)) -> bool {
     let stat = format!("/proc/{}/stat", tenant.pid());
     let state = || bailiff_snapshot::stat::parse(&fs::read(&stat).unwrap_or_default()).map(|stat| stat.state);
     loop {
@@ -296,7 +305,7 @@ fn killed_while_it_holds_still(enforcer: &mut Enforcer, tenant: &Tenant, also: i
 }
 
 /// A fixture in which the enforcer died between SIGSTOP and SIGKILL.
-fn died_between(also: impl Fn(u32)) -> (Node, Tenant) {
+fn crash_between_stop_and_kill(also: impl Fn(u32)) -> (Node, Tenant) {
     // Many processes, so that the check of all of them before SIGKILL takes a while.
     let program = "trap '' TERM; echo ready; i=0; while [ $i -lt 150 ]; do sleep 1000 & i=$((i+1)); done; while :; do read nothing; done";
     for _ in 0..20 {
@@ -304,14 +313,14 @@ fn died_between(also: impl Fn(u32)) -> (Node, Tenant) {
         let tenant = Tenant::shell(&node.home, program);
         node.hold(&tenant, 0, "used: 1GiB");
         let mut enforcer = node.home.enforcer(&[]);
-        if killed_while_it_holds_still(&mut enforcer, &tenant, &also) {
+        if kill_enforcer_while_stopped(&mut enforcer, &tenant, &also) {
             return (node, tenant);
         }
     }
     panic!("the enforcer was always faster");
 }
 
-fn runs_again(tenant: &Tenant) {
+fn until_running(tenant: &Tenant) {
     let stat = format!("/proc/{}/stat", tenant.pid());
     until("it runs again", || {
         let stat = bailiff_snapshot::stat::parse(&fs::read(&stat).ok()?)?;
@@ -323,8 +332,8 @@ fn runs_again(tenant: &Tenant) {
 #[test]
 fn group_stopped_by_a_dead_enforcer_continues_by_watchdog() {
     assert_eq!(cell("the enforcer dies", "TERM sent"), "interrupted");
-    let (node, tenant) = died_between(|_| {});
-    runs_again(&tenant);
+    let (node, tenant) = crash_between_stop_and_kill(|_| {});
+    until_running(&tenant);
     let enforcer = node.home.enforcer(&[]);
     assert!(enforcer.run(&["pause"]).status.success());
     node.home.until_line("terminate", "interrupted");
@@ -332,7 +341,7 @@ fn group_stopped_by_a_dead_enforcer_continues_by_watchdog() {
 
 #[test]
 fn group_stopped_by_a_dead_enforcer_continues_at_start() {
-    let (node, tenant) = died_between(|enforcer| {
+    let (node, tenant) = crash_between_stop_and_kill(|enforcer| {
         // A child belongs to the thread that started it.
         let tasks = fs::read_dir(format!("/proc/{enforcer}/task")).unwrap().flatten();
         let of_task =
@@ -344,7 +353,7 @@ fn group_stopped_by_a_dead_enforcer_continues_at_start() {
     });
     let enforcer = node.home.enforcer(&[]);
     assert!(enforcer.run(&["pause"]).status.success());
-    runs_again(&tenant);
+    until_running(&tenant);
     let line = node.home.until_line("terminate", "interrupted");
     assert!(line["detail"].as_str().unwrap().contains("that it had stopped were continued"), "{line}");
 }

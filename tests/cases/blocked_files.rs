@@ -1,5 +1,5 @@
-//! Administrator files that block: FIFOs and hung file systems. In each case the emergency brake (`pause`) and the metrics
-//! keep working, and no process is ended.
+//! Administrator files that block: FIFOs and hung file systems. In each case the emergency brake (`pause`) and the
+//! metrics keep working, and no process is ended.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -35,11 +35,11 @@ rules:
     then: [{flag: info}, {terminate: {}}]
 ";
 /// Time limit for the emergency brake.
-const BRAKE: Duration = Duration::from_millis(100);
+const PAUSE_LIMIT: Duration = Duration::from_millis(100);
 
 /// Asserts that the median of five `pause` requests is below 100 ms. Retried, because a busy machine may be slow; a
 /// blocked brake is slow every time.
-fn assert_brakes(home: &Home) {
+fn assert_pause_is_fast(home: &Home) {
     let query = |question: Value| query_within(&home.control(), &question, Duration::from_secs(10));
     until("pause is answered within 100 ms", || {
         let mut took: Vec<Duration> = (0..5)
@@ -50,7 +50,7 @@ fn assert_brakes(home: &Home) {
             })
             .collect();
         took.sort_unstable();
-        (took[2] < BRAKE).then_some(())
+        (took[2] < PAUSE_LIMIT).then_some(())
     });
     let status = query(json!({"command": "status"})).unwrap()["status"].take();
     let judged = status["stream"]["seq"].is_number();
@@ -68,7 +68,7 @@ fn until_held(enforcer: &Enforcer, hold: &str) {
 }
 
 /// A text without its line breaks.
-fn words(text: &str) -> String {
+fn unwrapped(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -83,10 +83,10 @@ fn hung(home: &Home) -> Hung {
     Hung::at(home.path().join("hung"))
 }
 
-fn beside(home: &Home, hung: &Hung, arguments: &[&str]) -> Enforcer {
+fn start_with_hung(home: &Home, hung: &Hung, arguments: &[&str]) -> Enforcer {
     let mut command = enforcer::command(home);
     command.args(arguments);
-    Enforcer::spawn(home, hung.beside(&command))
+    Enforcer::spawn(home, hung.in_namespace(&command))
 }
 
 /// Asserts that the tenant received no signal.
@@ -116,7 +116,7 @@ fn rules_replaced_by_a_fifo_hold_actions() {
     let output = enforcer.run(&["reload"]);
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     until_held(&enforcer, "invalid_file");
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "invalid_file");
     assert_no_signal(&enforcer, &tenant);
@@ -129,10 +129,10 @@ fn rules_on_a_hung_file_system_hold_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
-    let enforcer = beside(&node.home, &hung, &[]);
+    let enforcer = start_with_hung(&node.home, &hung, &[]);
     link(&hung.path("rules.yaml"), &node.home.rules());
     until_held(&enforcer, "invalid_file");
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
     let output = enforcer.run(&["reload"]);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(printed.contains("rules.yaml: ") && printed.contains("no answer for 2s"), "{printed}");
@@ -141,7 +141,7 @@ fn rules_on_a_hung_file_system_hold_actions() {
         "{printed}"
     );
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
-    assert!(words(&status).contains("no answer for 2s"), "{status}");
+    assert!(unwrapped(&status).contains("no answer for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "invalid_file");
     assert_no_signal(&enforcer, &tenant);
@@ -159,7 +159,7 @@ fn unreadable_rules_prevent_the_start() {
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     let hung = hung(&home);
     link(&hung.path("rules.yaml"), &home.rules());
-    let output = hung.beside(&enforcer::command(&home)).output().unwrap();
+    let output = hung.in_namespace(&enforcer::command(&home)).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(64), "{printed}");
     assert!(printed.contains("no answer for 2s"), "{printed}");
@@ -172,13 +172,13 @@ fn hung_audit_log_holds_actions() {
     let hung = hung(&node.home);
     let log = linked(&node.home, "log");
     let file = log.join("audit.jsonl").display().to_string();
-    let mut enforcer = beside(&node.home, &hung, &["--audit", &file]);
+    let mut enforcer = start_with_hung(&node.home, &hung, &["--audit", &file]);
     until("the log is there", || log.join("audit.jsonl").exists().then_some(()));
     link(&hung.path(""), &log);
     // The enforcer notices when it writes the next line.
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
     until_held(&enforcer, "audit");
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "audit");
     assert_no_signal(&enforcer, &tenant);
@@ -191,8 +191,8 @@ fn hung_audit_log_at_start_holds_actions() {
     let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let file = hung.path("audit.jsonl").display().to_string();
-    let enforcer = beside(&node.home, &hung, &["--audit", &file]);
-    assert_brakes(&node.home);
+    let enforcer = start_with_hung(&node.home, &hung, &["--audit", &file]);
+    assert_pause_is_fast(&node.home);
     until_held(&enforcer, "audit");
     node.hold(&tenant, 0, "used: 1GiB");
     assert_no_signal(&enforcer, &tenant);
@@ -204,12 +204,12 @@ fn hung_state_holds_actions() {
     let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let state = linked(&node.home, "state");
-    let mut enforcer = beside(&node.home, &hung, &[]);
-    enforcer.until("nothing holds it but the start", |page| {
+    let mut enforcer = start_with_hung(&node.home, &hung, &[]);
+    enforcer.until("only the start holds it", |page| {
         (page.value("bailiff_hold_active", &[("hold", "state")])? == 0.0).then_some(())
     });
     link(&hung.path(""), &state);
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
     until_held(&enforcer, "state");
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "state");
@@ -223,13 +223,13 @@ fn hung_state_at_start_is_a_pause() {
     let tenant = Tenant::ending_on_term(&node.home);
     let hung = hung(&node.home);
     let state = hung.path("").display().to_string();
-    let enforcer = beside(&node.home, &hung, &["--state", &state]);
+    let enforcer = start_with_hung(&node.home, &hung, &["--state", &state]);
     until_held(&enforcer, "paused");
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
-    assert!(words(&status).contains("cannot be taken up: no answer for 2s"), "{status}");
+    assert!(unwrapped(&status).contains("cannot be taken up: no answer for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");
     assert_no_signal(&enforcer, &tenant);
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn fifo_state_at_start_is_a_pause() {
     let enforcer = node.home.enforcer(&[]);
     until_held(&enforcer, "paused");
     until_held(&enforcer, "state");
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
 }
 
 #[test]
@@ -250,20 +250,20 @@ fn hung_web_config_keeps_pause_working() {
     let config = home.path().join("web.yml");
     fs::write(&config, "").unwrap();
     let path = config.display().to_string();
-    let enforcer = beside(&home, &hung, &["--web.config.file", &path]);
+    let enforcer = start_with_hung(&home, &hung, &["--web.config.file", &path]);
     assert_eq!(enforcer.page().value("bailiff_hold_active", &[("hold", "paused")]), Some(0.0));
     link(&hung.path("web.yml"), &config);
     let address = enforcer.address();
-    let asking = std::thread::spawn(move || end_to_end::http::get(address, "/metrics", &[]).is_ok());
-    assert_brakes(&home);
-    drop(asking.join());
-    assert_brakes(&home);
+    let scrape = std::thread::spawn(move || end_to_end::http::get(address, "/metrics", &[]).is_ok());
+    assert_pause_is_fast(&home);
+    drop(scrape.join());
+    assert_pause_is_fast(&home);
     drop(enforcer);
     let hung = Hung::at(home.path().join("hung-again"));
     link(&hung.path("web.yml"), &config);
     let mut command = enforcer::command(&home);
     command.args(["--web.config.file", &path]);
-    let output = hung.beside(&command).output().unwrap();
+    let output = hung.in_namespace(&command).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && printed.contains("no answer for 5s"), "{printed}");
 }
@@ -273,8 +273,8 @@ fn hung_stream_socket_keeps_pause_working() {
     let home = Home::with(RULES);
     let hung = hung(&home);
     let stream = hung.path("stream.sock").display().to_string();
-    let mut enforcer = beside(&home, &hung, &["--stream", &stream]);
-    assert_brakes(&home);
+    let mut enforcer = start_with_hung(&home, &hung, &["--stream", &stream]);
+    assert_pause_is_fast(&home);
     enforcer.until("the metrics say so", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "no_answer")])
     });
@@ -282,7 +282,7 @@ fn hung_stream_socket_keeps_pause_working() {
 }
 
 /// Rules that reference a secret in a file at this path in every supported way, and programs.
-fn naming(path: &Path) -> Vec<String> {
+fn rules_naming(path: &Path) -> Vec<String> {
     let path = path.display();
     let rule = |then: &str| {
         RULES.replace("then: [{flag: info}, {terminate: {}}]", &format!("then: [{{flag: info}}, {then}]"))
@@ -297,14 +297,14 @@ fn naming(path: &Path) -> Vec<String> {
 }
 
 /// Checks the brake, the metrics and the exit for these rules.
-fn assert_brakes_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
+fn assert_pause_is_fast_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
     let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let pid = tenant.pid().to_string();
     enforcer.until("the flag", |page| page.value("bailiff_flag", &[("pid", &pid)]));
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
     enforcer.ticks(2);
-    assert_brakes(&node.home);
+    assert_pause_is_fast(&node.home);
     let ends = Instant::now();
     assert_eq!(enforcer.stop(), Some(0));
     println!("ended after {:?}: {rules}", ends.elapsed());
@@ -313,18 +313,18 @@ fn assert_brakes_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
 #[test]
 fn hung_rule_files_and_programs_keep_pause_working() {
     let node = Node::new(RULES);
-    for index in 0..naming(Path::new("")).len() {
+    for index in 0..rules_naming(Path::new("")).len() {
         // A hung file system of its own for each enforcer.
         let hung = Hung::at(node.home.path().join(format!("hung-{index}")));
-        let rules = &naming(&hung.path("named"))[index];
+        let rules = &rules_naming(&hung.path("named"))[index];
         node.home.write(rules);
-        assert_brakes_with(rules, &node, beside(&node.home, &hung, &[]));
+        assert_pause_is_fast_with(rules, &node, start_with_hung(&node.home, &hung, &[]));
     }
     let named = node.home.path().join("named");
     fifo(&named);
-    for rules in naming(&named) {
+    for rules in rules_naming(&named) {
         node.home.write(&rules);
-        assert_brakes_with(&rules, &node, node.home.enforcer(&[]));
+        assert_pause_is_fast_with(&rules, &node, node.home.enforcer(&[]));
     }
 }
 
@@ -335,7 +335,7 @@ fn silent_clients_keep_pause_working() {
     let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(home.control()).unwrap()).collect();
     let answer = enforcer.query(&json!({"command": "pause", "for_seconds": 60}));
     assert_eq!(answer["ok"], true, "{answer}");
-    assert_brakes(&home);
+    assert_pause_is_fast(&home);
     drop(silent);
     assert_eq!(enforcer.page().value("bailiff_hold_active", &[("hold", "paused")]), Some(0.0));
 }

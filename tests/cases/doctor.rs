@@ -205,7 +205,7 @@ fn restricted_proc_is_reported() {
     let report = node.check(&[]);
     report.assert_check("rights", "skip", "without CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE");
     report.assert_check("kernel module", "skip", "no driver/nvidia/version");
-    assert_eq!(report.code, Some(0), "what is skipped is no failure");
+    assert_eq!(report.code, Some(0), "skipped checks are no failure");
     fs::remove_file(node.procfs.path().join("1/stat")).unwrap();
     let link = node.procfs.path().join("self/ns/pid");
     fs::remove_file(&link).unwrap();
@@ -327,18 +327,18 @@ fn programs_of_two_releases_are_reported() {
     let node = Node::new("idle");
     let directory = node.home.path().join("bin");
     fs::create_dir(&directory).unwrap();
-    let ours = directory.join("bailiff");
-    fs::copy(programs::bailiff(), &ours).unwrap();
+    let copy = directory.join("bailiff");
+    fs::copy(programs::bailiff(), &copy).unwrap();
     let script = directory.join("bailiff-exporter");
     fs::write(&script, "#!/bin/sh\necho bailiff-exporter 0.0.9\n").unwrap();
     fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
     fs::write(directory.join("libbailiff_quota.so"), "none\n").unwrap();
-    let report = Report::of(&node.doctor(&ours, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
+    let report = Report::of(&node.doctor(&copy, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
     report.assert_check("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
     report.assert_check("quota library", "fail", "cannot be loaded");
     report.assert_check("rules", "skip", "bailiff-enforcer, which checks them, is not installed");
     fs::remove_file(directory.join("libbailiff_quota.so")).unwrap();
-    let mut without = node.doctor(&ours, &["--json"]);
+    let mut without = node.doctor(&copy, &["--json"]);
     Report::of(&without.output().unwrap()).assert_check(
         "quota library",
         "skip",

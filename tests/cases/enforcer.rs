@@ -49,14 +49,14 @@ struct Terminal(File, String);
 impl Terminal {
     fn new() -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
-        let ours = openpt(flags).unwrap();
-        grantpt(&ours).unwrap();
-        unlockpt(&ours).unwrap();
-        rustix::io::ioctl_fionbio(&ours, true).unwrap();
-        let path = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let controller = openpt(flags).unwrap();
+        grantpt(&controller).unwrap();
+        unlockpt(&controller).unwrap();
+        rustix::io::ioctl_fionbio(&controller, true).unwrap();
+        let path = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
         chown(&path, Some(NOBODY_UID), None).unwrap();
         set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
-        Self(ours.into(), String::new())
+        Self(controller.into(), String::new())
     }
 
     fn read(&mut self) -> &str {
@@ -93,7 +93,7 @@ fn idle_holder_is_flagged_notified_and_ended() {
         let labels = [("step", step), ("result", result), ("mode", "enforce")];
         assert_eq!(count(&page, "bailiff_steps_total", &labels), Some(1.0), "{step}");
     }
-    enforcer.until("it heard of it", |page| {
+    enforcer.until("it received the event", |page| {
         (count(page, "bailiff_notifications_total", &[("channel", "owner"), ("result", "ok")])? == 2.0)
             .then_some(())
     });

@@ -126,7 +126,7 @@ fn next_pid(pid: u32) {
 /// A tenant that ignores every signal it can, with a pid far from others.
 fn first(node: &Node) -> Tenant {
     next_pid(20_000);
-    lasting(node)
+    ignoring_all(node)
 }
 
 /// Another tenant with the same pid.
@@ -135,11 +135,11 @@ fn second(node: &Node, mut first: Tenant) -> Tenant {
     first.end();
     until("the pid", || {
         next_pid(pid);
-        Some(lasting(node)).filter(|tenant| tenant.pid() == pid)
+        Some(ignoring_all(node)).filter(|tenant| tenant.pid() == pid)
     })
 }
 
-fn lasting(node: &Node) -> Tenant {
+fn ignoring_all(node: &Node) -> Tenant {
     let program = "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done";
     // Not by setsid, which forks.
     let mut command = Command::new("/bin/sh");

@@ -51,13 +51,13 @@ fn hung_driver_is_down_and_recovers() {
     scenario.set(&format!("faults: {{hang: true}}\n{}", three("")));
     let began = exporter.tick();
     exporter.until("it is down", |page| (nvml_up(page)? == 0.0).then_some(()));
-    assert!(exporter.tick() <= began + 3.0, "the tick that hung, or the one after, says so");
+    assert!(exporter.tick() <= began + 3.0, "the tick that hung, or the next one, reports it");
     let page = exporter.page();
     assert_eq!(reason(&page).as_deref(), Some("timeout"));
     assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0, "nothing frozen is shown");
     assert_eq!(page.all("bailiff_gpu_memory_used_bytes", &[]).count(), 0);
     scenario.set(&three(""));
-    exporter.until("it has healed", |page| {
+    exporter.until("it has recovered", |page| {
         let all = page.all("bailiff_gpu_up", &[]).map(|(_, up)| up).sum::<f64>();
         (nvml_up(page)? == 1.0 && all == 3.0).then_some(())
     });
@@ -82,7 +82,7 @@ fn hung_gpu_does_not_affect_others() {
         assert!(uuid.starts_with("GPU-"), "its name is remembered: {uuid:?}");
     }
     scenario.set(&three(""));
-    exporter.until("it has healed", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+    exporter.until("it has recovered", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn driver_open_failure_is_reported() {
         let exporter = Exporter::start(&scenario, &[]);
         exporter.until(expected, |page| (reason(page)? == expected).then_some(()));
         scenario.set(&three(""));
-        exporter.until("it has healed", |page| (nvml_up(page)? == 1.0).then_some(()));
+        exporter.until("it has recovered", |page| (nvml_up(page)? == 1.0).then_some(()));
     }
 }
 
@@ -309,7 +309,7 @@ fn unkillable_worker_does_not_affect_other_gpus() {
         assert_eq!(page.value("bailiff_sampling_workers_hung", &[]), Some(1.0));
     }
     drop(frozen);
-    exporter.until("it has healed", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+    exporter.until("it has recovered", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
     assert_eq!(exporter.page().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
@@ -346,9 +346,9 @@ fn only_the_worker_keeps_privileges() {
         u64::from_str_radix(line.trim(), 16).unwrap()
     };
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"] {
-        let ours = capabilities(std::process::id(), set);
-        assert!(capabilities(exporter.pid(), set) == 0 || (set == "CapBnd" && ours & 1 << 8 == 0), "{set}");
-        assert_eq!(capabilities(exporter.children("sampling-worker")[0], set), ours, "{set}");
+        let own = capabilities(std::process::id(), set);
+        assert!(capabilities(exporter.pid(), set) == 0 || (set == "CapBnd" && own & 1 << 8 == 0), "{set}");
+        assert_eq!(capabilities(exporter.children("sampling-worker")[0], set), own, "{set}");
     }
 }
 
@@ -432,7 +432,7 @@ fn page_of_a_stopped_exporter_has_no_samples() {
         assert_eq!(page.all(family, &[]).count(), 0, "{family}");
     }
     exporter
-        .until("it has healed", |page| (nvml_up(page)? == 1.0 && gpu_up(page, "2")? == 1.0).then_some(()));
+        .until("it has recovered", |page| (nvml_up(page)? == 1.0 && gpu_up(page, "2")? == 1.0).then_some(()));
 }
 
 #[test]

@@ -20,13 +20,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Redis, a driver, and our program under the name of the original.
-struct Bench {
+struct Fixture {
     redis: Redis,
     scenario: Scenario,
     directory: TempDir,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         symlink(programs::bailiff(), directory.path().join("GPU.py")).unwrap();
@@ -35,10 +35,10 @@ impl Bench {
 
     /// With a pool of these GPUs.
     fn of(gpus: &str) -> Self {
-        let bench = Self::new();
+        let fixture = Self::new();
         let args = ["--redis-manage", gpus];
-        assert_eq!(bench.run(&args), gpus.split(',').count().to_string());
-        bench
+        assert_eq!(fixture.run(&args), gpus.split(',').count().to_string());
+        fixture
     }
 
     fn around(&self, mut command: Command) -> Command {
@@ -118,7 +118,7 @@ fn stdout_of(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
 }
 
-fn complaint(output: &Output, code: i32) -> String {
+fn error_message(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -153,13 +153,13 @@ fn masked(line: &str) -> String {
 
 #[test]
 fn flag_output_matches_the_original() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let path = programs::root().join("tests/golden/gpuget/transcript.txt");
     let golden = fs::read_to_string(&path).unwrap();
     let mut printed: Vec<String> = golden.lines().take(1).map(str::to_owned).collect();
     for command in golden.lines().filter_map(|line| line.strip_prefix("$ ")) {
         printed.push(format!("$ {command}"));
-        let output = bench.bash(command).output().unwrap();
+        let output = fixture.bash(command).output().unwrap();
         printed.extend(String::from_utf8_lossy(&output.stdout).lines().map(masked));
         printed.extend(String::from_utf8_lossy(&output.stderr).lines().map(|line| format!("! {line}")));
         if !output.status.success() {
@@ -179,7 +179,7 @@ fn flag_output_matches_the_original() {
 /// The lines of GPUGET's README, verbatim.
 #[test]
 fn original_readme_examples_work() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let script = "GPU.py --redis-manage-all
 GPU.py --redis-manage-all --force
 read GPUID < <(GPU.py --get)
@@ -192,7 +192,7 @@ GPU.py --log
 GPU.py --managed
 GPU.py --idle
 GPU.py --info";
-    let child = spawned(bench.bash(script));
+    let child = spawned(fixture.bash(script));
     let pid = child.id();
     let output = child.wait_with_output().unwrap();
     assert!(output.stderr.is_empty(), "{output:?}");
@@ -220,9 +220,9 @@ GPU.py --info";
 
 #[test]
 fn unreachable_address_is_reported_as_no_server() {
-    let bench = Bench::of("0,1");
+    let fixture = Fixture::of("0,1");
     for args in [&["--redis-server", ""][..], &["--redis-port", "70000"], &["--redis-port", "-5"]] {
-        let mut command = bench.around(Command::new(programs::bailiff()));
+        let mut command = fixture.around(Command::new(programs::bailiff()));
         let output = command.arg("gpuget").args(args).arg("--idle").output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
         assert_eq!(printed, "Can not connect to Redis server, try to start server first.\n", "{args:?}");
@@ -232,13 +232,13 @@ fn unreachable_address_is_reported_as_no_server() {
 
 #[test]
 fn gpuget_is_a_bailiff_command() {
-    let bench = Bench::of("0,1");
-    let mut command = bench.around(Command::new(programs::bailiff()));
+    let fixture = Fixture::of("0,1");
+    let mut command = fixture.around(Command::new(programs::bailiff()));
     assert_eq!(
         stdout_of(&command.args(["gpuget", "--rel", "-5"]).output().unwrap()),
         "GPU -5 is not managed."
     );
-    let mut command = bench.around(Command::new(programs::bailiff()));
+    let mut command = fixture.around(Command::new(programs::bailiff()));
     assert!(
         stdout_of(&command.args(["gpuget", "--help"]).output().unwrap()).starts_with("usage: GPU.py [-h]")
     );
@@ -253,8 +253,8 @@ fn first_line(child: &mut Child) -> String {
 
 #[test]
 fn mixed_clients_are_served_in_arrival_order() {
-    let bench = Bench::of("0");
-    let mut holder = bench.legacy(1);
+    let fixture = Fixture::of("0");
+    let mut holder = fixture.legacy(1);
     assert_eq!(holder.get(), "0");
     let kinds = [
         "original", "gpuget", "original", "acquire", "gpuget", "original", "run", "gpuget", "original",
@@ -264,30 +264,30 @@ fn mixed_clients_are_served_in_arrival_order() {
     std::thread::scope(|scope| {
         let mut blocked = 0;
         for (number, kind) in kinds.into_iter().enumerate() {
-            let (bench, sender) = (&bench, sender.clone());
+            let (fixture, sender) = (&fixture, sender.clone());
             scope.spawn(move || match kind {
                 "original" => {
-                    let mut original = bench.legacy(std::process::id());
+                    let mut original = fixture.legacy(std::process::id());
                     let id = original.get();
                     sender.send(number).unwrap();
                     assert_eq!(original.release(&id), "GPU 0 released.");
                 }
                 "gpuget" => {
-                    assert_eq!(bench.run(&["--get"]), "0");
+                    assert_eq!(fixture.run(&["--get"]), "0");
                     sender.send(number).unwrap();
-                    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+                    assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
                 }
                 "acquire" => {
-                    let printed = stdout_of(&bench.lease(&["acquire"]).output().unwrap());
+                    let printed = stdout_of(&fixture.lease(&["acquire"]).output().unwrap());
                     sender.send(number).unwrap();
                     let name = printed
                         .lines()
                         .find_map(|line| line.strip_prefix("export BAILIFF_LEASE_ID="))
                         .unwrap();
-                    stdout_of(&bench.lease(&["release", name]).output().unwrap());
+                    stdout_of(&fixture.lease(&["release", name]).output().unwrap());
                 }
                 _ => {
-                    let mut child = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+                    let mut child = spawned(fixture.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
                     assert_eq!(first_line(&mut child), "begun");
                     sender.send(number).unwrap();
                     drop(child.stdin.take());
@@ -295,32 +295,32 @@ fn mixed_clients_are_served_in_arrival_order() {
                 }
             });
             blocked += if kind == "original" { 1 } else { 2 };
-            bench.blocked(blocked);
+            fixture.blocked(blocked);
         }
         assert_eq!(holder.release("0"), "GPU 0 released.");
     });
     drop(sender);
     assert_eq!(served.iter().collect::<Vec<usize>>(), (0..kinds.len()).collect::<Vec<usize>>());
     assert_eq!(holder.idle(), ["0"]);
-    bench.blocked(0);
+    fixture.blocked(0);
 }
 
 #[test]
 fn original_client_lists_our_leases() {
-    let bench = Bench::of("0,1,2");
-    let mut original = bench.legacy(77);
-    let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+    let fixture = Fixture::of("0,1,2");
+    let mut original = fixture.legacy(77);
+    let mut run = spawned(fixture.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
     assert_eq!(first_line(&mut run), "begun");
-    assert_eq!(bench.run(&["--get"]), "1");
+    assert_eq!(fixture.run(&["--get"]), "1");
     let us = std::process::id().to_string();
     let active = original.active();
-    assert_eq!(active["0"].as_deref(), Some("0"), "of a lease that no purge ends");
+    assert_eq!(active["0"].as_deref(), Some("0"), "of a lease that a purge keeps");
     assert_eq!(active["1"].as_deref(), Some(us.as_str()));
     assert_eq!(original.idle(), ["2"]);
     assert_eq!(original.get(), "2");
-    let printed = bench.run(&["--active"]);
+    let printed = fixture.run(&["--active"]);
     assert!(printed.contains("GPU 2 acquired by PID 77 at 2024-06-13 12:00:00"), "{printed}");
-    assert_eq!(bench.run(&["--release", "2"]), "GPU 2 released.", "ours gives back what it has");
+    assert_eq!(fixture.run(&["--release", "2"]), "GPU 2 released.", "our client releases its GPU");
     assert_eq!(original.release("1"), "GPU 1 released.");
     let log = original.log();
     assert_eq!(log[0], "Redis initialized, 3 managed GPUs.");
@@ -331,19 +331,19 @@ fn original_client_lists_our_leases() {
 }
 
 /// Starts a waiter for a leased GPU.
-fn waiter(bench: &Bench, blocked: usize) -> Child {
-    let child = spawned(bench.gpu_py(&["--get"]));
-    bench.blocked(blocked);
+fn waiter(fixture: &Fixture, blocked: usize) -> Child {
+    let child = spawned(fixture.gpu_py(&["--get"]));
+    fixture.blocked(blocked);
     child
 }
 
 #[test]
 fn gpu_of_a_dead_waiter_goes_to_the_next() {
-    let bench = Bench::of("0");
-    let mut original = bench.legacy(1);
+    let fixture = Fixture::of("0");
+    let mut original = fixture.legacy(1);
     for modern_is_next in [true, false] {
         assert_eq!(original.get(), "0");
-        let mut dead = waiter(&bench, 2);
+        let mut dead = waiter(&fixture, 2);
         send(&dead, Signal::STOP);
         // The original always loses the GPU here: Redis popped it for a client that is gone.
         assert_eq!(original.release("0"), "GPU 0 released.");
@@ -351,36 +351,36 @@ fn gpu_of_a_dead_waiter_goes_to_the_next() {
         dead.kill().unwrap();
         dead.wait().unwrap();
         if modern_is_next {
-            assert_eq!(bench.run(&["--get"]), "0");
+            assert_eq!(fixture.run(&["--get"]), "0");
         } else {
             std::thread::scope(|scope| {
-                let next = scope.spawn(|| bench.legacy(1).get());
-                bench.blocked(1);
+                let next = scope.spawn(|| fixture.legacy(1).get());
+                fixture.blocked(1);
                 // Any of our commands repairs it.
-                bench.run(&["--idle"]);
+                fixture.run(&["--idle"]);
                 assert_eq!(next.join().unwrap(), "0");
             });
         }
-        assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+        assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
         assert_eq!(original.idle(), ["0"]);
     }
 }
 
 #[test]
 fn sigterm_removes_the_waiter_and_ends_it() {
-    let bench = Bench::of("0");
-    let mut original = bench.legacy(1);
+    let fixture = Fixture::of("0");
+    let mut original = fixture.legacy(1);
     assert_eq!(original.get(), "0");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let mut child = waiter(&bench, 2);
+        let mut child = waiter(&fixture, 2);
         send(&child, signal);
         assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
-        assert!(!bench.redis_has("GPU_V2:Q"), "its ticket is withdrawn");
+        assert!(!fixture.redis_has("GPU_V2:Q"), "its ticket is withdrawn");
     }
-    let mut shell = bench.bash("GPU.py --get & pid=$!; read line; kill -INT $pid; wait $pid; echo $?");
+    let mut shell = fixture.bash("GPU.py --get & pid=$!; read line; kill -INT $pid; wait $pid; echo $?");
     shell.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut shell = shell.spawn().unwrap();
-    bench.blocked(2);
+    fixture.blocked(2);
     drop(shell.stdin.take());
     // A background process of a script ignores SIGINT, as with the original.
     assert_eq!(original.release("0"), "GPU 0 released.");
@@ -389,10 +389,10 @@ fn sigterm_removes_the_waiter_and_ends_it() {
 
 #[test]
 fn waiter_after_server_rollback_keeps_its_place() {
-    let bench = Bench::of("0");
-    let mut original = bench.legacy(1);
+    let fixture = Fixture::of("0");
+    let mut original = fixture.legacy(1);
     assert_eq!(original.get(), "0");
-    let mut child = waiter(&bench, 2);
+    let mut child = waiter(&fixture, 2);
     send(&child, Signal::STOP);
     assert_eq!(original.release("0"), "GPU 0 released.");
     // Removes the grant in Redis before the waiter reads it.
@@ -408,30 +408,30 @@ fn waiter_after_server_rollback_keeps_its_place() {
         original.query(&args);
     }
     send(&child, Signal::CONT);
-    bench.blocked(2);
+    fixture.blocked(2);
     original.query(&["LPUSH", "GPU_IDLE", "0"]);
     assert_eq!(first_line(&mut child), "0");
     assert!(child.wait().unwrap().success());
-    assert_eq!(bench.states(), ["leased"]);
+    assert_eq!(fixture.states(), ["leased"]);
 }
 
 #[test]
 fn grant_with_unwritable_output_is_no_lease() {
-    let bench = Bench::of("0");
-    let output = bench.bash("GPU.py --get >/dev/full").output().unwrap();
-    assert!(complaint(&output, 1).contains("no space left on device"), "{output:?}");
-    assert_eq!(bench.states(), ["idle"]);
+    let fixture = Fixture::of("0");
+    let output = fixture.bash("GPU.py --get >/dev/full").output().unwrap();
+    assert!(error_message(&output, 1).contains("no space left on device"), "{output:?}");
+    assert_eq!(fixture.states(), ["idle"]);
 }
 
 #[test]
 fn missing_pool_is_waited_for() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let mut waiters: Vec<Child> = Vec::new();
     for number in 0..3 {
-        waiters.push(waiter(&bench, 2 * (number + 1)));
+        waiters.push(waiter(&fixture, 2 * (number + 1)));
     }
     // GPU.py lists an id as idle before it lists it as managed.
-    let mut original = bench.legacy(1);
+    let mut original = fixture.legacy(1);
     assert_eq!(original.manage(&[0], 8, false), "1");
     let first = waiters.remove(0).wait_with_output().unwrap();
     assert_eq!(stdout_of(&first), "0");
@@ -439,87 +439,90 @@ fn missing_pool_is_waited_for() {
         String::from_utf8(first.stderr).unwrap(),
         "GPU.py: no GPU is handed out under the prefix GPU; waits until some are (is it the right one?)\n"
     );
-    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
     assert_eq!(stdout_of(&waiters.remove(0).wait_with_output().unwrap()), "0");
     // A waiter goes on waiting, as the original's clients do.
-    assert!(complaint(&bench.gpu_py(&["--redis-delete"]).output().unwrap(), 1).contains("1 GPU is leased"));
-    let forced = bench.gpu_py(&["--redis-delete"]).env("GPU_PY_FORCE", "1").output().unwrap();
+    assert!(
+        error_message(&fixture.gpu_py(&["--redis-delete"]).output().unwrap(), 1).contains("1 GPU is leased")
+    );
+    let forced = fixture.gpu_py(&["--redis-delete"]).env("GPU_PY_FORCE", "1").output().unwrap();
     assert_eq!(stdout_of(&forced), "All Redis objects related to GPU management were deleted.");
-    assert!(!bench.redis_has("GPU_GPU0"), "no record is left behind");
-    assert_eq!(bench.run(&["--redis-manage", "5"]), "1");
+    assert!(!fixture.redis_has("GPU_GPU0"), "no record is left behind");
+    assert_eq!(fixture.run(&["--redis-manage", "5"]), "1");
     assert_eq!(stdout_of(&waiters.remove(0).wait_with_output().unwrap()), "5");
 }
 
 #[test]
 fn deleted_pool_leaves_no_key() {
-    let bench = Bench::of("0");
-    let mut original = bench.legacy(1);
+    let fixture = Fixture::of("0");
+    let mut original = fixture.legacy(1);
     let mut keys = || original.query(&["KEYS", "*"]).texts();
-    assert_eq!(bench.run(&["--get"]), "0");
-    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(fixture.run(&["--get"]), "0");
+    assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
     assert!(!keys().is_empty());
-    bench.run(&["--redis-delete"]);
+    fixture.run(&["--redis-delete"]);
     assert_eq!(keys(), Vec::<String>::new());
-    assert_eq!(bench.run(&["--info"]), "GPU total:8 no managed");
-    assert_eq!(bench.run(&["--active"]), "There are no active GPUs.");
+    assert_eq!(fixture.run(&["--info"]), "GPU total:8 no managed");
+    assert_eq!(fixture.run(&["--active"]), "There are no active GPUs.");
     assert_eq!(keys(), Vec::<String>::new(), "a read-only command writes nothing");
 }
 
 #[test]
 fn manage_replaces_lists_of_a_wrong_type() {
-    let bench = Bench::new();
-    let mut original = bench.legacy(1);
+    let fixture = Fixture::new();
+    let mut original = fixture.legacy(1);
     let mut spoil = || {
         for key in ["GPU_IDLE", "GPU_MANAGED", "GPU_EVENTS"] {
             original.query(&["SET", key, "what is this"]);
         }
     };
     spoil();
-    assert_eq!(bench.run(&["--redis-manage-all"]), "8");
-    assert_eq!(bench.run(&["--info"]), "GPU total:8 managed:8 idle:8");
+    assert_eq!(fixture.run(&["--redis-manage-all"]), "8");
+    assert_eq!(fixture.run(&["--info"]), "GPU total:8 managed:8 idle:8");
     spoil();
-    assert_eq!(bench.run(&["--redis-manage", "0"]), "Objects already initialized, add force to proceed.");
-    assert_eq!(bench.run(&["--redis-manage-count", "2", "--force"]), "2");
-    assert_eq!(bench.run(&["--get"]), "7");
+    assert_eq!(fixture.run(&["--redis-manage", "0"]), "Objects already initialized, add force to proceed.");
+    assert_eq!(fixture.run(&["--redis-manage-count", "2", "--force"]), "2");
+    assert_eq!(fixture.run(&["--get"]), "7");
     spoil();
-    let refused = bench.gpu_py(&["--redis-manage-all", "--force"]).output().unwrap();
-    assert!(complaint(&refused, 1).contains("1 GPU is leased"), "{refused:?}");
-    let forced = bench.gpu_py(&["--redis-manage-all", "--force"]).env("GPU_PY_FORCE", "1").output().unwrap();
+    let refused = fixture.gpu_py(&["--redis-manage-all", "--force"]).output().unwrap();
+    assert!(error_message(&refused, 1).contains("1 GPU is leased"), "{refused:?}");
+    let forced =
+        fixture.gpu_py(&["--redis-manage-all", "--force"]).env("GPU_PY_FORCE", "1").output().unwrap();
     assert_eq!(stdout_of(&forced), "8");
     spoil();
-    bench.run(&["--redis-delete"]);
-    assert!(!bench.redis_has("GPU_IDLE"));
+    fixture.run(&["--redis-delete"]);
+    assert!(!fixture.redis_has("GPU_IDLE"));
 }
 
 #[test]
 fn gpu_released_by_another_client_is_free_once() {
-    let bench = Bench::of("0");
-    let mut original = bench.legacy(1);
+    let fixture = Fixture::of("0");
+    let mut original = fixture.legacy(1);
     for by_original in [true, false, true] {
-        assert_eq!(bench.run(&["--get"]), "0");
+        assert_eq!(fixture.run(&["--get"]), "0");
         if by_original {
             assert_eq!(original.release("0"), "GPU 0 released.");
         } else {
-            assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+            assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
         }
-        assert_eq!(bench.run(&["--release", "0"]), "GPU 0 is already idle.");
+        assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 is already idle.");
         assert_eq!(original.release("0"), "GPU 0 is already idle.");
         assert_eq!(original.idle(), ["0"]);
-        assert_eq!(bench.states(), ["idle"]);
+        assert_eq!(fixture.states(), ["idle"]);
     }
     // Leased again by a client of the original: the earlier lease is over.
-    assert_eq!(bench.run(&["--get"]), "0");
+    assert_eq!(fixture.run(&["--get"]), "0");
     assert_eq!(original.release("0"), "GPU 0 released.");
     assert_eq!(original.get(), "0");
-    assert_eq!(bench.states(), ["legacy"]);
+    assert_eq!(fixture.states(), ["legacy"]);
     assert_eq!(original.release("0"), "GPU 0 released.");
     assert_eq!(original.idle(), ["0"]);
 }
 
 #[test]
 fn double_release_makes_no_second_holder() {
-    let bench = Bench::of("0");
-    let (mut one, mut other) = (bench.legacy(1), bench.legacy(1));
+    let fixture = Fixture::of("0");
+    let (mut one, mut other) = (fixture.legacy(1), fixture.legacy(1));
     assert_eq!(one.get(), "0");
     // The race between two releases that the original loses.
     assert_eq!(one.refuse_release("0"), None);
@@ -529,24 +532,24 @@ fn double_release_makes_no_second_holder() {
     other.erase_record("0");
     other.push_idle("0");
     assert_eq!(one.idle(), ["0", "0"]);
-    assert_eq!(bench.run(&["--get"]), "0");
-    let mut second = waiter(&bench, 2);
-    assert_eq!(bench.lease(&["acquire", "--nonblock"]).output().unwrap().status.code(), Some(75));
-    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(fixture.run(&["--get"]), "0");
+    let mut second = waiter(&fixture, 2);
+    assert_eq!(fixture.lease(&["acquire", "--nonblock"]).output().unwrap().status.code(), Some(75));
+    assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
     assert_eq!(first_line(&mut second), "0", "the second is served when the first has released it");
     assert!(second.wait().unwrap().success());
-    assert_eq!(bench.run(&["--release", "0"]), "GPU 0 released.");
+    assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
 
     // A late release: one of our commands has the GPU by then.
-    let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+    let mut run = spawned(fixture.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
     assert_eq!(first_line(&mut run), "begun");
-    let refused = complaint(&bench.gpu_py(&["--release", "0"]).output().unwrap(), 1);
+    let refused = error_message(&fixture.gpu_py(&["--release", "0"]).output().unwrap(), 1);
     assert!(refused.starts_with("GPU.py: GPU 0 is held by the lease "), "{refused}");
     assert_eq!(one.release("0"), "GPU 0 released.", "the original cannot know");
-    let mut second = spawned(bench.gpu_py(&["--get"]));
-    bench.blocked(2);
+    let mut second = spawned(fixture.gpu_py(&["--get"]));
+    fixture.blocked(2);
     assert_eq!(one.idle(), Vec::<String>::new(), "it is not idle");
-    assert_eq!(bench.states(), ["leased"]);
+    assert_eq!(fixture.states(), ["leased"]);
     drop(run.stdin.take());
     assert!(run.wait().unwrap().success());
     assert_eq!(first_line(&mut second), "0");
@@ -567,57 +570,57 @@ fn process_exists(pid: &str) -> bool {
 
 #[test]
 fn purge_by_the_original_keeps_our_leases() {
-    let bench = Bench::of("0,1");
-    let (socket, all) = (bench.redis.socket(), fs::Permissions::from_mode(0o777));
-    for path in [socket.as_path(), socket.parent().unwrap(), bench.directory.path()] {
+    let fixture = Fixture::of("0,1");
+    let (socket, all) = (fixture.redis.socket(), fs::Permissions::from_mode(0o777));
+    for path in [socket.as_path(), socket.parent().unwrap(), fixture.directory.path()] {
         fs::set_permissions(path, all.clone()).unwrap();
     }
-    let mut run = spawned(bench.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
+    let mut run = spawned(fixture.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
     assert_eq!(first_line(&mut run), "begun");
-    assert_eq!(bench.run(&["--get"]), "1");
-    let mut original = bench.legacy(1);
+    assert_eq!(fixture.run(&["--get"]), "1");
+    let mut original = fixture.legacy(1);
     original.purge(process_exists);
     assert_eq!(original.idle(), ["1"], "the drop-in's lease plays by the original's rules");
-    assert_eq!(bench.states(), ["leased", "idle"]);
-    assert_eq!(bench.run(&["--get"]), "1");
+    assert_eq!(fixture.states(), ["leased", "idle"]);
+    assert_eq!(fixture.run(&["--get"]), "1");
     for args in [["--redis-purge"], ["---redis-purge"]] {
-        let mut purge = bench.gpu_py(&args);
+        let mut purge = fixture.gpu_py(&args);
         // A process exists if it may not be signalled (EPERM).
         assert_eq!(stdout_of(&purge.uid(NOBODY_UID).gid(NOBODY_UID).output().unwrap()), "");
     }
-    assert_eq!(bench.states(), ["leased", "leased"]);
+    assert_eq!(fixture.states(), ["leased", "leased"]);
     drop(run.stdin.take());
     run.wait().unwrap();
 }
 
 #[test]
 fn purge_frees_gpus_of_dead_local_holders() {
-    let bench = Bench::of("0,1,2,3,4");
+    let fixture = Fixture::of("0,1,2,3,4");
     // One lease of a running script, taken by a subshell that has ended, and one of a script that has ended.
-    let mut alive = bench.script("alive", "id=$(GPU.py --get | cat); echo $id; read line");
+    let mut alive = fixture.script("alive", "id=$(GPU.py --get | cat); echo $id; read line");
     assert_eq!(first_line(&mut alive), "0");
-    let mut dead = bench.script("dead", "read id < <(GPU.py --get); echo $id; read line");
+    let mut dead = fixture.script("dead", "read id < <(GPU.py --get); echo $id; read line");
     assert_eq!(first_line(&mut dead), "1");
-    let mut other = bench.script("other", "id=$(sh -c 'GPU.py --get; true'); echo $id; read line");
+    let mut other = fixture.script("other", "id=$(sh -c 'GPU.py --get; true'); echo $id; read line");
     assert_eq!(first_line(&mut other), "2");
-    bench.legacy(std::process::id()).get();
-    bench.legacy(4_194_305).get();
-    let states = |bench: &Bench| bench.states().join(" ");
-    assert_eq!(bench.run(&["--redis-purge"]), "");
-    assert_eq!(states(&bench), "leased leased leased legacy idle", "its process has exited");
+    fixture.legacy(std::process::id()).get();
+    fixture.legacy(4_194_305).get();
+    let states = |fixture: &Fixture| fixture.states().join(" ");
+    assert_eq!(fixture.run(&["--redis-purge"]), "");
+    assert_eq!(states(&fixture), "leased leased leased legacy idle", "its process has exited");
     for child in [&mut dead, &mut other] {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    bench.run(&["--idle"]);
-    assert_eq!(states(&bench), "leased leased leased legacy idle", "nothing but a purge ends it");
-    assert_eq!(bench.run(&["--redis-purge"]), "");
-    assert_eq!(states(&bench), "leased idle idle legacy idle");
+    fixture.run(&["--idle"]);
+    assert_eq!(states(&fixture), "leased leased leased legacy idle", "only a purge ends it");
+    assert_eq!(fixture.run(&["--redis-purge"]), "");
+    assert_eq!(states(&fixture), "leased idle idle legacy idle");
     alive.kill().unwrap();
     alive.wait().unwrap();
-    assert_eq!(bench.run(&["--redis-purge"]), "");
-    assert_eq!(states(&bench), "idle idle idle legacy idle");
-    let log = bench.legacy(1).log();
+    assert_eq!(fixture.run(&["--redis-purge"]), "");
+    assert_eq!(states(&fixture), "idle idle idle legacy idle");
+    let log = fixture.legacy(1).log();
     let purged = format!(
         "GPU 1 acquired by process with PID {}, was released by redis purge as the process with given PID does no \
          longer exist.",
@@ -628,45 +631,46 @@ fn purge_frees_gpus_of_dead_local_holders() {
 
 #[test]
 fn purge_gpu_in_use_is_kept() {
-    let bench = Bench::of("0,1");
+    let fixture = Fixture::of("0,1");
     let node = Node::of("version: 1\nrules: []\n", &["", ""]);
     let left_behind = Tenant::ending_on_term(&node.home);
     node.hold(&left_behind, 0, "used: 1GiB");
     let tick = node.tick();
     until("the exporter to see it", || (node.tick() > tick + 1).then_some(()));
     for id in ["0", "1"] {
-        let mut script = bench.script("gone", "read id < <(GPU.py --get); echo $id");
+        let mut script = fixture.script("gone", "read id < <(GPU.py --get); echo $id");
         assert_eq!(first_line(&mut script), id);
         script.wait().unwrap();
     }
-    let output = bench.gpu_py(&["--redis-purge"]).env("BAILIFF_STREAM", node.home.stream()).output().unwrap();
+    let output =
+        fixture.gpu_py(&["--redis-purge"]).env("BAILIFF_STREAM", node.home.stream()).output().unwrap();
     assert_eq!(stdout_of(&output), "");
     let printed = format!(
         "GPU.py: GPU 0: the process that took it has ended, but [{}] compute on it; not freed\n",
         left_behind.pid()
     );
     assert_eq!(String::from_utf8(output.stderr).unwrap(), printed);
-    assert_eq!(bench.states(), ["leased", "idle"]);
-    assert_eq!(bench.run(&["--redis-purge"]), "");
-    assert_eq!(bench.states(), ["idle", "idle"], "without an exporter the process on the GPU is unknown");
+    assert_eq!(fixture.states(), ["leased", "idle"]);
+    assert_eq!(fixture.run(&["--redis-purge"]), "");
+    assert_eq!(fixture.states(), ["idle", "idle"], "without an exporter the process on the GPU is unknown");
 }
 
 #[test]
 fn unusable_server_message_matches_the_original() {
-    let bench = Bench::new();
-    let mut original = bench.legacy(1);
+    let fixture = Fixture::new();
+    let mut original = fixture.legacy(1);
     original.query(&["SET", "GPU_MANAGED", "a text"]);
-    let wrong = complaint(&bench.gpu_py(&["--idle"]).output().unwrap(), 1);
+    let wrong = error_message(&fixture.gpu_py(&["--idle"]).output().unwrap(), 1);
     assert!(wrong.contains("WRONGTYPE") || wrong.contains("wrong kind"), "{wrong}");
     original.query(&["DEL", "GPU_MANAGED"]);
     original.query(&["CONFIG", "SET", "requirepass", "secret"]);
     let text = "Can not connect to Redis server, try to start server first.\n";
-    let address = |query: &str| format!("{}?{query}", bench.redis.address());
-    for address in [bench.redis.address(), address("pass=wrong"), "redis+unix:///nowhere.sock".to_owned()] {
-        let output = bench.gpu_py(&["--idle"]).env("LEASE_REDIS_URL", &address).output().unwrap();
+    let address = |query: &str| format!("{}?{query}", fixture.redis.address());
+    for address in [fixture.redis.address(), address("pass=wrong"), "redis+unix:///nowhere.sock".to_owned()] {
+        let output = fixture.gpu_py(&["--idle"]).env("LEASE_REDIS_URL", &address).output().unwrap();
         assert_eq!(output.status.code(), Some(255), "{address}: {output:?}");
         assert_eq!(String::from_utf8(output.stdout).unwrap(), text, "{address}");
     }
-    let output = bench.gpu_py(&["--idle"]).env("LEASE_REDIS_URL", address("pass=secret")).output().unwrap();
+    let output = fixture.gpu_py(&["--idle"]).env("LEASE_REDIS_URL", address("pass=secret")).output().unwrap();
     assert_eq!(stdout_of(&output), "There is 0 IDDLE GPUs, IDs:");
 }

@@ -72,7 +72,8 @@ impl Gpu<'_> {
     }
 }
 
-/// The work on the command line of a worker; `None` of other processes. The daemon of MPS is known because it has children.
+/// The work on the command line of a worker; `None` of other processes. The daemon of MPS is known because it has
+/// children.
 fn work(pid: u32) -> Option<String> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     match exe.file_name().and_then(OsStr::to_str).unwrap_or_default() {
@@ -90,7 +91,7 @@ fn work(pid: u32) -> Option<String> {
 
 /// A driver as our documentation takes it to be.
 fn as_documented(work: &str) -> String {
-    let says = match work {
+    let process = match work {
         "busy" => "used: 500MiB, sm: 97",
         "streams" => "used: 500MiB, sm: 60",
         "bursts" => "used: 500MiB, sm: 9",
@@ -100,7 +101,7 @@ fn as_documented(work: &str) -> String {
         "mps-server" => "used: 30MiB",
         _ => "used: 500MiB",
     };
-    says.to_owned()
+    process.to_owned()
 }
 
 /// The program: of this build, or of the directory that `HARDWARE_PACK` names.

@@ -115,7 +115,7 @@ fn exited_leader_is_distinguished_from_a_zombie() {
     let zombie = child_of(parent.pid());
     let scenario = Scenario::new(&scenario(&[held(leader.pid()), held(zombie)]));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("both are what they are", |page| {
+    exporter.until("both processes have started their programs", |page| {
         let found = (state(page, leader.pid())?, state(page, zombie)?);
         (found == ("zombie_leader".into(), "zombie".into())).then_some(())
     });
@@ -129,8 +129,8 @@ fn child_of(parent: u32) -> u32 {
     })
 }
 
-/// A step as slurmd starts it: its shepherd is in a session whose leader has exited, and the task below has only its own
-/// process group. Prints the pid of the task.
+/// A step as slurmd starts it: its shepherd is in a session whose leader has exited, and the task below has only its
+/// own process group. Prints the pid of the task.
 const STEP: &str = "import ctypes, os, signal\n\
     name = lambda to: ctypes.CDLL(None).prctl(15, to)\n\
     if os.fork() == 0:\n\
@@ -230,7 +230,7 @@ fn process_with_the_device_open_is_found_for_unattributed_memory() {
     let device_processes = |page: &Page| page.value("bailiff_gpu_unlisted_processes", &[]);
     assert_eq!(device_processes(&exporter.next()), None, "not scanned, since all memory is attributed");
     scenario.set(&text("2GiB"));
-    exporter.until("one that is not listed", |page| (device_processes(page)? == 1.0).then_some(()));
+    exporter.until("an unlisted process", |page| (device_processes(page)? == 1.0).then_some(()));
     assert_eq!(
         exporter.page().value("bailiff_gpu_memory_unaccounted_bytes", &[]),
         Some(2.0 * f64::from(1 << 30))

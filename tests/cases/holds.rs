@@ -108,12 +108,12 @@ fn control_socket_accepts_only_root_and_its_group() {
 }
 
 /// An enforcer whose audit log is on its own full disk.
-fn on_a_full_disk(node: &Node) -> (Enforcer, PathBuf) {
-    on_a_disk(node, "head -c 65536 /dev/zero > \"$0/full\"")
+fn enforcer_on_full_disk(node: &Node) -> (Enforcer, PathBuf) {
+    enforcer_on_disk(node, "head -c 65536 /dev/zero > \"$0/full\"")
 }
 
 /// An enforcer whose audit log is on its own disk, prepared by `before`.
-fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
+fn enforcer_on_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     let disk = node.home.path().join("disk");
     fs::create_dir(&disk).unwrap();
     let prepare = format!("mount -t tmpfs -o size=64k tmpfs \"$0\" && {before} && exec \"$@\"");
@@ -130,7 +130,7 @@ fn on_a_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
 fn unwritable_audit_log_holds_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::ending_on_term(&node.home);
-    let (enforcer, disk) = on_a_full_disk(&node);
+    let (enforcer, disk) = enforcer_on_full_disk(&node);
     enforcer.until("it is held", |page| {
         (page.value("bailiff_hold_active", &[("hold", "audit")])? == 1.0).then_some(())
     });
@@ -144,7 +144,7 @@ fn unwritable_audit_log_holds_actions() {
     enforcer.until_logged("the audit log cannot be written");
     fs::remove_file(disk.join("full")).unwrap();
     tenant.gone();
-    let lines = until("what was not written is", || {
+    let lines = until("missing parts are written", || {
         let lines = home::lines(&disk.join("audit.jsonl"));
         lines.iter().any(|line| line["result"] == "released").then_some(lines)
     });
@@ -165,7 +165,7 @@ fn fill(disk: &Path) {
 fn unwritten_result_is_logged_at_the_next_start() {
     let node = Node::new(RULES);
     let tenant = Tenant::ignoring_term(&node.home);
-    let (mut enforcer, disk) = on_a_disk(&node, "true");
+    let (mut enforcer, disk) = enforcer_on_disk(&node, "true");
     node.hold(&tenant, 0, "used: 1GiB");
     tenant.until_terms(1);
     fill(&disk);
@@ -253,12 +253,12 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     let words: Vec<&str> = status.split_whitespace().collect();
     assert!(words.join(" ").contains(&format!("against user {NOBODY_UID} failed")), "{status}");
     assert_eq!(node.home.until_line("breaker", "closed")["detail"], detail.as_str());
-    enforcer.until("it is closed", |page| {
+    enforcer.until("the connection is closed", |page| {
         (page.value("bailiff_breaker_open", &[("breaker", "failures")])? == 0.0).then_some(())
     });
     until("its turn", || {
-        let ours = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
-        node.home.lines().iter().any(|line| line["result"] == "failed" && ours(line)).then_some(())
+        let is_of_tenant = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
+        node.home.lines().iter().any(|line| line["result"] == "failed" && is_of_tenant(line)).then_some(())
     });
 }
 
@@ -301,8 +301,8 @@ fn terminate_that_requires_a_notice_waits_for_delivery() {
     enforcer.until_waits(tenant.pid(), "undelivered");
     enforcer.ticks(5);
     assert!(tenant.is_running() && tenant.terms_received() == 0);
-    node.home.write(&rules("{owner: {exec: [/bin/true]}}").replace("name: idle", "name: told"));
+    node.home.write(&rules("{owner: {exec: [/bin/true]}}").replace("name: idle", "name: notifying"));
     tenant.gone();
     let line = node.home.until_line("notify", "delivered");
-    assert_eq!((&line["rule"], &line["detail"]), (&"told".into(), &"owner".into()), "{line}");
+    assert_eq!((&line["rule"], &line["detail"]), (&"notifying".into(), &"owner".into()), "{line}");
 }

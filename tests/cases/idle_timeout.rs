@@ -36,12 +36,12 @@ fn code(output: &Output) -> Option<i32> {
 }
 
 /// The original's log lines; all others start with our own name.
-fn originals(log: &[String]) -> Vec<String> {
-    let theirs = |line: &&String| line.split(' ').nth(1) == Some("gpu_idle_timeout:");
-    for line in log.iter().filter(|line| !theirs(line)) {
+fn original_lines(log: &[String]) -> Vec<String> {
+    let of_original = |line: &&String| line.split(' ').nth(1) == Some("gpu_idle_timeout:");
+    for line in log.iter().filter(|line| !of_original(line)) {
         assert_eq!(line.split(' ').nth(1), Some("bailiff:"), "{line}");
     }
-    log.iter().filter(theirs).cloned().collect()
+    log.iter().filter(of_original).cloned().collect()
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn published_session_is_reproduced() {
     assert_eq!(running.end().code(), Some(1));
     assert!(gone(&[child]));
     let expected: Vec<&str> = golden.lines().collect();
-    assert_eq!(originals(&running.log()), expected);
+    assert_eq!(original_lines(&running.log()), expected);
     let which = "has a context on no GPU, so all visible ones count";
     assert_eq!(running.log().iter().filter(|line| line.contains(which)).count(), 1, "{:#?}", running.log());
 }
@@ -135,7 +135,7 @@ fn training_paused_for_six_samples_is_not_ended() {
     running.until_logged(6, &format!("{} usage 1%", GPUS[1]));
     let worked = running.log().len();
     works(&scenario, &ranks);
-    until("it to be seen at work again", || {
+    until("the process to be observed busy again", || {
         running.log().get(worked..)?.iter().any(|line| line.contains("usage 70%")).then_some(())
     });
     assert!(running.is_running() && !gone(&ranks));
@@ -144,7 +144,7 @@ fn training_paused_for_six_samples_is_not_ended() {
 }
 
 /// The number of samples with a broken driver: a thousand and more in `make soak`.
-fn many() -> usize {
+fn sample_count() -> usize {
     std::env::var("BAILIFF_SAMPLES").ok().and_then(|count| count.parse().ok()).unwrap_or(100)
 }
 
@@ -166,7 +166,7 @@ fn driver_errors_end_no_process() {
         let mut running = IdleTimeout::start(&scenario, &args);
         let child = running.pids(1);
         let unknown = if fault.contains("lost") { "no GPU counts" } else { "usage unknown" };
-        running.until_logged(many() / faults.len(), unknown);
+        running.until_logged(sample_count() / faults.len(), unknown);
         assert!(running.is_running() && !gone(&child), "{fault}: {:#?}", running.log());
         assert_eq!(readings(&running.log()), [0_u32; 0], "{fault}");
         // It ran all the time.
@@ -223,8 +223,12 @@ fn kill_of_the_command_alone_is_optional() {
     let mut running = IdleTimeout::start(&scenario, &args);
     let family = running.pids(4);
     assert_eq!(running.end().code(), Some(1));
-    let lives: Vec<bool> = family.iter().map(|pid| !gone(&[*pid])).collect();
-    assert_eq!(lives.iter().filter(|lives| **lives).count(), 3, "{family:?} {lives:?}");
+    let running_ones: Vec<bool> = family.iter().map(|pid| !gone(&[*pid])).collect();
+    assert_eq!(
+        running_ones.iter().filter(|running_ones| **running_ones).count(),
+        3,
+        "{family:?} {running_ones:?}"
+    );
 }
 
 #[test]
@@ -239,7 +243,7 @@ fn configured_signal_reaches_children_before_parents() {
     let mut lines = running.output_lines();
     lines.sort();
     assert_eq!(lines, ["begun", "child", "parent"]);
-    let log = originals(&running.log());
+    let log = original_lines(&running.log());
     let children: Vec<&str> =
         log.iter().filter_map(|line| line.strip_prefix("INFO: gpu_idle_timeout: ")).skip(1).collect();
     let heads: Vec<String> = children.iter().map(|line| args_of(line)).collect();

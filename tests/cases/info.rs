@@ -1,6 +1,6 @@
-//! `bailiff info`: complete reports compared with golden files (`UPDATE_GOLDEN=1` renews them; read the difference), with
-//! and without the exporter, in pipes and on terminals, and compared with each other. Needs root, to set the owner of
-//! made-up processes.
+//! `bailiff info`: complete reports compared with golden files (`UPDATE_GOLDEN=1` renews them; read the difference),
+//! with and without the exporter, in pipes and on terminals, and compared with each other. Needs root, to set the owner
+//! of made-up processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -171,7 +171,7 @@ fn absent_values_are_not_zero() {
     assert!(why.contains("library not found") && why.contains("bailiff doctor"), "{why}");
     scenario.set("gpus: []\n");
     let output = run(info(&scenario, &procfs(), &["--alone", "--json"]));
-    assert_eq!(output.status.code(), Some(69), "no GPU is none that can be read");
+    assert_eq!(output.status.code(), Some(69), "no GPU has invalid data");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["sources"]["nvml"]["fault"], "no_devices");
 }
@@ -243,12 +243,12 @@ fn exporter_and_info_report_the_same() {
         }
         (by, report)
     };
-    let (by, theirs) = plain(&["--json"]);
+    let (by, from_exporter) = plain(&["--json"]);
     assert_eq!(by, "exporter");
-    let (by, ours) = plain(&["--json", "--alone"]);
+    let (by, alone) = plain(&["--json", "--alone"]);
     assert_eq!(by, "itself");
-    assert_eq!(theirs, ours);
-    assert_eq!(ours["gpus"][0]["holders"][0]["utilization"], 92, "{ours}");
+    assert_eq!(from_exporter, alone);
+    assert_eq!(alone["gpus"][0]["holders"][0]["utilization"], 92, "{alone}");
     // A silent exporter is not waited for.
     let output = exporter.while_stopped(|| run(info(&scenario, &procfs, &["--json"])));
     assert!(
@@ -318,8 +318,12 @@ fn processes_with_the_device_open_are_listed() {
     exporter.until("a scan of open files", |page| page.value("bailiff_gpu_unlisted_processes", &[]));
     let report = json_of(info(&scenario, &procfs, &["--who", "--json"]));
     assert_eq!(report["seen_by"], "exporter");
-    let pids: Vec<&Value> =
-        report["gpus"][0]["device_processes"].as_array().unwrap().iter().map(|who| &who["pid"]).collect();
+    let pids: Vec<&Value> = report["gpus"][0]["device_processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| &process["pid"])
+        .collect();
     assert_eq!(pids, [&json!(4100), &json!(4103)]);
     assert!(report["device_processes_age_ms"].is_u64(), "{report}");
 }
@@ -344,7 +348,7 @@ fn root_scans_what_the_exporter_could_not() {
 }
 
 /// GPU 0 is leased to the first process and used by both, GPU 1 is idle.
-fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
+fn leases_are_reported(report: &Value, (holder, intruder): (u64, u64)) {
     let lease = |gpu: usize, key: &str| report["gpus"][gpu]["lease"][key].clone();
     let (first, second) = ((lease(0, "state"), lease(0, "alive")), lease(1, "state"));
     assert_eq!((first, second), ((json!("leased"), json!("true")), json!("idle")), "{report}");
@@ -352,7 +356,7 @@ fn leases_are_reported(report: &Value, (ours, theirs): (u64, u64)) {
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().find(|holder| holder["pid"] == pid).unwrap()["leased"].clone()
     };
-    assert_eq!((leased(ours), leased(theirs)), (json!(true), json!(false)));
+    assert_eq!((leased(holder), leased(intruder)), (json!(true), json!(false)));
 }
 
 #[test]
@@ -361,8 +365,8 @@ fn leases_are_listed() {
     let (redis, intruder) = (leases::pool("0,1"), Holder::sleeping_as(65534));
     let runner = leases::hold(&redis, &["run", "--gpu", "0"]);
     let command = leases::command_of(&runner);
-    let (ours, theirs) = (command.as_raw_pid(), intruder.pid());
-    let held = format!("{{pid: {ours}, used: 1GiB}}, {{pid: {theirs}, used: 2GiB}}");
+    let (holder, other) = (command.as_raw_pid(), intruder.pid());
+    let held = format!("{{pid: {holder}, used: 1GiB}}, {{pid: {other}, used: 2GiB}}");
     scenario.set(&format!("sampling_period: 20ms\ngpus: [{{processes: [{held}]}}, {{}}]\n"));
     let stream = scenario.directory().join("stream.sock").display().to_string();
     let address = redis.address();
@@ -379,16 +383,16 @@ fn leases_are_listed() {
     let report = until("both are listed", || {
         let report = json_of(over_proc(&["--json"]));
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
-        holders.iter().all(|holder| holder["leased"].is_boolean()).then_some(report)
+        holders.iter().all(|entry| entry["leased"].is_boolean()).then_some(report)
     });
-    leases_are_reported(&report, (u64::try_from(ours).unwrap(), theirs.into()));
+    leases_are_reported(&report, (u64::try_from(holder).unwrap(), other.into()));
     let text = stdout_of(over_proc(&[]));
     let row = |gpu: &str| text.lines().find(|line| line.starts_with(gpu)).unwrap().to_owned();
     assert!(row("0 ").contains(" root ") && row("1 ").ends_with(" idle"), "{text}");
-    assert!(text.lines().any(|line| line.contains(&theirs.to_string()) && line.ends_with(" no")), "{text}");
+    assert!(text.lines().any(|line| line.contains(&other.to_string()) && line.ends_with(" no")), "{text}");
     let text = stdout_of(over_proc(&["--full"]));
-    let ours = format!("pid {}", runner.id());
-    for part in ["lease                    root for ", &ours, "lease                    none"] {
+    let owner = format!("pid {}", runner.id());
+    for part in ["lease                    root for ", &owner, "lease                    none"] {
         assert!(text.contains(part), "{text}");
     }
     // Without the exporter the command reads the pool itself, and reports if Redis does not answer.
@@ -404,14 +408,14 @@ fn leases_are_listed() {
 }
 
 /// One GPU with 200 holders, and seven without.
-const CROWD: &str = "gpus:
+const MANY_HOLDERS: &str = "gpus:
   - processes: [{pid: 4100, count: 200, used: 64MiB}]
   - count: 7
 ";
 
 #[test]
 fn many_processes_fit_one_screen() {
-    let (scenario, procfs) = (Scenario::new(CROWD), Procfs::new());
+    let (scenario, procfs) = (Scenario::new(MANY_HOLDERS), Procfs::new());
     let text = stdout_of(info(&scenario, &procfs, &["--alone", "--full", "--gpu", "0"]));
     let rows: Vec<&str> = text.lines().collect();
     assert!(rows.len() <= 40, "{text}");

@@ -1,5 +1,5 @@
-//! The Kubernetes manifests and the image: they match their schemas, use flags that exist, and contain the shipped rules
-//! and alerts.
+//! The Kubernetes manifests and the image: they match their schemas, use flags that exist, and contain the shipped
+//! rules and alerts.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -81,7 +81,7 @@ fn every_manifest_matches_its_schema() {
         assert!(output.status.success(), "{version}: {output:?}");
     }
     let wrong = read(directory().join("base/daemon-set.yaml")).replace("hostPID: true", "hostPid: true");
-    assert!(!validated("1.32", &wrong).status.success(), "it would not find a fault");
+    assert!(!validated("1.32", &wrong).status.success(), "the check would not detect a fault");
 }
 
 /// No Docker daemon is used, so nothing is built.
@@ -93,9 +93,12 @@ fn dockerfile_is_valid() {
         fs::write(directory.path().join("Dockerfile"), text).unwrap();
         Command::new(&hadolint).arg(directory.path().join("Dockerfile")).output().unwrap()
     };
-    let ours = read("Dockerfile");
-    stdout_of(&reviewed(&ours));
-    assert!(!reviewed(&format!("{ours}RUN cd /x\n")).status.success(), "it would not find a fault");
+    let dockerfile = read("Dockerfile");
+    stdout_of(&reviewed(&dockerfile));
+    assert!(
+        !reviewed(&format!("{dockerfile}RUN cd /x\n")).status.success(),
+        "the check would not detect a fault"
+    );
 }
 
 /// Kustomize is part of kubectl, which is not installed everywhere.

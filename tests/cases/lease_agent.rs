@@ -74,12 +74,12 @@ rules:
 
     /// A command that holds a GPU, once it does: the runner, the pid of the command, and the GPU.
     fn hold(&self) -> (Child, u32, String) {
-        let path = self.node.home.path().join("told");
+        let path = self.node.home.path().join("gpu");
         let _ = fs::remove_file(&path);
         let script = "echo $$ $BAILIFF_LEASE_GPUS > $0.new; mv $0.new $0; exec sleep infinity";
         let mut command = self.bailiff(&["run", "--", "sh", "-c", script]);
         let runner = command.arg(&path).stdin(Stdio::null()).spawn().unwrap();
-        let line = until("the command says its GPU", || fs::read_to_string(&path).ok());
+        let line = until("the command prints its GPU", || fs::read_to_string(&path).ok());
         let (pid, gpu) = line.trim().split_once(' ').unwrap();
         (runner, pid.parse().unwrap(), gpu.to_owned())
     }
@@ -123,7 +123,7 @@ rules:
     }
 
     /// A program that takes a GPU as GPU.py does, for its parent, and ends once the agent has seen that.
-    fn getter(&self) -> String {
+    fn original_client(&self) -> String {
         let path = self.node.home.path().join("get");
         let socket = self.redis.socket().display().to_string();
         let text = format!(
@@ -144,8 +144,8 @@ echo $gpu
     }
 
     /// The same, without waiting for the agent.
-    fn getter_unseen(&self) -> String {
-        let path = self.getter();
+    fn original_client_unobserved(&self) -> String {
+        let path = self.original_client();
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("until ")).collect();
         fs::write(&path, lines.join("\n")).unwrap();
@@ -193,7 +193,7 @@ while :; do sleep 1000; done
     fn script(&self) -> u32 {
         let path = self.node.home.path().join("taken");
         let _ = fs::remove_file(&path);
-        let get = self.getter();
+        let get = self.original_client();
         let program = format!(
             "gpu=$({get} 2>/dev/null | cat); echo $$ $gpu > {0}.new; mv {0}.new {0}; while :; do sleep 1000; done",
             path.display()
@@ -205,7 +205,7 @@ while :; do sleep 1000; done
         line.split_once(' ').unwrap().0.parse().unwrap()
     }
 
-    fn recorded(&self, id: &str) -> u32 {
+    fn recorded_pid(&self, id: &str) -> u32 {
         self.redis(&["hget", &format!("GPU_GPU{id}"), "PID"]).parse().unwrap()
     }
 }
@@ -287,10 +287,10 @@ fn gpu_still_in_use_is_quarantined_until_free() {
     fixture.node.home.until_line("reap_dead", "withheld");
     fixture.until_results("reap_dead", "withheld");
     enforcer.ticks(5);
-    assert_eq!(withheld(), Some(why), "as long as he is there");
+    assert_eq!(withheld(), Some(why), "while the process is there");
     // Other clients are served meanwhile.
-    let (other, _, theirs) = fixture.hold();
-    assert_ne!(theirs, gpu);
+    let (other, _, other_gpu) = fixture.hold();
+    assert_ne!(other_gpu, gpu);
     tenant.end();
     fixture.until_idle(&gpu);
     fixture.until_results("clear_withheld", "freed");
@@ -309,7 +309,7 @@ fn dead_subshell_inside() {
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
     let script = fixture.script();
-    let pid = fixture.recorded("0");
+    let pid = fixture.recorded_pid("0");
     assert!(pid != script && start(pid).is_none(), "the record names a process that has ended");
     fixture.until_idle("0");
     assert!(start(script).is_some());
@@ -383,8 +383,8 @@ fn dead_original_task_inside() {
     let fixture = Fixture::new(1, ", legacy_idle_grace: 4s");
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    let (launcher, task) = fixture.task(&fixture.getter(), "");
-    assert_eq!(fixture.recorded("0"), task);
+    let (launcher, task) = fixture.task(&fixture.original_client(), "");
+    assert_eq!(fixture.recorded_pid("0"), task);
     enforcer.ticks(15);
     assert_eq!(Fixture::verdict(&enforcer, "0").as_deref(), Some("keep"));
     let list = || String::from_utf8(fixture.bailiff(&["list"]).output().unwrap().stdout).unwrap();
@@ -413,7 +413,7 @@ fn open_device_inside() {
     // The pool leases GPU 0 first, then 1: the launcher has only the file of GPU 0 open.
     let device = fixture.node.home.device();
     let first = format!("exec 5<>{}", device.display());
-    let (launcher, task) = fixture.task_of(&first, (&fixture.getter(), ""));
+    let (launcher, task) = fixture.task_of(&first, (&fixture.original_client(), ""));
     kill(task);
     let kept = "a process of its session has the device open";
     enforcer
@@ -434,7 +434,7 @@ fn reap_without_an_agent_frees_dead_tasks() {
 fn reap_without_agent_inside() {
     let fixture = Fixture::new(2, "");
     let (launcher, task) = fixture.task(&fixture.drop_in(), "");
-    let (other, original) = fixture.task(&fixture.getter_unseen(), "");
+    let (other, original) = fixture.task(&fixture.original_client_unobserved(), "");
     let stream = fixture.node.home.stream();
     let reap = |args: &[&str]| {
         let output = fixture
@@ -448,7 +448,7 @@ fn reap_without_agent_inside() {
     kill(task);
     kill(original);
     until("they have ended", || (start(task).or(start(original)).is_none()).then_some(()));
-    assert_eq!(reap(&[]), ["0\n", ""], "what they started may run");
+    assert_eq!(reap(&[]), ["0\n", ""], "their descendants may run");
     // A record does not name the PID namespace of its pid.
     let elsewhere = "bailiff: GPU 1: its process has ended here, but it may be one of another host or container; not freed\n";
     let [lines, kept] = reap(&["--legacy", "--dry-run"]);
@@ -503,7 +503,7 @@ fn reused_pid_inside() {
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
     end_session(fixture.script());
-    let pid = fixture.recorded("0");
+    let pid = fixture.recorded_pid("0");
     let mut reused = until("the pid comes round again", || {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
         let child = Command::new("sleep").arg("infinity").spawn().unwrap();
@@ -544,7 +544,7 @@ fn agent_in_dry_run_frees_nothing() {
         enforcer.ticks(15);
         assert!(fixture.gpu(&gpu).owner.is_some(), "{leases} {flags:?}");
         assert_eq!(enforcer.status()["leases"]["acts"], Value::Bool(false));
-        assert!(fixture.audit().agents.is_empty(), "others do what it does not");
+        assert!(fixture.audit().agents.is_empty(), "other agents free them");
         for step in ["reap_dead", "put_back_lost"] {
             assert_eq!(fixture.node.home.results(step), [""; 0]);
         }
@@ -647,7 +647,7 @@ fn without_redis_no_lease_is_evaluated() {
     let unknown = |rule: &str| enforcer.page().value("bailiff_rule_unknown", &[("rule", rule)]);
     until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
     fixture.redis.go_on();
-    until("it is known again", || (unknown("no-lease")? == 0.0).then_some(()));
+    until("it is observed again", || (unknown("no-lease")? == 0.0).then_some(()));
     // A lease whose holder's node is silent is not released, however long that lasts.
     let (runner, child, gpu) = fixture.hold();
     fixture.redis.stop();

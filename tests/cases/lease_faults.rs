@@ -28,7 +28,7 @@ fn err(output: &Output) -> String {
 }
 
 /// `bailiff lease` with a clock that is this many seconds off.
-fn wrong_by(redis: &Redis, seconds: i64, args: &[&str]) -> Command {
+fn with_clock_offset(redis: &Redis, seconds: i64, args: &[&str]) -> Command {
     let mut command = bailiff(redis, args);
     command
         .env("LD_PRELOAD", programs::tool("libfaketime.so.1"))
@@ -52,14 +52,15 @@ fn only_the_clock_of_redis_counts() {
 
     for seconds in [-86400, 86400] {
         let redis = pool("0,1");
-        let mut holder = wrong_by(&redis, seconds, &["run", "--renew", "100ms", "--", "sleep", "infinity"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut holder =
+            with_clock_offset(&redis, seconds, &["run", "--renew", "100ms", "--", "sleep", "infinity"])
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
         until("a lease", || (states(&redis) == ["leased", "idle"]).then_some(()));
-        let timed = wrong_by(&redis, -seconds, &["acquire", "--duration", "2h"]).output().unwrap();
+        let timed = with_clock_offset(&redis, -seconds, &["acquire", "--duration", "2h"]).output().unwrap();
         stdout_of(&timed);
-        for command in [bailiff(&redis, &["reap"]), wrong_by(&redis, -seconds, &["reap"])] {
+        for command in [bailiff(&redis, &["reap"]), with_clock_offset(&redis, -seconds, &["reap"])] {
             let mut command = command;
             assert_eq!(stdout_of(&command.output().unwrap()).trim(), "0", "{seconds}");
         }
@@ -72,12 +73,13 @@ fn only_the_clock_of_redis_counts() {
             let since = SystemTime::now().duration_since(acquired).unwrap_or_default();
             assert!(since < Duration::from_hours(1), "{seconds}: {gpu}");
         }
-        let late = wrong_by(&redis, -seconds, &["run", "--wait", "100ms", "true"]).output().unwrap();
+        let late = with_clock_offset(&redis, -seconds, &["run", "--wait", "100ms", "true"]).output().unwrap();
         assert_eq!(code(&late), 124, "{late:?}");
-        let waiter = wrong_by(&redis, seconds, &["run", "--wait", "1m", "--", "sh", "-c", "echo had"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let waiter =
+            with_clock_offset(&redis, seconds, &["run", "--wait", "1m", "--", "sh", "-c", "echo had"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
         until("it to wait", || {
             (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
         });
@@ -155,7 +157,7 @@ fn container_holders_are_judged_within_their_pid_namespace() {
     assert_eq!((holder(), holder()), ("0".to_owned(), "1".to_owned()));
     assert_eq!(reap(&redis), "0", "from outside");
     let mut another = Namespace::new(&redis);
-    assert_eq!(another.query("$BAILIFF lease reap"), "0", "from another one");
+    assert_eq!(another.query("$BAILIFF lease reap"), "0", "from another process");
     assert_eq!(inside.query("kill -9 $holder; wait $holder 2>/dev/null; echo dead"), "dead");
     assert_eq!((reap(&redis), another.query("$BAILIFF lease reap")), ("0".to_owned(), "0".to_owned()));
     assert_eq!(states(&redis), ["leased"; 2]);
@@ -203,20 +205,20 @@ fn holders_of_other_users_count_as_alive() {
     const OTHERS: u32 = 65533;
     let redis = pool("0,1");
     let reaped = |uid| stdout_of(&as_user(uid, &redis, &["reap"]).output().unwrap()).trim().to_owned();
-    let ours = hold(&redis, &["run"]);
+    let local = hold(&redis, &["run"]);
     let script = "echo begun; exec sleep infinity";
-    let mut theirs =
+    let mut foreign =
         as_user(FOREIGN, &redis, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
-    BufReader::new(theirs.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    BufReader::new(foreign.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert_eq!(first, "begun\n");
     assert_eq!(
         (reap(&redis), reaped(FOREIGN), reaped(OTHERS)),
         ("0".to_owned(), "0".to_owned(), "0".to_owned())
     );
-    let command = command_of(&theirs);
-    kill_process(Pid::from_child(&theirs), Signal::KILL).unwrap();
-    theirs.wait().unwrap();
+    let command = command_of(&foreign);
+    kill_process(Pid::from_child(&foreign), Signal::KILL).unwrap();
+    foreign.wait().unwrap();
     assert_eq!(
         (reap(&redis), reaped(FOREIGN)),
         ("0".to_owned(), "0".to_owned()),
@@ -226,7 +228,7 @@ fn holders_of_other_users_count_as_alive() {
     assert_eq!(states(&redis), ["leased"; 2]);
     kill_process(command, Signal::KILL).unwrap();
     until("the lease to end with its last process", || (reaped(OTHERS) == "1").then_some(()));
-    end(ours, Signal::TERM);
+    end(local, Signal::TERM);
     assert_eq!(states(&redis), ["idle"; 2]);
 }
 
@@ -285,7 +287,7 @@ fn silent_redis_times_out() {
 }
 
 /// A waiter that is stopped when it is granted a GPU, and continues when another holder has the GPU.
-fn slept(redis: &Redis) -> (Child, Child) {
+fn suspended_waiters(redis: &Redis) -> (Child, Child) {
     let mut leases = Pool::open(&redis.address(), "GPU", Duration::from_secs(5)).unwrap();
     let holder = hold(redis, &["run"]);
     let waiter = bailiff(redis, &["run", "--", "sh", "-c", "echo had"])
@@ -293,25 +295,25 @@ fn slept(redis: &Redis) -> (Child, Child) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    until("it to stand in the line", || {
+    until("the waiter to be queued", || {
         let reply =
             Command::new("redis-cli").arg("-s").arg(redis.socket()).args(["INFO", "clients"]).output();
         stdout_of(&reply.unwrap()).contains("blocked_clients:2").then_some(())
     });
-    let theirs = leases.audit().unwrap().queue.remove(0);
+    let foreign = leases.audit().unwrap().queue.remove(0);
     kill_process(Pid::from_child(&waiter), Signal::STOP).unwrap();
     end(holder, Signal::TERM);
     until("it to be granted", || {
         let audit = leases.audit().unwrap();
-        audit.leases.iter().any(|lease| lease.lease == theirs && lease.state == "held").then_some(())
+        audit.leases.iter().any(|lease| lease.lease == foreign && lease.state == "held").then_some(())
     });
     // A client on another machine considered it lost after its silence.
-    leases.end(&theirs, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
+    leases.end(&foreign, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
     let next = hold(redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
-    until("it to ask again", || {
+    until("the waiter to queue again", || {
         let queue = leases.audit().unwrap().queue;
-        (queue.len() == 1 && queue[0] != theirs).then_some(())
+        (queue.len() == 1 && queue[0] != foreign).then_some(())
     });
     (waiter, next)
 }
@@ -319,7 +321,7 @@ fn slept(redis: &Redis) -> (Child, Child) {
 #[test]
 fn waiter_suspended_past_its_grant_queues_again() {
     let redis = pool("0");
-    let (waiter, next) = slept(&redis);
+    let (waiter, next) = suspended_waiters(&redis);
     end(next, Signal::TERM);
     let output = waiter.wait_with_output().unwrap();
     assert_eq!(stdout_of(&output), "had\n");
@@ -330,7 +332,7 @@ fn waiter_suspended_past_its_grant_queues_again() {
 #[test]
 fn requeued_waiter_on_sigterm_leaves_the_queue() {
     let redis = pool("0");
-    let (waiter, next) = slept(&redis);
+    let (waiter, next) = suspended_waiters(&redis);
     kill_process(Pid::from_child(&waiter), Signal::TERM).unwrap();
     let output = waiter.wait_with_output().unwrap();
     assert_eq!((code(&output), output.stdout.len()), (143, 0), "{output:?}");

@@ -226,7 +226,7 @@ fn lease_of_an_original_client_is_exported() {
     exporter.until("a process is on it", |page| {
         (page.value("bailiff_lease_legacy_suspect", &[]) == Some(0.0)).then_some(())
     });
-    assert_eq!(unreserved(&exporter.next(), "1"), None, "its record does not name its process");
+    assert_eq!(unreserved(&exporter.next(), "1"), None, "the record does not name its process");
     holder.end();
 }
 
@@ -282,8 +282,8 @@ fn failed_redis_leaves_a_gap_and_recovers() {
     assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
     let _ = exporter.next();
     redis.start_again();
-    let page = exporter.until("it heals again", |page| whole(page).map(|()| page.clone()));
-    assert_eq!(state(&page, "barrier"), Some(1.0), "what is idle waits for holders to speak");
+    let page = exporter.until("it recovers again", |page| whole(page).map(|()| page.clone()));
+    assert_eq!(state(&page, "barrier"), Some(1.0), "idle rules wait for holders");
     assert_eq!(page.value("bailiff_lease_events_total", &[("event", "grant")]), Some(1.0), "counts go on");
     assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(1.0));
     for args in ["leases are not read: Redis is late", "leases are read again"] {

@@ -84,7 +84,7 @@ fn lease_with_duration_expires() {
     let expires = |report: &Value| report["gpus"][0]["lease"]["expires"].as_str().unwrap().to_owned();
     assert!(expires(&json_of(&redis, &["list", "--json"])).as_str() > lease["expires"].as_str().unwrap());
     stdout_of(&run(&redis, &["extend", name, "1ms"]));
-    until("its time to be over", || (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(()));
+    until("the lease to expire", || (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(()));
     assert_eq!(states(&redis), ["idle"]);
     assert_eq!(code(&run(&redis, &["extend", name, "1h"])), 3);
     assert_eq!(code(&run(&redis, &["extend", "no-such-lease", "1h"])), 4);
@@ -311,8 +311,8 @@ fn unused_idle_gpus_are_leased_first() {
     let all = run_one(&["-n", "3"]);
     let pids = squatters.each_ref().map(|squatter| squatter.pid().to_string());
     assert!(pids.iter().all(|pid| err(&all).contains(pid)), "{all:?}");
-    let nobody = run(&redis, &["run", "--stream", "/nowhere", "echo", "had"]);
-    assert_eq!(stdout_of(&nobody).trim(), "had", "without an exporter any will do");
+    let output = run(&redis, &["run", "--stream", "/nowhere", "echo", "had"]);
+    assert_eq!(stdout_of(&output).trim(), "had", "without an exporter any will do");
 }
 
 #[test]

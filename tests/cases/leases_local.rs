@@ -199,7 +199,7 @@ fn killed_runner_leaves_the_lease_to_its_command() {
     assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(command.as_raw_nonzero().get().cast_unsigned()));
     assert_eq!(held["lease"]["evidence"], "alive");
     assert_eq!(stdout_of(&run(&pool, &["reap", "--dry-run"])), "");
-    assert_eq!(code(&run(&pool, &["release", &name])), 3, "it is not taken from a command that runs");
+    assert_eq!(code(&run(&pool, &["release", &name])), 3, "a running command keeps its GPU");
     let next = waiter(&pool, "next");
     kill_process(command, Signal::KILL).unwrap();
     assert!(next.wait_with_output().unwrap().status.success());
@@ -257,7 +257,7 @@ fn acquired_gpus_are_freed_when_their_holder_exits() {
     acquire(&["--for", &us]);
     stdout_of(&run(&pool, &["release", "--gpu", "0"]));
     acquire(&["--duration", "50ms"]);
-    until("its time to be over", || (states(&pool) == ["idle"]).then_some(()));
+    until("the lease to expire", || (states(&pool) == ["idle"]).then_some(()));
     let lease = acquire(&["--duration", "1h"]);
     assert_eq!(gpu(&pool, 0)["lease"]["evidence"], "timed");
     stdout_of(&run(&pool, &["release", &lease]));
@@ -309,7 +309,7 @@ fn lease_holder_keeps_no_other_descriptor() {
     );
     let (name, value) = end_to_end::leases::LeasePool::variable(&pool);
     let output = Command::new("bash").args(["-c", &script]).env(name, value).output().unwrap();
-    assert_eq!(states(&pool), ["leased"], "it outlives the script, whose pipe has ended all the same");
+    assert_eq!(states(&pool), ["leased"], "the lease outlives the script, whose pipe has closed");
     assert!(Command::new("flock").args(["-n"]).arg(&path).arg("true").status().unwrap().success());
     stdout_of(&run(&pool, &["release", stdout_of(&output).trim()]));
     assert_eq!(states(&pool), ["idle"]);
@@ -318,15 +318,16 @@ fn lease_holder_keeps_no_other_descriptor() {
 #[test]
 fn users_share_a_pool_and_cannot_release_others() {
     let pool = Directory::of("0,1");
-    let mut theirs = bailiff_as_nobody(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut other_user =
+        bailiff_as_nobody(&pool, &["run", "--", "sh", "-c", "echo begun; exec sleep infinity"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
     until("the lease of user nobody", || (gpu(&pool, 0)["lease"]["user"] == "nobody").then_some(()));
-    let ours =
+    let lease =
         stdout_of(&run(&pool, &["acquire", "--for", &std::process::id().to_string(), "--format", "json"]));
-    let ours: Value = serde_json::from_str(&ours).unwrap();
-    let name = ours["lease"].as_str().unwrap();
+    let lease: Value = serde_json::from_str(&lease).unwrap();
+    let name = lease["lease"].as_str().unwrap();
     assert_eq!(code(&bailiff_as_nobody(&pool, &["release", name]).output().unwrap()), 3);
     assert_eq!(code(&bailiff_as_nobody(&pool, &["run", "--nonblock", "true"]).output().unwrap()), 75);
     let seen: Value =
@@ -346,8 +347,8 @@ fn users_share_a_pool_and_cannot_release_others() {
     stdout_of(&run(&pool, &["release", name]));
     assert!(root.wait_with_output().unwrap().status.success());
     assert!(other.wait().unwrap().success());
-    kill_process(Pid::from_child(&theirs), Signal::TERM).unwrap();
-    theirs.wait().unwrap();
+    kill_process(Pid::from_child(&other_user), Signal::TERM).unwrap();
+    other_user.wait().unwrap();
     assert_eq!(states(&pool), ["idle"; 2]);
     assert_eq!(
         code(&bailiff_as_nobody(&pool, &["init", "--force", "--gpus", "0"]).output().unwrap()),
@@ -360,12 +361,12 @@ fn users_share_a_pool_and_cannot_release_others() {
 fn dead_ticket_of_another_user_blocks_no_waiter() {
     let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
-    let mut theirs = bailiff(&pool, &["run", "true"]).spawn().unwrap();
+    let mut other_user = bailiff(&pool, &["run", "true"]).spawn().unwrap();
     queued(&pool, 1);
-    theirs.kill().unwrap();
-    theirs.wait().unwrap();
+    other_user.kill().unwrap();
+    other_user.wait().unwrap();
     let waiter = bailiff_as_nobody(&pool, &["run", "true"]).spawn().unwrap();
-    until("two tickets, of which one is root's and dead", || (tickets(&pool) == 2).then_some(()));
+    until("two tickets, one of a dead process of root", || (tickets(&pool) == 2).then_some(()));
     end(holder, Signal::TERM);
     assert!(waiter.wait_with_output().unwrap().status.success());
     assert_eq!(tickets(&pool), 1, "user nobody may not remove it");

@@ -87,17 +87,17 @@ fn names(query: &str) -> BTreeSet<String> {
 }
 
 /// Names in the metrics tables; for histograms also their series.
-fn known() -> BTreeSet<String> {
+fn known_metrics() -> BTreeSet<String> {
     let tables = read("docs/metrics.md") + &read("docs/enforcer-metrics.md");
     let rows = tables.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
-    let mut known = BTreeSet::new();
+    let mut known_metrics = BTreeSet::new();
     for (name, rest) in rows {
-        known.insert(name.to_owned());
+        known_metrics.insert(name.to_owned());
         if rest.starts_with("histogram") {
-            known.extend(["bucket", "sum", "count"].map(|series| format!("{name}_{series}")));
+            known_metrics.extend(["bucket", "sum", "count"].map(|series| format!("{name}_{series}")));
         }
     }
-    known
+    known_metrics
 }
 
 /// Rules as a real server has loaded them, each with its health.
@@ -129,11 +129,11 @@ fn every_alert_is_valid_tested_and_documented() {
     check("amtool", &["check-config", "alertmanager.yaml"]);
     let (tests, mut pages) = (read("config/prometheus/alerts.test.yaml"), BTreeSet::new());
     let recorded = read("config/prometheus/recording.test.yaml");
-    let known = known();
+    let known_metrics = known_metrics();
     for rule in rules(&server("")) {
         let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
         assert_eq!(rule["health"], "ok", "{rule}");
-        let strange: Vec<String> = names(query).difference(&known).cloned().collect();
+        let strange: Vec<String> = names(query).difference(&known_metrics).cloned().collect();
         assert_eq!(strange, Vec::<String>::new(), "{name} names what is no metric");
         if rule["type"] == "alerting" {
             let text = |key: &str| rule["annotations"][key].as_str().unwrap_or_default().to_owned();
@@ -159,12 +159,12 @@ fn every_alert_is_valid_tested_and_documented() {
 
 #[test]
 fn dashboards_use_only_exported_metrics() {
-    let mut known = known();
+    let mut known_metrics = known_metrics();
     let recorded = rules(&server("")).into_iter().filter(|rule| rule["type"] == "recording");
-    known.extend(recorded.map(|rule| rule["name"].as_str().unwrap().to_owned()));
+    known_metrics.extend(recorded.map(|rule| rule["name"].as_str().unwrap().to_owned()));
     for board in BOARDS {
         for (panel, query) in queries(board) {
-            let strange: Vec<String> = names(&query).difference(&known).cloned().collect();
+            let strange: Vec<String> = names(&query).difference(&known_metrics).cloned().collect();
             assert_eq!(strange, Vec::<String>::new(), "{board}: {panel}");
         }
     }
@@ -263,7 +263,7 @@ fn limited(machine: &Machine, quota: &Path, node: &Node) -> Running {
 }
 
 /// A query with its variables replaced as Grafana does, for all values and this test's steps.
-fn filled_in(query: &str) -> String {
+fn interpolate(query: &str) -> String {
     let mut query = query.replace("$__range:1m", "1m:1s").replace("$__rate_interval", "10s");
     for variable in ["cluster", "node", "gpu", "user", "rule"] {
         query = query.replace(&format!("${variable}"), ".*");
@@ -287,7 +287,9 @@ fn every_dashboard_query_returns_data() {
     assert!(left.len() > 60, "{}", left.len());
     until("every query to have data", || {
         let before = left.len();
-        left.retain(|(_, query)| prometheus.query(&filled_in(query)).is_none_or(|result| result.is_empty()));
+        left.retain(|(_, query)| {
+            prometheus.query(&interpolate(query)).is_none_or(|result| result.is_empty())
+        });
         if left.len() != before {
             eprintln!("without data yet: {left:#?}");
         }

@@ -74,7 +74,7 @@ impl Machine {
     }
 
     /// Starts it in the background.
-    fn begins(&self, name: &str, args: &[&str]) -> Child {
+    fn spawn(&self, name: &str, args: &[&str]) -> Child {
         let mut command = self.bailiff(name, args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
@@ -391,15 +391,15 @@ fn log_that_is_no_regular_file_is_not_opened() {
     let variables =
         [("CUDA_MPS_PIPE_DIRECTORY", &*pipes), ("CUDA_MPS_LOG_DIRECTORY", logs.to_str().unwrap())];
     let _impostor = machine.mps.impostor("nvidia-cuda-mps-control", NOBODY_UID, &variables);
-    let status = Beside(machine.begins("a", &["status", "--json"]));
+    let status = Background(machine.spawn("a", &["status", "--json"]));
     let report: Value = serde_json::from_str(&status.finish().1).unwrap();
     assert_eq!(report["daemons"][0]["log"], "no_file", "{report}");
 }
 
 /// A background command that ends with the test.
-struct Beside(Child);
+struct Background(Child);
 
-impl Beside {
+impl Background {
     /// Waits for it; returns exit code and output.
     fn finish(mut self) -> (Option<i32>, String) {
         until("its end", || self.0.try_wait().unwrap());
@@ -414,7 +414,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for Background {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -472,7 +472,7 @@ fn gpus_reported_by_another_users_daemon_are_ignored() {
 #[test]
 fn foreground_with_a_leftover_server_keeps_gpu_modes() {
     let machine = Machine::new("550");
-    let mut beside = Beside(machine.begins("a", &["start", "--gpu", "0", "--foreground"]));
+    let mut beside = Background(machine.spawn("a", &["start", "--gpu", "0", "--foreground"]));
     let mut lines = BufReader::new(beside.0.stdout.as_mut().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "the daemon answers"));
     let _client = machine.mps.client("a");
@@ -492,7 +492,8 @@ fn silent_started_daemon_keeps_gpu_modes() {
     for form in [&["start", "--gpu", "0"][..], &["start", "--gpu", "0", "--foreground"]] {
         let machine = Machine::new("550");
         let wrapped_control = machine.mps.wrapped_control("exec sleep 1000").display().to_string();
-        let mut start = Beside(machine.begins("a", &[form, &["--mps-control", &wrapped_control]].concat()));
+        let mut start =
+            Background(machine.spawn("a", &[form, &["--mps-control", &wrapped_control]].concat()));
         until("its end", || start.0.try_wait().unwrap());
         // The daemon still runs, and has the outputs open.
         machine.mps.signal("a", Signal::KILL);
@@ -514,9 +515,9 @@ fn waits_for_a_lock(pid: u32) -> bool {
 fn two_concurrent_starts_start_one_daemon() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
-    let first = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
+    let first = Background(machine.spawn("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
     until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
-    let mut second = Beside(machine.begins("a", &["start", "--gpu", "0"]));
+    let mut second = Background(machine.spawn("a", &["start", "--gpu", "0"]));
     until("it waits, or has ended", || {
         (waits_for_a_lock(second.0.id()) || second.0.try_wait().unwrap().is_some()).then_some(())
     });
@@ -534,7 +535,7 @@ fn two_concurrent_starts_start_one_daemon() {
 fn sigterm_before_the_daemon_starts_restores_the_modes() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
-    let start = Beside(machine.begins("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
+    let start = Background(machine.spawn("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
     until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
     start.signal(Signal::INT);
     machine.mps.go();

@@ -155,7 +155,7 @@ fn daemon_output_of_both_releases_is_exported() {
         let limit = mps.of(&page, "default_pinned_memory_limit_bytes", &[("device", "0")]);
         assert_eq!(limit, Some(2_147_483_648.0));
         assert_eq!(page.value("bailiff_source_up", &[("source", "mps")]), Some(1.0));
-        assert_eq!(mps.of(&page, "server_starts_total", &[]), Some(0.0), "none since it was seen");
+        assert_eq!(mps.of(&page, "server_starts_total", &[]), Some(0.0), "none since it was observed");
         let (client, server) = mps.client();
         scenario.set(&self::scenario(&[(server, "compute"), (client.0.id(), "[compute, mps]")]));
         let server = [("server", &*server.to_string())];
@@ -173,7 +173,7 @@ fn daemon_output_of_both_releases_is_exported() {
         assert_eq!(page.value("bailiff_process_gpu_memory_bytes", &[("pid", &*pid)]), Some(1_073_741_824.0));
         assert_eq!(mps.of(&page, "server_starts_total", &[]), Some(1.0));
         assert_eq!(mps.of(&page, "log_state", &[("log", "server"), ("state", "read")]), Some(1.0));
-        assert_eq!(mps.of(&page, "log_unparsed_lines_total", &[]), Some(0.0), "all that it writes is known");
+        assert_eq!(mps.of(&page, "log_unparsed_lines_total", &[]), Some(0.0), "every log line is known");
         let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(shown.contains(">MPS</h2>") && shown.contains("control daemon"), "{shown}");
         if status.is_some() {
@@ -194,7 +194,7 @@ fn stopped_daemon_is_reported_at_the_next_sample() {
     // The daemon is queried once a minute, and its processes are read at each tick.
     let exporter = watch(&scenario, &control(), "1m");
     let responsive = |expected| {
-        exporter.until("it answers, or does not", |page| {
+        exporter.until("the server responds or closes", |page| {
             mps.of(page, "control_responsive", &[]).filter(|answers| *answers == expected)
         })
     };
@@ -469,12 +469,12 @@ fn hostile_logs_are_bounded() {
     let noise: Vec<u8> =
         (0..100_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     mps.write("server.log", &noise);
-    exporter.until("lines that are none are counted", |page| {
+    exporter.until("invalid lines are counted", |page| {
         mps.of(page, "log_unparsed_lines_total", &[]).filter(|lines| *lines > 100.0)
     });
     let file = OpenOptions::new().write(true).open(mps.log("server.log")).unwrap();
     file.set_len(1 << 30).unwrap();
-    exporter.until("what is too much is passed over", |page| {
+    exporter.until("excess entries are skipped", |page| {
         mps.of(page, "log_skipped_bytes_total", &[]).filter(|bytes| *bytes > 1e9)
     });
     let page = exporter.next();

@@ -1,5 +1,5 @@
-//! Cgroups that a container's processes create with misleading names: they affect no other container, and moving between
-//! them does not prevent an action. Real exporter, real enforcer, real processes in real cgroups.
+//! Cgroups that a container's processes create with misleading names: they affect no other container, and moving
+//! between them does not prevent an action. Real exporter, real enforcer, real processes in real cgroups.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,

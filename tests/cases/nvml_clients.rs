@@ -57,25 +57,25 @@ fn compare_memory(page: &Page, unit: &Value) {
         ("bailiff_gpu_memory_free_bytes", "free"),
         ("bailiff_gpu_memory_reserved_bytes", "reserved"),
     ] {
-        let ours = page.value(family, &[("gpu_uuid", uuid)]);
-        assert_eq!(ours, unit["memory_v2"][key].as_f64(), "{uuid} {key}");
-        if let Some(theirs) = unit["nvitop"]["memory"][key].as_f64() {
-            assert_eq!(ours, Some(theirs), "nvitop: {uuid} {key}");
+        let exported = page.value(family, &[("gpu_uuid", uuid)]);
+        assert_eq!(exported, unit["memory_v2"][key].as_f64(), "{uuid} {key}");
+        if let Some(reported) = unit["nvitop"]["memory"][key].as_f64() {
+            assert_eq!(exported, Some(reported), "nvitop: {uuid} {key}");
         }
     }
 }
 
 fn compare_processes(page: &Page, unit: &Value) -> usize {
     let uuid = unit["uuid"].as_str().unwrap();
-    let Some(theirs) = listed(unit) else { return 0 };
+    let Some(reported) = listed(unit) else { return 0 };
     let of_gpu = [("gpu_uuid", uuid)];
     let held = page.all("bailiff_process_gpu_memory_bytes", &of_gpu);
-    let ours: BTreeMap<String, Option<f64>> =
+    let exported: BTreeMap<String, Option<f64>> =
         held.map(|(labels, bytes)| (labels["pid"].clone(), Some(bytes))).collect();
     let known: BTreeMap<String, Option<f64>> =
-        theirs.into_iter().filter(|(_, bytes)| bytes.is_some()).collect();
-    assert_eq!(ours, known, "{uuid}");
-    ours.len()
+        reported.into_iter().filter(|(_, bytes)| bytes.is_some()).collect();
+    assert_eq!(exported, known, "{uuid}");
+    exported.len()
 }
 
 fn samples(gpu: &Value) -> &[Value] {
@@ -89,9 +89,9 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
         let pid = sample["pid"].to_string();
         for engine in ["sm", "memory", "encoder", "decoder"] {
             let labels = [("gpu_uuid", uuid), ("pid", pid.as_str()), ("engine", engine)];
-            let ours = page.value("bailiff_process_gpu_utilization_ratio", &labels);
-            let ours = ours.map(|ratio| (ratio * 100.0).round());
-            assert_eq!(ours, sample[engine].as_f64(), "{uuid} {pid} {engine}");
+            let exported = page.value("bailiff_process_gpu_utilization_ratio", &labels);
+            let exported = exported.map(|ratio| (ratio * 100.0).round());
+            assert_eq!(exported, sample[engine].as_f64(), "{uuid} {pid} {engine}");
         }
     }
     samples.len()
@@ -99,15 +99,15 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
 
 /// A page of a tick with a driver sample of every GPU: after a late tick, the next one may follow within the driver's
 /// sampling period, and utilization is unknown in it.
-fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
+fn sampled_page(exporter: &Exporter, reported: &Value) -> Page {
     exporter.next();
-    exporter.until("the utilization of all that the driver has samples of", |page| {
+    exporter.until("the utilization of all sampled processes", |page| {
         let is_exported = |gpu: &Value, sample: &Value| {
             let (uuid, pid) = (gpu["uuid"].as_str().unwrap(), sample["pid"].to_string());
             let labels = [("gpu_uuid", uuid), ("pid", pid.as_str()), ("engine", "sm")];
             page.value("bailiff_process_gpu_utilization_ratio", &labels).is_some()
         };
-        let gpus = theirs["gpus"].as_array().unwrap();
+        let gpus = reported["gpus"].as_array().unwrap();
         let all = gpus.iter().all(|gpu| samples(gpu).iter().all(|sample| is_exported(gpu, sample)));
         all.then(|| page.clone())
     })
@@ -115,13 +115,13 @@ fn sampled_page(exporter: &Exporter, theirs: &Value) -> Page {
 
 fn agree(scenario_name: &str) -> (usize, usize) {
     let scenario = Scenario::named(scenario_name);
-    let theirs = clients(&scenario);
-    assert_eq!(theirs["disagreements"].as_array().map(Vec::len), Some(0));
+    let reported = clients(&scenario);
+    assert_eq!(reported["disagreements"].as_array().map(Vec::len), Some(0));
     // A tick must hold at least one sampling period of the fake driver.
     let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
-    let page = sampled_page(&exporter, &theirs);
+    let page = sampled_page(&exporter, &reported);
     let (mut processes, mut samples) = (0, 0);
-    for gpu in theirs["gpus"].as_array().unwrap().iter().filter(|gpu| gpu["uuid"].is_string()) {
+    for gpu in reported["gpus"].as_array().unwrap().iter().filter(|gpu| gpu["uuid"].is_string()) {
         if !gpu["memory_v2"]["error"].is_null() {
             continue;
         }

@@ -1,5 +1,5 @@
-//! No process is ended for samples that are missing: exporter, enforcer and driver stop, end, hang and lose GPUs. No streak
-//! grows meanwhile, and afterwards a rule needs its full samples again.
+//! No process is ended for samples that are missing: exporter, enforcer and driver stop, end, hang and lose GPUs. No
+//! streak grows meanwhile, and afterwards a rule needs its full samples again.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -62,7 +62,7 @@ impl Setup {
     }
 
     /// The streak never grows, is reset, and stays at 0.
-    fn forgotten(&self) {
+    fn assert_streak_is_reset(&self) {
         let pid = self.tenant.pid();
         let mut last = self.enforcer.streak(pid);
         let over_at = self.enforcer.until_status("the streak is over", |status| {
@@ -80,7 +80,7 @@ impl Setup {
     }
 
     /// Asserts that from this snapshot on the tenant is ended after the full samples, and not before.
-    fn ended_by_full_samples_after(self, seq: u64) {
+    fn assert_ended_after_full_samples(self, seq: u64) {
         self.tenant.gone();
         let due = self.node.home.until_line("terminate", "due");
         let evidence = &due["evidence"];
@@ -92,7 +92,7 @@ impl Setup {
 }
 
 /// Waits for so many missed samples that the action would have been done.
-fn until_long_unseen(enforcer: &Enforcer) {
+fn until_samples_missed(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
         (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.5).then_some(())
     });
@@ -102,24 +102,24 @@ fn until_long_unseen(enforcer: &Enforcer) {
 fn stopped_exporter_freezes_streaks() {
     let setup = Setup::new();
     setup.node.exporter.signal(Signal::STOP);
-    until_long_unseen(&setup.enforcer);
+    until_samples_missed(&setup.enforcer);
     setup.assert_no_signal();
     let seq = setup.enforcer.seq();
     setup.node.exporter.signal(Signal::CONT);
-    setup.ended_by_full_samples_after(seq);
+    setup.assert_ended_after_full_samples(seq);
 }
 
 #[test]
 fn missing_exporter_freezes_streaks() {
     let mut setup = Setup::new();
     setup.node.exporter.kill();
-    until_long_unseen(&setup.enforcer);
-    setup
-        .enforcer
-        .until("it says so", |page| (page.value("bailiff_stream_connected", &[])? == 0.0).then_some(()));
+    until_samples_missed(&setup.enforcer);
+    setup.enforcer.until("the stream is down", |page| {
+        (page.value("bailiff_stream_connected", &[])? == 0.0).then_some(())
+    });
     setup.assert_no_signal();
     setup.node.restart_exporter();
-    setup.ended_by_full_samples_after(0);
+    setup.assert_ended_after_full_samples(0);
 }
 
 /// A hundred ticks of 50 ms; the exporter continues meanwhile.
@@ -133,42 +133,42 @@ fn stopped_enforcer_freezes_streaks() {
     setup.assert_no_signal();
     setup.enforcer.signal(Signal::CONT);
     // Snapshots less than two ticks old may be evaluated; older ones are not.
-    setup.ended_by_full_samples_after(seq - 3);
+    setup.assert_ended_after_full_samples(seq - 3);
 }
 
 /// The driver has this fault, and recovers.
-fn while_the_driver(says: &str, also: impl FnOnce(&Setup)) {
+fn assert_frozen_while_driver(head: &str, also: impl FnOnce(&Setup)) {
     let ticks = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
     let setup = Setup::on(Node::with_ticks(RULES, &[""], &ticks));
     let up = |page: &Page| page.value("bailiff_source_up", &[("source", "nvml")]);
-    setup.node.change(|driver| says.clone_into(&mut driver.head));
+    setup.node.change(|driver| head.clone_into(&mut driver.head));
     also(&setup);
     setup.node.exporter.until("the driver is down", |page| (up(page)? == 0.0).then_some(()));
     setup.assert_no_signal();
     let seq = setup.node.tick();
     setup.node.change(|driver| driver.head.clear());
-    setup.ended_by_full_samples_after(seq);
+    setup.assert_ended_after_full_samples(seq);
 }
 
 #[test]
 fn failing_driver_freezes_streaks() {
-    while_the_driver("faults: {errors: {\"*\": unknown}}", Setup::forgotten);
+    assert_frozen_while_driver("faults: {errors: {\"*\": unknown}}", Setup::assert_streak_is_reset);
 }
 
 /// Each sample takes its whole deadline, and is too old to be evaluated when it arrives.
 #[test]
 fn hung_driver_freezes_streaks() {
-    while_the_driver("faults: {hang: true}", |setup| until_long_unseen(&setup.enforcer));
+    assert_frozen_while_driver("faults: {hang: true}", |setup| until_samples_missed(&setup.enforcer));
 }
 
 /// The driver is unloaded; opening it again fails.
 #[test]
 fn missing_driver_freezes_streaks() {
-    while_the_driver("init: driver_not_loaded", |setup| {
+    assert_frozen_while_driver("init: driver_not_loaded", |setup| {
         let worker = setup.node.exporter.children("sampling-worker")[0];
         let pid = rustix::process::Pid::from_raw(i32::try_from(worker).unwrap()).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();
-        setup.forgotten();
+        setup.assert_streak_is_reset();
     });
 }
 
@@ -178,9 +178,9 @@ fn lost_gpu_freezes_only_its_streaks() {
     let other = Tenant::ending_on_term(&node.home);
     let setup = Setup::on(node);
     let pid = setup.tenant.pid();
-    let say = |text: &str| setup.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
-    say("faults: {lost: true}");
-    setup.forgotten();
+    let set_gpu = |text: &str| setup.node.change(|driver| text.clone_into(&mut driver.gpus[0].text));
+    set_gpu("faults: {lost: true}");
+    setup.assert_streak_is_reset();
     setup.node.hold(&other, 1, "used: 1GiB");
     setup.enforcer.until_status("the other one is gone", |status| {
         assert_eq!(streak(status, pid), 0);
@@ -188,11 +188,11 @@ fn lost_gpu_freezes_only_its_streaks() {
     });
     assert!(setup.tenant.is_running() && setup.tenant.terms_received() == 0);
     let seq = setup.node.tick();
-    say("");
+    set_gpu("");
     setup.tenant.gone();
     let home = &setup.node.home;
-    let ours = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
-    let due = until("its end", || home.lines().into_iter().find(ours));
+    let is_due = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
+    let due = until("its end", || home.lines().into_iter().find(is_due));
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }
 

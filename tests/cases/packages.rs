@@ -1,5 +1,5 @@
-//! The contents of a package, laid out in a directory from this build: everything is where units and programs expect it,
-//! and installing the enforcer ends no process. `make packages-test` installs the packages themselves.
+//! The contents of a package, laid out in a directory from this build: everything is where units and programs expect
+//! it, and installing the enforcer ends no process. `make packages-test` installs the packages themselves.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,

@@ -57,7 +57,11 @@ rules:
         .iter()
         .filter_map(|leaf| leaf["name"].as_str())
         .collect();
-    assert_eq!(leaves, ["vram_free", "gpu_util", "cpu_util", "vram"], "why the GPU, and why this one");
+    assert_eq!(
+        leaves,
+        ["vram_free", "gpu_util", "cpu_util", "vram"],
+        "reasons for the GPU and for the holder"
+    );
     // Longer than a second action would have taken.
     enforcer.ticks(10);
     assert!(large.is_running() && small.is_running());
@@ -120,7 +124,7 @@ fn left(enforcer: &Enforcer, target: &str) -> f64 {
 /// Stands in for the control daemon that queries and ends an MPS server, and records its input.
 const CONTROL: &str = "#!/bin/sh
 while read -r line; do
-  echo \"$line in $CUDA_MPS_PIPE_DIRECTORY\" >> \"${0%/*}/told\"
+  echo \"$line in $CUDA_MPS_PIPE_DIRECTORY\" >> \"${0%/*}/commands\"
   case $line in shutdown_server\\ *) kill -TERM \"${line#shutdown_server }\" ;; esac
 done
 ";
@@ -164,7 +168,7 @@ rules:
     let end = node.home.until_line("shutdown_mps", "done");
     assert_eq!((&end["detail"], &end["sent"]), (&json!("the server has ended"), &json!([])));
     assert_eq!(node.home.results("shutdown_mps"), ["due", "begun", "done"]);
-    let printed = fs::read_to_string(directory.join("told")).unwrap();
+    let printed = fs::read_to_string(directory.join("commands")).unwrap();
     let pid = server.pid();
     let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
     assert_eq!(printed, expected);

@@ -158,7 +158,7 @@ fn exporter_is_exempt_whatever_its_name() {
     let pid = exporter.pid();
     scenario.set(&format!("gpus: [{{processes: [{{pid: {pid}, used: 1GiB}}]}}]\n"));
     let enforcer = home.enforcer(&[]);
-    let text = until("it is judged", || {
+    let text = until("it is evaluated", || {
         let text = explained(&enforcer, pid);
         text.contains("protection").then_some(text)
     });

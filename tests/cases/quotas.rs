@@ -1,5 +1,5 @@
-//! Shared quota files with the exporter and the enforcer: what the real library writes is exported for the processes that
-//! use it; hostile files affect neither, and no process of another user.
+//! Shared quota files with the exporter and the enforcer: what the real library writes is exported for the processes
+//! that use it; hostile files affect neither, and no process of another user.
 #![allow(
     clippy::disallowed_methods,
     clippy::cast_precision_loss,
@@ -96,7 +96,7 @@ fn quota_file_is_exported_for_its_processes() {
     let figures = ["region_valid", "limit_bytes", "used_bytes", "peak_bytes", "denied_total"];
     let mib = |mib: u64| Some((mib * MIB) as f64);
     assert_eq!(figures.map(|name| of(&page, name)), [Some(1.0), mib(100), mib(40), mib(40), Some(0.0)]);
-    assert_eq!(of(&page, "unaccounted_bytes"), mib(260), "what the context takes");
+    assert_eq!(of(&page, "unaccounted_bytes"), mib(260), "memory of the context");
     let labels = [("quota", "1000/a"), ("gpu", "0"), ("gpu_uuid", UUID), ("pid", &pid.to_string())];
     assert_eq!(page.value("bailiff_quota_process_used_bytes", &labels), mib(40));
     assert_eq!((of(&page, "processes"), of(&page, "dead_slots")), (Some(1.0), Some(0.0)));
@@ -130,7 +130,7 @@ fn missing_directory_leaves_quotas_absent() {
 }
 
 /// Writes a slot for a process: its pid in its PID namespace, and the memory that it claims on the first GPU.
-fn claim(file: &File, (slot, pid): (u64, u32), used: u64) {
+fn write_claim(file: &File, (slot, pid): (u64, u32), used: u64) {
     let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).unwrap()).unwrap();
     let namespace = fs::metadata(format!("/proc/{pid}/ns/pid")).unwrap().ino();
     let at = SLOTS + 64 * slot;
@@ -140,7 +140,7 @@ fn claim(file: &File, (slot, pid): (u64, u32), used: u64) {
     file.write_all_at(&pid.to_le_bytes(), at).unwrap();
 }
 
-fn made(path: PathBuf) -> File {
+fn quota_file(path: PathBuf) -> File {
     bailiff_ledger::create(&path, &[(uuid(0), 100 * MIB)]).unwrap();
     OpenOptions::new().write(true).open(path).unwrap()
 }
@@ -157,14 +157,14 @@ fn hostile_files_are_rejected() {
     fs::write(path("small"), "BAILIFFQ").unwrap();
     fs::write(path("new\nline{a=\"b\"} 1"), "").unwrap();
     // Impossible numbers, one GPU in all rows, and a process that does not use the file.
-    let absurd = made(path("absurd"));
+    let absurd = quota_file(path("absurd"));
     for row in 0..16 {
         absurd.write_all_at(&uuid(0), 128 + 64 * row).unwrap();
         absurd.write_all_at(&[0xff; 48], 128 + 64 * row + 16).unwrap();
     }
     absurd.write_all_at(&[0xff; 24], 40).unwrap();
     for slot in 0..3 {
-        claim(&absurd, (slot, victim.pid()), u64::MAX);
+        write_claim(&absurd, (slot, victim.pid()), u64::MAX);
     }
     let good = fs::read(path("absurd")).unwrap();
     let scenario = Scenario::new(&scenario(&[(victim.pid(), 300)]));
@@ -196,7 +196,7 @@ fn hostile_files_are_rejected() {
 #[test]
 fn process_of_another_pid_namespace_is_matched() {
     let directory = tempfile::tempdir().unwrap();
-    let file = made(directory.path().join("a"));
+    let file = quota_file(directory.path().join("a"));
     let map = format!(
         "import mmap, os, time\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
          print(os.getpid(), flush=True)\ntime.sleep(10000)",
@@ -209,7 +209,7 @@ fn process_of_another_pid_namespace_is_matched() {
     BufReader::new(outer.0.stdout.take().unwrap()).read_line(&mut inside).unwrap();
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", outer.0.id())).unwrap();
     let pid: u32 = children.trim().parse().unwrap();
-    claim(&file, (0, pid), 7 * MIB);
+    write_claim(&file, (0, pid), 7 * MIB);
     file.write_all_at(&inside.trim().parse::<u32>().unwrap().to_le_bytes(), SLOTS).unwrap();
     let scenario = Scenario::new(&scenario(&[(pid, 300)]));
     let exporter = watch(&scenario, directory.path());
@@ -220,7 +220,7 @@ fn process_of_another_pid_namespace_is_matched() {
 }
 
 /// A program that maps a file of this directory, and runs `then` once it is released.
-fn mapping(directory: &Path, then: &str) -> Running {
+fn mapping_process(directory: &Path, then: &str) -> Running {
     let program = format!(
         "import mmap, os, sys\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
          print('ready', flush=True)\nsys.stdin.readline()\n{then}\nprint('done', flush=True)\nsys.stdin.read()",
@@ -234,9 +234,9 @@ fn mapping(directory: &Path, then: &str) -> Running {
 #[test]
 fn process_that_left_its_file_is_not_listed() {
     let directory = tempfile::tempdir().unwrap();
-    let file = made(directory.path().join("a"));
+    let file = quota_file(directory.path().join("a"));
     for then in ["mapped.close()", "os.execvp('sh', ['sh', '-c', 'echo done; read nothing'])"] {
-        let mut user = mapping(directory.path(), then);
+        let mut user = mapping_process(directory.path(), then);
         let mut out = BufReader::new(user.0.stdout.take().unwrap());
         let mut line = || {
             let mut line = String::new();
@@ -244,7 +244,7 @@ fn process_that_left_its_file_is_not_listed() {
             line
         };
         assert_eq!(line(), "ready\n");
-        claim(&file, (0, user.0.id()), 7 * MIB);
+        write_claim(&file, (0, user.0.id()), 7 * MIB);
         let scenario = Scenario::new(&scenario(&[(user.0.id(), 300)]));
         let exporter = watch(&scenario, directory.path());
         exporter.until("it is named", |page| of(page, "process_used_bytes"));
@@ -259,8 +259,8 @@ fn process_that_left_its_file_is_not_listed() {
 fn file_of_an_earlier_boot_has_no_process() {
     let directory = tempfile::tempdir().unwrap();
     let mut holder = Holder::sleeping();
-    let file = made(directory.path().join("a"));
-    claim(&file, (0, holder.pid()), 7 * MIB);
+    let file = quota_file(directory.path().join("a"));
+    write_claim(&file, (0, holder.pid()), 7 * MIB);
     file.write_all_at(&[1; 16], 24).unwrap();
     let scenario = Scenario::new(&scenario(&[(holder.pid(), 300)]));
     let exporter = watch(&scenario, directory.path());
@@ -277,7 +277,7 @@ fn thousand_files_of_one_user_hide_no_others() {
     for name in ["crowd-0", "crowd-1", "honest"] {
         fs::create_dir(path(name)).unwrap();
     }
-    let _honest = made(path("honest/a"));
+    let _honest = quota_file(path("honest/a"));
     for number in 0..1200 {
         fs::copy(path("honest/a"), path(&format!("crowd-{}/{number}", number % 2))).unwrap();
     }
@@ -318,7 +318,7 @@ rules:
     let ticks = [&node::TICKS[..], &["--quota.dir", &quotas]].concat();
     let node = Node::with_ticks(rules, &[&gpu], &ticks);
     let [greedy, forged] = ["greedy", "forged"].map(|name| {
-        let file = made(directory.path().join(name));
+        let file = quota_file(directory.path().join(name));
         fs::set_permissions(directory.path().join(name), Permissions::from_mode(0o666)).unwrap();
         file
     });
@@ -329,10 +329,10 @@ rules:
     let user = Tenant::running(&node.home, &["python3", "-c", &map]);
     until("the file is mapped", || (!user.output_lines().is_empty()).then_some(()));
     let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
-    claim(&greedy, (0, user.pid()), 90 * MIB);
+    write_claim(&greedy, (0, user.pid()), 90 * MIB);
     // Both files name a process that uses neither; one of them with a tiny limit.
-    claim(&greedy, (1, victim.pid()), 0);
-    claim(&forged, (0, victim.pid()), MIB);
+    write_claim(&greedy, (1, victim.pid()), 0);
+    write_claim(&forged, (0, victim.pid()), MIB);
     forged.write_all_at(&MIB.to_le_bytes(), LIMIT).unwrap();
     node.hold_together(&[(&user, "used: 105MiB, sm: 0"), (&victim, "used: 1GiB, sm: 0")]);
     let enforcer = node.home.enforcer(&[]);

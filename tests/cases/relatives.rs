@@ -188,7 +188,7 @@ fn overlong_cgroup_path_is_absent() {
     let snapshot = StreamReader::over(&procfs, &[4100]).next_with_relatives();
     let other = relative(&snapshot, 4200).unwrap();
     assert_eq!((other.place.cgroup.as_str(), other.exe.as_deref()), ("", None));
-    assert_eq!(facts(&snapshot, 4100).exe, None, "longer than that as JSON writes it");
+    assert_eq!(facts(&snapshot, 4100).exe, None, "too long once escaped as JSON");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn incomplete_member_list_is_absent() {
     let snapshot = reader.ticks.find(none);
     assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "its own ancestors were read");
     procfs.write("4100/stat", "4100 (cut");
-    reader.ticks.until("an ancestor that was not read", |snapshot| {
+    reader.ticks.until("an ancestor not in the process table", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
     procfs.add(&job);
@@ -277,7 +277,7 @@ fn program_and_owner_groups_are_reported() {
     let session = Session::of(&["sleep", "300"]);
     let mut reader = StreamReader::new(&[session.leader()], &[]);
     let path = format!("/proc/{}/exe", session.leader());
-    let exe = until("it is a sleep", || {
+    let exe = until("the process runs sleep", || {
         let exe = std::fs::read_link(&path).ok()?;
         exe.ends_with("sleep").then_some(exe)
     });

@@ -29,7 +29,7 @@ use rustix::process::Signal;
 const BAD: &str = "version: 1\nrules:\n  - name: idle\n    off: process\n    when: {gpu_utill: {max: 1%}}\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
 
 /// Rules with their own name, to see which are in force.
-fn named(name: &str) -> String {
+fn rules_named(name: &str) -> String {
     format!(
         "version: 1\nrules:\n  - {{name: {name}, target: process, when: {{gpu_util: {{max: 1%}}}}, for: {{samples: 3}}, then: [{{flag: info}}]}}\n"
     )
@@ -41,21 +41,21 @@ fn in_force(page: &Page) -> (String, String) {
 }
 
 /// Edits three times.
-fn edited(home: &Home, edit: impl Fn(&Path, &str)) {
-    edited_before((home, home.enforcer(&[])), edit);
+fn edit_three_times(home: &Home, edit: impl Fn(&Path, &str)) {
+    timed_edits((home, home.enforcer(&[])), edit);
 }
 
 /// Edits three times, and returns how long each edit took to be in force.
-fn edited_before((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)) -> Vec<Duration> {
+fn timed_edits((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)) -> Vec<Duration> {
     let mut known = vec![in_force(&enforcer.page()).1];
     let mut took = Vec::new();
     for name in ["one", "two", "three"] {
-        edit(home.path(), &named(name));
+        edit(home.path(), &rules_named(name));
         let began = Instant::now();
         enforcer.until(name, |page| (in_force(page).0 == name).then_some(()));
         took.push(began.elapsed());
         let sha256 = in_force(&enforcer.page()).1;
-        assert!(!known.contains(&sha256), "the policy's name changes with it");
+        assert!(!known.contains(&sha256), "the policy's hash changes");
         known.push(sha256);
     }
     let page = enforcer.page();
@@ -67,14 +67,14 @@ fn edited_before((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)
 
 #[test]
 fn truncated_and_rewritten_file_is_read() {
-    edited(&Home::with(&named("zero")), |directory, text| {
+    edit_three_times(&Home::with(&rules_named("zero")), |directory, text| {
         fs::write(directory.join("rules.yaml"), text).unwrap()
     });
 }
 
 #[test]
 fn file_renamed_over_is_read() {
-    edited(&Home::with(&named("zero")), |directory, text| {
+    edit_three_times(&Home::with(&rules_named("zero")), |directory, text| {
         fs::write(directory.join(".rules.swp"), text).unwrap();
         fs::rename(directory.join(".rules.swp"), directory.join("rules.yaml")).unwrap();
     });
@@ -83,7 +83,7 @@ fn file_renamed_over_is_read() {
 /// As vim with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
 #[test]
 fn file_saved_with_a_backup_is_read() {
-    edited(&Home::with(&named("zero")), |directory, text| {
+    edit_three_times(&Home::with(&rules_named("zero")), |directory, text| {
         fs::rename(directory.join("rules.yaml"), directory.join("rules.yaml~")).unwrap();
         fs::write(directory.join("rules.yaml"), text).unwrap();
         fs::remove_file(directory.join("rules.yaml~")).unwrap();
@@ -102,21 +102,21 @@ fn swapped_config_map_is_read() {
         before.map_or(Ok(()), |before| fs::remove_dir_all(directory.join(before))).unwrap();
     };
     let home = Home::new();
-    swap(home.path(), &named("zero"));
+    swap(home.path(), &rules_named("zero"));
     symlink("..data/rules.yaml", home.rules()).unwrap();
-    edited(&home, swap);
+    edit_three_times(&home, swap);
 }
 
 /// Replaces the directory of the rules: the change is seen within 2 s, on a busy machine well within a minute.
-fn replaced(begin: impl Fn(&Path, &str), edit: impl Fn(&Path, &str)) {
+fn replace_directory(begin: impl Fn(&Path, &str), edit: impl Fn(&Path, &str)) {
     let home = Home::new();
-    begin(home.path(), &named("zero"));
+    begin(home.path(), &rules_named("zero"));
     let mut arguments = enforcer::arguments(&home);
     arguments[1] = home.path().join("rules.d/rules.yaml").display().to_string();
     let mut command = Command::new(programs::enforcer());
     command.args(arguments);
     let enforcer = Enforcer::spawn(&home, command);
-    let took = edited_before((&home, enforcer), edit);
+    let took = timed_edits((&home, enforcer), edit);
     let within = |seconds| took.iter().filter(|took| **took < Duration::from_secs(seconds)).count();
     assert!(within(2) > 0 && within(15) == 3, "{took:?}");
 }
@@ -129,7 +129,7 @@ fn rules_directory(path: &Path, text: &str) {
 
 #[test]
 fn directory_renamed_over_is_read_at_once() {
-    replaced(
+    replace_directory(
         |directory, text| rules_directory(&directory.join("rules.d"), text),
         |directory, text| {
             rules_directory(&directory.join("next"), text);
@@ -142,7 +142,7 @@ fn directory_renamed_over_is_read_at_once() {
 
 #[test]
 fn directory_removed_and_made_again_is_read_at_once() {
-    replaced(
+    replace_directory(
         |directory, text| rules_directory(&directory.join("rules.d"), text),
         |directory, text| {
             fs::remove_dir_all(directory.join("rules.d")).unwrap();
@@ -158,42 +158,42 @@ fn swapped_directory_link_is_read_at_once() {
         fs::write(version.join("rules.yaml"), text).unwrap();
         link(&version, &directory.join("rules.d"));
     };
-    replaced(swap, swap);
+    replace_directory(swap, swap);
 }
 
 /// Another name of the file, in another directory, which is not watched.
-fn unseen() -> (Home, tempfile::TempDir) {
+fn unwatched_link() -> (Home, tempfile::TempDir) {
     let elsewhere = tempfile::tempdir().unwrap();
     let home = Home::new();
-    fs::write(elsewhere.path().join("rules.yaml"), named("zero")).unwrap();
+    fs::write(elsewhere.path().join("rules.yaml"), rules_named("zero")).unwrap();
     fs::hard_link(elsewhere.path().join("rules.yaml"), home.rules()).unwrap();
     (home, elsewhere)
 }
 
 #[test]
 fn every_reload_request_is_served() {
-    let (home, elsewhere) = unseen();
+    let (home, elsewhere) = unwatched_link();
     let edit = |text: &str| fs::write(elsewhere.path().join("rules.yaml"), text).unwrap();
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let rule = |enforcer: &Enforcer| in_force(&enforcer.page()).0;
     // The change may be noticed just before the request: then it is edited again.
-    let edited = |name: &str, query: &dyn Fn() -> bool| {
+    let edit_three_times = |name: &str, query: &dyn Fn() -> bool| {
         until(name, || {
-            edit(&named("other"));
+            edit(&rules_named("other"));
             enforcer.until("other", |page| (in_force(page).0 == "other").then_some(()));
-            edit(&named(name));
+            edit(&rules_named(name));
             query().then_some(())
         });
         assert_eq!(rule(&enforcer), name);
     };
 
-    edited("hangup", &|| {
+    edit_three_times("hangup", &|| {
         enforcer.signal(Signal::HUP);
         enforcer.until("SIGHUP", |page| (in_force(page).0 == "hangup").then_some(()));
         home.lines().iter().any(|line| line["detail"].as_str().is_some_and(|why| why.starts_with("SIGHUP")))
     });
 
-    edited("post", &|| {
+    edit_three_times("post", &|| {
         let answer = http::post(enforcer.address(), "/-/reload").unwrap();
         let applied = format!("in force: {}", in_force(&enforcer.page()).1);
         assert_eq!(answer.status, 200);
@@ -202,7 +202,7 @@ fn every_reload_request_is_served() {
     let answer = http::post(enforcer.address(), "/-/reload").unwrap();
     assert_eq!((answer.status, answer.text().trim()), (200, "unchanged"));
 
-    edited("command", &|| {
+    edit_three_times("command", &|| {
         let output = enforcer.run(&["reload"]);
         assert_eq!(output.status.code(), Some(0));
         let applied = format!("applied: {}", in_force(&enforcer.page()).1);
@@ -226,7 +226,7 @@ fn every_reload_request_is_served() {
 
 #[test]
 fn http_reload_needs_its_flag() {
-    let home = Home::with(&named("zero"));
+    let home = Home::with(&rules_named("zero"));
     let enforcer = home.enforcer(&[]);
     let answer = http::post(enforcer.address(), "/-/reload").unwrap();
     assert_eq!(answer.status, 403);
@@ -299,12 +299,12 @@ fn invalid_file_prevents_the_start() {
     }
     let _ = fs::remove_file(home.rules());
     let output = enforcer::run(&arguments);
-    assert_eq!(output.status.code(), Some(64), "nor does it start without one");
+    assert_eq!(output.status.code(), Some(64), "nor does the command start without one");
 }
 
 #[test]
 fn deleted_file_keeps_the_loaded_rules() {
-    let home = Home::with(&named("zero"));
+    let home = Home::with(&rules_named("zero"));
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let good = in_force(&enforcer.page());
     fs::remove_file(home.rules()).unwrap();
@@ -327,7 +327,7 @@ fn deleted_file_keeps_the_loaded_rules() {
 
 #[test]
 fn unchanged_file_keeps_its_load_time() {
-    let home = Home::with(&named("zero"));
+    let home = Home::with(&rules_named("zero"));
     let enforcer = home.enforcer(&[]);
     let read = |page: &Page| page.value("bailiff_policy_last_reload_success_timestamp_seconds", &[]);
     let (loaded, before) = (enforcer.status()["policy"]["loaded"].as_f64(), read(&enforcer.page()));

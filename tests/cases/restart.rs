@@ -1,5 +1,5 @@
-//! The enforcer is killed at any step and restarted: no process is sent KILL without a new TERM, budgets are kept, and the
-//! audit log has the interrupted action.
+//! The enforcer is killed at any step and restarted: no process is sent KILL without a new TERM, budgets are kept, and
+//! the audit log has the interrupted action.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -62,7 +62,7 @@ impl Crash {
     }
 
     /// Asserts that the tenant is ended, and was sent TERM again before.
-    fn ends_with_a_term_of_its_own(&self, earlier: usize) {
+    fn assert_ended_with_new_term(&self, earlier: usize) {
         self.tenant.gone();
         let end = self.node.home.until_line("terminate", "released");
         assert_eq!(signals(&end), ["SIGTERM", "SIGSTOP", "SIGKILL"]);
@@ -70,21 +70,21 @@ impl Crash {
         let begun = ids(&self.node, "begun");
         assert_eq!(begun.last().copied(), end["id"].as_u64());
         let interrupted = ids(&self.node, "interrupted");
-        assert_eq!([interrupted, ids(&self.node, "released")].concat(), begun, "each has its end");
+        assert_eq!([interrupted, ids(&self.node, "released")].concat(), begun, "every process has ended");
     }
 }
 
 #[test]
 fn killed_before_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |_, tenant, enforcer| enforcer.until_streak(tenant.pid(), 3));
-    crash.ends_with_a_term_of_its_own(0);
+    crash.assert_ended_with_new_term(0);
 }
 
 #[test]
 fn killed_after_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "due")));
     // The kill may have come a moment too late.
-    crash.ends_with_a_term_of_its_own(ids(&crash.node, "interrupted").len());
+    crash.assert_ended_with_new_term(ids(&crash.node, "interrupted").len());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn killed_right_after_the_action_began() {
     // Whether TERM was sent before the kill is random; the next one counts.
     let earlier = crash.tenant.terms_received();
     assert_eq!(ids(&crash.node, "interrupted"), [1]);
-    crash.ends_with_a_term_of_its_own(earlier);
+    crash.assert_ended_with_new_term(earlier);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn killed_in_the_grace() {
     let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_terms(1));
     assert_eq!(ids(&crash.node, "interrupted"), [1], "the log has it before any other event");
     crash.enforcer.until_logged("did not live to see its end");
-    crash.ends_with_a_term_of_its_own(1);
+    crash.assert_ended_with_new_term(1);
 }
 
 /// A started action counts for the budget, even if its end was not recorded.
@@ -133,7 +133,7 @@ fn unreadable_state_is_a_pause() {
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_waits(tenant.pid(), "paused");
     assert!(tenant.is_running() && tenant.terms_received() == 0);
-    assert!(state.join("state.json.unread").exists(), "and what it was is kept");
+    assert!(state.join("state.json.unread").exists(), "the previous value is kept");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `bailiff run`: a limit shared by all descendants of a command, its own GPUs, an end when it idles or exceeds its time;
-//! and everything is released, however it ends.
+//! `bailiff run`: a limit shared by all descendants of a command, its own GPUs, an end when it idles or exceeds its
+//! time; and everything is released, however it ends.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
 
 use std::fs;
@@ -215,14 +215,14 @@ fn unwritable_stderr_does_not_stop_the_command() {
 }
 
 /// Starts a child that leaves another behind, then execs the command.
-const FORMER: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
+const EXEC_WITH_CHILD: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
 
 #[test]
 fn only_descendants_of_the_command_are_ended() {
     let machine = Machine::new();
     let inner = bailiff(&machine, &["-q", "--max-time", "1s", "--grace", "0s", "--", "sleep", "infinity"]);
     let mut command = machine.bare("sh");
-    command.arg("-c").arg(FORMER).arg(inner.get_program()).args(inner.get_args());
+    command.arg("-c").arg(EXEC_WITH_CHILD).arg(inner.get_program()).args(inner.get_args());
     let mut running = Running::start(command);
     running.line();
     let stranger = running.pid();
@@ -368,7 +368,7 @@ fn quota_file_is_removed_after_the_last_descendant() {
 }
 
 /// Ends the descendant that remains; the next run removes the file.
-fn the_next_removes_the_file_of(left: u32, machine: &Machine) {
+fn assert_next_run_removes_the_file_of(left: u32, machine: &Machine) {
     kill(left);
     gone(left);
     stdout_of(&run(machine, &["--vram", "1GiB", "true"]));
@@ -387,7 +387,7 @@ fn terminated_run_leaves_the_quota_file_to_descendants() {
     running.ends_with(143);
     assert!(start(left).is_some());
     assert_eq!(files(&machine).len(), 1);
-    the_next_removes_the_file_of(left, &machine);
+    assert_next_run_removes_the_file_of(left, &machine);
 }
 
 #[test]
@@ -402,8 +402,8 @@ fn quota_file_of_a_killed_run_is_removed_once_unused() {
     running.child.wait().unwrap();
     assert_eq!(files(&machine).len(), 1);
     stdout_of(&run(&machine, &["--vram", "1GiB", "true"]));
-    assert_eq!(files(&machine).len(), 1, "the command goes on, and shares what it shared");
-    the_next_removes_the_file_of(left, &machine);
+    assert_eq!(files(&machine).len(), 1, "the command continues with the same limit");
+    assert_next_run_removes_the_file_of(left, &machine);
 }
 
 /// Overwrites its whole environment, as `setproctitle` does.
@@ -423,7 +423,7 @@ fn process_with_a_changed_title_keeps_the_quota_file() {
     running.child.wait().unwrap();
     stdout_of(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1);
-    the_next_removes_the_file_of(left, &machine);
+    assert_next_run_removes_the_file_of(left, &machine);
 }
 
 /// Its first thread ends, and another continues.
@@ -445,7 +445,7 @@ fn exited_leader_with_threads_keeps_the_quota_file() {
     running.child.wait().unwrap();
     stdout_of(&run(&machine, &["--vram", "1GiB", "true"]));
     assert_eq!(files(&machine).len(), 1);
-    the_next_removes_the_file_of(left, &machine);
+    assert_next_run_removes_the_file_of(left, &machine);
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn running(machine: &Machine, scenario: &Scenario) -> Running {
 }
 
 /// Waits as long as it takes to detect that a command is idle.
-fn an_idle_one_is_ended(machine: &Machine) {
+fn until_idle_command_is_ended(machine: &Machine) {
     running(machine, &Scenario::new(&gpus(""))).ends_with(124);
 }
 
@@ -595,7 +595,7 @@ fn idle_gpus_end_all_processes() {
     let pids = [running.pid(), running.pid()];
     let holds = |usage: u32| gpus(&format!("{{pid: {}, sm: {usage}, used: 3GiB}}", pids[0]));
     scenario.set(&holds(70));
-    an_idle_one_is_ended(&machine);
+    until_idle_command_is_ended(&machine);
     assert!(pids.iter().all(|pid| start(*pid).is_some()), "it is at work");
     scenario.set(&holds(0));
     running.ends_with(124);
@@ -612,7 +612,7 @@ fn unknown_use_is_not_idle() {
     let (machine, scenario) = (Machine::new(), Scenario::new(&(broken.to_owned() + &gpus(""))));
     let mut running = running(&machine, &scenario);
     let pids = [running.pid(), running.pid()];
-    an_idle_one_is_ended(&machine);
+    until_idle_command_is_ended(&machine);
     assert!(pids.iter().all(|pid| start(*pid).is_some()));
     scenario.set(&gpus(""));
     running.ends_with(124);

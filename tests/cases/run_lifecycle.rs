@@ -107,7 +107,7 @@ fn gib(count: u64) -> f64 {
     (count * GIB) as f64
 }
 
-fn reported_for(page: &Page, name: &str) -> usize {
+fn series_count(page: &Page, name: &str) -> usize {
     page.all(name, &[]).count()
 }
 
@@ -142,21 +142,21 @@ fn limited_command_is_exported_until_it_idles() {
     assert_eq!(figures.map(|name| of(&page, name, &first)), expected);
     assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), Some(1.0));
     fixture.scenario.set(&holds(0));
-    let status = until("idleness ends it", || running.0.try_wait().unwrap());
+    let status = until("the idle timeout ends it", || running.0.try_wait().unwrap());
     assert_eq!(status.code(), Some(124));
     // Only the launcher releases them.
     assert_eq!((fixture.idle(), fixture.files()), (Some(2), Vec::new()));
     assert_eq!(start(pid.parse().unwrap()), None);
-    summary_is(&mut running);
+    assert_summary(&mut running);
     fixture.scenario.set(&gpus(""));
     exporter.until("nothing is shown any more", |page| {
         let gone = ["bailiff_lease_held", "bailiff_quota_region_valid", "bailiff_quota_used_bytes"];
-        (gone.map(|name| reported_for(page, name)) == [0; 3]).then_some(())
+        (gone.map(|name| series_count(page, name)) == [0; 3]).then_some(())
     });
 }
 
 /// The start and end of each line; between them is a duration.
-fn summary_is(running: &mut Running) {
+fn assert_summary(running: &mut Running) {
     let expected = [
         ("bailiff: GPUs 0,1 leased", ""),
         ("bailiff: the GPUs are idle: stopping the command", ""),
@@ -255,12 +255,12 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn start(fixture: &'a Fixture, seed: String, (lives, has_rival): (&str, bool)) -> Self {
+    fn start(fixture: &'a Fixture, seed: String, (sleep_time, has_rival): (&str, bool)) -> Self {
         let tag = fixture.machine.path(&seed).display().to_string();
         let rival = has_rival.then(|| leases::hold(&fixture.redis, &["run", "-n", "1"]));
         let mut command = fixture.run(&["--gpus", "2", "--vram", "1GiB", "--", "sh", "-c", TREE]);
-        command.arg(cuda::client("proc")).arg(lives).env(TAG, &tag).process_group(0);
-        let stderr = fs::File::create(fixture.machine.path("said")).unwrap();
+        command.arg(cuda::client("proc")).arg(sleep_time).env(TAG, &tag).process_group(0);
+        let stderr = fs::File::create(fixture.machine.path("stderr")).unwrap();
         let launcher = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         Self { fixture, seed, tag, launcher, rival }
     }
@@ -321,7 +321,7 @@ impl<'a> Round<'a> {
                 self.has(self.launcher.id()) && kill_process(Pid::from_child(&self.launcher), signal).is_ok()
             }
             Act::Send(part, signal) => {
-                let those = self.members().into_iter().filter(|(_, theirs)| *theirs == part);
+                let those = self.members().into_iter().filter(|(_, other)| *other == part);
                 let those: Vec<u32> = those.map(|(pid, _)| pid).collect();
                 !those.is_empty() && self.signal(dice.one_of(&those), signal)
             }
@@ -330,16 +330,16 @@ impl<'a> Round<'a> {
 
     /// Its standard error so far.
     fn stderr_text(&self) -> String {
-        fs::read_to_string(self.fixture.machine.path("said")).unwrap_or_default()
+        fs::read_to_string(self.fixture.machine.path("stderr")).unwrap_or_default()
     }
 
     /// Asserts that nothing remains, without help.
-    fn left_nothing(&self) {
+    fn assert_nothing_left(&self) {
         assert_eq!(self.command(), Vec::<u32>::new());
         assert_eq!(self.fixture.files(), Vec::<PathBuf>::new());
         // A launcher that ends just as its GPUs are granted leaves them to the next command.
         if self.fixture.idle() != Some(2) {
-            assert!(!self.stderr_text().contains("the command"), "it has not given back what it had");
+            assert!(!self.stderr_text().contains("the command"), "it has not released its GPUs");
             self.reap();
         }
         assert_eq!(self.fixture.idle(), Some(2));
@@ -347,7 +347,7 @@ impl<'a> Round<'a> {
 
     /// Asserts that remaining processes keep everything until they end; the next commands free it then.
     /// Returns whether a process remained.
-    fn left_what_is_used(&self) -> bool {
+    fn assert_used_resources_kept(&self) -> bool {
         let before = self.command();
         self.reap();
         let (audit, files) = (self.fixture.audit(), self.fixture.files());
@@ -357,7 +357,7 @@ impl<'a> Round<'a> {
             assert_eq!(held.collect::<Vec<_>>(), [("held", 2)]);
             assert_eq!(files.len(), 1);
         }
-        until("the end of all that remain", || {
+        until("the end of the remaining processes", || {
             for pid in self.command() {
                 self.signal(pid, Signal::KILL);
             }
@@ -402,9 +402,9 @@ fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let mut dice = Dice(seed);
     let plan = plan(&mut dice, span);
     let has_rival = plan.iter().any(|(_, act)| matches!(act, Act::Free));
-    let lives = dice.one_of(&[SHORT, LONG]);
+    let sleep_time = dice.one_of(&[SHORT, LONG]);
     let began = Instant::now();
-    let mut round = Round::start(fixture, seed.to_string(), (lives, has_rival));
+    let mut round = Round::start(fixture, seed.to_string(), (sleep_time, has_rival));
     let began = if has_rival { Instant::now() } else { began };
     let mut done = Vec::new();
     for (moment, act) in plan {
@@ -421,11 +421,11 @@ fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
         _ => format!("ended by {status}"),
     });
     if status.signal() == Some(9) || left {
-        if round.left_what_is_used() {
+        if round.assert_used_resources_kept() {
             done.push("the command lived on".to_owned());
         }
     } else {
-        round.left_nothing();
+        round.assert_nothing_left();
     }
     until("the end of its helpers", || round.members().is_empty().then_some(()));
     assert_eq!(fixture.machine.used(0), 0);
@@ -439,7 +439,7 @@ fn signalled_run_leaves_nothing_behind() {
     let mut calm = Round::start(&fixture, "calm".to_owned(), (SHORT, false));
     assert!(calm.ended().success(), "{}", calm.stderr_text());
     let span = began.elapsed();
-    calm.left_nothing();
+    calm.assert_nothing_left();
     drop(calm);
     let first = times(std::process::id() as usize, "BAILIFF_SEED");
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -40,7 +40,7 @@ gpus:
   - {power: 655W, temperature: 74, processes: [{pid: 4107, used: 96GiB, sm: 88}, {pid: 4108, used: 8GiB, sm: 3}, {pid: 4109, used: null}]}
   - {xid: [79], faults: {lost: true}}
 ";
-const CROWD: &str = "sampling_period: 20ms
+const MANY_HOLDERS: &str = "sampling_period: 20ms
 gpus:
   - {count: 8, power: 500W, processes: [{pid: 4100, count: 25, pid_step: 100, used: 1GiB, sm: 4}, {pid: 4125, count: 75, pid_step: 100, used: 512MiB}]}
 ";
@@ -151,7 +151,7 @@ fn unknown_value_has_a_reason_and_no_bar() {
 
 #[test]
 fn page_with_800_processes_stays_bounded() {
-    let node = Showcase::new(CROWD, 800);
+    let node = Showcase::new(MANY_HOLDERS, 800);
     node.exporter.next();
     let page = http::get(node.exporter.address(), "/", &[]).unwrap();
     assert!(page.body.len() < 150_000, "{} bytes", page.body.len());
@@ -353,7 +353,7 @@ fn pictures() {
         node.exporter.next();
         take(&node.url(), short, name);
     }
-    let crowd = Showcase::new(CROWD, 800);
+    let crowd = Showcase::new(MANY_HOLDERS, 800);
     crowd.exporter.next();
     take(&format!("{}#sources", crowd.url()), tall, "status-800-processes.png");
 }

@@ -1,5 +1,6 @@
-//! Holders that are stuck or orphaned, each made for real: how they are reported, which rules flag them, what frees them,
-//! and whether their memory is released. Only the driver is fake. Needs root, to start processes of others and mount.
+//! Holders that are stuck or orphaned, each made for real: how they are reported, which rules flag them, what frees
+//! them, and whether their memory is released. Only the driver is fake. Needs root, to start processes of others and
+//! mount.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -34,8 +35,8 @@ const ZOMBIE_LEADER: &str = "import ctypes, threading\n\
 /// It does not wait for a child that has exited.
 const ZOMBIES_PARENT: &str =
     "import os, signal\npid = os.fork() or os._exit(0)\nprint('ready')\nsignal.pause()";
-/// In vfork a parent waits in the kernel, in state D, until its child starts a program or exits: this child does neither,
-/// and ends with its parent.
+/// In vfork a parent waits in the kernel, in state D, until its child starts a program or exits: this child does
+/// neither, and ends with its parent.
 const WAITING_IN_THE_KERNEL: &str = "import ctypes, signal\n\
     libc = ctypes.CDLL(None)\nprint('ready')\n\
     if libc.vfork() == 0:\n    libc.prctl(1, 9)\n    signal.pause()";
@@ -129,7 +130,7 @@ fn each_kind_is_flagged_with_its_fix() {
         (left.pid(), "sleeping", "left_behind", "its end: SIGTERM, then SIGKILL"),
         (gone.pid(), "gone", "gone", "else the driver alone"),
     ];
-    let page = node.exporter.until("all are what they are", |page| {
+    let page = node.exporter.until("all processes have started their programs", |page| {
         let stuck = expected.iter().all(|(pid, name, kind, _)| {
             let count = page.value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
             state(page, *pid).as_deref() == Some(*name) && count == Some(1.0)
@@ -139,12 +140,12 @@ fn each_kind_is_flagged_with_its_fix() {
     let of = |name: &str, pid: u32| page.value(name, &[("pid", &pid.to_string())]);
     assert_eq!(of("bailiff_process_orphaned", left.pid()), Some(1.0));
     let parents: Vec<_> = page.all("bailiff_process_parent_info", &[]).map(|(labels, _)| labels).collect();
-    assert_eq!(parents.len(), 1, "of the one that has ended");
+    assert_eq!(parents.len(), 1, "of the exited process");
     assert_eq!(parents[0]["parent"], parent.pid().to_string());
     node.exporter.until("the process that inherited the device", |page| {
         (page.value("bailiff_gpu_unlisted_processes", &[])? >= 1.0).then_some(())
     });
-    shown(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), device_process.pid());
+    assert_reported(&node, &expected.map(|(pid, _, _, freed_by)| (pid, freed_by)), device_process.pid());
     let enforcer = node.home.enforcer(&[]);
     for (pid, ..) in expected {
         flagged(&enforcer, "stuck-context", Some(pid));
@@ -157,7 +158,7 @@ fn each_kind_is_flagged_with_its_fix() {
 }
 
 /// Asserts that the status page and the report list each with what frees it, and both name the device process.
-fn shown(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
+fn assert_reported(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
     let html = status_page(node);
     let text = info(node, &["--who"]);
     for (pid, freed_by) in stuck {
@@ -212,7 +213,7 @@ fn killable_holders_are_ended_and_memory_is_freed() {
     enforcer.until("both are counted", |page| {
         (page.value("bailiff_memory_released_bytes_total", &[])? == 3.0 * GIB).then_some(())
     });
-    node.exporter.until("the exporter saw it come back", |page| {
+    node.exporter.until("the exporter saw its release", |page| {
         let used = page.value("bailiff_gpu_memory_used_bytes", &[])?;
         (page.value(UNRELEASED, &[])? == 0.0 && used == GIB).then_some(())
     });
@@ -274,7 +275,7 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     let enforcer = node.home.enforcer(&[]);
     leaking.end();
     let missing = |page: &Page| (unreleased(page)? == 2.0 * GIB).then_some(());
-    node.exporter.until("the driver lists it, and it has ended", missing);
+    node.exporter.until("the driver lists an exited process", missing);
     // Its memory becomes unattributed within one tick.
     node.change(|driver| {
         driver.unlist(pid);
@@ -282,7 +283,7 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     });
     node.exporter
         .until("it is unlisted", |page| (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(()));
-    node.exporter.until("it is missing all the same", missing);
+    node.exporter.until("it is still missing", missing);
     flagged(&enforcer, "unreleased-vram", None);
     let row = rows(&status_page(&node), "not released after its holders exited");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
@@ -294,7 +295,7 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     let third = Tenant::ignoring_term(&node.home);
     node.hold(&third, 0, "used: 3GiB");
     node.exporter
-        .until("a third one", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));
+        .until("a third waiter", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));
     node.exporter.until("still missing", missing);
     node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 512MiB}".to_owned());
     node.exporter.until("a part is back", |page| (unreleased(page)? == 0.5 * GIB).then_some(()));

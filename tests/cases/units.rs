@@ -31,10 +31,10 @@ rules:
 
 /// The units, with the programs of this build in place of the installed ones.
 fn units(directory: &Path) -> Vec<PathBuf> {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
+    let directory_of_units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
     let programs = programs::bailiff().parent().unwrap().display().to_string();
     let unit = |(name, _): &(&str, &str)| {
-        let text = fs::read_to_string(ours.join(format!("{name}.service"))).unwrap();
+        let text = fs::read_to_string(directory_of_units.join(format!("{name}.service"))).unwrap();
         let path = directory.join(format!("{name}.service"));
         fs::write(&path, text.replace("/usr/bin", &programs)).unwrap();
         path

@@ -260,7 +260,7 @@ fn password_guessing_delays_no_other_client() {
         until("the first to be refused", || (refused.load(Relaxed) > 0).then_some(()));
         assert_eq!(http::get(exporter.address(), "/metrics", &[RIGHT]).unwrap().status, 200);
         let before = refused.load(Relaxed);
-        assert!(before <= GUESSES / 2, "{before} of {GUESSES} were looked at before him");
+        assert!(before <= GUESSES / 2, "{before} of {GUESSES} were checked before it");
     });
 }
 
@@ -333,13 +333,13 @@ fn invalid_file_rejects_every_request() {
 }
 
 /// An exporter with a certificate and a user, and a Prometheus that scrapes it all the time.
-struct Besieged {
+struct LoadedExporter {
     site: Site,
     exporter: Exporter,
     prometheus: Prometheus,
 }
 
-impl Besieged {
+impl LoadedExporter {
     fn new() -> Self {
         let site = Site::new(&format!("{TLS}{}", users("correct horse", 8)));
         let exporter = site.exporter(&[]);
@@ -347,9 +347,9 @@ impl Besieged {
             "basic_auth: {username: alice, password: correct horse}, scrape_interval: 1s, scrape_timeout: 1s";
         let rest = format!("scheme: https, tls_config: {{ca_file: {}}}, {user}", site.path("ca.crt"));
         let prometheus = prometheus(&[job("bailiff", exporter.address(), &rest)]);
-        let besieged = Self { site, exporter, prometheus };
-        until("a scrape", || (besieged.scrapes() >= 1.0).then_some(()));
-        besieged
+        let loaded = Self { site, exporter, prometheus };
+        until("a scrape", || (loaded.scrapes() >= 1.0).then_some(()));
+        loaded
     }
 
     fn scrapes(&self) -> f64 {
@@ -357,7 +357,7 @@ impl Besieged {
     }
 
     /// Asserts that at least one scrape begins after this call, and all so far succeeded.
-    fn scrapes_go_on(&self) {
+    fn assert_scrapes_continue(&self) {
         let before = self.scrapes();
         until("two more scrapes", || (self.scrapes() >= before + 2.0).then_some(()));
         assert_eq!(self.prometheus.number("min_over_time(up[5m])"), Some(1.0));
@@ -368,7 +368,7 @@ impl Besieged {
     }
 
     /// If the kernel's queue is full, the client retries after a second, which is not waited for here.
-    fn half_a_handshake(&self) -> io::Result<TcpStream> {
+    fn begin_handshake(&self) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.exporter.address(), Duration::from_millis(200))?;
         stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1])?;
         Ok(stream)
@@ -377,42 +377,42 @@ impl Besieged {
 
 #[test]
 fn scrapes_continue_beside_unfinished_requests() {
-    let besieged = Besieged::new();
+    let loaded = LoadedExporter::new();
     let _handshakes: Vec<_> =
-        (0..20).map(|_| until("a connection", || besieged.half_a_handshake().ok())).collect();
-    let mut headers: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
+        (0..20).map(|_| until("a connection", || loaded.begin_handshake().ok())).collect();
+    let mut headers: Vec<Stream> = (0..20).map(|_| loaded.connect()).collect();
     for stream in &mut headers {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
     }
-    besieged.scrapes_go_on();
-    let mut endless = besieged.connect();
+    loaded.assert_scrapes_continue();
+    let mut endless = loaded.connect();
     let megabyte = vec![b'x'; 1 << 20];
     let mut sent = endless.write_all(b"GET /metrics HTTP/1.1\r\nX: ");
     for _ in 0..100 {
         sent = sent.and_then(|()| endless.write_all(&megabyte));
     }
     sent.expect_err("100 MB of headers are refused");
-    besieged.scrapes_go_on();
+    loaded.assert_scrapes_continue();
 }
 
 #[test]
 fn scrapes_continue_beside_clients_that_do_not_read() {
-    let besieged = Besieged::new();
+    let loaded = LoadedExporter::new();
     let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
-    let mut stuck: Vec<Stream> = (0..20).map(|_| besieged.connect()).collect();
+    let mut stuck: Vec<Stream> = (0..20).map(|_| loaded.connect()).collect();
     for stream in &mut stuck {
         stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         // Until the buffers are full, since the client does not read.
         while stream.write_all(request.as_bytes()).is_ok() {}
     }
-    besieged.scrapes_go_on();
+    loaded.assert_scrapes_continue();
 }
 
 #[test]
 fn scrapes_continue_beside_password_guessing() {
-    let besieged = Besieged::new();
-    let (address, over) = (besieged.exporter.address(), AtomicBool::new(false));
-    let client = besieged.site.client();
+    let loaded = LoadedExporter::new();
+    let (address, over) = (loaded.exporter.address(), AtomicBool::new(false));
+    let client = loaded.site.client();
     std::thread::scope(|scope| {
         let guess = || {
             let refused =
@@ -424,7 +424,7 @@ fn scrapes_continue_beside_password_guessing() {
             count
         };
         let guessing: Vec<_> = (0..8).map(|_| scope.spawn(guess)).collect();
-        besieged.scrapes_go_on();
+        loaded.assert_scrapes_continue();
         over.store(true, Relaxed);
         let guesses: usize = guessing.into_iter().map(|guessing| guessing.join().unwrap()).sum();
         assert!(guesses > 8, "{guesses}");
@@ -433,13 +433,13 @@ fn scrapes_continue_beside_password_guessing() {
 
 #[test]
 fn scrapes_continue_beside_10000_connections() {
-    let besieged = Besieged::new();
+    let loaded = LoadedExporter::new();
     std::thread::scope(|scope| {
         for _ in 0..20 {
             scope.spawn(|| {
                 let mut open = VecDeque::new();
                 for _ in 0..500 {
-                    open.extend(besieged.half_a_handshake().ok());
+                    open.extend(loaded.begin_handshake().ok());
                     // The limit of open files of a process.
                     if open.len() > 25 {
                         open.pop_front();
@@ -448,8 +448,8 @@ fn scrapes_continue_beside_10000_connections() {
             });
         }
     });
-    besieged.scrapes_go_on();
-    let page = besieged.prometheus.number("bailiff_http_connections_refused_total");
+    loaded.assert_scrapes_continue();
+    let page = loaded.prometheus.number("bailiff_http_connections_refused_total");
     assert!(page.is_some_and(|refused| refused > 1000.0), "{page:?}");
 }
 

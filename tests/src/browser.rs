@@ -1,5 +1,5 @@
-//! A headless Chromium, controlled over a pipe with the `DevTools` protocol: text and width of a page, and violations of
-//! accessibility rules. It reaches only loopback.
+//! A headless Chromium, controlled over a pipe with the `DevTools` protocol: text and width of a page, and violations
+//! of accessibility rules. It reaches only loopback.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -168,7 +168,7 @@ impl Browser {
         let axe = fs::read_to_string(programs::tool("axe.min.js")).expect("tests/setup chromium");
         self.query(&format!("{axe}; undefined"));
         let result = self.query(
-            "axe.run(document, {rules: {'meta-refresh': {enabled: false}}}).then(told => told.violations.flatMap(\
+            "axe.run(document, {rules: {'meta-refresh': {enabled: false}}}).then(result => result.violations.flatMap(\
              fault => fault.nodes.map(node => `${fault.id}: ${node.html.slice(0, 200)}: ${node.failureSummary}`)))",
         );
         let result = result.as_array().expect("axe gives a list");

@@ -35,7 +35,7 @@ impl Hung {
     /// # Panics
     /// If there are no descriptors left.
     #[must_use]
-    pub fn beside(&self, command: &Command) -> Command {
+    pub fn in_namespace(&self, command: &Command) -> Command {
         let mount = "mount -i -t fuse -o fd=0,rootmode=40000,user_id=0,group_id=0 hung \"$0\" && exec \"$@\" </dev/null";
         let mut beside = Command::new("unshare");
         beside.args(["--mount", "sh", "-c", mount]).arg(&self.root);

@@ -55,7 +55,7 @@ impl IdleTimeout {
         use std::os::unix::process::CommandExt;
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str| File::create(directory.path().join(name)).unwrap();
-        command.stdin(Stdio::piped()).stdout(file("said")).stderr(file("log")).process_group(0);
+        command.stdin(Stdio::piped()).stdout(file("stdout")).stderr(file("log")).process_group(0);
         Self { child: command.spawn().unwrap(), directory }
     }
 
@@ -71,7 +71,7 @@ impl IdleTimeout {
     /// The command's output, in lines.
     #[must_use]
     pub fn output_lines(&self) -> Vec<String> {
-        self.lines("said")
+        self.lines("stdout")
     }
 
     /// The pids that the command printed, once there are this many.

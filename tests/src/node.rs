@@ -1,5 +1,5 @@
-//! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a directory for an enforcer. The driver lists
-//! a tenant until it has exited, as a real one does.
+//! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a directory for an enforcer. The driver
+//! lists a tenant until it has exited, as a real one does.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -14,8 +14,8 @@ pub fn root() -> PathBuf {
 /// If it has not been built.
 #[must_use]
 pub fn built(name: &str) -> PathBuf {
-    let ours = std::env::current_exe().expect("a running program has a file");
-    let directory = ours.ancestors().skip(1).find(|directory| directory.join(name).exists());
+    let exe = std::env::current_exe().expect("a running program has a file");
+    let directory = exe.ancestors().skip(1).find(|directory| directory.join(name).exists());
     directory.unwrap_or_else(|| panic!("{name} is not built: run `cargo build --workspace`")).join(name)
 }
 
@@ -57,6 +57,6 @@ pub fn python() -> PathBuf {
 /// A program of `target/tools`, or of the system.
 #[must_use]
 pub fn tool(name: &str) -> PathBuf {
-    let ours = root().join("target/tools/bin").join(name);
-    if ours.exists() { ours } else { name.into() }
+    let exe = root().join("target/tools/bin").join(name);
+    if exe.exists() { exe } else { name.into() }
 }

@@ -22,7 +22,7 @@ pub(crate) fn walk(seed: u64) -> u64 {
     let dice = &mut dice;
     let mut policy = (*Plan::new(dice, Weather::Rough, false).policy()).clone();
     let first = policy.rules[0].clone();
-    policy.rules.extend(Kind::ALL.map(|kind| curious(&first, kind)));
+    policy.rules.extend(Kind::ALL.map(|kind| rule_with_all_conditions(&first, kind)));
     let policy = Arc::new(policy);
     let mut engine = Engine::new(policy.clone(), Mode::Enforce);
     let mut before: Option<Arc<View>> = None;
@@ -57,7 +57,7 @@ pub(crate) fn walk(seed: u64) -> u64 {
 }
 
 /// A rule with every condition that a kind of target supports.
-fn curious(like: &Rule, kind: Kind) -> Rule {
+fn rule_with_all_conditions(like: &Rule, kind: Kind) -> Rule {
     let attributes = rules::ALL.iter().filter(|attribute| attribute.of.contains(&kind));
     let conditions = attributes.map(|attribute| {
         let test = match attribute.unit {

@@ -162,8 +162,8 @@ fn blind(snapshot: &wire::Snapshot) -> bool {
     })
 }
 
-/// A process that started after a GPU was lost does not hold it. Neither do processes that started before the remembered
-/// list and are not in it.
+/// A process that started after a GPU was lost does not hold it. Neither do processes that started before the
+/// remembered list and are not in it.
 fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
     match (ticks, lost.since_ms, &lost.last) {
         (Some(ticks), Some(since), _) if ticks * 10 >= since => false,
@@ -261,7 +261,7 @@ impl ObservedTarget<'_> {
                 Some(age) => (age >= seconds * 1000).into(),
                 None => Truth::Unknown,
             },
-            Cond::Orphaned(wanted) => self.orphaned(*wanted),
+            Cond::Orphaned(expected) => self.orphaned(*expected),
             Cond::State(state) => self.state(state),
             Cond::Users(uids) => self.users(uids),
             Cond::Gpus(places) => {
@@ -319,20 +319,20 @@ impl ObservedTarget<'_> {
         if held.is_empty() || !complete || self.partial() { Truth::Unknown } else { Truth::True }
     }
 
-    fn orphaned(&self, wanted: bool) -> Truth {
+    fn orphaned(&self, expected: bool) -> Truth {
         let each: Vec<Option<bool>> =
             self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.orphaned)).collect();
         if each.contains(&Some(false)) {
-            (!wanted).into()
+            (!expected).into()
         } else if each.contains(&None) {
             Truth::Unknown
         } else {
-            wanted.into()
+            expected.into()
         }
     }
 
-    fn state(&self, wanted: &str) -> Truth {
-        if self.processes.iter().any(|process| process.state == wanted) {
+    fn state(&self, expected: &str) -> Truth {
+        if self.processes.iter().any(|process| process.state == expected) {
             Truth::True
         } else if self.processes.iter().any(|process| process.state == "unknown") {
             Truth::Unknown
@@ -382,8 +382,8 @@ impl ObservedTarget<'_> {
         plan.protect.as_ref().map_or(Truth::False, |protect| self.exempts(protect))
     }
 
-    /// Returns whether one of its processes matches, whether it holds memory or not; unknown if a process is unknown or was
-    /// possibly not observed.
+    /// Returns whether one of its processes matches, whether it holds memory or not; unknown if a process is unknown or
+    /// was possibly not observed.
     pub(crate) fn exempts(&self, cond: &Cond) -> Truth {
         if self.gpu.is_some() {
             return self.evaluate(cond);
@@ -405,8 +405,8 @@ impl ObservedTarget<'_> {
 
     /// Process conditions are evaluated for the process; others for the target.
     fn of_one(&self, cond: &Cond, process: &Process<'_>) -> Truth {
-        let known = |text: Option<&str>, wanted: &[&str]| {
-            text.map_or(Truth::Unknown, |text| wanted.contains(&text).into())
+        let known = |text: Option<&str>, expected: &[&str]| {
+            text.map_or(Truth::Unknown, |text| expected.contains(&text).into())
         };
         let weakest = |conds: &[Cond], order: [Truth; 2], last| {
             let found: Vec<Truth> = conds.iter().map(|cond| self.of_one(cond, process)).collect();

@@ -302,7 +302,12 @@ impl Oracle {
     }
 
     /// Checks the engine's result for a snapshot.
-    pub(crate) fn ticked(&mut self, now: Now, view: &View, result: &Result<Vec<Verdict>, Skip>) -> Checked {
+    pub(crate) fn check_tick(
+        &mut self,
+        now: Now,
+        view: &View,
+        result: &Result<Vec<Verdict>, Skip>,
+    ) -> Checked {
         let missed = match self.admit(now, view) {
             Ok(missed) => missed,
             Err(skip) => {
@@ -344,7 +349,7 @@ impl Oracle {
         self.quiet_steps(&context)?;
         self.picked_steps(&context)?;
         self.requests(&context, missed)?;
-        self.waited(&context, missed > 0 || late)
+        self.check_missing_actions(&context, missed > 0 || late)
     }
 
     /// The wall clock may be stepped; within a boot, the time since boot gives the duration of a pause.
@@ -592,8 +597,8 @@ impl Oracle {
 
     fn requests(&mut self, context: &EvalContext<'_>, missed: u32) -> Checked {
         let held = self.held(context.view);
-        // A late snapshot confirms nothing, and budgets not yet on disk delay an action: the decision waits for the next
-        // one.
+        // A late snapshot confirms nothing, and budgets not yet on disk delay an action: the decision waits for the
+        // next one.
         let late = self.is_late(context.view);
         let disk =
             held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.all_failing();
@@ -737,9 +742,12 @@ impl Oracle {
         // The cooldown began with the first action of that match.
         let first =
             self.requests.iter().find(|request| request.match_of == before.match_of && request.target == id);
-        let waited = context.since(first.unwrap_or(before));
+        let check_missing_actions = context.since(first.unwrap_or(before));
         let cooldown = i128::try_from(rule.cooldown.as_millis()).unwrap();
-        ensure!(waited >= cooldown, "{id}: {waited} ms of {cooldown} ms of cooldown");
+        ensure!(
+            check_missing_actions >= cooldown,
+            "{id}: {check_missing_actions} ms of {cooldown} ms of cooldown"
+        );
         Ok(())
     }
 
@@ -816,7 +824,7 @@ impl Oracle {
     }
 
     /// Checks that no required action waits without a reason.
-    fn waited(&mut self, context: &EvalContext<'_>, excused: bool) -> Checked {
+    fn check_missing_actions(&mut self, context: &EvalContext<'_>, excused: bool) -> Checked {
         let mut surely = BTreeSet::new();
         let mut perhaps = BTreeSet::new();
         for rule in &self.plan.rules {

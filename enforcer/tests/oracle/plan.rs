@@ -74,7 +74,8 @@ pub(crate) enum Weather {
 }
 
 impl RulePlan {
-    /// Stopped, traced or frozen targets are exempt from a rule about idleness, unless the rule names one of these states.
+    /// Stopped, traced or frozen targets are exempt from a rule about idleness, unless the rule names one of these
+    /// states.
     pub(crate) fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|(from, ..)| from);
         let conds: Vec<&Cond> =
@@ -102,7 +103,7 @@ impl Cond {
             Self::VramFreeBelow(mib) => within("vram_free", |it| it.below = Some(bytes(*mib))),
             Self::AgeMin(seconds) => within("age", |it| it.min = Some(count(*seconds))),
             Self::ProcessCountMax(max) => within("process_count", |it| it.max = Some(count(*max))),
-            Self::Orphaned(wanted) => leaf("orphaned", Test::Is(*wanted)),
+            Self::Orphaned(expected) => leaf("orphaned", Test::Is(*expected)),
             Self::State(state) => {
                 let attribute = attribute("state");
                 let Unit::Words(words) = attribute.unit else { unreachable!("state has words") };

@@ -331,7 +331,7 @@ impl Walk {
                 let mut snapshot = self.world.snapshot();
                 snapshot.boot_ms += 3000;
                 let view = View::between(self.shown.as_deref(), snapshot);
-                self.judge(&Arc::new(view), self.now(0))
+                self.evaluate(&Arc::new(view), self.now(0))
             }
             Event::ActionReport(outcome, ends) => {
                 self.report(*outcome, *ends);
@@ -382,12 +382,12 @@ impl Walk {
         let now = self.now(late);
         self.stats.intervals += 1;
         self.shown = Some(view.clone());
-        self.judge(view, now)
+        self.evaluate(view, now)
     }
 
-    fn judge(&mut self, view: &Arc<View>, now: Now) -> Result<(), String> {
+    fn evaluate(&mut self, view: &Arc<View>, now: Now) -> Result<(), String> {
         let result = self.engine.tick(now, view.clone());
-        self.oracle.ticked(now, view, &result)?;
+        self.oracle.check_tick(now, view, &result)?;
         for verdict in result.iter().flatten() {
             if let bailiff_enforcer::verdict::What::Act(id, _) = &verdict.what {
                 self.acting = Some((*id, verdict.subject.id.to_string(), verdict.mode));

@@ -26,14 +26,14 @@ pub(crate) fn page(schema: &Value) -> String {
         ("A channel of `notify`", "One of these.", &schema["properties"]["notify"]["additionalProperties"]),
         ("An ask", "One or more of these; all must hold.", &schema["$defs"]["ask"]),
     ];
-    let asked = &schema["$defs"]["ask"]["properties"];
+    let keys = &schema["$defs"]["ask"]["properties"];
     let mut page = HEAD.to_owned();
     for (title, about, part) in parts {
         let rows = part["properties"].as_object().into_iter().flatten();
         let shape = |key: &str, value| {
             if key == "rules" { "a list: [rules](#a-rule)".to_owned() } else { shape(value) }
         };
-        let rows = rows.filter(|(key, _)| title != "An entry of `except`" || asked[key.as_str()].is_null());
+        let rows = rows.filter(|(key, _)| title != "An entry of `except`" || keys[key.as_str()].is_null());
         let about = if about.is_empty() { String::new() } else { format!("{about}\n\n") };
         // Writing to a string cannot fail.
         let _ = write!(page, "\n## {title}\n\n{about}| key | value | meaning |\n|---|---|---|\n");

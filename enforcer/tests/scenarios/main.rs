@@ -106,7 +106,7 @@ fn repeated_snapshot_is_not_evaluated() {
     node.boot_ms -= 2 * TICK;
     assert_eq!(node.feed(0), Err(Skip::Duplicate), "an older one");
     node.boot_ms += 2 * TICK;
-    let ahead = node.seen();
+    let ahead = node.snapshot();
     node.boot_ms -= 1;
     let view = bailiff_enforcer::view::View::between(None, ahead);
     assert_eq!(node.engine.tick(node.now(0), view.into()), Err(Skip::Future));

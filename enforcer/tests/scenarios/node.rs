@@ -121,7 +121,7 @@ impl Node {
 
     /// Feeds a snapshot of now with this delay.
     pub(crate) fn feed(&mut self, late: u64) -> Result<String, Skip> {
-        let view = Arc::new(View::between(self.view.as_deref(), self.seen()));
+        let view = Arc::new(View::between(self.view.as_deref(), self.snapshot()));
         let verdicts = self.engine.tick(self.now(late), view.clone())?;
         self.view = Some(view);
         for verdict in &verdicts {
@@ -190,7 +190,7 @@ impl Node {
         self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
     }
 
-    pub(crate) fn seen(&self) -> wire::Snapshot {
+    pub(crate) fn snapshot(&self) -> wire::Snapshot {
         let source = |up: bool| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
         wire::Snapshot {
             version: wire::VERSION,

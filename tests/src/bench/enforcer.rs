@@ -37,7 +37,8 @@ struct Holder {
 }
 
 impl EvalContext {
-    /// Starts an enforcer with this many holders, and this many rules besides the one for holders idle for three samples.
+    /// Starts an enforcer with this many holders, and this many rules besides the one for holders idle for three
+    /// samples.
     ///
     /// # Panics
     /// If something cannot be started.

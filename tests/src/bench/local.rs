@@ -1,5 +1,5 @@
-//! A pool of this machine: the delay until a waiter, a separate process as in production, gets a freed GPU, compared with
-//! the minimum of the kernel: inotify on the close of a file, and a lock.
+//! A pool of this machine: the delay until a waiter, a separate process as in production, gets a freed GPU, compared
+//! with the minimum of the kernel: inotify on the close of a file, and a lock.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

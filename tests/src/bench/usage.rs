@@ -65,16 +65,16 @@ fn cpu(pid: u32) -> Duration {
 /// Sums every mapping except the fake driver's, which no real node has.
 fn memory(pid: u32) -> Memory {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
-    let mut ours = true;
+    let mut counts_mapping = true;
     let mut memory = Memory::default();
     for line in text.lines() {
         let Some((name, size)) = line.split_once(':').filter(|(name, _)| !name.contains('-')) else {
-            ours = !line.contains("fake_nvml") && !line.contains("libnvidia-ml.so.1");
+            counts_mapping = !line.contains("fake_nvml") && !line.contains("libnvidia-ml.so.1");
             continue;
         };
         let sum = match name {
-            "Rss" if ours => &mut memory.rss,
-            "Pss" if ours => &mut memory.pss,
+            "Rss" if counts_mapping => &mut memory.rss,
+            "Pss" if counts_mapping => &mut memory.pss,
             _ => continue,
         };
         *sum += size.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default() * 1024;

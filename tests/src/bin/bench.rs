@@ -136,20 +136,20 @@ fn exporter() {
     for (gpus, each) in [(8, 4), (8, 100)] {
         let load = Load::new(gpus, each);
         let name = load.name();
-        let ours = measure(&format!("bailiff {name}"), &peers::bailiff(&load, &["--interval", "5s"]));
+        let bailiff = measure(&format!("bailiff {name}"), &peers::bailiff(&load, &["--interval", "5s"]));
         let redis = pool("0-7");
         let with_leases = peers::bailiff(&load, &["--interval", "5s", "--lease.redis", &redis.address()]);
         measure(&format!("  with leases {name}"), &with_leases);
         for peer in peers::others(&load) {
             let title = format!("{} {name}", peer.name());
-            let theirs = measure(&title, &peer);
+            let other = measure(&title, &peer);
             println!(
                 "{:<28} {:>9.1}x {:>9.1}x {:>8.1}x {:>8.1}x",
                 "  of bailiff's",
-                theirs.cpu.as_secs_f64() / ours.cpu.as_secs_f64(),
-                theirs.p99.as_secs_f64() / ours.p99.as_secs_f64(),
-                theirs.rss / ours.rss,
-                theirs.pss / ours.pss,
+                other.cpu.as_secs_f64() / bailiff.cpu.as_secs_f64(),
+                other.p99.as_secs_f64() / bailiff.p99.as_secs_f64(),
+                other.rss / bailiff.rss,
+                other.pss / bailiff.pss,
             );
         }
         tick(&load);

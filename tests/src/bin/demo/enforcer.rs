@@ -16,7 +16,7 @@ pub(crate) struct Enforcer {
 
 impl Enforcer {
     pub(crate) fn start(directory: &Path, redis: &Redis) -> Self {
-        let ours = std::env::current_exe().expect("a running program has a file");
+        let exe = std::env::current_exe().expect("a running program has a file");
         let notices = directory.join("notices");
         let rules = format!(
             "version: 1
@@ -25,7 +25,7 @@ notify:
 leases: {{redis: '{}'}}
 rules:
 {RULE}",
-            ours.display(),
+            exe.display(),
             notices.display(),
             redis.address(),
         );

@@ -1,6 +1,6 @@
-//! Compares what GPU Bailiff assumes about NVIDIA's driver with a real one: starts CUDA work of its own, runs the exporter and
-//! the enforcer over it, and writes `report.md` and `report.json`. It needs a GPU, the driver and the programs beside it, and
-//! changes no setting of the GPU. `docs/hardware.md` has the details.
+//! Compares what GPU Bailiff assumes about NVIDIA's driver with a real one: starts CUDA work of its own, runs the
+//! exporter and the enforcer over it, and writes `report.md` and `report.json`. It needs a GPU, the driver and the
+//! programs beside it, and changes no setting of the GPU. `docs/hardware.md` has the details.
 #![expect(
     clippy::disallowed_methods,
     reason = "a program for one run on one machine: it reads flags, files and clocks, and starts programs"

@@ -102,10 +102,10 @@ impl Run {
         let reply =
             control.query(Question::TerminateClient(server, client)).map_err(|error| error.to_string());
         let understood = reply.as_ref().is_ok_and(|reply| reply::terminated(reply).is_ok());
-        let lives = self.is_running("mps-idle");
+        let running = self.is_running("mps-idle");
         let observed =
-            format!("`{}`; the process lives: {lives}", reply.unwrap_or_else(|error| error).trim());
-        let claims = [(understood, "its answer is not taken for success"), (lives, "the process ended")];
+            format!("`{}`; the process lives: {running}", reply.unwrap_or_else(|error| error).trim());
+        let claims = [(understood, "its answer is not taken for success"), (running, "the process ended")];
         outcome(["the idle client was terminated", &observed, ""], &claims)
     }
 
@@ -188,9 +188,9 @@ impl Run {
 
     pub(crate) fn dry_run_signals(&mut self) -> Tried {
         let sent = signals(&programs::audit(&self.setting, "dry-run.jsonl")).len();
-        let lives = self.is_running("idle");
-        let published = format!("{sent} signals in the audit log; the idle process lives: {lives}");
-        let claims = [(sent == 0, "signals were sent"), (lives, "the idle process was ended")];
+        let running = self.is_running("idle");
+        let published = format!("{sent} signals in the audit log; the idle process lives: {running}");
+        let claims = [(sent == 0, "signals were sent"), (running, "the idle process was ended")];
         self.published(["after all of these decisions", "", &published], &claims)
     }
 
@@ -222,12 +222,12 @@ impl Run {
         let expected = sent == [(u64::from(subject.pid), "SIGTERM".to_owned())];
         let by_term = status.and_then(|status| status.signal()) == Some(15);
         let [result, detail] = result();
-        let lives = self.is_running("idle");
+        let running = self.is_running("idle");
         let claims = [
             (by_term, "SIGTERM did not end it"),
             (result == "released", "its memory was not seen to return"),
             (expected, "other signals were sent"),
-            (lives, "another worker was ended"),
+            (running, "another worker was ended"),
         ];
         let published = format!("signals {sent:?} to pid {}; result {result} {detail}", subject.pid);
         let status = status.map_or("it runs".to_owned(), |status| status.to_string());

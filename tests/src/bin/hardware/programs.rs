@@ -1,5 +1,5 @@
-//! The programs that run during a report: workers, the exporter with its record, the enforcer, an MPS daemon. All of them
-//! are children of this program, and end with it.
+//! The programs that run during a report: workers, the exporter with its record, the enforcer, an MPS daemon. All of
+//! them are children of this program, and end with it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

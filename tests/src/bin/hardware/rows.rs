@@ -3,7 +3,7 @@
 use crate::driver::Answer;
 use crate::published::Published;
 use crate::report::Tried;
-use crate::run::{Run, Seen, Subject};
+use crate::run::{Observation, Run, Subject};
 use crate::worker::{ALLOCATION, Work};
 
 /// More than rounding to whole pages causes.
@@ -53,7 +53,7 @@ struct Facts<'a> {
 }
 
 impl Check {
-    pub(crate) fn holds(&self, seen: &Seen, subject: &Subject) -> bool {
+    pub(crate) fn holds(&self, seen: &Observation, subject: &Subject) -> bool {
         let (answer, pid, listed) = (&seen.answer, subject.pid, subject.listed);
         let (published, memory) = (Published::of(pid, &seen.snapshots), answer.memory(listed));
         (self.holds)(&Facts { answer, published, pid, listed, memory, context: seen.context })

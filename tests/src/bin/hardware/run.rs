@@ -1,4 +1,5 @@
-//! A run: starts and stops workers, observes, and fills the report. The parts that need more than a period are in `parts.rs`.
+//! A run: starts and stops workers, observes, and fills the report. The parts that need more than a period are in
+//! `parts.rs`.
 
 use std::thread::park_timeout;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -29,7 +30,7 @@ pub(crate) struct Subject {
 }
 
 /// Observations while workers ran.
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     pub(crate) answer: Answer,
     pub(crate) snapshots: Vec<Snapshot>,
     /// Memory of a process with only a context.
@@ -42,7 +43,7 @@ pub(crate) struct Run {
     pub(crate) driver: Driver,
     pub(crate) card: Card,
     pub(crate) subjects: Vec<Subject>,
-    pub(crate) seen: Option<(&'static [Work], Result<Seen, String>)>,
+    pub(crate) seen: Option<(&'static [Work], Result<Observation, String>)>,
     pub(crate) exporter: Option<Program>,
     pub(crate) enforcer: Option<Program>,
     pub(crate) mps: Option<(Program, Control)>,
@@ -77,7 +78,8 @@ impl Run {
         Ok(Report { driver: self.driver.version(), gpu: self.card.name.clone(), lines })
     }
 
-    /// Observes workers, unless the previous row did, and checks some of them. Claims about the driver alone need no pids.
+    /// Observes workers, unless the previous row did, and checks some of them. Claims about the driver alone need no
+    /// pids.
     fn period(&mut self, [running, about]: [&'static [Work]; 2], done: &str, checks: &[Check]) -> Tried {
         let needs_mig = checks.iter().any(|check| check.about == About::Mig);
         if !running.is_empty() && needs_mig != self.card.mig {
@@ -96,16 +98,16 @@ impl Run {
         let Some((_, seen)) = &self.seen else { return Err("not observed".to_owned()) };
         let seen = seen.as_ref().map_err(String::clone)?;
         let about: Vec<&Subject> = self.subjects.iter().filter(|one| about.contains(&one.work)).collect();
-        let nobody = Subject { work: "", pid: 0, listed: 0, worker: None };
-        let ours = self.setting.shares_pid_namespace;
+        let none = Subject { work: "", pid: 0, listed: 0, worker: None };
+        let known_pids = self.setting.shares_pid_namespace;
         let of_driver = |check: &Check| matches!(check.about, About::EmptyGpu | About::Driver);
         let holds = |check: &Check| match &about[..] {
-            [] => check.holds(seen, &nobody),
+            [] => check.holds(seen, &none),
             about => about.iter().all(|one| check.holds(seen, one)),
         };
-        let tried = checks.iter().filter(|check| ours || of_driver(check));
+        let tried = checks.iter().filter(|check| known_pids || of_driver(check));
         let wrong: Vec<_> = tried.filter(|check| !holds(check)).map(|check| check.failure).collect();
-        if !ours && wrong.is_empty() && !checks.iter().all(of_driver) {
+        if !known_pids && wrong.is_empty() && !checks.iter().all(of_driver) {
             return Err(FOREIGN_PIDS.to_owned());
         }
         Ok(Outcome { cells: cells(done, &about, seen), wrong })
@@ -187,7 +189,7 @@ impl Run {
     }
 
     /// Waits until earlier samples are older than the look-back, and observes a period.
-    pub(crate) fn observe(&mut self) -> Result<Seen, String> {
+    pub(crate) fn observe(&mut self) -> Result<Observation, String> {
         pause(self.setting.look_back + 2 * self.setting.interval);
         let (since, from) = (self.read(0)?.newest(), wall_ms());
         pause(self.setting.observe);
@@ -203,11 +205,11 @@ impl Run {
         }
         let idle = self.subjects.iter().find(|subject| subject.work == "idle");
         let context = idle.and_then(|idle| answer.memory(idle.listed));
-        Ok(Seen { answer, snapshots, context })
+        Ok(Observation { answer, snapshots, context })
     }
 }
 
-fn cells(done: &str, about: &[&Subject], seen: &Seen) -> [String; 3] {
+fn cells(done: &str, about: &[&Subject], seen: &Observation) -> [String; 3] {
     let answers = about.iter().map(|one| seen.answer.of(one.listed));
     let published = about.iter().map(|one| Published::of(one.pid, &seen.snapshots).text());
     let answers: Vec<String> = answers.chain([seen.answer.of_gpu()]).collect();

@@ -1,5 +1,5 @@
-//! A worker: a child of this program that does one kind of CUDA work until its standard input ends, so that it ends with
-//! its parent. It prints `ready` and the pid of a forked child once it works, or `failed: WHY`.
+//! A worker: a child of this program that does one kind of CUDA work until its standard input ends, so that it ends
+//! with its parent. It prints `ready` and the pid of a forked child once it works, or `failed: WHY`.
 #![allow(unsafe_code, reason = "fork, and the exit of one thread, have no safe form")]
 
 use std::io::{Read, Write, stdin, stdout};
@@ -29,7 +29,7 @@ pub(crate) fn serve(work: &str, comm: &str) -> ExitCode {
     match named.and_then(|()| run(work)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            say(&format!("failed: {why}"));
+            print_line(&format!("failed: {why}"));
             ExitCode::FAILURE
         }
     }
@@ -50,7 +50,7 @@ fn run(work: &str) -> Result<(), String> {
         "leaderless" => exit_leader(),
         "forked" => fork(),
         "idle" | "mps-idle" | "memory" | "terminated" => {
-            say("ready");
+            print_line("ready");
             until_end();
             Ok(())
         }
@@ -72,7 +72,7 @@ fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), S
         streams.iter().try_for_each(|stream| gpu.launch(&kernel, *stream, nanoseconds))?;
         gpu.wait()?;
         if !ready {
-            say("ready");
+            print_line("ready");
             ready = true;
         }
         if let Some(rest) = rest {
@@ -85,7 +85,7 @@ fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), S
 /// Ends only the thread-group leader, after starting another thread that keeps the process.
 fn exit_leader() -> Result<(), String> {
     thread::spawn(|| {
-        say("ready");
+        print_line("ready");
         until_end();
         // SAFETY: ends this process at once; no exit handler of the driver runs without its first thread.
         unsafe { libc::_exit(0) };
@@ -108,7 +108,7 @@ fn fork() -> Result<(), String> {
             unsafe { libc::_exit(0) }
         }
         child => {
-            say(&format!("ready {child}"));
+            print_line(&format!("ready {child}"));
             until_end();
             Ok(())
         }
@@ -119,7 +119,7 @@ fn until_end() {
     let _ = stdin().lock().read_to_end(&mut Vec::new());
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut out = stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

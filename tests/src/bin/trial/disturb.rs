@@ -286,7 +286,7 @@ impl Trial {
     /// Replaces the rules, and requests a reload.
     pub(crate) fn write_rules(&mut self, policy: Policy) {
         let home = &self.daemons.home;
-        home.write(&policy.text(self.world.treasure()));
+        home.write(&policy.text(self.world.protected_program()));
         let sha256 = daemons::sha256(&home.rules());
         self.note(None, format!("rules {sha256:.8}: {policy:?}"));
         self.witness.policies.insert(sha256, policy);
@@ -382,7 +382,7 @@ impl Trial {
 
     fn change_driver(&mut self, change: impl FnOnce(&mut crate::world::Faults)) {
         change(&mut self.world.faults);
-        self.world.say();
+        self.world.write_scenario();
         self.note(None, format!("the driver: {:?}", self.world.faults));
     }
 

@@ -184,7 +184,7 @@ impl Trial {
         let home = Home::new();
         let trace = Trace::open(&home.path().join("tracing"));
         let world = World::new(&home);
-        home.write(&Policy::open().text(world.treasure()));
+        home.write(&Policy::open().text(world.protected_program()));
         let mut witness = Witness::default();
         witness.policies.insert(daemons::sha256(&home.rules()), Policy::open());
         let daemons = Daemons::new(home, world.scenario.path());

@@ -1,4 +1,5 @@
-//! A relay between exporter and enforcer: it forwards each line of the stream, and records when the enforcer was sent it.
+//! A relay between exporter and enforcer: it forwards each line of the stream, and records when the enforcer was sent
+//! it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -30,8 +31,8 @@ pub(crate) fn start(listen: &Path, exporter: PathBuf) -> Receiver<Sent> {
     from
 }
 
-/// The kernel reports the process that called listen(2) as the exporter, whose descendants are exempt. The targets are ours,
-/// so another process calls it.
+/// The kernel reports the process that called listen(2) as the exporter, whose descendants are exempt. The targets are
+/// ours, so another process calls it.
 fn bound(path: &Path) -> UnixListener {
     let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
     bind(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("the relay's socket");

@@ -49,7 +49,7 @@ struct Action {
 }
 
 /// The content of a snapshot.
-struct Seen {
+struct ObservedSnapshot {
     at: Duration,
     seq: u64,
     boot: Duration,
@@ -59,7 +59,7 @@ struct Seen {
     cpu: BTreeMap<(u32, u64), f64>,
 }
 
-impl Seen {
+impl ObservedSnapshot {
     /// The share of a core that a process used since an earlier snapshot.
     fn cpu_since(&self, before: &Self, key: (u32, u64)) -> Option<f64> {
         let seconds = self.boot.checked_sub(before.boot)?.as_secs_f64();
@@ -87,7 +87,7 @@ impl Violation {
 /// Observations.
 #[derive(Default)]
 pub(crate) struct Witness {
-    seen: VecDeque<Seen>,
+    seen: VecDeque<ObservedSnapshot>,
     actions: Vec<Action>,
     /// When the machine was busy, and how much that delayed the trial.
     delays: VecDeque<(Duration, Duration)>,
@@ -161,7 +161,7 @@ impl Witness {
             Some(((process.pid, process.start_ticks?), process.facts.as_ref()?.cpu_seconds))
         });
         let (cpu, boot) = (cpu.collect(), Duration::from_millis(snapshot.boot_ms));
-        self.seen.push_back(Seen { at: sent.at, seq: snapshot.seq, boot, used, cpu });
+        self.seen.push_back(ObservedSnapshot { at: sent.at, seq: snapshot.seq, boot, used, cpu });
         if self.seen.len() > 500 {
             self.seen.pop_front();
         }

@@ -144,12 +144,12 @@ impl World {
             log,
             cgroups: Cgroups::new(),
         };
-        world.say();
+        world.write_scenario();
         world
     }
 
     /// The program that the rules protect.
-    pub(crate) fn treasure(&self) -> &Path {
+    pub(crate) fn protected_program(&self) -> &Path {
         &self.programs[1]
     }
 
@@ -248,7 +248,7 @@ impl World {
     pub(crate) fn set(&mut self, index: usize, sm: u32) {
         let before = boot();
         self.processes[index].use_of.push((before, Duration::MAX, sm));
-        self.say();
+        self.write_scenario();
         if let Some(last) = self.processes[index].use_of.last_mut() {
             last.1 = boot();
         }
@@ -259,7 +259,7 @@ impl World {
         let index = self.at(pid, Duration::MAX);
         if let Some(index) = index.filter(|index| self.processes[*index].ended.is_none()) {
             self.processes[index].ended = Some(boot());
-            self.say();
+            self.write_scenario();
         }
     }
 
@@ -294,7 +294,7 @@ impl World {
     }
 
     /// Writes the driver's scenario.
-    pub(crate) fn say(&self) {
+    pub(crate) fn write_scenario(&self) {
         let hang = if self.faults.hung { "faults: {hang: true}\n" } else { "" };
         let mut text = format!("sampling_period: 20ms\n{hang}gpus:\n");
         for gpu in 0..GPUS {

@@ -7,8 +7,8 @@ use crate::policy::rule;
 use crate::trace::Signal;
 use crate::world::{Process, World};
 
-/// The time in which a snapshot written to the enforcer's socket is read and evaluated. The delay of the trial itself on
-/// a busy machine is added.
+/// The time in which a snapshot written to the enforcer's socket is read and evaluated. The delay of the trial itself
+/// on a busy machine is added.
 const TRANSPORT: Duration = Duration::from_millis(50);
 /// A response takes effect after this, because there is a moment between the last check and the system call.
 const ANSWERED: Duration = Duration::from_millis(10);
@@ -38,7 +38,7 @@ impl Witness {
         if number == CONT {
             return faults;
         }
-        if let Some(why) = stranger(action, process, world) {
+        if let Some(why) = not_a_member(action, process, world) {
             faults.push(("a process that was never a member", why));
         }
         faults.extend(self.exempt(action, at, (process, world)).map(|why| ("an exempt process", why)));
@@ -49,7 +49,9 @@ impl Witness {
             action.sent.iter().find(|(receiver, sent, _)| *receiver == index && *sent == expected)
         };
         match number {
-            KILL => faults.extend(killed(action, (at, process), earlier(TERM).map(|(_, _, at)| *at))),
+            KILL => {
+                faults.extend(kill_violations(action, (at, process), earlier(TERM).map(|(_, _, at)| *at)))
+            }
             TERM if earlier(TERM).is_some() => faults.push(("a second TERM by one action", String::new())),
             _ => {}
         }
@@ -114,7 +116,7 @@ impl Witness {
 }
 
 /// Returns why a process does not belong to the target of an action.
-fn stranger(action: &Action, process: &Process, world: &World) -> Option<String> {
+fn not_a_member(action: &Action, process: &Process, world: &World) -> Option<String> {
     if let Some(path) = action.target.strip_prefix("workload:container:") {
         let own = process.container.as_deref();
         let is_own = own.is_some_and(|id| path.ends_with(&format!(".slice/docker-{id}.scope")));
@@ -130,7 +132,11 @@ fn stranger(action: &Action, process: &Process, world: &World) -> Option<String>
 }
 
 /// Violations of a KILL.
-fn killed(action: &Action, (at, process): (Duration, &Process), term_at: Option<Duration>) -> Vec<Fault> {
+fn kill_violations(
+    action: &Action,
+    (at, process): (Duration, &Process),
+    term_at: Option<Duration>,
+) -> Vec<Fault> {
     let Some(term_at) = term_at else { return vec![("a KILL without a TERM before it", String::new())] };
     let mut faults = Vec::new();
     let grace = rule(&action.rule).map_or(Duration::ZERO, |rule| rule.grace);
