@@ -157,7 +157,7 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
     })
 }
 
-/// Whether a process may run as our user, judged by its UIDs and not by the owner of its `/proc` files.
+/// Whether a process may run as our user, evaluated by its UIDs and not by the owner of its `/proc` files.
 fn may_be_ours(pid: u32) -> bool {
     let us = geteuid().as_raw();
     let is_ours = |status: Vec<u8>| Status::new(&status).uids().is_none_or(|uids| uids.contains(&us));

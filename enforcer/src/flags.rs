@@ -11,7 +11,7 @@ const CONTROL: &str = "/run/bailiff/enforcer.sock";
 
 /// Judges what bailiff-exporter saw by rules that you write; warns, ends, verifies, records.
 ///
-/// A rule watches until its file says `mode: enforce`: see first what it would do. What was not observed is
+/// A rule is in dry-run mode until its file says `mode: enforce`: see first what it would do. What was not observed is
 /// unknown, and nothing is ever done to anybody for what is unknown.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-enforcer", version, after_help = EXAMPLES)]
@@ -73,7 +73,7 @@ pub struct Run {
     /// The user that the exporter runs as, by name or number; may be given several times.
     #[arg(long = "stream.user", value_name = "USER")]
     pub stream_user: Vec<String>,
-    /// Every rule watches, whatever the file says: all but the action is done and recorded.
+    /// Dry run for all rules: everything but the action is done and recorded.
     #[arg(long)]
     pub dry_run: bool,
     /// Address to listen on, HOST:PORT; may be repeated, and empty for none. The default is loopback, because the pages
@@ -108,7 +108,7 @@ pub struct Run {
     /// How paths of GPU device files begin.
     #[arg(long, value_name = "PREFIX", default_value = "/dev/nvidia")]
     pub devices: String,
-    /// Takes the PID namespace of --procfs for the host's. Without this, every rule watches where this program itself
+    /// Treat the PID namespace of --procfs as the host's. Without this, all rules are in dry-run mode if this program itself
     /// does not run in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,

@@ -1,4 +1,4 @@
-//! The enforcer: judges snapshots by the admin's rules, warns, ends, verifies and records.
+//! The enforcer: evaluates snapshots by the admin's rules, warns, ends, verifies and records.
 
 pub mod actions;
 pub mod agent;

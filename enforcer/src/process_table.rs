@@ -17,7 +17,7 @@ use rustix::io::Errno;
 const MOST: usize = 256 << 10;
 /// The major number of `/dev/nvidia0` and its like (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
-/// More processes than this are not judged one by one.
+/// More processes than this are not evaluated one by one.
 const MOST_PROCESSES: usize = 1 << 18;
 
 /// Why the processes could not all be read: then none is touched.

@@ -238,7 +238,7 @@ pub enum Outcome {
     Cancelled = "cancelled",
     /// The newest snapshot before the first signal no longer agreed, or a hold had come up; nothing was done.
     Reprieved = "reprieved",
-    /// All but the action was done: the rule watches.
+    /// Everything but the action was done: the rule is in dry-run mode.
     DryRun = "dry_run",
 }
 }

@@ -19,7 +19,7 @@ use bailiff_exposition::{Format, table};
 
 const HEAD: &str = "# Metrics of bailiff-enforcer
 
-Made from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has judged nothing has no
+Made from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has evaluated nothing has no
 matches, not 0 of them. Counters begin at the enforcer's start, with 0 for all that a rule's steps and a channel may come
 to, so that `increase()` sees the first; those of leases and of the stream begin with their first event. `target` is the
 name of `bailiff-enforcer status` and of the audit log.

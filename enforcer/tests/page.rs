@@ -71,7 +71,7 @@ fn unobserved_values_are_absent() {
     }
     assert_eq!(page.value("bailiff_stream_connected", &[]), Some(0.0));
     let full = read(&full());
-    assert_eq!(full.values("bailiff_rule_matches").len(), 1, "the other rule has judged nothing");
+    assert_eq!(full.values("bailiff_rule_matches").len(), 1, "the other rule has evaluated nothing");
 }
 
 #[test]

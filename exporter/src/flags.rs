@@ -58,7 +58,7 @@ pub struct Flags {
     /// Where pods have their log directories: names of pods and namespaces are read off those.
     #[arg(long, value_name = "PATH", default_value = "/var/log/pods")]
     pub pods: PathBuf,
-    /// Takes the PID namespace of --procfs for the host's. Without this, processes are named only where
+    /// Treat the PID namespace of --procfs as the host's. Without this, processes are named only where
     /// this program itself runs in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,
@@ -87,7 +87,7 @@ pub struct Flags {
     /// Take two samples one interval apart, print the metrics and exit.
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub once: Option<Once>,
-    /// What this node is called.
+    /// Name of this node.
     #[command(flatten)]
     pub node: NodeFlags,
     /// What to log, and how.

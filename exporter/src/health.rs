@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What health is judged by.
+/// What health is evaluated by.
 #[derive(Debug, Clone, Copy)]
 pub struct Health {
     /// Age of the newest snapshot; before the first, the time since the start.

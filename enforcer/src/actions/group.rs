@@ -1,4 +1,4 @@
-//! The processes of a subject, each held by pidfd and compared with what was judged after it was taken hold of.
+//! The processes of a subject, each held by a pidfd and compared with the evaluated process after the pidfd was opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -47,7 +47,7 @@ pub(super) fn shut_down(work: &Work<'_>) -> Result<ActionResult, Refusal> {
     }))
 }
 
-/// Takes hold of the server and compares it with what was judged.
+/// Opens the server and compares it with the evaluated one.
 fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
     let key = server.key.ok_or_else(|| Refusal::refused("it is known to the driver alone"))?;
     work.proc_table.everybody()?;

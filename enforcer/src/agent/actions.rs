@@ -52,7 +52,7 @@ pub enum Result {
     Freed,
     /// Some of its GPUs are quarantined, because a process uses them.
     Withheld,
-    /// It was not any more as it was judged, and nothing was done.
+    /// It was not any more as it was evaluated, and nothing was done.
     Changed,
     /// Unknown: Redis did not answer, or the audit log could not be written.
     Failed,

@@ -84,7 +84,7 @@ impl Judged {
 }
 
 impl AgentStatus {
-    /// How many GPUs were judged so.
+    /// How many GPUs were evaluated so.
     #[must_use]
     pub fn judged_as(&self, judgement: &str) -> usize {
         self.judged.iter().filter(|judged| judged.judgement == judgement).count()

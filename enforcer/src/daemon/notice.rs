@@ -144,7 +144,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     };
     match verdict.mode {
         Mode::Enforce => format!("; {what} in about {when}, unless that changes."),
-        Mode::DryRun => "; nothing will be done about it, the rule only watches.".to_owned(),
+        Mode::DryRun => "; nothing will be done about it, the rule is in dry-run mode.".to_owned(),
     }
 }
 

@@ -85,7 +85,7 @@ impl Daemon {
             Question::Explain { pid, rule } => {
                 match self.engine.explain(now(), &crate::engine::Question { pid, rule }) {
                     Some(answer) => serde_json::json!({"ok": true, "explanation": answer}).into(),
-                    None => control::refusal("no snapshot was judged by these rules yet").into(),
+                    None => control::refusal("no snapshot was evaluated by these rules yet").into(),
                 }
             }
             Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),

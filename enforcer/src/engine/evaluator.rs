@@ -45,7 +45,7 @@ pub(crate) struct Track {
     pub(crate) outcome: Option<Truth>,
 }
 
-/// What a rule needs to judge one tick, and where its findings go.
+/// What a rule needs to evaluate one tick, and where its findings go.
 pub(crate) struct EvalContext<'a> {
     pub(crate) tick: &'a Tick<'a>,
     pub(crate) table: &'a ConditionTable,

@@ -69,7 +69,7 @@ struct About<'a> {
 }
 
 impl Engine {
-    /// Why, and why not, gate by gate and leaf by leaf; none before a snapshot was judged by this policy.
+    /// Why, and why not, gate by gate and leaf by leaf; none before a snapshot was evaluated by this policy.
     #[must_use]
     pub fn explain(&self, now: Now, question: &Question) -> Option<Vec<Explained>> {
         let view = self.last.as_deref().filter(|view| self.table.covers(view))?;

@@ -50,7 +50,7 @@ pub struct Now {
     pub wall: Duration,
 }
 
-/// Why a snapshot is not judged. Its interval counts as missed.
+/// Why a snapshot is not evaluated. Its interval counts as missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
     /// It is the one before, or an older one.
@@ -80,10 +80,10 @@ impl Skip {
 const WARM_UP: u32 = 3;
 /// And after a reload.
 const SETTLING: u32 = 2;
-/// A snapshot older than so many intervals is not judged.
+/// A snapshot older than so many intervals is not evaluated.
 pub(crate) const STALE_INTERVALS: u32 = 2;
 
-/// The state of all that is judged.
+/// The state of all that is evaluated.
 #[derive(Debug)]
 pub struct Engine {
     policy: Arc<Policy>,
@@ -172,7 +172,7 @@ impl Engine {
     /// Judges one snapshot. Every rule is asked of every target before anything is decided.
     ///
     /// # Errors
-    /// Where the snapshot is not to be judged.
+    /// Where the snapshot is not to be evaluated.
     pub fn tick(&mut self, now: Now, view: Arc<View>) -> Result<Vec<Verdict>, Skip> {
         let missed = self.admit(now, &view)?;
         self.keep_time(view.interval());
@@ -292,7 +292,7 @@ impl Engine {
         &self.policy
     }
 
-    /// The last view that was judged.
+    /// The last view that was evaluated.
     #[must_use]
     pub fn view(&self) -> Option<&Arc<View>> {
         self.last.as_ref()

@@ -1,4 +1,4 @@
-//! The targets of one kind that are being judged, each with a small number of its own, so that a rule's streaks
+//! The targets of one kind that are being evaluated, each with a small number of its own, so that a rule's streaks
 //! stand in one row of memory.
 
 use std::sync::Arc;

@@ -46,7 +46,7 @@ pub struct Saved {
 /// What was counted.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Streaks {
-    /// The last snapshot that was judged, milliseconds since boot.
+    /// The last snapshot that was evaluated, milliseconds since boot.
     boot_ms: u64,
     /// The period of its interval, in milliseconds.
     interval_ms: Option<u64>,

@@ -74,7 +74,7 @@ fn acts(rule: &Rule) -> bool {
 fn line(rule: &Rule, interval: Duration) -> String {
     let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
         (_, false) => "evaluates",
-        (Mode::DryRun, true) => "watches",
+        (Mode::DryRun, true) => "would act on",
         (Mode::Enforce, true) => "enforces on",
     };
     let kind = match rule.target {

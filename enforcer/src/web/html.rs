@@ -17,7 +17,7 @@ use crate::engine::STALE_INTERVALS;
 
 /// The interval without any snapshot.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Where nothing was judged.
+/// Text before the first evaluation.
 const NOT_YET: &str = "no snapshot was evaluated yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
@@ -36,7 +36,7 @@ pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
     let interval = status.stream.interval().unwrap_or(INTERVAL);
     let head = Head { title: &heading, heading: &heading, refresh: refreshes.then_some(interval) };
     let mut html = Html::begin(&head);
-    html.age("judged what was seen", status.stream.age(now.boot), |_| {});
+    html.age("evaluated the snapshot of", status.stream.age(now.boot), |_| {});
     let links = [("Metrics", "./metrics"), ("Health", "./-/healthy"), ("Readiness", "./-/ready")];
     html.nav(&links, refreshes);
     html.main();

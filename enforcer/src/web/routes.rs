@@ -113,7 +113,7 @@ impl Routes {
     fn healthy(&self) -> Result<(), String> {
         match self.status.has_changed() {
             Ok(_) => Ok(()),
-            Err(_) => Err("the loop that judges has ended".to_owned()),
+            Err(_) => Err("the loop that evaluates has ended".to_owned()),
         }
     }
 
@@ -156,10 +156,10 @@ fn ready(status: &Status, boot: Duration) -> Result<(), String> {
     }
     if status.stream.seq.is_none() {
         let why = status.stream.error.as_deref().unwrap_or("none has come yet");
-        return Err(format!("no snapshot was judged: {why}"));
+        return Err(format!("no snapshot was evaluated: {why}"));
     }
     if status.stream.is_stale(boot) {
-        return Err("the snapshot that was judged last is too old to act on".to_owned());
+        return Err("the snapshot that was evaluated last is too old to act on".to_owned());
     }
     Ok(())
 }

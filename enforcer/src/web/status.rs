@@ -218,7 +218,7 @@ pub struct RuleStatus {
     pub mode: Mode,
     /// True samples that a match needs.
     pub needed: Option<u32>,
-    /// Targets that match; none before it judged a snapshot.
+    /// Targets that match; none before it evaluated a snapshot.
     pub matches: Option<u64>,
     /// Targets of which it is true, but not for long enough.
     pub pending: Option<u64>,
@@ -335,13 +335,13 @@ pub struct Stream {
     pub connected: bool,
     /// Why it is not.
     pub error: Option<String>,
-    /// Number of the snapshot that was judged last.
+    /// Number of the snapshot that was evaluated last.
     pub seq: Option<u64>,
     /// When that was seen, in milliseconds since boot.
     pub seen_boot_ms: Option<u64>,
     /// The interval, in milliseconds.
     pub interval_ms: Option<u64>,
-    /// How long it took to judge, in seconds.
+    /// How long it took to evaluate, in seconds.
     pub tick_seconds: Option<f64>,
     /// Its sources that did not answer, and why.
     #[serde(default)]
@@ -349,7 +349,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// How long ago the snapshot that was judged last was seen, at this time since boot.
+    /// How long ago the snapshot that was evaluated last was seen, at this time since boot.
     #[must_use]
     pub fn age(&self, boot: Duration) -> Option<Duration> {
         self.seen_boot_ms.map(|seen| boot.saturating_sub(Duration::from_millis(seen)))
@@ -361,7 +361,7 @@ impl Stream {
         self.interval_ms.map(Duration::from_millis)
     }
 
-    /// The snapshot that was judged last is older than any that would be, at this time since boot.
+    /// The snapshot that was evaluated last is older than any that would be, at this time since boot.
     #[must_use]
     pub fn is_stale(&self, boot: Duration) -> bool {
         self.age(boot).zip(self.interval()).is_some_and(|(age, interval)| age > interval * STALE_INTERVALS)

@@ -12,7 +12,7 @@ use crate::verdict::Outcome;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Snapshots that were judged.
+    /// Snapshots that were evaluated.
     pub snapshots: u64,
     /// Snapshots that were not.
     pub skipped: Counted<Skipped>,
@@ -115,7 +115,7 @@ pub struct LeaseAct {
     pub result: agent::Result,
 }
 
-/// Why a snapshot is not judged.
+/// Why a snapshot is not evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Skipped {

@@ -121,7 +121,7 @@ impl EvalContext {
     /// If it is not.
     pub fn until_evaluated(&self) {
         let seq = self.seq;
-        until("the snapshot to be judged", || {
+        until("the snapshot to be evaluated", || {
             let until_evaluated = self.metric("bailiff_enforcer_snapshots_total")?;
             #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
             (until_evaluated >= seq as f64).then_some(())

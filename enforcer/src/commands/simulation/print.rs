@@ -38,7 +38,7 @@ pub fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn period(period: &Period, layout: &mut Layout) {
     let (Some(from), Some(to)) = (period.from, period.to) else {
-        layout.say(2, "nothing was there to be judged");
+        layout.say(2, "nothing was there to be evaluated");
         if period.bad_lines > 0 {
             layout.say(2, &format!("{} are no snapshots", count(period.bad_lines, ("line", "lines"))));
         }
@@ -56,7 +56,7 @@ fn period(period: &Period, layout: &mut Layout) {
         ),
     );
     let mut parts =
-        vec![format!("{}, {} judged", count(period.snapshots, ("snapshot", "snapshots")), period.judged)];
+        vec![format!("{}, {} evaluated", count(period.snapshots, ("snapshot", "snapshots")), period.judged)];
     parts.extend(period.skipped.iter().map(|(reason, number)| format!("{number} skipped ({reason})")));
     if period.missed_intervals > 0 {
         parts.push(format!("{} missed", count(period.missed_intervals, ("interval", "intervals"))));

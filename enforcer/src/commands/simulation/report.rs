@@ -58,13 +58,13 @@ pub struct Period {
     pub interval_ms: u64,
     /// Snapshots that were there.
     pub snapshots: u64,
-    /// And were judged.
+    /// And were evaluated.
     pub judged: u64,
     /// The others, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
     /// Lines that are no snapshot.
     pub bad_lines: u64,
-    /// Intervals without a snapshot between those that were judged: unknown.
+    /// Intervals without a snapshot between those that were evaluated: unknown.
     pub missed_intervals: u64,
     /// Boots of the machine.
     pub boots: u64,

@@ -1,4 +1,4 @@
-//! What the page says of an enforcer that judges nothing, or has judged nothing yet.
+//! What the page says of an enforcer that evaluates nothing, or has evaluated nothing yet.
 
 use super::super::status::{Breaker, Flag, HoldStatus, Open, PastAction, Pending, Stream};
 use super::*;
@@ -14,7 +14,7 @@ fn page_after(status: &Status, seconds: f64) -> String {
     page(status, times, true)
 }
 
-/// It is connected, and has judged what was seen so many seconds ago, or nothing.
+/// It is connected, and has evaluated what was seen so many seconds ago, or nothing.
 fn connected(age: Option<u64>) -> Status {
     let stream = Stream {
         connected: true,

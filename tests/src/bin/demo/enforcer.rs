@@ -31,7 +31,7 @@ rules:
         );
         std::fs::write(directory.join("rules.yaml"), rules).expect("rules can be written");
         println!(
-            "bailiff-enforcer judges them by this rule (in real life: for 30 minutes, not for 5 samples):\n"
+            "bailiff-enforcer evaluates them by this rule (in real life: for 30 minutes, not for 5 samples):\n"
         );
         println!("{}", RULE.replace("    startup_grace: 0s\n", ""));
         let at = |flag: &str, name: &str| format!("{flag}={}", directory.join(name).display());
