@@ -192,7 +192,7 @@ impl<'a> ConditionParser<'a> {
     }
 
     fn several(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Vec<Condition>> {
-        let items = fields::list(node, "asks", &mut self.faults)?;
+        let items = fields::list(node, "conditions", &mut self.faults)?;
         let conditions: Vec<Condition> = items.iter().filter_map(|item| self.read(item, of)).collect();
         (conditions.len() == items.len()).then_some(conditions)
     }

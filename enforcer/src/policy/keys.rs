@@ -335,7 +335,7 @@ pub(super) static PICK: KeyTable = KeyTable {
     ],
 };
 
-/// What an exception has besides its ask.
+/// What an exception has besides its condition.
 pub(super) static EXCEPTION: KeyTable = KeyTable {
     what: "an exception",
     keys: &[

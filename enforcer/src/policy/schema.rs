@@ -34,7 +34,7 @@ pub fn schema() -> Value {
             "additionalProperties": false,
         },
         "patterns": many(&json!({"type": ["string", "number"], "minLength": 1, "maxLength": 1024})),
-        "ask": condition(&[]),
+        "condition": condition(&[]),
         "exception": exception(),
         "selectors": closed(&selectors(), &[]),
         "step": step(),
@@ -93,7 +93,7 @@ fn shape(shape: Shape) -> Value {
             "items": {"type": ["string", "number", "boolean"]},
             "minItems": 1,
         }),
-        Shape::Condition => reference("ask"),
+        Shape::Condition => reference("condition"),
         Shape::Selectors => json!({"anyOf": [
             reference("selectors"),
             {"type": "array", "items": reference("exception"), "minItems": 1},
@@ -144,8 +144,8 @@ fn condition(besides: &[Key]) -> Value {
     properties.extend(WORDS.map(|(word, help)| {
         let shape = match word {
             "use" => many(&reference("name")),
-            "not" => reference("ask"),
-            _ => json!({"type": "array", "items": reference("ask"), "minItems": 1}),
+            "not" => reference("condition"),
+            _ => json!({"type": "array", "items": reference("condition"), "minItems": 1}),
         };
         (word.to_owned(), described(shape, help))
     }));

@@ -21,12 +21,12 @@ pub(crate) fn page(schema: &Value) -> String {
         ),
         ("A rule", "", rule),
         ("`pick`", "", &rule["properties"]["pick"]),
-        ("An entry of `except`", "An ask, with these besides.", &schema["$defs"]["exception"]),
+        ("An entry of `except`", "A condition, with these keys in addition.", &schema["$defs"]["exception"]),
         ("A step", "One of these, and `after`.", &schema["$defs"]["step"]),
         ("A channel of `notify`", "One of these.", &schema["properties"]["notify"]["additionalProperties"]),
-        ("An ask", "One or more of these; all must hold.", &schema["$defs"]["ask"]),
+        ("A condition", "One or more of these; all must hold.", &schema["$defs"]["condition"]),
     ];
-    let keys = &schema["$defs"]["ask"]["properties"];
+    let keys = &schema["$defs"]["condition"]["properties"];
     let mut page = HEAD.to_owned();
     for (title, about, part) in parts {
         let rows = part["properties"].as_object().into_iter().flatten();
@@ -98,12 +98,12 @@ fn object(value: &Value) -> String {
 
 fn named(name: &str) -> &'static str {
     match name {
-        "ask" => "an [ask](#an-ask)",
-        "exception" => "an [ask](#an-ask) with a [reason](#an-entry-of-except)",
+        "condition" => "a [condition](#a-condition)",
+        "exception" => "a [condition](#a-condition) with a [reason](#an-entry-of-except)",
         "name" => "a name",
         "patterns" => "a [pattern](#values), or a list",
         "samples" => "`{samples: 60}`",
-        "selectors" => "selectors of an [ask](#an-ask)",
+        "selectors" => "selectors of a [condition](#a-condition)",
         "span" => "`5m`, or `{samples: 60}`",
         "step" => "a [step](#a-step)",
         "text" => "text",
