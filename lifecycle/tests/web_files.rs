@@ -205,7 +205,7 @@ fn what_is_asked_of_clients_has_to_mean_something() {
         ),
         (
             "TLS:\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans:\n  - a\n  - b@c\n",
-            ":8: tls_server_config.client_allowed_sans: \"b@c\" is no DNS name",
+            ":8: tls_server_config.client_allowed_sans: \"b@c\" is not a DNS name",
         ),
     ]);
 }
@@ -218,14 +218,14 @@ fn cryptography_that_is_not_spoken_is_refused_with_what_is() {
             ":4: tls_server_config.min_version: TLS11 is broken and not spoken; write TLS12 or TLS13",
         ),
         ("TLS:\n  max_version: TLS10\n", ":4: tls_server_config.max_version: TLS10 is broken"),
-        ("TLS:\n  max_version: '1.3'\n", ":4: tls_server_config.max_version: \"1.3\" is no version"),
+        ("TLS:\n  max_version: '1.3'\n", ":4: tls_server_config.max_version: \"1.3\" is an unknown version"),
         (
             "TLS:\n  min_version: TLS13\n  max_version: TLS12\n",
             ":5: tls_server_config.max_version: it is below min_version",
         ),
         (
             "TLS:\n  cipher_suites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n",
-            ":4: tls_server_config.cipher_suites: TLS_RSA_WITH_AES_128_CBC_SHA is not spoken",
+            ":4: tls_server_config.cipher_suites: TLS_RSA_WITH_AES_128_CBC_SHA is not supported",
         ),
         (
             "TLS:\n  cipher_suites:\n  - TLS_AES_128_GCM_SHA256\n",
@@ -237,7 +237,7 @@ fn cryptography_that_is_not_spoken_is_refused_with_what_is() {
         ),
         (
             "TLS:\n  curve_preferences: [CurveP521]\n",
-            ":4: tls_server_config.curve_preferences: CurveP521 is not spoken; write of X25519",
+            ":4: tls_server_config.curve_preferences: CurveP521 is not supported; choose from X25519",
         ),
     ]);
 }

@@ -144,7 +144,7 @@ fn healthy_node_passes_every_check() {
     assert_eq!((report.of_state("fail"), report.of_state("warn")), (vec![], vec![]), "{:#?}", report.checks);
     for (name, text) in [
         ("driver", "580.95.05, NVML 13.580.95.05, CUDA 13.0"),
-        ("kernel module", "580.95.05, as NVML"),
+        ("kernel module", "580.95.05, same as NVML"),
         ("gpus", "2 of 2 answer: NVIDIA H200"),
         ("pid namespace", "the host's"),
         ("/proc", "shows"),
@@ -184,7 +184,7 @@ fn unhealthy_driver_is_reported() {
         ("init: lib_rm_version_mismatch\n", "driver", "version mismatch"),
         ("gpus: []\n", "gpus", "the driver reports no GPUs"),
         ("gpus: [{}, {faults: {lost: true}}]\n", "gpus", "GPU 1: lost"),
-        ("driver: 575.1\nnvml: 12.575.1\ngpus: [{}]\n", "kernel module", "580.95.05, and NVML is of 575.1"),
+        ("driver: 575.1\nnvml: 12.575.1\ngpus: [{}]\n", "kernel module", "580.95.05, but NVML is 575.1"),
     ];
     for (scenario, name, text) in cases {
         node.scenario.set(scenario);
@@ -276,7 +276,7 @@ fn redis_without_persistence_is_reported() {
         "fail",
         "does not answer",
     );
-    node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is no address");
+    node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is not a Redis address");
     // Without Redis the pool is on this machine.
     let report = node.check(&[]);
     report.assert_check("redis", "skip", "this machine keeps its own pool");
@@ -342,7 +342,7 @@ fn programs_of_two_releases_are_reported() {
     Report::of(&without.output().unwrap()).assert_check(
         "quota library",
         "skip",
-        "bin/libbailiff_quota.so, nor /usr/lib",
+        "bin/libbailiff_quota.so, /usr/lib/bailiff",
     );
     let report = Report::of(&without.env("BAILIFF_QUOTA_LIBRARY", "/nowhere.so").output().unwrap());
     report.assert_check("quota library", "fail", "searched /nowhere.so");
@@ -355,6 +355,6 @@ fn report_fits_80_columns() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.lines().all(|line| line.chars().count() <= 80 && !line.contains('\u{1b}')), "{text}");
-    assert!(text.contains("fail  gpus          GPU 1: lost\n                    -> dmesg"), "{text}");
+    assert!(text.contains("fail  gpus          GPU 1: lost\n                    -> check dmesg"), "{text}");
     assert!(text.ends_with("\n1 failed\n"), "{text}");
 }

@@ -77,11 +77,11 @@ pub struct Limits {
     pub breaker_reset: Duration,
 }
 
-/// Watching does everything but the action.
+/// Mode of a rule; dry-run does everything but the action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Judges and records.
+    /// Evaluates and records.
     DryRun,
     /// And acts.
     Enforce,

@@ -71,7 +71,7 @@ impl Status {
 
 /// What any rule may do at most.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "mode", content = "why")]
+#[serde(rename_all = "kebab-case", tag = "mode", content = "why")]
 pub enum Cap {
     /// What its own mode says.
     #[default]

@@ -58,7 +58,9 @@ fn version(text: Option<&Text>, key: &str, default: u8) -> Result<u8, ConfigErro
         old @ ("TLS10" | "TLS11") => {
             Err(ConfigError::at(text, &key, format!("{old} is broken and not spoken; write TLS12 or TLS13")))
         }
-        other => Err(ConfigError::at(text, &key, format!("{other:?} is no version; write TLS12 or TLS13"))),
+        other => {
+            Err(ConfigError::at(text, &key, format!("{other:?} is an unknown version; write TLS12 or TLS13")))
+        }
     }
 }
 
@@ -69,8 +71,10 @@ fn suite(
 ) -> Result<SupportedCipherSuite, ConfigError> {
     let Some(suite) = all.iter().find(|suite| go_name(suite) == name.value) else {
         let known = all.iter().map(go_name).collect::<Vec<_>>().join(", ");
-        let why =
-            format!("{} is not spoken (only AEAD with forward secrecy is); write of {known}", name.value);
+        let why = format!(
+            "{} is not supported (only AEAD with forward secrecy is); choose from {known}",
+            name.value
+        );
         return Err(ConfigError::at(name, SUITES, why));
     };
     if !versions.contains(&suite.version()) {
@@ -95,7 +99,7 @@ fn curve(name: &Text) -> Result<&'static dyn rustls::crypto::SupportedKxGroup, C
         other => Err(ConfigError::at(
             name,
             CURVES,
-            format!("{other} is not spoken; write of X25519, CurveP256, CurveP384"),
+            format!("{other} is not supported; choose from X25519, CurveP256, CurveP384"),
         )),
     }
 }
