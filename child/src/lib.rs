@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "knows the deadlines of programs")]
-//! A program with a deadline: it reads one text, says a bounded one, and is killed with its process group when it is late. It is
-//! never waited for beyond that: a child in an uninterruptible wait takes no signal.
+//! Runs a child program with a deadline, an input and a bounded output. At the deadline it is killed with its process group and
+//! not waited for, because a child in uninterruptible sleep does not react to signals.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,24 +14,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-/// More than this of either output is dropped.
+/// Maximum size of each output; more is dropped.
 pub const MOST: usize = 256 << 10;
 
-/// How a program is run.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Talk<'a> {
-    /// What it reads.
+    /// Standard input.
     pub input: &'a [u8],
-    /// Whether what it says is wanted; `/dev/null` has it otherwise.
+    /// Whether to read its output; otherwise it goes to `/dev/null`.
     pub heard: bool,
-    /// How long it may run.
+    /// Time limit.
     pub deadline: Duration,
     /// What is killed at the deadline.
     pub late: Late,
 }
 
 impl Talk<'_> {
-    /// One that reads nothing, and is heard.
+    /// Options without input, with output.
     #[must_use]
     pub const fn within(deadline: Duration) -> Self {
         Self { input: b"", heard: true, deadline, late: Late::Group }
@@ -41,31 +41,31 @@ impl Talk<'_> {
 /// What is killed at the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
-    /// The child, and all that it has started.
+    /// The child and all processes that it started.
     Group,
-    /// The child alone: what it has started may be a daemon.
+    /// The child alone: a process that it started may be a daemon.
     Child,
 }
 
-/// Why a program did not come to its end.
+/// Why a program did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// It was not started.
+    /// It could not be started.
     #[error("it cannot be run: {0}")]
     Start(io::Error),
-    /// It was lost.
+    /// Its exit status is unknown.
     #[error("it cannot be waited for: {0}")]
     Wait(io::Error),
-    /// It was killed.
+    /// It was killed at the deadline.
     #[error("it did not end within {0:?} and was ended")]
     Late(Duration),
 }
 
-/// Runs it, in a process group of its own, to its end or to its deadline. What it has started and left behind may keep its
-/// outputs: that is not waited for.
+/// Runs a program, in a process group of its own, to its end or to its deadline. Processes that it started may keep its
+/// outputs open; they are not waited for.
 ///
 /// # Errors
-/// Where it is not started, or does not end in time.
+/// If it cannot be started, or does not finish in time.
 pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, ChildError> {
     let began = Instant::now();
     let output = || if talk.heard { Stdio::piped() } else { Stdio::null() };
@@ -86,7 +86,7 @@ pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, ChildError> 
     }
 }
 
-/// Starts it, in a thread of its own: a program on a file system that hangs is not waited for. Should it start later it is
+/// Starts it, in a thread of its own, because exec from a hanging file system may block. If it starts after the deadline, it is
 /// killed at once.
 fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, ChildError> {
     let late = talk.late;
@@ -117,7 +117,7 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// What is read and written until the child has ended.
+/// Pipes of a running child.
 struct Pipes<'a> {
     handle: OwnedFd,
     input: Option<OwnedFd>,
@@ -175,7 +175,7 @@ impl<'a> Pipes<'a> {
     }
 }
 
-/// False once it reads no more.
+/// Writes pending input; false once the child reads no more.
 fn give(input: impl AsFd, rest: &mut &[u8]) -> bool {
     match rustix::io::write(input, rest) {
         Ok(written) => {
@@ -187,7 +187,7 @@ fn give(input: impl AsFd, rest: &mut &[u8]) -> bool {
     }
 }
 
-/// Takes what there is, a bounded number of pieces at a time; false once there is no more.
+/// Reads available output, in a bounded number of pieces; false at its end.
 fn take(output: impl AsFd, heard: &mut Vec<u8>) -> bool {
     let mut piece = [0; 4096];
     for _ in 0..64 {

@@ -10,7 +10,7 @@ use bailiff_snapshot::{ProcessKey, State};
 use crate::process_table::{Devices, ProcessInfo};
 use crate::verdict::{Member, Outcome, Subject};
 
-/// Names that no rule may touch, as the kernel cuts them (15 bytes), and why. A star stands for any rest.
+/// Names that no rule may touch, as the kernel truncates them (15 bytes), and why. A star matches any suffix.
 const PROTECTED: [(&str, &str); 7] = [
     ("nvidia-persiste*", "it serves the driver"),
     ("nv-fabricmanage*", "it serves the driver"),

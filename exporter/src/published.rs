@@ -58,7 +58,7 @@ impl Write for Pieces {
     }
 }
 
-/// A form that was asked for is made ready with so many snapshots to come: a minute of them at the default interval,
+/// A form that was requested is rendered for this many further snapshots: a minute of them at the default interval,
 /// which is longer than between two scrapes.
 const READY_FOR: u8 = 12;
 

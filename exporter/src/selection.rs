@@ -75,7 +75,7 @@ impl Selection {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&id))
     }
 
-    /// How many of so many processes are not shown.
+    /// Number of processes that are not shown.
     #[must_use]
     pub fn left_out_of(&self, processes: usize) -> u64 {
         self.shown.as_ref().map_or(0, |shown| (processes - shown.len().min(processes)) as u64)

@@ -13,7 +13,7 @@ pub const NOTHING: &str = "–";
 /// Times from the year 10000 on are not formatted.
 const LAST: Duration = Duration::from_hours(70_389_528);
 
-/// A value, or what stands for none.
+/// A value, or the placeholder for none.
 pub fn or_unknown(value: Option<impl Display>) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string())
 }

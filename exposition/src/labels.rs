@@ -10,7 +10,7 @@ use crate::is_unprintable;
 const MOST_BYTES: usize = 128;
 /// A sentence has at most this many.
 const MOST_PROSE_BYTES: usize = 2048;
-/// What stands for a character that would not print, or would print elsewhere than it is.
+/// Replacement for a character that is unprintable or changes the direction of text.
 const UNPRINTABLE: char = '\u{fffd}';
 
 /// `{gpu="0",pid="41"` without its closing brace, so that a last label can be added per line.
@@ -18,7 +18,7 @@ const UNPRINTABLE: char = '\u{fffd}';
 pub struct Labels(String);
 
 impl Labels {
-    /// A copy with room for so many bytes more.
+    /// A copy with room for this many further bytes.
     #[must_use]
     pub fn roomy(&self, bytes: usize) -> Self {
         let mut copy = String::with_capacity(self.0.len() + bytes);

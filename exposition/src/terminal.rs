@@ -63,7 +63,7 @@ pub fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
 }
 
-/// At most so many characters.
+/// Shortens to at most this many characters.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::{Family, Kind, Labels, Unit};
 
-/// So many bytes are gathered before they are handed on: a page is never whole in memory because of us.
+/// Size of the buffer in bytes: a page is never held in memory as a whole.
 const CHUNK: usize = 32 * 1024;
 
 /// The form of a page.

@@ -234,7 +234,7 @@ fn server_errors_are_reported_and_lose_nothing() {
     );
 }
 
-/// Waits until Redis has so many blocked clients.
+/// Waits until Redis has this many blocked clients.
 fn wait_for_blocked(redis: &mut Connection, count: usize) {
     let started = std::time::Instant::now();
     loop {

@@ -20,7 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 static BUSY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static FREED: Condvar = Condvar::new();
 
-/// Reads a regular file of at most so many bytes. May hang.
+/// Reads a regular file of at most this many bytes. May hang.
 ///
 /// # Errors
 /// Where it is another kind of file, such as a FIFO, is longer, or cannot be read.

@@ -79,7 +79,7 @@ pub enum Event {
     ServerFailed,
     /// A server does not find its driver or its GPUs.
     DriverFailed,
-    /// A server does not end, since so many clients are at work.
+    /// A server does not exit, because this many clients are active.
     ServerBusy { workers: Option<u32> },
     /// A process requests to be a client; `pending` while there is no server for it.
     ClientNew { client: u32, uid: Option<u32>, pending: bool },
@@ -87,7 +87,7 @@ pub enum Event {
     ClientConnected { client: Option<u32> },
     /// A client's state has changed.
     ClientStatus { client: Option<u32>, active: bool },
-    /// A client has gone; so many contexts are left.
+    /// A client has exited; this many contexts are left.
     ClientExited { client: Option<u32>, left: Option<u32> },
     /// A client was not taken.
     ClientRejected { reason: Reason },

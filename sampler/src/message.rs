@@ -25,7 +25,7 @@ pub(crate) enum WorkerMessage {
     Opened(Driver),
     /// The driver cannot be opened; the worker ends. With the driver's own words, for the log.
     Failed(Fault, String),
-    /// So many GPUs are there, and the reading of this one begins.
+    /// Number of GPUs; the reading of this one begins.
     Reading {
         /// Its index.
         index: u32,

@@ -105,7 +105,7 @@ impl MpsFault {
     }
 }
 
-/// A server, which stands for its clients.
+/// A server, which acts for its clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MpsServer {
     /// Its identity.

@@ -176,7 +176,7 @@ pub struct Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The server, which stands for its clients.
+    /// The server, which acts for its clients.
     MpsServer,
     /// The control daemon.
     MpsControl,

@@ -27,7 +27,7 @@ impl Streak {
         }
     }
 
-    /// Takes so many unknown samples; false where that ended the streak.
+    /// Adds unknown samples; false if that ended the streak.
     pub fn miss(&mut self, samples: u32, max_gap: u32) -> bool {
         self.unknown = self.unknown.saturating_add(samples);
         if self.unknown > max_gap {

@@ -38,7 +38,7 @@ fn facts(pid: u32, container: Option<&str>) -> (u32, Seen) {
     (pid, Seen::Found(Box::new(facts)))
 }
 
-/// A GPU that these pids hold, with so many bytes each.
+/// A GPU held by these pids, with this many bytes each.
 fn gpu(held: &[(u32, Option<u64>)]) -> GpuSample {
     let entry = |(pid, memory): &(u32, Option<u64>)| Entry {
         pid: *pid,

@@ -91,7 +91,7 @@ impl Setup {
     }
 }
 
-/// Waits for so many missed samples that the action would have been done.
+/// Waits for enough missed samples that the action would have been done.
 fn until_samples_missed(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
         (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.5).then_some(())

@@ -15,7 +15,7 @@ const PART: u64 = 16;
 pub(super) enum Back {
     /// It is back.
     Yes {
-        /// So many bytes.
+        /// Bytes.
         bytes: u64,
         /// This much is unaccounted, perhaps by coincidence.
         left: u64,
@@ -23,7 +23,7 @@ pub(super) enum Back {
     /// It is still held, or much of it.
     No {
         why: String,
-        /// So many bytes.
+        /// Bytes.
         left: u64,
     },
     /// It cannot be determined.

@@ -11,7 +11,7 @@ use super::evidence::On;
 
 /// After a longer silence of Redis a GPU may have been anywhere meanwhile.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
-/// So many intervals may lie between two snapshots, that one may be late.
+/// Maximum number of intervals between two snapshots, because one may be late.
 const LONGEST_INTERVALS: u32 = 3;
 
 /// What is remembered. Times are since boot.

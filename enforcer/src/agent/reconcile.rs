@@ -37,7 +37,7 @@ const WORD: Duration = Duration::from_secs(5);
 const LEASE: Duration = Duration::from_mins(1);
 /// No file with an address is longer.
 const LONGEST: u64 = 64 << 10;
-/// So many holders are waited for; the rest is looked at with every interval.
+/// Maximum number of holders whose exit is awaited; the others are checked in every pass.
 const MOST_HANDLES: usize = 512;
 
 /// Runs until shutdown.

@@ -26,7 +26,7 @@ pub struct AuditSettings {
     pub path: PathBuf,
     /// A longer one is set aside.
     pub max_bytes: u64,
-    /// So many that were set aside are kept.
+    /// Number of rotated files to keep.
     pub keep: u32,
     /// Where lines that it did not take are kept from an orderly end to the next start.
     pub kept: Option<PathBuf>,

@@ -259,7 +259,7 @@ impl Daemon {
         self.show();
     }
 
-    /// A snapshot: evaluated, unless it is none to be evaluated.
+    /// A snapshot: evaluated, unless it is skipped.
     fn see(&mut self, snapshot: bailiff_snapshot::wire::Snapshot) {
         if self.boot_id.is_some() && snapshot.boot_id.is_some() && snapshot.boot_id != self.boot_id {
             self.status.counters.skipped.count(Skipped::OtherBoot);

@@ -12,11 +12,11 @@ use crate::verdict::Hold;
 
 /// Fewer outcomes say nothing of how much is unknown.
 const FEWEST: usize = 4;
-/// So many failures in a row against one user open the breaker of failures for that user.
+/// This many failures in a row against one user open the failure breaker for that user.
 const FAILURES: u32 = 3;
-/// Open for so many users, it is open for the node.
+/// If it is open for this many users, it is open for the node.
 const USERS: usize = 2;
-/// For so many ticks in a row too much has to be unknown.
+/// Too much must be unknown for this many samples in a row.
 const UNKNOWN_TICKS: u32 = 10;
 
 /// The breakers.

@@ -402,7 +402,7 @@ impl Track {
         })
     }
 
-    /// Whether a flag comes down: after so many samples in a row that are not true.
+    /// Whether a flag is cleared: after this many samples in a row that are not true.
     fn flag_down(&mut self, outcome: Truth, enough: u32) -> bool {
         self.progress.off = match outcome {
             Truth::True => 0,

@@ -80,7 +80,7 @@ impl Skip {
 const WARM_UP: u32 = 3;
 /// And after a reload.
 const SETTLING: u32 = 2;
-/// A snapshot older than so many intervals is not evaluated.
+/// A snapshot older than this many intervals is not evaluated.
 pub(crate) const STALE_INTERVALS: u32 = 2;
 
 /// The state of all that is evaluated.

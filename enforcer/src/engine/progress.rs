@@ -47,7 +47,7 @@ pub(crate) enum Due<'a> {
 }
 
 impl Progress {
-    /// The next step, where it is due after so many true samples since the match.
+    /// The next step, if it is due after this many true samples since the match.
     pub(crate) fn due<'a>(
         &self,
         then: &'a [Step],

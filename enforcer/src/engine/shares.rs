@@ -10,7 +10,7 @@ use super::in_flight::ActionTracker;
 use crate::policy::{Kind, Limits};
 use crate::view::{Target, View};
 
-/// A process younger than so many sampling intervals is new.
+/// A process younger than this many sampling intervals is new.
 const NEW_INTERVALS: u32 = 2;
 
 /// What was counted at one snapshot.

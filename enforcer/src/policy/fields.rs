@@ -140,7 +140,7 @@ pub(super) fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<
     }
 }
 
-/// The items of a list, or the one that stands for a list.
+/// The items of a list, or a single item in place of a list.
 pub(super) fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
     match &node.data {
         Data::Scalar { .. } if !node.is_null() => Some(std::slice::from_ref(node)),
@@ -178,7 +178,7 @@ pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
     count
 }
 
-/// One of a few words, each with what it stands for.
+/// One of a few values, each with its meaning.
 pub(super) fn word<T>(
     node: &Node,
     words: impl Iterator<Item = (&'static str, T)>,

@@ -134,7 +134,7 @@ impl Kind {
     }
 }
 
-/// A number of samples, or a time that is so many samples at the interval's period.
+/// A number of samples, or a time that is a number of samples at the sampling interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
     /// Samples.
@@ -285,7 +285,7 @@ impl Order {
 /// One step of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// So many true samples after the match.
+    /// Number of true samples after the match.
     pub after: Span,
     /// What is done.
     pub action: Action,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::fault::{Fault, Faults, quoted};
 use super::{Condition, Field, Pattern};
 
-/// The kernel keeps so many bytes of a process's name (`TASK_COMM_LEN` of `linux/sched.h`, without the end of the text).
+/// Maximum length of a process name in the kernel, in bytes (`TASK_COMM_LEN` of `linux/sched.h`, without the terminator).
 const LONGEST_COMM: usize = 15;
 
 /// Checks one pattern of a selector.

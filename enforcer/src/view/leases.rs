@@ -6,7 +6,7 @@ use bailiff_snapshot::{Held, Leases, Truth, wire};
 use super::between::Holdings;
 use super::{Target, View};
 
-/// A pool that was asked earlier than so many intervals before is not what it was.
+/// A pool that was read more than this many intervals before is stale.
 const STALE_INTERVALS: u64 = 2;
 
 /// The leases that the server reported, if it did and they are not old.

@@ -191,7 +191,7 @@ impl<K: Ord> Counted<K> {
         self.add(what, 1);
     }
 
-    /// Counts so many more; what is counted from 0 on is there before the first.
+    /// Adds to a counter; counters that start at 0 exist before their first event.
     pub fn add(&mut self, what: K, count: u64) {
         *self.0.entry(what).or_default() += count;
     }

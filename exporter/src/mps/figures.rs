@@ -56,7 +56,7 @@ impl Figures {
         }
     }
 
-    /// So many bytes were passed over.
+    /// Counts skipped bytes.
     pub(super) fn skipped(&mut self, bytes: u64) {
         self.log.skipped_bytes += bytes;
     }

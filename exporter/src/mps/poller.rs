@@ -16,7 +16,7 @@ use super::tail::Tail;
 
 /// The files of a daemon's log directory, by their names without `.log`.
 const FILES: [&str; 2] = ["control", "server"];
-/// What seldom changes (percentages, limits) is asked every so many times: each command costs lines of the daemon's log.
+/// Values that rarely change (percentages, limits) are queried every this many times: each command adds lines to the daemon's log.
 const SETTINGS_EVERY: u32 = 10;
 
 /// What an interval has for a daemon's thread.
@@ -112,7 +112,7 @@ struct PollerThread {
     logs: Option<Logs>,
     queryable_since: Option<Duration>,
     asked: Option<Asked>,
-    /// When the daemon is asked again; at once where it is none.
+    /// When the daemon is queried next; at once if none.
     due: Option<Duration>,
     times: u32,
     logged: Option<MpsFault>,

@@ -135,7 +135,7 @@ pub(crate) fn small(seq: u64) -> Sample {
     sample(seq, gpus, [found(facts(41, "alice", "python3"))].into())
 }
 
-/// A node of so many GPUs and processes on each, in pods, half of them busy.
+/// A node with this many GPUs and processes on each, in pods, half of them busy.
 pub(crate) fn large(seq: u64, gpus: u32, each: u32) -> Sample {
     let pid = |gpu: u32, n: u32| 1_000_000 + gpu * each + n;
     let one = |index: u32| {

@@ -2,7 +2,7 @@
 
 use super::Html;
 
-/// A bar is so many units long, and thin parts are still to be seen.
+/// Width of a bar in units, so that thin parts are visible.
 const LENGTH: f64 = 1000.0;
 const THINNEST: f64 = 6.0;
 

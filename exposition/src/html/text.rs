@@ -4,9 +4,9 @@
 use super::Html;
 use crate::is_unprintable;
 
-/// A name is shown up to so many bytes.
+/// Maximum length of a name, in bytes.
 const NAME: usize = 128;
-/// A sentence is shown up to so many.
+/// Maximum length of a sentence.
 const PROSE: usize = 2048;
 
 impl Html {

@@ -10,7 +10,7 @@ use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State, stat};
 use super::files::{Directory, ReadError};
 use crate::clock::now;
 
-/// The clock is looked at after so many descriptors.
+/// The clock is checked after this many descriptors.
 const MANY: usize = 256;
 /// More ancestors than this are not climbed.
 const MOST_ANCESTORS: usize = 16;

@@ -32,7 +32,7 @@ pub(crate) struct Member {
     reaps: bool,
     /// It is no work that could be left behind: a login, a multiplexer, Slurm's shepherd.
     keeps_others: bool,
-    /// The container, job, pod or unit that its cgroup stands for.
+    /// The container, job, pod or unit of its cgroup.
     inside: Option<Arc<str>>,
 }
 

@@ -92,7 +92,7 @@ impl Others {
         (pid, inode): (u32, u64),
         now: Duration,
     ) -> Result<Option<Other>, ReadError> {
-        // 1 stands for a number that the kernel could not report.
+        // The kernel reports 1 for an unknown number.
         let is_known = inode > 1 && self.kernel_threads.binary_search(&(pid, inode)).is_ok();
         let found = if is_known { None } else { self.read(root, pid, now)? };
         if found.is_none() {

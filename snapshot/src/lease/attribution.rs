@@ -17,7 +17,7 @@ pub struct Members<'a> {
     pub claim: &'a Claim,
     /// Its parent, and so on up to the first process; none where one of them could not be read.
     pub ancestors: Option<&'a [ProcessKey]>,
-    /// It stands for others: a part of MPS.
+    /// A part of MPS, which acts for other processes.
     pub stands_for_others: bool,
     /// It is in a container or a pod: started by a daemon, for an unknown user.
     pub contained: bool,

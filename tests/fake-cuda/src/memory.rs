@@ -149,7 +149,7 @@ pub(crate) fn pitch(width: usize) -> Answer<usize> {
     if width == 0 { Err(Code::INVALID_VALUE) } else { Ok(width.next_multiple_of(settings::get().pitch)) }
 }
 
-/// How many bytes so many rows have.
+/// Number of bytes in this many rows.
 pub(crate) fn rows(pitch: usize, height: usize) -> Answer<u64> {
     pitch.checked_mul(height).map(|bytes| bytes as u64).ok_or(Code::OUT_OF_MEMORY)
 }

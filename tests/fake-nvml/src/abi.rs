@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong};
 
 use crate::code::Code;
 
-/// What stands for "not available" in an instance id.
+/// "Not available" in an instance id.
 pub(crate) const NO_INSTANCE: u32 = u32::MAX;
-/// What stands for "not available" in a number of bytes.
+/// "Not available" in a number of bytes.
 pub(crate) const NO_BYTES: u64 = u64::MAX;
 
 /// The version field of a structure: its size, and above it the number of its revision.

@@ -47,7 +47,7 @@ device_calls! {
     }
 }
 
-/// A list of one kind, grown by so many entries that no process is behind.
+/// A list of one kind, extended by this many entries without processes.
 struct Grown<'machine> {
     list: &'machine List,
     by: u32,

@@ -198,7 +198,7 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     #[serde(default = "one")]
     pub(crate) count: u32,
-    /// By how much the pid is higher on each further device of an entry that stands for several.
+    /// Increment of the pid on each further device of an entry for several.
     #[serde(default)]
     pub(crate) pid_step: u32,
     /// `null` is memory that is not available.

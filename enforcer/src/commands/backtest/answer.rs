@@ -46,7 +46,7 @@ pub(super) struct Series {
 pub(super) struct Sample {
     /// Milliseconds since the Unix epoch.
     pub(super) at: i64,
-    /// NaN where it is none.
+    /// NaN if there is none.
     pub(super) value: f64,
 }
 

@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn scrape_and_sampling_intervals_are_distinguished() {
-        // Scrapes each so many seconds, ticks each so many; what is measured.
+        // Scrape interval and sampling interval in seconds, and the measured values.
         let cases = [
             (15.0, 5.0, 15_000, 5_000),
             (1.0, 5.0, 5_000, 5_000),

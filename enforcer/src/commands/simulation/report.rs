@@ -173,7 +173,7 @@ pub struct NearMiss {
     pub target: String,
     /// True samples of its longest streak.
     pub longest: u32,
-    /// Of so many.
+    /// Samples that a match needs.
     pub needed: u32,
     /// When it was that long.
     pub at: At,

@@ -8,13 +8,13 @@ use crate::verdict::{Hold, Outcome};
 const WALL: Duration = Duration::from_secs(1_700_000_000);
 const BOOT: Duration = Duration::from_secs(1000);
 
-/// The page of an enforcer that was started so many seconds ago.
+/// The page of an enforcer that was started this many seconds ago.
 fn page_after(status: &Status, seconds: f64) -> String {
     let times = Times { now: Now { wall: WALL, boot: BOOT }, started: Some(WALL.as_secs_f64() - seconds) };
     page(status, times, true)
 }
 
-/// It is connected, and has evaluated what was seen so many seconds ago, or nothing.
+/// It is connected, and has evaluated a snapshot of this many seconds ago, or none.
 fn connected(age: Option<u64>) -> Status {
     let stream = Stream {
         connected: true,

@@ -71,7 +71,7 @@ pub(crate) struct Activity {
     pub(crate) ofa: u32,
 }
 
-/// Adds the devices that an entry of the scenario stands for.
+/// Adds the devices of an entry of the scenario.
 pub(crate) fn expand(
     entry: &scenario::Gpu,
     gpus: &mut Vec<Gpu>,

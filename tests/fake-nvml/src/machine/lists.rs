@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     pub(crate) ci: u32,
 }
 
-/// Which device it is: of all, and of those that its entry stands for.
+/// Index of the device: among all, and among those of its entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) index: u32,
@@ -76,7 +76,7 @@ impl Lists {
     }
 }
 
-/// The pids that an entry of the scenario stands for on one device.
+/// The pids of an entry of the scenario on one device.
 pub(crate) fn pids(process: &Process, place: Place) -> impl Iterator<Item = u32> + use<> {
     let first = process.pid.saturating_add(place.nth.saturating_mul(process.pid_step));
     first..first.saturating_add(process.count)

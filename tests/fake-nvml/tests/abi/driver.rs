@@ -67,7 +67,7 @@ fn built() -> PathBuf {
     test.parent().expect("in a directory").join("libfake_nvml.so")
 }
 
-/// One call for the compute list, with room for so many entries of the usual size.
+/// One call for the compute list, with room for this many entries of the usual size.
 pub(crate) fn compute_list(device: &Device<'_>, room: usize) -> (c_uint, c_uint, Vec<nvmlProcessInfo_t>) {
     // SAFETY: a process entry is numbers only.
     let mut entries = vec![unsafe { std::mem::zeroed::<nvmlProcessInfo_t>() }; room];
