@@ -9,48 +9,48 @@ use clap::{Args, Parser, Subcommand};
 /// Default path of the control socket.
 const CONTROL: &str = "/run/bailiff/enforcer.sock";
 
-/// Judges what bailiff-exporter saw by rules that you write; warns, ends, verifies, records.
+/// Apply rules to GPU processes: flag, notify, terminate, verify.
 ///
-/// A rule is in dry-run mode until its file says `mode: enforce`: see first what it would do. What was not observed is
-/// unknown, and nothing is ever done to anybody for what is unknown.
+/// A rule is in dry-run mode until its file says `mode: enforce`. What was not observed is unknown, and unknown never
+/// leads to an action.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-enforcer", version, after_help = EXAMPLES)]
 pub struct Flags {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What can be done.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs the daemon
+    /// Run the daemon
     Run(Box<Run>),
     /// Check a rules file and print every fault with line and column
     Check(Check),
-    /// Runs tests of rules: series of observations, and what should come of them
+    /// Run rule tests: made-up observations and the expected steps
     Test(Test),
     /// Explain why a rule does, or does not, act on a process
     Explain(Explain),
     /// Show rules, flags, coming steps, completed actions and holds
     #[command(after_help = STATUS)]
     Status(Status),
-    /// Withholds everything destructive: the emergency brake. Flags and notices go on
+    /// Withhold all destructive steps until resume
     Pause(Pause),
-    /// Ends a pause, and closes breakers that are open
+    /// End a pause, and close open breakers
     #[command(after_help = RESUME)]
     Resume(Control),
     /// Reload the rules file and print the outcome
     #[command(after_help = RELOAD)]
     Reload(Control),
-    /// Prints the JSON Schema of the rules, for editors
+    /// Print the JSON Schema of the rules, for editors
     #[command(after_help = SCHEMA)]
     Schema,
     /// Simulate rules over a recording of the exporter (--record)
     Replay(Replay),
     /// Simulate rules over the data in Prometheus
     Backtest(Backtest),
-    /// Continues what its parent had stopped, once that is gone
+    /// Continue the processes that the parent had stopped, once the parent is gone
     #[command(hide = true)]
     Watchdog,
 }
@@ -66,11 +66,11 @@ pub struct Run {
     /// The rules file; an invalid one is refused at start.
     #[arg(value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]
     pub rules: PathBuf,
-    /// The exporter's stream: the socket of its --stream. It is believed only where its owner listens on it, and that is
-    /// root, the user of this program, or one that --stream.user names.
+    /// Socket of the exporter's --stream. It is trusted only if its owner listens on it, and is root, the user of this
+    /// program, or a user given by --stream.user.
     #[arg(long, value_name = "PATH", default_value = "/run/bailiff/stream.sock")]
     pub stream: PathBuf,
-    /// The user that the exporter runs as, by name or number; may be given several times.
+    /// User that the exporter runs as, by name or number; may be repeated.
     #[arg(long = "stream.user", value_name = "USER")]
     pub stream_user: Vec<String>,
     /// Dry run for all rules: everything but the action is done and recorded.
@@ -84,83 +84,83 @@ pub struct Run {
     /// (docs/web-config.md). Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
-    /// Lets a POST to /-/reload reload the rules. Without this, HTTP only reads.
+    /// Enable reloading by POST to /-/reload. Without this, HTTP is read-only.
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,
-    /// Unix socket for the commands status, explain, pause, resume and reload; owner and group may ask.
+    /// Unix socket for the commands status, explain, pause, resume and reload; owner and group may connect.
     #[arg(long, value_name = "PATH", default_value = CONTROL)]
     pub control: PathBuf,
-    /// Directory of what must outlive a restart: budgets, cooldowns, breakers, streaks.
+    /// Directory of the state that survives a restart: budgets, cooldowns, breakers, streaks.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/bailiff")]
     pub state: PathBuf,
-    /// The audit log, an object of JSON a line. While it cannot be written, nothing destructive is done.
+    /// Audit log, in JSON Lines. While it cannot be written, no destructive step is taken.
     #[arg(long = "audit", value_name = "FILE", default_value = "/var/log/bailiff/audit.jsonl")]
     pub audit: PathBuf,
-    /// Size at which the audit log is set aside and begun again, such as 64MiB.
+    /// Size at which the audit log is rotated, such as 64MiB.
     #[arg(long = "audit.max-size", value_name = "SIZE", default_value = "64MiB")]
     pub audit_max_size: String,
-    /// How many audit logs that were set aside are kept.
+    /// Number of rotated audit logs to keep.
     #[arg(long = "audit.keep", value_name = "N", default_value = "5")]
     pub audit_keep: u32,
-    /// Where the host's /proc is mounted.
+    /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub procfs: PathBuf,
-    /// How paths of GPU device files begin.
+    /// Prefix of the paths of GPU device files.
     #[arg(long, value_name = "PREFIX", default_value = "/dev/nvidia")]
     pub devices: String,
     /// Treat the PID namespace of --procfs as the host's. Without this, all rules are in dry-run mode if this program itself
     /// does not run in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,
-    /// How long after a kill processes and memory may take to be gone.
+    /// Time limit for processes and memory to be gone after a kill.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub verify: String,
-    /// What this node is called.
+    /// Name of this node.
     #[command(flatten)]
     pub node: NodeFlags,
-    /// What to log, and how.
+    /// Log level and format.
     #[command(flatten)]
     pub logs: logs::LogFlags,
 }
 
-/// Reads rules as the daemon would.
+/// Check rules files as the daemon would.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml
-  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   does the node run just this?
+  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   check that the node runs it
   kubectl get configmap rules -o jsonpath='{.data.rules\\.yaml}' | bailiff-enforcer check -
 
-Exit codes: 0 all are good, 1 the node runs another policy or does not answer, 64 a file makes no
-sense.")]
+Exit codes: 0 all files are valid, 1 the node runs another policy or does not answer, 64 a file is
+invalid.")]
 pub struct Check {
-    /// Files of rules; - is the standard input.
+    /// Rules files; - is standard input.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Print each file's errors and warnings as JSON.
     #[arg(long, conflicts_with = "against")]
     pub json: bool,
-    /// An enforcer's address: says whether it runs just this policy.
+    /// Address of an enforcer, to check whether it runs the same policy.
     #[arg(long, value_name = "URL")]
     pub against: Option<String>,
-    /// The name under which that enforcer is asked, where its web config wants one.
+    /// User name for that enforcer, if its web config requires one.
     #[arg(long, value_name = "NAME", requires_all = ["against", "password_file"])]
     pub user: Option<String>,
-    /// A file with the password of that name.
+    /// File with the password of that user.
     #[arg(long, value_name = "FILE", requires = "user")]
     pub password_file: Option<PathBuf>,
 }
 
-/// Runs tests of rules.
+/// Run rule tests.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer test tests/*.yaml
 
 Exit codes: 0 all passed, 1 a test failed, 64 invalid file.")]
 pub struct Test {
-    /// Files of tests.
+    /// Test files.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Prints JSON: every step that did happen.
+    /// Print JSON: all steps that were taken.
     #[arg(long)]
     pub json: bool,
 }
@@ -168,23 +168,23 @@ pub struct Test {
 /// Explain why a rule does, or does not, act.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  bailiff-enforcer explain --pid 4100                every rule that could be about it
-  bailiff-enforcer explain --pid 4100 --rule idle    every gate, value and limit of one
-  bailiff-enforcer explain --rule idle               all that the rule is about
+  bailiff-enforcer explain --pid 4100                all rules for this process
+  bailiff-enforcer explain --pid 4100 --rule idle    all gates and values of one rule
+  bailiff-enforcer explain --rule idle               all targets of the rule
 
 Exit codes: 0 done, even without a result, 1 the daemon does not answer, or has evaluated
 nothing yet, 64 invalid flags.")]
 pub struct Explain {
-    /// About this process.
+    /// Explain for this process.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// By this rule.
+    /// Explain only this rule.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// Prints JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Where the daemon listens.
+    /// Control socket of the daemon.
     #[command(flatten)]
     pub control: Control,
 }
@@ -192,39 +192,39 @@ pub struct Explain {
 /// Show the status of the daemon.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Prints JSON: everything, where the tables show the most important.
+    /// Print JSON with all data; the tables show the most important.
     #[arg(long)]
     pub json: bool,
-    /// Where the daemon listens.
+    /// Control socket of the daemon.
     #[command(flatten)]
     pub control: Control,
 }
 
-/// Withholds everything destructive.
+/// Withhold all destructive steps until resume.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer pause                             until resume, restarts included
   bailiff-enforcer pause --for 2h --reason \"driver upgrade\"
 
-It needs root, or the group of the daemon's socket.
+Requires root, or membership in the group of the daemon's socket.
 
 Exit codes: 0 paused, 1 the daemon does not answer, or refuses, 64 invalid flags.")]
 pub struct Pause {
-    /// For so long, such as 1h; without it until `resume`.
+    /// Duration, such as 1h; without it until `resume`.
     #[arg(long = "for", value_name = "DURATION")]
     pub time: Option<String>,
-    /// Why; it is shown and recorded.
+    /// Reason, shown by status and recorded in the audit log.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub reason: String,
-    /// Where the daemon listens.
+    /// Control socket of the daemon.
     #[command(flatten)]
     pub control: Control,
 }
 
-/// Where the daemon listens.
+/// Control socket of the daemon.
 #[derive(Debug, Args)]
 pub struct Control {
-    /// The daemon's control socket.
+    /// Control socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = CONTROL)]
     pub control: PathBuf,
 }
@@ -238,16 +238,16 @@ pub struct Control {
 Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read or is not a record, 64
 invalid flags or rules.")]
 pub struct Replay {
-    /// The record: a snapshot a line.
+    /// Recording of the exporter: one snapshot per line.
     #[arg(value_name = "RECORD")]
     pub record: PathBuf,
-    /// The rules.
+    /// Rules file.
     #[arg(long, value_name = "FILE")]
     pub rules: PathBuf,
-    /// Once a breaker has opened, an admin is taken to resume after so long, such as 1h; without it, never.
+    /// Assume that an administrator resumes this long after a breaker opened, such as 1h; without it, never.
     #[arg(long, value_name = "DURATION")]
     pub resume_after: Option<String>,
-    /// Prints JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -261,61 +261,61 @@ pub struct Replay {
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 --from 7d \\
       --assume-children-idle         where rules ask for cpu_util
 
-Gaps are unknown, and so is what Prometheus does not hold: both are reported.
+Gaps and data that Prometheus does not have are unknown, and are reported.
 
 Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read, or Prometheus does not
 answer or holds nothing of an exporter, 64 invalid flags or rules.")]
 pub struct Backtest {
-    /// The rules.
+    /// Rules file.
     #[arg(value_name = "FILE")]
     pub rules: PathBuf,
-    /// The address of Prometheus.
+    /// Address of Prometheus.
     #[arg(long, value_name = "URL")]
     pub prometheus: String,
-    /// The beginning: a time such as 2026-03-01T00:00:00Z, or how long ago, such as 7d.
+    /// Start: a time such as 2026-03-01T00:00:00Z, or an age such as 7d.
     #[arg(long, value_name = "TIME")]
     pub from: String,
-    /// The end: a time, or how long ago.
+    /// End: a time, or an age.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub to: String,
     /// Only the exporter with this label `instance`; without it all, one after another.
     #[arg(long, value_name = "INSTANCE")]
     pub instance: Option<String>,
-    /// Takes helpers without GPU memory to be idle: Prometheus holds no CPU time of them. Without this, `cpu_util` is
-    /// unknown, of processes and workloads, and rules that need it do nothing.
+    /// Assume that helpers without GPU memory are idle, because Prometheus has no CPU time of them. Without this, `cpu_util`
+    /// is unknown, and rules that use it never match.
     #[arg(long)]
     pub assume_children_idle: bool,
-    /// A file with a bearer token, where Prometheus wants one.
+    /// File with a bearer token for Prometheus.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// The time between two scrapes, such as 15s, where it is not to be measured.
+    /// Scrape interval, such as 15s; measured if not given.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<String>,
-    /// How much is asked for at once.
+    /// Time range of each query.
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub chunk: String,
-    /// Once a breaker has opened, an admin is taken to resume after so long, such as 1h; without it, never.
+    /// Assume that an administrator resumes this long after a breaker opened, such as 1h; without it, never.
     #[arg(long, value_name = "DURATION")]
     pub resume_after: Option<String>,
-    /// Prints JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 const EXAMPLES: &str = "Examples:
-  bailiff-enforcer check rules.yaml                  before anything else
-  bailiff-enforcer run rules.yaml --dry-run            see what the rules would do, without any action
-  bailiff-enforcer status                            rules, coming steps, holds
-  bailiff-enforcer explain --pid 4100                why it does that, or does not
-  bailiff-enforcer pause --for 1h                    the emergency brake
+    bailiff-enforcer check rules.yaml                  check a rules file
+    bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
+    bailiff-enforcer status                            rules, coming steps, holds
+    bailiff-enforcer explain --pid 4100                why rules match a process, or do not
+    bailiff-enforcer pause --for 1h                    withhold all destructive steps
 
 Exit codes: 0 done, 1 failed, 64 invalid flags or file.";
 
 const RUN_EXAMPLES: &str = "Examples:
-  bailiff-exporter --stream=/run/bailiff/stream.sock  what it reads
-  bailiff-enforcer run                               with the rules of /etc/bailiff/rules.yaml
-  bailiff-enforcer run rules.yaml --dry-run            flags and notifications only
-  bailiff-enforcer run --web.listen-address=         without pages
+    bailiff-exporter --stream=/run/bailiff/stream.sock  the exporter with its stream
+    bailiff-enforcer run                               use /etc/bailiff/rules.yaml
+    bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
+    bailiff-enforcer run --web.listen-address=         without HTTP
 
 Exit codes: 0 stopped by a signal, 1 failed, 64 invalid flags or file.";
 
@@ -328,21 +328,21 @@ Exit codes: 0 done, 1 the daemon does not answer, 64 invalid flags.";
 const RESUME: &str = "Examples:
   bailiff-enforcer resume
 
-It needs root, or the group of the daemon's socket.
+Requires root, or membership in the group of the daemon's socket.
 
 Exit codes: 0 resumed, 1 the daemon does not answer, or refuses, 64 invalid flags.";
 
 const RELOAD: &str = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml && bailiff-enforcer reload
 
-It needs root, or the group of the daemon's socket.
+Requires root, or membership in the group of the daemon's socket.
 
-Exit codes: 0 the file is in force, 1 the daemon does not answer, or refuses, 64 the file makes no
-sense, and what was in force goes on.";
+Exit codes: 0 the file is in force, 1 the daemon does not answer, or refuses, 64 the file is
+invalid, and the previous rules stay in force.";
 
 const SCHEMA: &str = "Examples:
   bailiff-enforcer schema > rules.schema.json
 
-An editor uses it where the rules begin with `# yaml-language-server: $schema=rules.schema.json`.
+An editor uses it if the rules file begins with `# yaml-language-server: $schema=rules.schema.json`.
 
 Exit codes: 0 done, 1 it cannot be written, 64 invalid flags.";

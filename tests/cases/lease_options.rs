@@ -333,7 +333,7 @@ fn invalid_value_points_to_the_help_of_its_command() {
     let redis = pool("0");
     let output = run(&redis, &["run", "-n", "two", "true"]);
     assert_eq!(code(&output), 64);
-    assert!(err(&output).trim_end().ends_with("; bailiff lease run --help tells more"), "{}", err(&output));
+    assert!(err(&output).trim_end().ends_with("; bailiff lease run --help explains it"), "{}", err(&output));
 }
 
 #[test]

@@ -26,7 +26,7 @@ use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 use rustix::process::Signal;
 
-const BAD: &str = "version: 1\nrules:\n  - name: idle\n    off: process\n    when: {gpu_utill: {max: 1%}}\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
+const BAD: &str = "version: 1\nrules:\n  - name: idle\n    targt: process\n    when: {gpu_utill: {max: 1%}}\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
 
 /// Rules with their own name, to see which are in force.
 fn rules_named(name: &str) -> String {
@@ -290,9 +290,9 @@ fn invalid_file_prevents_the_start() {
     assert_eq!(output.status.code(), Some(64), "{printed}");
     for part in [
         "rules.yaml:4:5",
-        "unknown key `off`",
-        "did you mean `of`?",
-        "    off: process",
+        "unknown key `targt`",
+        "did you mean `target`?",
+        "    targt: process",
         "did you mean `gpu_util`?",
     ] {
         assert!(printed.contains(part), "no {part} in {printed}");

@@ -150,9 +150,7 @@ fn unaccounted(gpu: &GpuReport, memory: &Memory, style: &Style) -> String {
     let text = or_unknown(memory.unaccounted, |bytes| style.units.signed(bytes));
     match (is_large, &gpu.device_processes) {
         (true, None) => style.colors.odd(&format!("{text}, held by no listed process; see --who")),
-        (true, Some(_)) => style
-            .colors
-            .odd(&format!("{text}, held by no listed process; see the processes with the device open")),
+        (true, Some(_)) => style.colors.odd(&format!("{text}, held by no listed process; listed below")),
         (false, _) => text,
     }
 }
