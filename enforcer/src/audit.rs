@@ -52,7 +52,7 @@ pub struct Record<'a> {
     pub id: Option<u64>,
     /// SHA-256 of the policy.
     pub policy: &'a str,
-    /// The rule's name; empty where no rule asked for it.
+    /// The rule's name; empty if no rule asked for it.
     pub rule: &'a str,
     /// Whether the rule may act.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +176,7 @@ impl Audit {
     /// Writes a line and waits until it is on the disk.
     ///
     /// # Errors
-    /// Where it is not known to be there.
+    /// If it is not known to be there.
     pub fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
         self.0.open.record(record)
     }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// the new one.
 ///
 /// # Errors
-/// Where a step fails; the old content is there then.
+/// If a step fails; the old content is there then.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(Errno::INVAL)?;
     let directory = directory_of(path)?;

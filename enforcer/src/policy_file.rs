@@ -34,7 +34,7 @@ pub struct Content {
 /// Reads the file, bounded. May hang.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub fn read(path: &Path) -> io::Result<Content> {
     reading(path).map(|(_, content)| content)
 }
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> io::Result<Content> {
 /// Reads what is given on a pipe, bounded.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub fn from(pipe: impl io::Read) -> io::Result<Content> {
     let mut bytes = Vec::new();
     pipe.take(MOST + 1).read_to_end(&mut bytes)?;
@@ -56,7 +56,7 @@ pub fn from(pipe: impl io::Read) -> io::Result<Content> {
 /// Reads the file for the first time, or gives up after [`PATIENCE`].
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub fn first(path: &Path) -> io::Result<(Stamp, Content)> {
     file::within(path, PATIENCE, reading)
 }

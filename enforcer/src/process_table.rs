@@ -139,7 +139,7 @@ impl Processes {
     /// Opens `/proc`; `devices` is what the paths of device files begin with.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If it cannot be opened.
     pub fn open(procfs: &Path, devices: &str) -> Result<Self, ProcessTableError> {
         let root = directory(CWD, procfs).map_err(ProcessTableError::Unreadable)?;
         Ok(Self { root, devices: devices.to_owned() })
@@ -148,7 +148,7 @@ impl Processes {
     /// Everybody.
     ///
     /// # Errors
-    /// Where one cannot be read, or not everybody is shown.
+    /// If one cannot be read, or not everybody is shown.
     pub fn everybody(&self) -> Result<Table, ProcessTableError> {
         self.since(Table::default(), &BTreeSet::new())
     }
@@ -191,7 +191,7 @@ impl Processes {
         if same { Ok(()) } else { Err(ProcessTableError::Foreign) }
     }
 
-    /// A process that is named by a pid of this program's own namespace; none where it cannot be read, or pids here are of
+    /// A process that is named by a pid of this program's own namespace; none if it cannot be read, or pids here are of
     /// another one.
     #[must_use]
     pub fn own_person(&self, pid: u32) -> Option<ProcessInfo> {
@@ -199,10 +199,10 @@ impl Processes {
         self.person(pid).ok()?
     }
 
-    /// One process, read again; none where it has ended.
+    /// One process, read again; none if it has ended.
     ///
     /// # Errors
-    /// Where it is there and cannot be read.
+    /// If it is there and cannot be read.
     pub fn person(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
         Ok(self.read_process(pid, &mut Places::new())?.map(|(person, _)| person))
     }
@@ -210,7 +210,7 @@ impl Processes {
     /// One process and whether it has a device file open, all read through one held directory.
     ///
     /// # Errors
-    /// Where it is there and cannot be read.
+    /// If it is there and cannot be read.
     pub fn holder(&self, pid: u32) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
         let Some((person, directory)) = self.read_process(pid, &mut Places::new())? else { return Ok(None) };
         match self.devices(&directory, pid) {
@@ -224,7 +224,7 @@ impl Processes {
     /// it has ended.
     ///
     /// # Errors
-    /// Where it is there and cannot be read.
+    /// If it is there and cannot be read.
     pub fn threads(&self, pid: u32) -> Result<Vec<State>, ProcessTableError> {
         let read = || {
             let tasks = directory(&directory(&self.root, pid.to_string())?, "task")?;
@@ -249,14 +249,14 @@ impl Processes {
         Some(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Whether a process sees the mounts that we see; none where that may not be read.
+    /// Whether a process sees the mounts that we see; none if that may not be read.
     #[must_use]
     pub fn same_mounts(&self, pid: u32) -> Option<bool> {
         let of = |pid: &str| readlinkat(directory(&self.root, pid).ok()?, "ns/mnt", Vec::new()).ok();
         Some(of(&pid.to_string())? == of("self")?)
     }
 
-    /// Whether a process would not end by a signal itself: it catches or ignores it. None where that cannot be read.
+    /// Whether a process would not end by a signal itself: it catches or ignores it. None if that cannot be read.
     #[must_use]
     pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;

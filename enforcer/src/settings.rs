@@ -129,7 +129,7 @@ impl When {
     /// Understands `2026-03-01T00:00:00Z` and `7d`.
     ///
     /// # Errors
-    /// Where it is neither.
+    /// If it is neither.
     pub fn parse(flag: &str, text: &str) -> Result<Self, String> {
         if let Ok(time) = humantime::parse_rfc3339(text) {
             let since = time.duration_since(UNIX_EPOCH);
@@ -155,7 +155,7 @@ impl When {
 /// Understands `5s`, `1h 30m`.
 ///
 /// # Errors
-/// Where it is no duration.
+/// If it is no duration.
 pub fn duration(flag: &str, text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{flag}={text} is no duration such as 10s or 1h: {error}"))

@@ -174,10 +174,10 @@ pub struct Member {
     pub exe: Option<String>,
     /// Its cgroup.
     pub cgroup: String,
-    /// The part of that which it cannot leave by itself; empty where that is not known, and of those that hold nothing.
+    /// The part of that which it cannot leave by itself; empty if that is not known, and of those that hold nothing.
     #[serde(skip)]
     pub confinement: String,
-    /// GPU memory in bytes; none where the driver does not say. A member that holds none has 0.
+    /// GPU memory in bytes; none if the driver does not say. A member that holds none has 0.
     pub vram: Option<u64>,
     /// It is listed by the driver.
     pub holds: bool,

@@ -36,7 +36,7 @@ impl Packer {
     /// Ends the long part at a whole byte, so that another block can follow.
     ///
     /// # Errors
-    /// Where the packing fails.
+    /// If the packing fails.
     pub fn finish(mut self) -> io::Result<Packed> {
         self.encoder.flush()?;
         let bytes = mem::take(self.encoder.get_mut());

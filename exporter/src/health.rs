@@ -25,7 +25,7 @@ impl Health {
     /// Nothing, or why the interval is taken for dead: three intervals and one deadline without a snapshot.
     ///
     /// # Errors
-    /// Where it is.
+    /// If it is.
     pub fn healthy(&self) -> Result<(), String> {
         let most = self.interval * 3 + self.deadline;
         if self.age <= most {

@@ -66,7 +66,7 @@ impl Leasing {
     /// Starts the thread that asks; it has not asked yet.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub fn start(source: Box<dyn SampleSource>, settings: LeaseSettings) -> io::Result<Self> {
         let (query, asked) = channel();
         let (answer, answers) = channel();

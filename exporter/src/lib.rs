@@ -99,7 +99,7 @@ impl Exporter {
     /// The addresses that it listens on.
     ///
     /// # Errors
-    /// Where the system does not say.
+    /// If the system does not say.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>> {
         self.listeners.iter().map(|listener| Ok(listener.local_addr()?)).collect()
     }
@@ -179,7 +179,7 @@ async fn say_alive(routes: Arc<Routes>, often: Duration) {
     }
 }
 
-/// Waits until one of them ends; true where it was the interval.
+/// Waits until one of them ends; true if it was the interval.
 async fn until(shutdown: impl Future<Output = ()>, mut latest: Latest) -> bool {
     tokio::select! {
         () = shutdown => false,

@@ -90,7 +90,7 @@ impl Watching {
         }
     }
 
-    /// A daemon's thread; none where there are too many, or it cannot be started.
+    /// A daemon's thread; none if there are too many, or it cannot be started.
     fn poller(&mut self, daemon: &MpsDaemon) -> Option<&mut Poller> {
         let (process, uid) = (daemon.process, daemon.uid);
         if !self.pollers.contains_key(&process) {
@@ -142,7 +142,7 @@ fn unasked(daemon: &MpsDaemon) -> Option<MpsFault> {
     daemon.pipe_directory.is_none().then_some(MpsFault::NoDirectory)
 }
 
-/// The source as a whole is up where one daemon answered: anybody can start one that does not. None where none was asked.
+/// The source as a whole is up where one daemon answered: anybody can start one that does not. None if none was asked.
 fn state(daemons: &[MpsDaemon]) -> Option<SourceState> {
     let answers: Vec<&MpsAnswer> = daemons.iter().filter_map(|daemon| daemon.answer.as_ref()).collect();
     if let Some(took) = answers.iter().filter_map(|answer| answer.took_us).max() {

@@ -33,7 +33,7 @@ pub struct Content<'a> {
 /// Writes the part without samples: what is running, and that no source answered since an outdated snapshot.
 ///
 /// # Errors
-/// Where `out` does not take it.
+/// If `out` does not take it.
 pub fn write_outdated(snapshot: Option<&Snapshot>, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     if let Some(snapshot) = snapshot {
@@ -46,7 +46,7 @@ pub fn write_outdated(snapshot: Option<&Snapshot>, format: Format, out: &mut dyn
 /// Writes the static part; without a snapshot it says only what is running.
 ///
 /// # Errors
-/// Where `out` does not take it.
+/// If `out` does not take it.
 pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     if let Some(content) = content {
@@ -65,7 +65,7 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
 /// Writes the tail, and with it the end of the page.
 ///
 /// # Errors
-/// Where `out` does not take it.
+/// If `out` does not take it.
 pub fn write_tail(moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     tail::write(moment, &mut page);

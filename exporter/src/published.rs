@@ -108,7 +108,7 @@ impl Published {
     /// The page in this form, with this tail.
     ///
     /// # Errors
-    /// Where it cannot be packed.
+    /// If it cannot be packed.
     pub fn page(&self, form: Form, moment: &Moment) -> io::Result<Body> {
         self.wanted[form.index()].store(READY_FOR, Relaxed);
         let mut tail = Vec::new();

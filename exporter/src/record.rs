@@ -41,7 +41,7 @@ impl Record {
     /// Opens it; it is made where there is none.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If it cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let cannot =

@@ -39,7 +39,7 @@ pub struct View<'a> {
 pub struct Links<'a> {
     /// The page of metrics.
     pub telemetry: &'a str,
-    /// The enforcer's page; none where none was named.
+    /// The enforcer's page; none if none was named.
     pub enforcer: Option<&'a str>,
 }
 

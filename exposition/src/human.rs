@@ -34,7 +34,7 @@ impl Display for Span {
     }
 }
 
-/// A moment of the wall clock as programs read it, in UTC; none where the clock cannot be right.
+/// A moment of the wall clock as programs read it, in UTC; none if the clock cannot be right.
 #[must_use]
 pub fn rfc3339(wall: Duration) -> Option<String> {
     let time = UNIX_EPOCH.checked_add(wall).filter(|_| wall < LAST)?;

@@ -75,7 +75,7 @@ impl Labels {
         self.with(name, value.unwrap_or_default())
     }
 
-    /// The block without its closing brace; empty where there are no labels.
+    /// The block without its closing brace; empty if there are no labels.
     #[must_use]
     pub fn open(&self) -> &str {
         &self.0

@@ -133,7 +133,7 @@ impl<'a> Writer<'a> {
     /// Ends the static part of a page; its tail may follow.
     ///
     /// # Errors
-    /// Where not all of it could be written.
+    /// If not all of it could be written.
     pub fn finish(mut self) -> io::Result<()> {
         self.hand_on();
         self.outcome
@@ -142,7 +142,7 @@ impl<'a> Writer<'a> {
     /// Ends the page.
     ///
     /// # Errors
-    /// Where not all of it could be written.
+    /// If not all of it could be written.
     pub fn end(mut self) -> io::Result<()> {
         if self.format == Format::OpenMetrics {
             self.buffer.extend_from_slice(b"# EOF\n");

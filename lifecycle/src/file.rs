@@ -23,7 +23,7 @@ static FREED: Condvar = Condvar::new();
 /// Reads a regular file of at most this many bytes. May hang.
 ///
 /// # Errors
-/// Where it is another kind of file, such as a FIFO, is longer, or cannot be read.
+/// If it is another kind of file, such as a FIFO, is longer, or cannot be read.
 pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     // Without O_NONBLOCK, opening a pipe without a writer would block for ever.

@@ -69,7 +69,7 @@ pub struct Site {
 /// Serves until `shutdown` is ready, lets requests in progress finish, and returns the output of `shutdown`.
 ///
 /// # Errors
-/// Where a listener cannot be used.
+/// If a listener cannot be used.
 pub async fn serve<T>(
     site: Site,
     handler: Arc<impl Handler>,

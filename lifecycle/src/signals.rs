@@ -29,7 +29,7 @@ impl Hangups {
     /// Begins to listen.
     ///
     /// # Errors
-    /// Where signals cannot be listened to.
+    /// If signals cannot be listened to.
     pub fn listen() -> io::Result<Self> {
         signal(SignalKind::hangup()).map(Self)
     }

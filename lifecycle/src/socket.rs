@@ -67,7 +67,7 @@ impl Socket {
     /// The group whose members may connect.
     ///
     /// # Errors
-    /// Where its file is gone.
+    /// If its file is gone.
     pub fn group(&self) -> io::Result<u32> {
         symlink_metadata(&self.file.path).map(|metadata| metadata.gid())
     }

@@ -38,7 +38,7 @@ pub(crate) struct Visit<H> {
 #[error("the web config changed")]
 pub(crate) struct Outdated;
 
-/// Shakes hands, where that is wanted; none where the client does not manage within the limit, or may not.
+/// Shakes hands, where that is wanted; none if the client does not manage within the limit, or may not.
 pub(crate) async fn enter<H>(
     stream: WriteDeadline<TcpStream>,
     (handler, web): (Arc<H>, Web),

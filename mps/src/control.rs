@@ -165,7 +165,7 @@ impl Control {
     /// What the daemon says to one command.
     ///
     /// # Errors
-    /// Where it does not answer in time, or refuses; and where there is none.
+    /// If it does not answer in time, or refuses; and where there is none.
     pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
         // The environment is PATH alone: a preloaded library or a protocol set for this program is not for the client.
@@ -182,7 +182,7 @@ impl Control {
     /// ended. That it answers afterwards is another question.
     ///
     /// # Errors
-    /// Where it does not start, as where one runs already.
+    /// If it does not start, as where one runs already.
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, ControlError> {
         let mut command = self.command();
         command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());

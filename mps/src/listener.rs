@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, get
 /// The listening process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
-    /// In our PID namespace; none where it is not in it.
+    /// In our PID namespace; none if it is not in it.
     pub pid: Option<u32>,
     /// Its user when it began to listen.
     pub uid: u32,

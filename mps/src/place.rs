@@ -34,7 +34,7 @@ pub struct ProcessView<'a> {
 pub enum Part {
     /// A control daemon.
     Daemon(Daemon),
-    /// A server; none where its environment is not ours to read.
+    /// A server; none if its environment is not ours to read.
     Server(Option<Directories>),
     /// The same program as a client of a daemon.
     Asker,
@@ -43,7 +43,7 @@ pub enum Part {
 /// A control daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Daemon {
-    /// Where its files are; none where its environment is not ours to read.
+    /// Where its files are; none if its environment is not ours to read.
     pub directories: Option<Directories>,
     /// Value of `CUDA_VISIBLE_DEVICES`; none if it is not set, and the daemon has all GPUs.
     pub visible: Option<String>,
@@ -101,7 +101,7 @@ impl ProcessView<'_> {
     }
 }
 
-/// How a daemon was started; none where it is no daemon.
+/// How a daemon was started; none if it is no daemon.
 fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
     let has = |names: &[&str]| words.iter().skip(1).any(|word| names.contains(&word.as_str()));
     let foreground = has(&["-f", "--foreground"]);

@@ -58,7 +58,7 @@ impl fmt::Display for Status {
 /// A client, as listed by `ps`: one row for each of its devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// Its pid, in the PID namespace of the next but one; 0 where the daemon cannot know it.
+    /// Its pid, in the PID namespace of the next but one; 0 if the daemon cannot know it.
     pub pid: u32,
     /// Its server.
     pub server: u32,
@@ -73,7 +73,7 @@ pub struct Client {
 /// The pids of `get_server_list`.
 ///
 /// # Errors
-/// Where it is anything but pids.
+/// If it is anything but pids.
 pub fn servers(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
@@ -81,7 +81,7 @@ pub fn servers(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
 /// The pids of `get_client_list`. A client may be listed more than once.
 ///
 /// # Errors
-/// Where it is anything but pids.
+/// If it is anything but pids.
 pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
@@ -100,7 +100,7 @@ pub fn status(reply: &str) -> Status {
 /// The rows of `ps`, by their titles: releases add columns.
 ///
 /// # Errors
-/// Where it is no such table, or a row of it has no pid or no server.
+/// If it is no such table, or a row of it has no pid or no server.
 pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
     if reply.trim().is_empty() {
         return Ok(Vec::new());
@@ -123,7 +123,7 @@ pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
 /// A share of the multiprocessors: `get_default_active_thread_percentage` and that of a server.
 ///
 /// # Errors
-/// Where it is no number from 0 to 100.
+/// If it is no number from 0 to 100.
 pub fn percentage(reply: &str) -> Result<f64, ReplyError> {
     let number = reply.trim().trim_end_matches('%').parse::<f64>();
     number.ok().filter(|number| (0.0..=100.0).contains(number)).ok_or_else(|| unknown(reply))
@@ -169,7 +169,7 @@ pub fn terminated(reply: &str) -> Result<(), ReplyError> {
 /// The pids of protocol 3's `server list`: a table with a column PID, or pids alone. No release's answer is recorded here.
 ///
 /// # Errors
-/// Where it is neither.
+/// If it is neither.
 pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply).or_else(|_| {
         let rows = table::rows(reply).ok_or_else(|| unknown(reply))?;
@@ -182,7 +182,7 @@ pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
 /// The rows of protocol 3's `client list --all`, which are those of `ps` as far as they bear the same titles.
 ///
 /// # Errors
-/// Where it is no such table.
+/// If it is no such table.
 pub fn clients_v3(reply: &str) -> Result<Vec<Client>, ReplyError> {
     processes(reply)
 }

@@ -11,7 +11,7 @@ impl Row<'_> {
     }
 }
 
-/// The rows of a table; none where it has no titles, or a row does not fit them.
+/// The rows of a table; none if it has no titles, or a row does not fit them.
 pub(crate) fn rows(text: &str) -> Option<Vec<Row<'_>>> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let titles: Vec<&str> = lines.next()?.split_whitespace().collect();

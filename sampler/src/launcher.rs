@@ -85,7 +85,7 @@ impl Launcher {
     /// and [`crate::worker::serve`] for [`WORKER_ROLE`].
     ///
     /// # Errors
-    /// Where no process can be started, or a path is not UTF-8.
+    /// If no process can be started, or a path is not UTF-8.
     pub fn start(settings: &SamplerSettings) -> io::Result<Self> {
         let (ours, theirs) = pair(SocketType::SEQPACKET)?;
         let settings = serde_json::to_string(settings)?;

@@ -30,7 +30,7 @@ struct Found {
     named: Named,
     uid: Option<u32>,
     part: Part,
-    /// Its pids, from the namespace of this `/proc` to its own; none where they could not be read.
+    /// Its pids, from the namespace of this `/proc` to its own; none if they could not be read.
     pids: Vec<u32>,
 }
 

@@ -6,7 +6,7 @@ use caps::{CapSet, Capability};
 /// any other thread is started: capabilities belong to threads.
 ///
 /// # Errors
-/// Where the kernel refuses; the process then still has rights that it should not have.
+/// If the kernel refuses; the process then still has rights that it should not have.
 pub fn drop_all() -> Result<(), caps::errors::CapsError> {
     rustix::thread::set_no_new_privs(true).map_err(|error| error.to_string())?;
     let may_bound = caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)?;

@@ -109,7 +109,7 @@ pub struct PoolGpu {
 /// A record of GPU.py's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The process that it names: the parent of a `GPU.py --get`. None where it is no number.
+    /// The process that it names: the parent of a `GPU.py --get`. None if it is no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// When that process began, where a node's agent saw it as the record was written.
@@ -130,10 +130,10 @@ pub struct Held {
     pub token: u64,
     /// Ids of its GPUs in the pool.
     pub gpus: Vec<String>,
-    /// Since it was granted; none where the server has forgotten that.
+    /// Since it was granted; none if the server has forgotten that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
-    /// Since its holder last renewed it himself; none where that was not noted.
+    /// Since its holder last renewed it himself; none if that was not noted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
     /// Until it is overdue; below 0 it is.
@@ -193,7 +193,7 @@ pub struct Tally {
     pub events: BTreeMap<String, u64>,
     /// Waiting times of granted requests.
     pub waits: Option<Waits>,
-    /// Redis writes down what it does (`appendonly`); none where it did not say.
+    /// Redis writes down what it does (`appendonly`); none if it did not say.
     pub append_only: Option<bool>,
 }
 

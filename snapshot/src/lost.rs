@@ -15,7 +15,7 @@ const MILLIS_PER_TICK: u64 = 10;
 pub struct LostGpu {
     /// The index that it had.
     pub index: String,
-    /// Its UUID; none where it was never read.
+    /// Its UUID; none if it was never read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// UUID of the GPU that it is an instance of.
@@ -25,7 +25,7 @@ pub struct LostGpu {
     /// hold it. None while it is not certain that it is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
-    /// The processes that held it in the sample before; none where that is not known.
+    /// The processes that held it in the sample before; none if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastListed>,
 }
@@ -108,7 +108,7 @@ impl LostInput<'_> {
         lost
     }
 
-    /// A GPU that this sample does not list; none where it is an instance that was removed.
+    /// A GPU that this sample does not list; none if it is an instance that was removed.
     fn missing(&self, gpu: LostGpu) -> Option<LostGpu> {
         let parent = gpu.parent_uuid.as_ref().and_then(|uuid| {
             self.gpus.iter().find(|now| now.about.id.as_ref().is_some_and(|id| id.0 == *uuid))

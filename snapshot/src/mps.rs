@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ProcessKey, State, Truth};
 
-/// All of MPS; empty where nothing of it runs.
+/// All of MPS; empty if nothing of it runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mps {
     /// Control daemons that live: root's first, then the oldest.

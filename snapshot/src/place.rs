@@ -101,7 +101,7 @@ impl Place {
         self.boundary.as_deref().unwrap_or_else(|| confinement(&self.cgroup))
     }
 
-    /// Takes over what another hierarchy says; false where that contradicts.
+    /// Takes over what another hierarchy says; false if that contradicts.
     fn agree(&mut self, other: Self) -> bool {
         if other.unit.is_some() {
             self.unit = other.unit;

@@ -61,7 +61,7 @@ pub struct Quota {
 pub struct QuotaGpu {
     /// Its UUID without `GPU-` or `MIG-`.
     pub uuid: String,
-    /// Bytes that all together may have; none where there is no limit.
+    /// Bytes that all together may have; none if there is no limit.
     pub limit: Option<u64>,
     /// Bytes that all together have.
     pub used: u64,
@@ -71,7 +71,7 @@ pub struct QuotaGpu {
     pub denied: u64,
     /// Bytes that those asked for.
     pub denied_bytes: u64,
-    /// Bytes that the driver says the quota's processes hold; none where it did not say so of each.
+    /// Bytes that the driver says the quota's processes hold; none if it did not say so of each.
     pub held: Option<u64>,
     /// The same with the other processes of their container.
     pub held_around: Option<u64>,

@@ -52,7 +52,7 @@ fn windows(processes: &BTreeMap<ProcessId, Process>, evidence: &Evidence<'_>) ->
     left.iter().filter(|(_, workload)| still(workload)).map(|(id, _)| (*id, windows(*id))).collect()
 }
 
-/// By workload; none where not all were looked at.
+/// By workload; none if not all were looked at.
 fn used<'w>(
     processes: &BTreeMap<ProcessId, Process>,
     relatives: Option<&[Relative]>,

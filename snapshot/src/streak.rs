@@ -14,7 +14,7 @@ pub struct Streak {
 }
 
 impl Streak {
-    /// Takes one sample; false where that ended the streak.
+    /// Takes one sample; false if that ended the streak.
     pub fn feed(&mut self, sample: Truth, max_gap: u32) -> bool {
         match sample {
             Truth::True => {

@@ -82,7 +82,7 @@ impl UserInput<'_> {
         users
     }
 
-    /// Since a process started; none where `/proc` does not confirm it.
+    /// Since a process started; none if `/proc` does not confirm it.
     fn age(&self, process: ProcessId) -> Option<Duration> {
         let ProcessId::Live(key) = process else { return None };
         Some(self.at.boot.saturating_sub(key.started()))

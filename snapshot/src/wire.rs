@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub version: u32,
     /// Counts up by one an interval; a jump is a missed line.
     pub seq: u64,
-    /// Which boot; none where it could not be read.
+    /// Which boot; none if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
     /// Milliseconds since the Unix epoch.
@@ -68,13 +68,13 @@ pub struct Snapshot {
     /// Names of the groups of owners of `relatives`, by uid; those of holders' owners are in [`Facts::groups`] as well.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<u32, Vec<String>>,
-    /// The pool of leases; none where there is none, or it did not answer: then `sources` has `redis`, and why.
+    /// The pool of leases; none if there is none, or it did not answer: then `sources` has `redis`, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
-    /// Files of shared quotas; none where there is no directory of them, or it could not be read.
+    /// Files of shared quotas; none if there is no directory of them, or it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Vec<Quota>>,
-    /// MPS; none where nothing of it was seen.
+    /// MPS; none if nothing of it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
 }
@@ -158,7 +158,7 @@ pub struct Gpu {
     /// Which processes may create a context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<String>,
-    /// Entries of the driver's lists; none where it gave no list, and then `holders` says nothing.
+    /// Entries of the driver's lists; none if it gave no list, and then `holders` says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<u64>,
     /// Number of instances, if MIG is on and the driver gave all of them: the processes are in their lists.
@@ -188,13 +188,13 @@ pub struct Memory {
     /// Reserved by driver and firmware; none if the driver does not report it separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
-    /// Held by pids that the driver lists and `/proc` does not have; none where a part of the sum is unknown.
+    /// Held by pids that the driver lists and `/proc` does not have; none if a part of the sum is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_pids: Option<u64>,
     /// Held by processes of PID namespaces that cannot be seen from the exporter; likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_namespaces: Option<u64>,
-    /// Of no listed process; none where a part of the sum is unknown.
+    /// Of no listed process; none if a part of the sum is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<i64>,
     /// Memory not released after its holders exited; none if unknown.
@@ -212,7 +212,7 @@ pub struct Holder {
     /// Bytes held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Percent of the busiest engine in the last window; none where it was not observed.
+    /// Percent of the busiest engine in the last window; none if it was not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
     /// Why not.
@@ -285,7 +285,7 @@ pub struct Facts {
     /// The lease that its environment names: `nothing`, or `{"lease": NAME}`; left out where that was not read.
     #[serde(default, skip_serializing_if = "Claim::is_unread")]
     pub claim: Claim,
-    /// Pid and start tick of its parent, and so on up to the first process; none where one could not be read.
+    /// Pid and start tick of its parent, and so on up to the first process; none if one could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "pairs")]
     pub ancestors: Option<Vec<ProcessKey>>,
 }
@@ -305,7 +305,7 @@ pub struct DeviceProcesses {
 /// Understands one line.
 ///
 /// # Errors
-/// Where the line is not a snapshot of this version.
+/// If the line is not a snapshot of this version.
 pub fn parse(line: &[u8]) -> Result<Snapshot, WireError> {
     #[derive(Deserialize)]
     struct Head {

@@ -142,7 +142,7 @@ fn named(place: &Place) -> Option<Arc<str>> {
 }
 
 /// What a process's cgroup is of, which may hold many workloads: a container, a Slurm job, a pod, the session of a login or
-/// another scope; none where it is of none of these, or a service.
+/// another scope; none if it is of none of these, or a service.
 #[must_use]
 pub fn enclosure(place: &Place) -> Option<Arc<str>> {
     if place.in_service() {

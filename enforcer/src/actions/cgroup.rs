@@ -60,7 +60,7 @@ pub(super) fn freezer(root: &Path, group: &Group<'_>) -> Option<PathBuf> {
     Some(root.join(path.trim_start_matches('/')).join("cgroup.freeze"))
 }
 
-/// The path of the whole container's or unit's cgroup; none where it is not one of its own.
+/// The path of the whole container's or unit's cgroup; none if it is not one of its own.
 fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
     let (kind, path) = boundary(subject)?;
     let below = unified.strip_prefix(path)?;

@@ -23,7 +23,7 @@ pub struct ExecutorSettings {
     pub procfs: PathBuf,
     /// What the paths of device files begin with.
     pub devices: String,
-    /// Where cgroups of version 2 are mounted; none where they are not, and then no group is ended whole.
+    /// Where cgroups of version 2 are mounted; none if they are not, and then no group is ended whole.
     pub cgroups: Option<PathBuf>,
     /// How long an ended process may take to be gone, and its memory to be back.
     pub verify: Duration,
@@ -72,7 +72,7 @@ impl Executor {
     /// Starts it. Reports come in the order of the actions, one for each.
     ///
     /// # Errors
-    /// Where no thread can be had.
+    /// If the thread cannot be started.
     pub fn start(settings: ExecutorSettings, audit: Audit) -> std::io::Result<(Self, Channels)> {
         let (questions, asked) = unbounded_channel();
         let inbox = Arc::new(Inbox::new(questions)?);

@@ -30,7 +30,7 @@ pub(super) fn is_frozen(root: &Path, proc_table: &Processes, pid: u32) -> bool {
 /// The frozen cgroups of these processes, ready to be thawed.
 ///
 /// # Errors
-/// Where one cannot be thawed, or others than these are in it.
+/// If one cannot be thawed, or others than these are in it.
 pub(super) fn find(root: &Path, proc_table: &Processes, pids: &[u32]) -> Result<Vec<Frozen>, String> {
     let ours: BTreeSet<u32> = pids.iter().copied().collect();
     let paths: BTreeSet<String> = pids.iter().flat_map(|pid| frozen_paths(root, proc_table, *pid)).collect();

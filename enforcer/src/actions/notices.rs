@@ -178,7 +178,7 @@ impl Notices {
         self.lines.retain(|name, _| channels.contains_key(name));
     }
 
-    /// The line to a channel; none where no thread can be had.
+    /// The line to a channel; none if its thread could not be started.
     fn line(&mut self, name: &str) -> Option<&Line> {
         if !self.lines.contains_key(name) {
             let (queue, jobs) = sync_channel(QUEUE);

@@ -37,7 +37,7 @@ impl Handle {
             .is_ok_and(|ready| ready.contains(&true))
     }
 
-    /// Sends a signal; false where it had ended.
+    /// Sends a signal; false if it had ended.
     pub(crate) fn send(&self, signal: Signal, _: &Permit) -> Result<bool, Errno> {
         match pidfd_send_signal(&self.0, signal) {
             Ok(()) => Ok(true),

@@ -109,7 +109,7 @@ impl Drop for Watchdog {
 /// The child's side: notes each line, and continues all of it once its parent is gone or has been silent for too long.
 ///
 /// # Errors
-/// Where it cannot read what is to be continued.
+/// If it cannot read what is to be continued.
 pub fn run() -> io::Result<()> {
     let mut input = BufReader::new(io::stdin());
     let mut noted: Vec<HeldStill> = Vec::new();

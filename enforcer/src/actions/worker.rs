@@ -176,7 +176,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What the subject held when it was evaluated; none where a part is not known.
+/// What the subject held when it was evaluated; none if a part is not known.
 fn vram(subject: &Subject) -> Option<u64> {
     subject.members.iter().map(|member| member.vram).sum()
 }

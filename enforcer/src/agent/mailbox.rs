@@ -16,7 +16,7 @@ use crate::view::View;
 /// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// The pool; none where the policy names none.
+    /// The pool; none if the policy names none.
     pub leases: Option<Arc<Leases>>,
     /// SHA-256 of the policy, for the audit log.
     pub policy: Arc<str>,

@@ -37,7 +37,7 @@ impl Agent {
     /// of device files begin with `devices`, and go on with the minor number.
     ///
     /// # Errors
-    /// Where no thread can be had.
+    /// If the thread cannot be started.
     pub fn start(
         log: Audit,
         host_namespace: bool,

@@ -43,7 +43,7 @@ pub struct Judged {
     pub judgement: String,
     /// Why.
     pub why: String,
-    /// When it is freed if nothing changes, in milliseconds since boot; none where it is not.
+    /// When it is freed if nothing changes, in milliseconds since boot; none if it is not.
     #[serde(default)]
     pub freed_at_ms: Option<u64>,
 }

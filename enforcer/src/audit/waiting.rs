@@ -41,7 +41,7 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Adds a line; false where one is lost for it.
+    /// Adds a line; false if one is lost for it.
     pub(super) fn add(&self, worth: Worth, line: Vec<u8>) -> bool {
         let mut queue = self.queue();
         let number = queue.next;

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Checks files.
 ///
 /// # Errors
-/// Where the answer cannot be written.
+/// If the answer cannot be written.
 pub fn run(flags: &flags::Check, colors: Colors, out: &mut dyn Write) -> Result<Exit> {
     let style = if colors == Colors::Colour { FaultStyle::Coloured } else { FaultStyle::Plain };
     let mut exit = Exit::Done;

@@ -51,7 +51,7 @@ pub fn run(settings: &ReplaySettings, out: &mut dyn Write) -> Result<Exit, Failu
 /// Takes a record line by line. What is no snapshot is counted: a disk that was full leaves torn lines.
 ///
 /// # Errors
-/// Where the record cannot be read on, or has no snapshot.
+/// If the record cannot be read on, or has no snapshot.
 pub fn rehearse(
     policy: Arc<Policy>,
     record: &mut dyn BufRead,

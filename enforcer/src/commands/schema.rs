@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Prints a schema.
 ///
 /// # Errors
-/// Where nothing can be printed.
+/// If nothing can be printed.
 pub fn run(schema: &Value, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{schema:#}").context("cannot print")
 }

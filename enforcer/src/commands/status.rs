@@ -254,7 +254,7 @@ fn released(action: &PastAction) -> String {
     }
 }
 
-/// A table, or nothing where it would be empty.
+/// A table, or nothing if it would be empty.
 fn listed(
     columns: &[Column],
     rows: impl ExactSizeIterator<Item = Vec<String>>,

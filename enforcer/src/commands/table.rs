@@ -25,7 +25,7 @@ pub(super) enum Shrinks {
 /// A column's title, and how it becomes narrower.
 pub(super) type Column = (&'static str, Shrinks);
 
-/// The width of the terminal; none where standard output is not one.
+/// The width of the terminal; none if standard output is not one.
 #[must_use]
 pub fn columns() -> Option<usize> {
     let out = io::stdout();

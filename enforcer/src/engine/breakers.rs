@@ -37,7 +37,7 @@ pub(crate) struct Breakers {
 /// Failures in a row of actions against one user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Failures {
-    /// None where a target has no single owner.
+    /// None if a target has no single owner.
     uid: Option<u32>,
     in_a_row: u32,
     /// When the last one was noted; none until the next tick.

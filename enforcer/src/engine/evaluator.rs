@@ -41,7 +41,7 @@ pub(crate) struct RuleEvaluator {
 pub(crate) struct Track {
     pub(crate) streak: Streak,
     pub(crate) progress: Progress,
-    /// The outcome of the last tick; none where it has never been asked.
+    /// The outcome of the last tick; none if it has never been asked.
     pub(crate) outcome: Option<Truth>,
 }
 
@@ -338,7 +338,7 @@ impl RuleEvaluator {
     }
 
     /// What the last tick found of the match of a target, by the target's number; with `pick` of the workload that was
-    /// picked on a GPU. None where there is no such match any more.
+    /// picked on a GPU. None if there is no such match any more.
     pub(crate) fn outcome(&self, number: usize, subject: &TargetId) -> Option<Truth> {
         if let Some(picking) = &self.picking {
             return picking.outcome(number, subject);
@@ -383,7 +383,7 @@ pub(crate) fn verdict_of(action: &Action) -> What {
 }
 
 impl Track {
-    /// Takes the intervals that were missed and then this one; true where a streak ended.
+    /// Takes the intervals that were missed and then this one; true if a streak ended.
     pub(crate) fn feed(&mut self, outcome: Truth, missed: u32, max_gap: u32) -> bool {
         let ran = self.streak.count > 0;
         self.outcome = Some(outcome);

@@ -64,7 +64,7 @@ pub(crate) struct InFlight {
     name: Arc<str>,
     subject: Arc<Subject>,
     mode: Mode,
-    /// The turn that it counts as, and the one that stood there before; none where it does not count.
+    /// The turn that it counts as, and the one that stood there before; none if it does not count.
     turn: Option<(Turn, Option<Stamp>)>,
 }
 

@@ -37,7 +37,7 @@ impl Stamp {
         Self { boot_id: boot_id.map(str::to_owned), boot_ms: millis(now.boot), wall_ms: millis(now.wall) }
     }
 
-    /// How long ago that was; nothing where a clock says that it is still to come.
+    /// How long ago that was; nothing if a clock says that it is still to come.
     pub(crate) fn ago(&self, now: Now, boot_id: Option<&str>) -> Duration {
         let same = self.boot_id.is_some() && self.boot_id.as_deref() == boot_id;
         let (now, then) = if same { (now.boot, self.boot_ms) } else { (now.wall, self.wall_ms) };

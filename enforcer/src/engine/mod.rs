@@ -112,7 +112,7 @@ pub struct Engine {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pause {
     begun: Stamp,
-    /// None where an admin has to end it.
+    /// None if an admin has to end it.
     length: Option<Duration>,
     reason: String,
 }
@@ -172,7 +172,7 @@ impl Engine {
     /// Judges one snapshot. Every rule is asked of every target before anything is decided.
     ///
     /// # Errors
-    /// Where the snapshot is not to be evaluated.
+    /// If the snapshot is not to be evaluated.
     pub fn tick(&mut self, now: Now, view: Arc<View>) -> Result<Vec<Verdict>, Skip> {
         let missed = self.admit(now, &view)?;
         self.keep_time(view.interval());

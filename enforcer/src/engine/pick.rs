@@ -280,7 +280,7 @@ struct Ranked {
     held: u64,
     /// Milliseconds since its youngest process began.
     age: u128,
-    /// Of the lease that it has the GPU under, 0 without one; none where that is not known.
+    /// Of the lease that it has the GPU under, 0 without one; none if that is not known.
     priority: Option<i32>,
 }
 

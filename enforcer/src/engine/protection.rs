@@ -187,7 +187,7 @@ impl Exemptions {
         if self.entries().any(conditions) { CommandLine::Needed } else { CommandLine::Ignored }
     }
 
-    /// Why a process, which runs this, exempts the target; none where it does not.
+    /// Why a process, which runs this, exempts the target; none if it does not.
     #[must_use]
     pub fn exempt(&self, person: &ProcessInfo, program: &Program) -> Option<String> {
         let Some(target) = self.view.targets.iter().find(|target| target.id == self.target) else {

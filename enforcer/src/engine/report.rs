@@ -61,7 +61,7 @@ pub struct Pending {
     pub streak: u32,
     /// True samples that a match needs.
     pub needed: u32,
-    /// The step that is next; none where all are taken.
+    /// The step that is next; none if all are taken.
     pub next: Option<String>,
     /// True samples until then.
     pub samples_left: u32,
@@ -193,7 +193,7 @@ pub(super) struct Coming<'a> {
     streak: u32,
     needed: u32,
     progress: Progress,
-    /// True samples until the next step; none where there is none.
+    /// True samples until the next step; none if there is none.
     left: Option<u32>,
 }
 

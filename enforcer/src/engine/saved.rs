@@ -93,7 +93,7 @@ struct SavedTrack {
 }
 
 impl SavedTrack {
-    /// None where there is nothing to be kept.
+    /// None if there is nothing to be kept.
     fn of(slot: &Slot, streak: Streak, progress: Progress) -> Option<Self> {
         (streak != Streak::default() || progress != Progress::default()).then(|| Self {
             target: slot.id.clone(),

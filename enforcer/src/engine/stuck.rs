@@ -11,7 +11,7 @@ use crate::view::View;
 pub(crate) struct Stuck {
     pub(crate) rule: Arc<str>,
     pub(crate) subject: Arc<Subject>,
-    /// Bytes that did not come back; none where the process is still there.
+    /// Bytes that did not come back; none if the process is still there.
     pub(super) missing: Option<u64>,
 }
 

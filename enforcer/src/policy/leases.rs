@@ -46,7 +46,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Reads the section; none where it has faults.
+/// Reads the section; none if it has faults.
 pub(super) fn read(node: &Node, faults: &mut Faults) -> Option<Leases> {
     let fields = Fields::open(node, &LEASES, faults)?;
     let redis = server(node, &fields, faults);

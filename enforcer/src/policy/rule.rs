@@ -42,7 +42,7 @@ pub(super) struct File<'a> {
     pub(super) now: Duration,
 }
 
-/// Reads a rule; none where it has faults.
+/// Reads a rule; none if it has faults.
 pub(super) fn read<'a>(
     node: &'a Node,
     file: &File<'_>,
@@ -115,7 +115,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Reads them; none where one has a fault.
+    /// Reads them; none if one has a fault.
     pub(super) fn read(fields: &Fields<'_>, defaults: &Defaults, faults: &mut Faults) -> Option<Self> {
         let max_gap = fields.get("max_gap").map_or(Some(defaults.max_gap), |node| count(node, faults));
         let startup_grace =

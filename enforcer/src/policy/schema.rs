@@ -191,7 +191,7 @@ mod tests {
     use crate::policy::fault::Faults;
     use crate::policy::tree::{self, Data, Node};
 
-    /// A file as an editor sees it; none where it is not YAML as we take it.
+    /// A file as an editor sees it; none if it is not YAML as we take it.
     fn seen_by_an_editor(bytes: &[u8]) -> Option<Value> {
         fn value(node: &Node) -> Value {
             match &node.data {

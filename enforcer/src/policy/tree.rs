@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-/// The tree of a text; none where nothing can be made of it, and then a fault says why.
+/// The tree of a text; none if nothing can be made of it, and then a fault says why.
 pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     let options = options! {
         emit_anchor_events: true,
@@ -128,7 +128,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// None where there is no sense in going on.
+    /// None if there is no sense in going on.
     fn take(&mut self, event: Event<'_>, span: &Span) -> Option<()> {
         let at = span.byte_range().unwrap_or(0..0);
         if event.tag().is_some() {

@@ -153,7 +153,7 @@ impl Window<'_> {
     }
 
     /// What processes that have ended had used before this window, and what their parents' figures now hold as
-    /// well; none where a parent did not wait for its child, so that the child's last work is not known.
+    /// well; none if a parent did not wait for its child, so that the child's last work is not known.
     fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, local_host: &[Entry]) -> Option<f64> {
         let mut by_parent: Vec<(u32, f64)> = Vec::new();
         for entry in gone {

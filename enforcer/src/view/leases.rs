@@ -101,7 +101,7 @@ impl View {
         }
     }
 
-    /// The priority of the lease that a workload has a GPU under; 0 without one, and none where that is not known.
+    /// The priority of the lease that a workload has a GPU under; 0 without one, and none if that is not known.
     pub(crate) fn priority(&self, target: &Target, gpu: usize) -> Option<i32> {
         let (leases, gpu) = (self.leases()?, self.snapshot.gpus.get(gpu)?);
         let mut highest = None;

@@ -29,7 +29,7 @@ pub struct Moment {
 /// Writes the page.
 ///
 /// # Errors
-/// Where `out` does not take it.
+/// If `out` does not take it.
 pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     rules(&status.rules, &mut page);

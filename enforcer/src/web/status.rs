@@ -43,7 +43,7 @@ pub struct Status {
     pub in_flight: Option<InFlight>,
     /// Where snapshots come from.
     pub stream: Stream,
-    /// The pool of leases; none where the policy names none.
+    /// The pool of leases; none if the policy names none.
     pub leases: Option<agent::AgentStatus>,
     /// What is counted.
     pub counters: Counters,

@@ -26,7 +26,7 @@ pub(super) struct Turn {
     pub(super) daemon: MpsDaemon,
     /// GPUs of the node.
     pub(super) devices: usize,
-    /// Since when the daemon may be asked; none where it may not.
+    /// Since when the daemon may be asked; none if it may not.
     pub(super) asks: Option<Duration>,
 }
 

@@ -163,7 +163,7 @@ fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
 }
 
 /// The clients of one server, each once, whatever number of devices it has. One of another namespace has pid 0: of those
-/// there are at least as many as a device has. None where there are too many.
+/// there are at least as many as a device has. None if there are too many.
 fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
     let own = || all.iter().filter(|client| client.server == server);
     let mut pids: Vec<u32> = own().map(|client| client.pid).filter(|pid| *pid != 0).collect();
@@ -177,7 +177,7 @@ fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
     (pids.len() <= MOST_CLIENTS).then_some(pids)
 }
 
-/// What was understood of an answer; none where that is nothing known, or refused.
+/// What was understood of an answer; none if that is nothing known, or refused.
 fn reply<T>(
     answer: Result<String, ControlError>,
     understand: fn(&str) -> Result<T, ReplyError>,

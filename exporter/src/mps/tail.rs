@@ -111,7 +111,7 @@ impl Tail {
         skipped
     }
 
-    /// The file; none where it is no file. Nothing but a file is ever opened to be read, and
+    /// The file; none if it is no file. Nothing but a file is ever opened to be read, and
     /// nothing waits.
     fn open(&self) -> io::Result<Option<Found>> {
         if !std::fs::symlink_metadata(&self.path)?.is_file() {

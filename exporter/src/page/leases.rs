@@ -32,7 +32,7 @@ const COLUMNS: [Column; 3] = [
     (&metrics::LEASE_UNRESERVED, |view, gpu| view.unreserved(gpu).map(Number::from)),
 ];
 
-/// Writes all families of leases; none where the pool did not answer.
+/// Writes all families of leases; none if the pool did not answer.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let Some(leases) = &snapshot.leases else { return };
     let view = View { leases, snapshot };
@@ -117,7 +117,7 @@ impl View<'_> {
         parts
     }
 
-    /// Whether processes compute on it of which none has a lease; none where that is not certain.
+    /// Whether processes compute on it of which none has a lease; none if that is not certain.
     fn unreserved(&self, gpu: &PoolGpu) -> Option<bool> {
         let parts = self.parts(gpu);
         let all_named = |part: &&Gpu| part.listed == Some(part.holders.len() as u64);

@@ -30,7 +30,7 @@ const FIGURES: [Figure; 4] = [
     (&metrics::MPS_SKIPPED, |log| log.skipped_bytes.into()),
 ];
 
-/// Writes all families of MPS; none where nothing of it was seen.
+/// Writes all families of MPS; none if nothing of it was seen.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let Some(mps) = &snapshot.mps else { return };
     let daemons = daemons(mps);

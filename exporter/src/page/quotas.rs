@@ -43,7 +43,7 @@ const WHOLES: [Whole; 5] = [
     (&metrics::QUOTA_HOOKS_MISSING, |quota| quota.hooks_missing.into()),
 ];
 
-/// Writes all families of quotas; none where there is no directory of them.
+/// Writes all families of quotas; none if there is no directory of them.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let Some(quotas) = &snapshot.quotas else { return };
     let label = |quota: &Quota| Labels::default().with("quota", &quota.name);

@@ -13,7 +13,7 @@ const TABLE: Table<6> = Table {
 const MOST_NOTES: usize = 16;
 const ENVIRONMENT: &str = "its environment may not be read";
 
-/// A table of all parts; none where nothing of MPS runs.
+/// A table of all parts; none if nothing of MPS runs.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let Some(mps) = &snapshot.mps else { return };
     let mut rows = Vec::new();

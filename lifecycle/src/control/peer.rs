@@ -17,7 +17,7 @@ static ASKING: Semaphore = Semaphore::const_new(1);
 /// The peer of a connection, as the kernel recorded it when it connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// The pid, for the log; it may have been given to another process since. None where our namespace has none for it.
+    /// The pid, for the log; it may have been given to another process since. None if our namespace has none for it.
     pub pid: Option<i32>,
     /// The user.
     pub uid: u32,

@@ -12,7 +12,7 @@ pub struct Fault(String);
 /// What is wrong at one place of a file.
 #[derive(Debug)]
 pub(super) struct ConfigError {
-    /// From 1; 0 where it is no line's.
+    /// From 1; 0 if it is no line's.
     line: u64,
     /// With the keys that it is below.
     key: String,

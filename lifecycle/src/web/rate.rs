@@ -22,7 +22,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// None where the interval is 0.
+    /// None if the interval is 0.
     pub(super) fn new(written: &serde_saphyr::Spanned<Rate>) -> Result<Option<Self>, ConfigError> {
         let Some(text) = &written.value.interval else {
             return Err(ConfigError::at(written, KEY, "it has no interval, such as 1s; 0 sets no limit"));

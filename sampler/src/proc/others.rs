@@ -85,7 +85,7 @@ impl Others {
         self.named_mps.clear();
     }
 
-    /// Reads one that was listed with this inode; none where it is a kernel thread, which is read only once.
+    /// Reads one that was listed with this inode; none if it is a kernel thread, which is read only once.
     pub(crate) fn listed(
         &mut self,
         root: &Directory,
@@ -101,7 +101,7 @@ impl Others {
         Ok(found)
     }
 
-    /// Reads one; none where it is a kernel thread.
+    /// Reads one; none if it is a kernel thread.
     pub(crate) fn read(
         &mut self,
         root: &Directory,
@@ -233,7 +233,7 @@ pub(super) fn exe(process: &Directory) -> Option<String> {
     process.link("exe").ok().filter(|path| fits(path))
 }
 
-/// A process's command line, redacted; nothing where it has cleared it.
+/// A process's command line, redacted; nothing if it has cleared it.
 pub(super) fn command(process: &Directory, buffer: &mut Vec<u8>) -> Option<String> {
     let line = process.read("cmdline", buffer).ok().map(redact::command);
     line.filter(|line| !line.is_empty())

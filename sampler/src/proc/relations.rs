@@ -244,7 +244,7 @@ impl Relations {
         }
     }
 
-    /// The parent, and so on up to the first process; none where one of them was not read, or only its pid is meant.
+    /// The parent, and so on up to the first process; none if one of them was not read, or only its pid is meant.
     fn ancestors(&self, entry: &Entry) -> Option<Vec<ProcessKey>> {
         let mut line = Vec::new();
         let mut node = &entry.node;

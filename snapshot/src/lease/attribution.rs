@@ -15,7 +15,7 @@ pub struct Members<'a> {
     pub uid: Option<u32>,
     /// What its environment says.
     pub claim: &'a Claim,
-    /// Its parent, and so on up to the first process; none where one of them could not be read.
+    /// Its parent, and so on up to the first process; none if one of them could not be read.
     pub ancestors: Option<&'a [ProcessKey]>,
     /// A part of MPS, which acts for other processes.
     pub stands_for_others: bool,
@@ -41,7 +41,7 @@ fn is_contained(place: &Place) -> bool {
 }
 
 impl<'a> Members<'a> {
-    /// Of a process of the stream; none where `/proc` did not confirm it.
+    /// Of a process of the stream; none if `/proc` did not confirm it.
     #[must_use]
     pub fn of_wire(process: &'a wire::Process) -> Option<Self> {
         let facts = process.facts.as_ref()?;

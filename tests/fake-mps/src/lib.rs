@@ -30,7 +30,7 @@ const FORKED: &str = "FAKE_MPS_FORKED";
 /// The control program: a daemon with `-d` or `-f`, else one that asks.
 ///
 /// # Errors
-/// Where files, sockets or processes fail it.
+/// If files, sockets or processes fail it.
 pub fn control() -> io::Result<ExitCode> {
     let words: Vec<String> = env::args().skip(1).collect();
     let has = |flag: &str| words.iter().any(|word| word == flag);

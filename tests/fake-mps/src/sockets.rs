@@ -36,7 +36,7 @@ fn new() -> io::Result<OwnedFd> {
 /// Sends a packet; an empty text has one, too.
 ///
 /// # Errors
-/// Where the other has gone.
+/// If the other has gone.
 pub fn send(socket: impl AsFd, text: &str) -> io::Result<()> {
     let packet = format!("{text}\0");
     rustix::net::send(socket, packet.as_bytes(), SendFlags::NOSIGNAL)?;
@@ -46,7 +46,7 @@ pub fn send(socket: impl AsFd, text: &str) -> io::Result<()> {
 /// The next packet; none once the other has gone.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If it cannot be read.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<String>> {
     let mut packet = vec![0; MOST];
     match recv(socket, packet.as_mut_slice(), RecvFlags::empty()) {

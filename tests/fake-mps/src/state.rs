@@ -101,7 +101,7 @@ impl State {
         self.peers.iter().filter(move |peer| peer.is == Is::Client(server))
     }
 
-    /// Starts a server for a user; none where it does not come up.
+    /// Starts a server for a user; none if it does not come up.
     pub(crate) fn start(&mut self, uid: u32) -> io::Result<Option<u32>> {
         let program = env::current_exe()?.with_file_name("nvidia-cuda-mps-server");
         let mut command = Command::new(program);

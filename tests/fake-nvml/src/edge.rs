@@ -82,7 +82,7 @@ impl<T> Room<T> {
 }
 
 impl Room<c_char> {
-    /// Puts a text and the zero that ends it, or nothing where there is no room for both.
+    /// Puts a text and the zero that ends it, or nothing if there is no room for both.
     pub(crate) fn text(self, length: c_uint, text: &str) -> Answer {
         if self.is_none() {
             return Err(Code::INVALID_ARGUMENT);

@@ -37,7 +37,7 @@ enum Seen {
     File { modified: (i64, i64), bytes: u64, inode: u64 },
 }
 
-/// The machine as the file describes it, or as it last described one; None where it never has.
+/// The machine as the file describes it, or as it last described one; None if it never has.
 pub(crate) fn machine() -> Option<Arc<Machine>> {
     let mut scenario = SCENARIO.lock().unwrap_or_else(PoisonError::into_inner);
     scenario.reload();

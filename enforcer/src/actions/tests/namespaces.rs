@@ -67,7 +67,7 @@ struct Container {
 }
 
 impl Container {
-    /// None where no cgroup of version 2 can be made here.
+    /// None if no cgroup of version 2 can be made here.
     fn new(digit: char) -> Option<Self> {
         let id: String = std::iter::repeat_n(digit, 64).collect();
         let root = CGROUPS.map(PathBuf::from).into_iter().find(|root| root.join("cgroup.procs").exists())?;

@@ -36,7 +36,7 @@ pub(super) struct Matrix {
 #[derive(Debug, Deserialize)]
 pub(super) struct Series {
     pub(super) metric: Labels,
-    /// None where they are histograms.
+    /// None if they are histograms.
     #[serde(default)]
     pub(super) values: Vec<Sample>,
 }

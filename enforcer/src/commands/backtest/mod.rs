@@ -106,7 +106,7 @@ pub fn run(settings: &BacktestSettings, out: &mut dyn Write) -> Result<Exit, Fai
 /// Reads what Prometheus holds, exporter by exporter.
 ///
 /// # Errors
-/// Where the rules have faults, or Prometheus does not give what is needed.
+/// If the rules have faults, or Prometheus does not give what is needed.
 pub fn rehearse(settings: &BacktestSettings) -> Result<Backtest, Failure> {
     let times = times(settings)?;
     let policy = files::rules(&settings.rules, settings.now)?.policy;

@@ -57,7 +57,7 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// The snapshot that a scrape saw; none where it is the one of the scrape before.
+    /// The snapshot that a scrape saw; none if it is the one of the scrape before.
     pub(super) fn snapshot(&mut self, scrape: &Scrape<'_>, at: i64) -> Option<wire::Snapshot> {
         let seq = whole(scrape.one(ANCHOR)?);
         if self.seq == Some(seq) {

@@ -8,9 +8,9 @@ const ROUNDING: f64 = 0.002;
 /// What is known of the time between two scrapes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
-    /// Use in the last tick, in percent; none where it was not observed.
+    /// Use in the last tick, in percent; none if it was not observed.
     pub(super) gauge: Option<u32>,
-    /// Growth of the seconds of a busy GPU since the scrape before; none where there was none.
+    /// Growth of the seconds of a busy GPU since the scrape before; none if there was none.
     pub(super) growth: Option<f64>,
     /// Seconds since the scrape before.
     pub(super) passed: f64,

@@ -15,7 +15,7 @@ const SHOWN_ACTIONS: usize = 50;
 /// Writes a report, in 80 columns.
 ///
 /// # Errors
-/// Where nothing can be written.
+/// If nothing can be written.
 pub fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut layout = Layout::default();
     layout.say(0, &foreign(&report.source));

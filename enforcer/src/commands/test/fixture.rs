@@ -21,7 +21,7 @@ pub(super) struct Fixture {
     pub(super) start: Duration,
     pub(super) devices: Vec<Device>,
     pub(super) actors: Vec<TestProcess>,
-    /// None where there is no pool.
+    /// None if there is no pool.
     pub(super) leases: Option<Vec<Lease>>,
     pub(super) intervals: Timeline<f64>,
     pub(super) sources: Vec<(String, Timeline<f64>)>,
@@ -206,7 +206,7 @@ impl Fixture {
 }
 
 impl TimelineReader<'_> {
-    /// The next sample's snapshot; none where its interval is missed.
+    /// The next sample's snapshot; none if its interval is missed.
     pub(super) fn next(&mut self) -> Option<wire::Snapshot> {
         let sample = self.next;
         self.next += 1;

@@ -78,7 +78,7 @@ pub struct RuleTestReport {
 pub struct TestReport {
     /// What it shows.
     pub name: String,
-    /// What went wrong; nothing where it passed.
+    /// What went wrong; nothing if it passed.
     pub failures: Vec<Mismatch>,
     /// All that did happen.
     pub steps: Vec<Happened>,
@@ -125,7 +125,7 @@ impl RuleTestReport {
 /// Runs the tests of files; one has failed where the exit says so.
 ///
 /// # Errors
-/// Where a file cannot be read, or has faults.
+/// If a file cannot be read, or has faults.
 pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let reports =
         settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<RuleTestReport>, _>>()?;
@@ -139,7 +139,7 @@ pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Fai
 /// Runs the tests of a file.
 ///
 /// # Errors
-/// Where a file cannot be read, or has faults.
+/// If a file cannot be read, or has faults.
 pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     let text = files::text(path)?;
     let shown = layout::foreign(&path.display().to_string());

@@ -16,7 +16,7 @@ pub(super) enum Timeline<T> {
     Never,
     /// Always this.
     Always(T),
-    /// Sample by sample; unknown where it says so, and past its end.
+    /// Sample by sample; unknown if it says so, and past its end.
     Series(Vec<Option<T>>),
 }
 

@@ -40,9 +40,9 @@ pub(super) struct Test {
     pub(super) targets: Vec<Process>,
     /// Leases that are held; without a word there is no pool, and with an empty list all its GPUs are idle.
     pub(super) leases: Option<Vec<Lease>>,
-    /// 1 where there is a snapshot; `_` where an interval is missed.
+    /// 1 if there is a snapshot; `_` where an interval is missed.
     pub(super) intervals: Option<Text>,
-    /// By name (nvml, proc, redis): 1 where it answers, 0 where it does not.
+    /// By name (nvml, proc, redis): 1 if it answers, 0 if it does not.
     #[serde(default)]
     pub(super) sources: BTreeMap<String, Text>,
     /// What happens.
@@ -86,7 +86,7 @@ pub(super) struct GpuSeries {
     pub(super) vram_unreleased: Option<Text>,
     /// How many have it open and are not listed.
     pub(super) unlisted_processes: Option<Text>,
-    /// 1 where it answers; `_` where it does not.
+    /// 1 if it answers; `_` where it does not.
     pub(super) answers: Option<Text>,
 }
 
