@@ -154,7 +154,7 @@ pub enum OnHold {
 #[derive(Debug, Clone, Default)]
 pub struct Ourselves(pub BTreeMap<u32, &'static str>);
 
-/// A process as it is now, read after it was taken hold of.
+/// A process as it is now, read after its pidfd was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Its identity.

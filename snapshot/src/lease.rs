@@ -45,7 +45,7 @@ pub enum GpuState {
     Quarantined,
     /// Withheld for a while after the server was restarted.
     Barrier,
-    /// In no place, or in one that a newer program knows: a client of GPU.py may have it in hand.
+    /// In no list, or in one that only a newer program knows: a client of GPU.py may be taking it.
     #[default]
     #[serde(other)]
     Unknown,

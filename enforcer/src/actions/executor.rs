@@ -64,7 +64,7 @@ pub struct Executor {
 pub struct Channels {
     /// Results of actions.
     pub reports: UnboundedReceiver<ActionReport>,
-    /// Whether the action in hand may go on; each is answered with [`Executor::permit`].
+    /// Questions whether the action in flight may go on; each is answered with [`Executor::permit`].
     pub questions: UnboundedReceiver<Question>,
 }
 

@@ -24,7 +24,7 @@ use crate::process_table::{ProcessInfo, ProcessTableError, Processes, Table};
 /// If the first signal is not sent within this time, new members are searched again.
 const A_WHILE: Duration = Duration::from_millis(10);
 
-/// One process in hand.
+/// A process with its pidfd.
 #[derive(Debug)]
 pub(super) struct MemberHandle {
     pub(super) handle: Handle,
@@ -330,7 +330,7 @@ impl<'a> Group<'a> {
             self.proc_table.person(key.pid)?.map(|person| Found { person, devices: None })
         };
         let Some(found) = found.filter(|found| found.key() == key) else { return Ok(None) };
-        // What was read is of the process in hand only if that one has not ended meanwhile.
+        // What was read belongs to the process of the pidfd only if it has not ended meanwhile.
         Ok(handle.lives().then_some(MemberHandle { handle, found, sent: Vec::new() }))
     }
 }

@@ -7,7 +7,7 @@ use crate::audit::{Audit, BEGUN};
 use crate::policy::Mode;
 use crate::verdict::Outcome;
 
-/// The right to carry out the action in hand.
+/// The right to carry out the action in flight.
 #[derive(Debug)]
 pub(crate) struct Permit(());
 

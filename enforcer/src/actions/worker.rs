@@ -107,7 +107,7 @@ impl Worker {
 }
 
 impl<'a> Work<'a> {
-    /// Takes hold of the subject's processes, or refuses.
+    /// Opens pidfds of the subject's processes, or refuses.
     pub(super) fn gather(&self) -> Result<Group<'a>, Refusal> {
         match self.request.subject.kind {
             Kind::Process | Kind::Workload => {

@@ -327,7 +327,7 @@ fn act(
     }
 }
 
-/// Takes hold of a process; none if it has ended, or its pid is another's.
+/// Opens a process; none if it has ended, or its pid was reused.
 fn held(process: ProcessKey) -> Option<Handle> {
     let handle = Handle::open(process.pid).ok()??;
     lives(process).is_ok_and(|lives| lives).then_some(handle)

@@ -111,7 +111,7 @@ impl Daemon {
         }
     }
 
-    /// Whether the action in hand may go on, by the newest snapshot and by what can be recorded.
+    /// Whether the action in flight may go on, by the newest snapshot and by what can be recorded.
     pub(super) fn permit(&mut self, question: Question) {
         if question.stage == Stage::Kill && !std::mem::replace(&mut self.tried_to_save, true) {
             // Only writing shows whether the disk still accepts the state.
@@ -139,7 +139,7 @@ impl Daemon {
         self.executor.permit(question, answer);
     }
 
-    /// What the policy exempts, asked of each process when it is in hand: what it runs is read then.
+    /// What the policy exempts, evaluated for each process once its pidfd is open, because its program is read then.
     fn exemptions(&self, verdict: &Verdict, (policy, view): (Arc<Policy>, Arc<View>)) -> Protect {
         let of = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
         let exemptions = Exemptions::new(policy, of, view, now().wall);

@@ -51,7 +51,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Snapshots that wait; more would be too old when their turn comes.
 const ARRIVALS: usize = 4;
 
-/// Everything that the daemon has in hand.
+/// The state of the daemon.
 pub struct Daemon {
     settings: Settings,
     engine: Engine,
@@ -72,7 +72,7 @@ pub struct Daemon {
     /// This program and those that started it.
     ours: BTreeSet<ProcessKey>,
     request: Option<doing::Doing>,
-    /// The state was written before the SIGKILL of the action in hand, or that was tried.
+    /// The state was written before the SIGKILL of the action in flight, or that was tried.
     tried_to_save: bool,
     /// Since when each flag is up, by rule and target.
     flagged: BTreeMap<(Arc<str>, TargetId), f64>,
