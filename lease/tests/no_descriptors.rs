@@ -66,7 +66,7 @@ fn holder_is_unknown_without_file_descriptors() {
     end(child);
     assert_eq!(states(&local_host, &leases), ([Life::Dead; 3], Recorded::Ended));
     without_descriptors(&|| {
-        assert_eq!(states(&local_host, &leases), ([Life::Unknown; 3], Recorded::Unknown))
+        assert_eq!(states(&local_host, &leases), ([Life::Unknown; 3], Recorded::Unknown));
     });
 }
 

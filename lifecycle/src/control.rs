@@ -1,5 +1,5 @@
 //! The control socket: requests and responses over a Unix socket, one JSON object per line each way. The kernel
-//! identifies the client (SO_PEERCRED).
+//! identifies the client (`SO_PEERCRED`).
 
 mod peer;
 mod places;

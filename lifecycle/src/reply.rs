@@ -36,6 +36,7 @@ pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
 
 /// Says what is good, or that it is not and why.
 /// 200 with this text, or 503 with the reason.
+#[must_use]
 pub fn health(verdict: Result<(), String>, good: &str) -> Response<Body> {
     match verdict {
         Ok(()) => text(StatusCode::OK, good),

@@ -1,4 +1,4 @@
-//! Notifications to systemd (`sd_notify(3)`): ready, alive, stopping. Without NOTIFY_SOCKET nothing
+//! Notifications to systemd (`sd_notify(3)`): ready, alive, stopping. Without `NOTIFY_SOCKET` nothing
 //! is sent.
 
 use std::time::Duration;

@@ -151,15 +151,13 @@ impl Snapshot {
             gaps,
         };
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
-        let users = users::totals(
-            previous,
-            &users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes },
-        );
+        let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
+        let users = users::totals(previous, &input);
         let mut relatives = sample.relatives.filter(|_| sample.namespace.attributes());
         Place::share(relatives.iter_mut().flatten().map(|relative| &mut relative.place));
-        let look =
+        let evidence =
             still::Evidence { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
-        still::count(&mut join.processes, &look);
+        still::count(&mut join.processes, &evidence);
         let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
         let end = sample.at.boot + sample.took;
         let lost = lost::LostInput { previous, end, answered, gpus: &gpus }.lost();

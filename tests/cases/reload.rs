@@ -68,7 +68,7 @@ fn timed_edits((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)) 
 #[test]
 fn truncated_and_rewritten_file_is_read() {
     edit_three_times(&Home::with(&rules_named("zero")), |directory, text| {
-        fs::write(directory.join("rules.yaml"), text).unwrap()
+        fs::write(directory.join("rules.yaml"), text).unwrap();
     });
 }
 

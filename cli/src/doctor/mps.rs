@@ -77,7 +77,7 @@ fn of_daemon(daemon: &Daemon) -> Option<Check> {
     }
 }
 
-/// GPUs in compute mode EXCLUSIVE_PROCESS.
+/// GPUs in compute mode `EXCLUSIVE_PROCESS`.
 fn exclusive(sample: Option<&Sample>) -> Vec<String> {
     let gpus = sample.into_iter().flat_map(|sample| &sample.gpus);
     let exclusive = gpus.filter(|gpu| gpu.telemetry.compute_mode == Some(ComputeMode::ExclusiveProcess));

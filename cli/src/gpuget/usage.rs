@@ -70,7 +70,7 @@ fn parts() -> Vec<String> {
         match flag.exclusive {
             false => parts.push(format!("[{}]", with_value(flag))),
             true if exclusive.first() == Some(&with_value(flag)) => {
-                parts.push(format!("[{}]", exclusive.join(" | ")))
+                parts.push(format!("[{}]", exclusive.join(" | ")));
             }
             true => {}
         }

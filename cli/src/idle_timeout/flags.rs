@@ -1,4 +1,4 @@
-//! The flags of gpu_idle_timeout.py, and additional ones.
+//! The flags of `gpu_idle_timeout.py`, and additional ones.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -15,10 +15,10 @@ pub(crate) struct Pool {
     /// Directory of this machine's pool; default: `LEASE_DIR`, else /run/bailiff/lease.
     #[arg(long = "pool-dir", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
-    /// From LEASE_REDIS_URL; --redis takes precedence.
+    /// From `LEASE_REDIS_URL`; --redis takes precedence.
     #[arg(long = "usual-redis", env = "LEASE_REDIS_URL", hide = true, hide_env_values = true)]
     default_redis: Option<String>,
-    /// From LEASE_DIR; --pool-dir takes precedence.
+    /// From `LEASE_DIR`; --pool-dir takes precedence.
     #[arg(long = "usual-directory", env = "LEASE_DIR", hide = true, default_value = "/run/bailiff/lease")]
     default_directory: PathBuf,
     /// Prefix of all Redis keys, as --redis-prefix of GPU.py.

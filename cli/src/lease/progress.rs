@@ -33,9 +33,9 @@ impl Progress {
     pub(super) fn waiting(&mut self, before: u64) {
         if let Some(line) = self.line(before, Instant::now()) {
             if self.terminal {
-                write_stderr(&format!("\r\x1b[Kbailiff: {line}"))
+                write_stderr(&format!("\r\x1b[Kbailiff: {line}"));
             } else {
-                print_message(line)
+                print_message(line);
             }
         }
     }

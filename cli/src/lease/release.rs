@@ -52,11 +52,11 @@ fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     for lease in audit.leases.iter().filter(mine) {
         match pool.release(&lease.lease, None, (offset(), std::process::id())) {
             Ok(Released::Lost) => {
-                refused = Some(Failure::not_ours("a lease was lost: its GPUs belong to another lease now"))
+                refused = Some(Failure::not_ours("a lease was lost: its GPUs belong to another lease now"));
             }
             Ok(_) => released += 1,
             Err(error @ (LeaseError::HeldElsewhere(_) | LeaseError::NotNow(_))) => {
-                refused = Some(error.into())
+                refused = Some(error.into());
             }
             Err(error) => return Err(error.into()),
         }

@@ -97,7 +97,7 @@ pub(super) fn set(smi: &Path, gpu: &MpsGpu, mode: ComputeMode) -> Result<(), Fai
 pub(super) struct ChangedModes(Vec<MpsGpu>);
 
 impl ChangedModes {
-    /// Sets all GPUs to EXCLUSIVE_PROCESS, or none if one fails.
+    /// Sets all GPUs to `EXCLUSIVE_PROCESS`, or none if one fails.
     pub(super) fn set_exclusive(smi: &Path, gpus: &[MpsGpu]) -> Result<Self, Failure> {
         let mut changed = Self::default();
         for gpu in gpus.iter().filter(|gpu| !gpu.is_exclusive()) {

@@ -17,7 +17,7 @@ pub(crate) enum Mps {
     Status(Status),
     /// Start an MPS control daemon and reserve GPUs for it
     ///
-    /// The GPUs are set to compute mode EXCLUSIVE_PROCESS, so that only the MPS server can use them. Each executed
+    /// The GPUs are set to compute mode `EXCLUSIVE_PROCESS`, so that only the MPS server can use them. Each executed
     /// command is printed. If the daemon does not answer, the compute modes are restored.
     Start(Start),
     /// Stop an MPS control daemon and reset the mode of its GPUs

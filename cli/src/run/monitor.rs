@@ -69,7 +69,7 @@ impl GpuSampler {
         let settings =
             SamplerSettings { nvml_library: options.library.clone(), interval, ..SamplerSettings::default() };
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
-        let rule = IdleRule { threshold: THRESHOLD, samples: samples, max_gap: MAX_GAP, count: Count::Used };
+        let rule = IdleRule { threshold: THRESHOLD, samples, max_gap: MAX_GAP, count: Count::Used };
         let detector = options.idle.map(|_| IdleDetector::new(rule));
         let (needs_driver, monitors_command, library) =
             (options.needs_driver, options.monitors_command, options.library.clone());

@@ -218,7 +218,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
                 }
             }
             Err(error) if *owner == DaemonOwner::Root => {
-                silent = Some(format!("its control daemon: {error}"))
+                silent = Some(format!("its control daemon: {error}"));
             }
             Err(_) => {}
         }

@@ -65,7 +65,7 @@ pub struct Local {
     entries: BTreeMap<String, OwnEntry>,
     path: PathBuf,
     directory: Option<Arc<Directory>>,
-    local_host: LocalHost,
+    host: LocalHost,
 }
 
 /// A ticket or a lease of this process.
@@ -80,7 +80,7 @@ impl Local {
     /// The pool in a directory, which is opened at the first operation.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), directory: None, entries: BTreeMap::new(), local_host: LocalHost::read() }
+        Self { path: path.into(), directory: None, entries: BTreeMap::new(), host: LocalHost::read() }
     }
 
     fn directory(&mut self) -> Result<Arc<Directory>, LeaseError> {
@@ -278,7 +278,7 @@ impl Leases for Local {
                 self.entries.remove(lease);
                 Ok(Released::Done)
             }
-            None => lock_holder::release(&*self.directory()?, (lease, token), &self.local_host.pidns),
+            None => lock_holder::release(&*self.directory()?, (lease, token), &self.host.pidns),
         }
     }
 
@@ -288,7 +288,7 @@ impl Leases for Local {
     }
 
     fn audit(&mut self) -> Result<Audit, LeaseError> {
-        list::audit(&*self.directory()?, &self.local_host)
+        list::audit(&*self.directory()?, &self.host)
     }
 
     /// Writes the new fields into the record; `keeper` names the process that will hold the lock.

@@ -241,7 +241,7 @@ impl Native {
 }
 
 /// Sends both commands in one write, so that Redis serves waiting tickets even if the client dies. Some clients pass
-/// the run_id, as the real ones do; others leave it to the script.
+/// the `run_id`, as the real ones do; others leave it to the script.
 pub(crate) fn arm(slot: &mut Connection, model: &mut Model) {
     let run = model.run.clone();
     let known = [run.as_str()];

@@ -50,7 +50,7 @@ impl Witness {
         };
         match number {
             KILL => {
-                faults.extend(kill_violations(action, (at, process), earlier(TERM).map(|(_, _, at)| *at)))
+                faults.extend(kill_violations(action, (at, process), earlier(TERM).map(|(_, _, at)| *at)));
             }
             TERM if earlier(TERM).is_some() => faults.push(("a second TERM by one action", String::new())),
             _ => {}
