@@ -149,7 +149,7 @@ fn healthy_node_passes_every_check() {
         ("pid namespace", "the host's"),
         ("/proc", "shows"),
         ("rights", "open files"),
-        ("exporter", "an interval of 200ms"),
+        ("exporter", "interval 200ms"),
         ("enforcer", "0.1.0, 1 rules, of which 0 may act"),
         ("rules", "is valid"),
         ("redis", "answers"),

@@ -220,7 +220,7 @@ fn every_reload_request_is_served() {
     let output = enforcer.run(&["reload"]);
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(printed.contains("the previous rules stay in force") && printed.contains("`off`"), "{printed}");
+    assert!(printed.contains("the previous rules stay in force") && printed.contains("`targt`"), "{printed}");
     assert_eq!(rule(&enforcer), "command");
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = millis, hide = true)]
     pub(super) deadline: u64,
     /// Period of process samples requested from the driver, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = millis, hide = true)]
+    #[arg(long = "look-back", value_name = "SECONDS", default_value = "10", value_parser = millis, hide = true)]
     pub(super) lookback: u64,
     /// Command to run and its arguments.
     #[arg(trailing_var_arg = true, value_name = "exec_command_and_args")]

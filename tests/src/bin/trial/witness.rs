@@ -282,13 +282,13 @@ impl Witness {
         self.count(format!("signal {number}"));
         *self.traced.entry((index, number)).or_default() += 1;
         // Times in the audit log are truncated to milliseconds.
-        let Some(index) =
+        let Some(latest) =
             self.actions.iter().rposition(|action| action.begun <= at + Duration::from_millis(1))
         else {
             let text = format!("signal {number} to {}", process.name());
             return self.violate(at, "a signal without a line in the audit log", (text, Some(process.root)));
         };
-        let mut action = std::mem::take(&mut self.actions[index]);
+        let mut action = std::mem::take(&mut self.actions[latest]);
         for (kind, why) in self.faults(&action, (signal, index), world) {
             let text = format!(
                 "signal {number} to {} by action {} of rule {:?} against {}: {why}",
@@ -303,7 +303,7 @@ impl Witness {
             action.first.get_or_insert(at);
         }
         action.sent.push((index, number, at));
-        self.actions[index] = action;
+        self.actions[latest] = action;
     }
 
     /// Checks that processes stopped by a finished action run again, or have ended.
