@@ -29,7 +29,7 @@ check: ## check format, lints, documentation, and licences and sources of depend
 
 quota: ## build the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/
 	@$(SETUP) compiler zig
-	@quota/portable
+	@crates/quota/portable
 
 man: ## generate the man pages of all programs and commands, into target/man/
 	@$(SETUP) compiler
@@ -37,12 +37,12 @@ man: ## generate the man pages of all programs and commands, into target/man/
 
 packages: ## build the .deb and the .rpm, into target/packages/ (release builds take minutes)
 	@$(SETUP) compiler zig packager
-	@packages/build $(KIND)
+	@packaging/build $(KIND)
 
 packages-test: packages ## install, upgrade, remove and purge the packages on a clean Debian
 	@$(SETUP) debian
 	@lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs target/packages/bailiff_*_$$(dpkg --print-architecture).deb
-	@packages/test target/packages/bailiff_*_$$(dpkg --print-architecture).deb target/packages/bailiff-*.$$(uname -m).rpm
+	@packaging/test target/packages/bailiff_*_$$(dpkg --print-architecture).deb target/packages/bailiff-*.$$(uname -m).rpm
 
 golden: ## regenerate golden files and generated docs; review the diff
 	@$(SETUP) compiler nextest prometheus python

@@ -26,7 +26,7 @@ const fn mutant(
 const MUTANTS: [Mutant; 34] = [
     mutant(
         "unknown counts as true",
-        "snapshot/src/streak.rs",
+        "crates/snapshot/src/streak.rs",
         (
             "Truth::Unknown => self.miss(1, max_gap),",
             "Truth::Unknown => { self.count = self.count.saturating_add(1); self.miss(1, max_gap) }",
@@ -34,12 +34,12 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "false does not reset",
-        "snapshot/src/streak.rs",
+        "crates/snapshot/src/streak.rs",
         ("        *self = Self::default();\n        false", "        false"),
     ),
     mutant(
         "the gap's limit is off by one",
-        "snapshot/src/streak.rs",
+        "crates/snapshot/src/streak.rs",
         ("if self.unknown > max_gap {", "if self.unknown > max_gap + 1 {"),
     ),
     mutant(

@@ -24,7 +24,7 @@ memory, and are written empty where it has none, so that Prometheus does not fil
 ";
 
 /// How a 0 is distinguished from an unknown value.
-const ZERO: &str = include_str!("../../snapshot/src/utilization.md");
+const ZERO: &str = include_str!("../../crates/snapshot/src/utilization.md");
 
 /// Sections of values, from the words and their comments: none can be forgotten.
 fn values() -> String {

@@ -379,7 +379,7 @@ fn sigterm_drains_and_exits() {
 /// Processes on an instance that the driver did not report are unknown, so none is reported as gone.
 #[test]
 fn mig_gpu_is_unknown_until_all_instances_are_read() {
-    let mig = include_str!("../fake-nvml/scenarios/mig.yaml");
+    let mig = include_str!("../fakes/nvml/scenarios/mig.yaml");
     let instances = |page: &Page| page.value("bailiff_gpu_mig_instances", &[("gpu", "0")]);
     // Each call, with whether the driver is queried again after it.
     let calls =

@@ -24,7 +24,7 @@ use end_to_end::programs;
 use end_to_end::tenant::{NOBODY_UID, start};
 use serde_json::Value;
 
-/// A GPU in the terms of `tests/fake-nvml`, kept in step with the running workers.
+/// A GPU in the terms of `tests/fakes/nvml`, kept in step with the running workers.
 struct Gpu<'a> {
     scenario: Scenario,
     /// Keys of the process list for a worker with this kind of work.

@@ -93,7 +93,7 @@ fn dockerfile_is_valid() {
         fs::write(directory.path().join("Dockerfile"), text).unwrap();
         Command::new(&hadolint).arg(directory.path().join("Dockerfile")).output().unwrap()
     };
-    let dockerfile = read("Dockerfile");
+    let dockerfile = read("packaging/Dockerfile");
     stdout_of(&reviewed(&dockerfile));
     assert!(
         !reviewed(&format!("{dockerfile}RUN cd /x\n")).status.success(),
@@ -228,15 +228,15 @@ fn groups(path: &str) -> String {
 #[test]
 fn manifest_alerts_are_the_tested_ones() {
     let made = format!(
-        "# Made from config/prometheus/alerts.yaml and recording.yaml by `make golden`.\n\
+        "# Made from alerts/alerts.yaml and recording.yaml by `make golden`.\n\
          apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: bailiff\n  namespace: bailiff\n\
          spec:\n  groups:\n{}{}",
-        groups("config/prometheus/alerts.yaml"),
-        groups("config/prometheus/recording.yaml")
+        groups("alerts/alerts.yaml"),
+        groups("alerts/recording.yaml")
     );
     let path = directory().join("base/prometheus-rule.yaml");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, &made).unwrap();
     }
-    assert!(read(&path) == made, "config/prometheus has changed: `make golden` renews {}", path.display());
+    assert!(read(&path) == made, "alerts has changed: `make golden` renews {}", path.display());
 }

@@ -55,17 +55,16 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Checks a file of `config/prometheus/` with the tool of its reader.
+/// Checks a file of `alerts/` with the tool of its reader.
 fn check(tool: &str, arguments: &[&str]) {
-    let directory = root().join("config/prometheus");
+    let directory = root().join("alerts");
     let output = Command::new(programs::tool(tool)).args(arguments).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
 /// The panels of a dashboard, row after row.
 fn panels(board: &str) -> Vec<Value> {
-    let board: Value =
-        serde_json::from_str(&read(&format!("config/grafana/dashboards/{board}.json"))).unwrap();
+    let board: Value = serde_json::from_str(&read(&format!("grafana/dashboards/{board}.json"))).unwrap();
     board["panels"].as_array().unwrap().clone()
 }
 
@@ -112,7 +111,7 @@ fn rules(prometheus: &Prometheus) -> Vec<Value> {
 }
 
 fn server(targets: &str) -> Prometheus {
-    let directory = root().join("config/prometheus");
+    let directory = root().join("alerts");
     Prometheus::of(&format!(
         "global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}
 rule_files: [{directory}/alerts.yaml, {directory}/recording.yaml]
@@ -125,10 +124,10 @@ scrape_configs: [{targets}]
 #[test]
 fn every_alert_is_valid_tested_and_documented() {
     check("promtool", &["check", "rules", "alerts.yaml", "recording.yaml"]);
-    check("promtool", &["test", "rules", "alerts.test.yaml", "recording.test.yaml"]);
+    check("promtool", &["test", "rules", "tests/alerts.yaml", "tests/recording.yaml"]);
     check("amtool", &["check-config", "alertmanager.yaml"]);
-    let (tests, mut pages) = (read("config/prometheus/alerts.test.yaml"), BTreeSet::new());
-    let recorded = read("config/prometheus/recording.test.yaml");
+    let (tests, mut pages) = (read("alerts/tests/alerts.yaml"), BTreeSet::new());
+    let recorded = read("alerts/tests/recording.yaml");
     let known_metrics = known_metrics();
     for rule in rules(&server("")) {
         let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
@@ -140,7 +139,7 @@ fn every_alert_is_valid_tested_and_documented() {
             assert!(["critical", "warning", "info"].contains(&rule["labels"]["severity"].as_str().unwrap()));
             assert!(!text("summary").is_empty() && !text("description").is_empty(), "{name}");
             assert_eq!(text("runbook_url"), format!("https://bailiff.example/runbooks/{name}.md"));
-            let page = read(&format!("docs/runbooks/{name}.md"));
+            let page = read(&format!("alerts/runbooks/{name}.md"));
             let heads: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
             assert_eq!(heads, ["Meaning", "Impact", "Diagnosis", "Mitigation"], "{name}");
             pages.insert(format!("{name}.md"));
@@ -152,7 +151,7 @@ fn every_alert_is_valid_tested_and_documented() {
             assert!(recorded.contains(&format!("- expr: {name}\n")), "no test of {name}");
         }
     }
-    let written = fs::read_dir(root().join("docs/runbooks")).unwrap();
+    let written = fs::read_dir(root().join("alerts/runbooks")).unwrap();
     let written = written.map(|page| page.unwrap().file_name().into_string().unwrap());
     assert_eq!(written.collect::<BTreeSet<_>>(), pages, "a page for each alert, and no other");
 }

@@ -23,7 +23,7 @@ fn clients(scenario: &Scenario) -> Value {
     let libraries = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(programs::fake_nvml(), libraries.path().join("libnvidia-ml.so.1")).unwrap();
     let output = Command::new(programs::python())
-        .arg(programs::root().join("tests/fake-nvml/clients/agree.py"))
+        .arg(programs::root().join("tests/fakes/nvml/clients/agree.py"))
         .env("LD_LIBRARY_PATH", libraries.path())
         .env("FAKE_NVML_SCENARIO", scenario.path())
         .output()

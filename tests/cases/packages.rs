@@ -24,7 +24,7 @@ impl Staged {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let built = programs::bailiff().parent().unwrap().to_owned();
-        let stage = programs::root().join("packages/stage");
+        let stage = programs::root().join("packaging/stage");
         let library = programs::built("libbailiff_quota.so");
         let output =
             Command::new(stage).args([&built, &built, &library]).arg(directory.path()).output().unwrap();

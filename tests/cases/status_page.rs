@@ -134,7 +134,7 @@ fn eight_gpus_with_leases_fit_every_screen() {
 /// An empty bar would look like a bar of 0, so there is none.
 #[test]
 fn unknown_value_has_a_reason_and_no_bar() {
-    let node = Showcase::new(include_str!("../fake-nvml/scenarios/mig.yaml"), 4);
+    let node = Showcase::new(include_str!("../fakes/nvml/scenarios/mig.yaml"), 4);
     node.exporter.next();
     let mut browser = Browser::start();
     assert_fits(&mut browser, &node.url(), &[Screen::WIDE]);

@@ -26,7 +26,7 @@ pub fn uuid(gpu: u8) -> [u8; 16] {
     uuid
 }
 
-/// Capacity of the record; `tests/fake-cuda/src/truth.rs` has its layout.
+/// Capacity of the record; `tests/fakes/cuda/src/truth.rs` has its layout.
 const GPUS: usize = 8;
 const PROCESSES: usize = 4096;
 

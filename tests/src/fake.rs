@@ -24,13 +24,13 @@ impl Scenario {
         scenario
     }
 
-    /// A scenario of `tests/fake-nvml/scenarios`.
+    /// A scenario of `tests/fakes/nvml/scenarios`.
     ///
     /// # Panics
     /// If there is none with this name.
     #[must_use]
     pub fn named(name: &str) -> Self {
-        let path = programs::root().join("tests/fake-nvml/scenarios").join(format!("{name}.yaml"));
+        let path = programs::root().join("tests/fakes/nvml/scenarios").join(format!("{name}.yaml"));
         Self::new(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
 

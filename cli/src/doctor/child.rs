@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use bailiff_child::{ChildError, Talk};
 use bailiff_lifecycle::exit::plain;
+use bailiff_subprocess::{ChildError, Talk};
 
 /// Finds another program of this package: next to this one, else in `PATH`.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
@@ -35,7 +35,7 @@ pub(super) fn itself() -> Command {
 
 /// Runs a command until it exits or the deadline passes.
 pub(super) fn run(command: Command, deadline: Duration) -> Result<Output, String> {
-    bailiff_child::run(command, &Talk::within(deadline)).map_err(|error| match error {
+    bailiff_subprocess::run(command, &Talk::within(deadline)).map_err(|error| match error {
         ChildError::Start(error) | ChildError::Wait(error) => plain(&error),
         ChildError::Late(deadline) => format!("it did not answer within {deadline:?}"),
     })

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use bailiff_child::{Late, Talk};
+use bailiff_subprocess::{Late, Talk};
 
 /// Where programs are looked for if we have no path ourselves.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -16,7 +16,7 @@ pub(super) enum ChildError {
     #[error("no program is named")]
     Empty,
     #[error(transparent)]
-    Run(#[from] bailiff_child::ChildError),
+    Run(#[from] bailiff_subprocess::ChildError),
     #[error("{0}")]
     Status(ExitStatus),
 }
@@ -28,6 +28,6 @@ pub(super) fn run(argv: &[String], input: &[u8], deadline: Duration) -> Result<(
     let mut command = Command::new(name);
     command.args(arguments).env_clear().env("PATH", path).current_dir("/");
     let talk = Talk { input, heard: false, deadline, late: Late::Group };
-    let status = bailiff_child::run(command, &talk)?.status;
+    let status = bailiff_subprocess::run(command, &talk)?.status;
     if status.success() { Ok(()) } else { Err(ChildError::Status(status)) }
 }

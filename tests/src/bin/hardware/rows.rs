@@ -89,7 +89,7 @@ macro_rules! rows {
     (@plan part $part:ident) => { Plan::Part(Run::$part) };
     (@plan $done:literal $running:tt of $about:tt $checks:tt) => { Plan::Observe($done, &$running, &$about, &$checks) };
     ($($id:literal $claim:literal { $($plan:tt)* })*) => {
-        /// All rows, in order of execution. `row-N` is that row of `snapshot/src/utilization.md`.
+        /// All rows, in order of execution. `row-N` is that row of `crates/snapshot/src/utilization.md`.
         pub(crate) const ROWS: &[Row] = &[$(Row { id: $id, claim: $claim, plan: rows!(@plan $($plan)*) }),*];
     };
 }
