@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
-use bailiff_lifecycle::{listen, logs};
+use bailiff_http::listen;
+use bailiff_lifecycle::logs;
 
 use crate::flags;
 use crate::policy::Mode;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bailiff_enforcer::clock::now;
 use bailiff_enforcer::web::{Outcome, Reload, Routes, Status};
-use bailiff_lifecycle::server::{self, Limits, Site};
-use bailiff_lifecycle::web::Web;
+use bailiff_http::server::{self, Limits, Site};
+use bailiff_http::web::Web;
 use made_up::{full, named};
 use tokio::sync::{mpsc, oneshot, watch};
 

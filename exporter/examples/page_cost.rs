@@ -12,7 +12,7 @@ use bailiff_exporter::health::Health;
 use bailiff_exporter::page::{Format, Moment};
 use bailiff_exporter::published::{Form, Published};
 use bailiff_exporter::status_page::{Links, View};
-use bailiff_lifecycle::negotiate::Encoding;
+use bailiff_http::negotiate::Encoding;
 use bailiff_snapshot::Snapshot;
 use made_up::{large, walk};
 

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::mem;
 
-use bailiff_lifecycle::Bytes;
+use bailiff_http::Bytes;
 use flate2::{Compression, Crc, write::DeflateEncoder};
 
 /// Deflate, no flags, no time, fastest, unknown system.

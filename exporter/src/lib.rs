@@ -27,10 +27,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bailiff_lifecycle::server::{self, Limits, Site};
+use bailiff_http::listen;
+use bailiff_http::server::{self, Limits, Site};
+use bailiff_http::web::Web;
 use bailiff_lifecycle::socket::Socket;
-use bailiff_lifecycle::web::Web;
-use bailiff_lifecycle::{listen, systemd};
+use bailiff_lifecycle::systemd;
 use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
 

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
-use bailiff_lifecycle::negotiate::Encoding;
-use bailiff_lifecycle::{Body, Bytes};
+use bailiff_http::negotiate::Encoding;
+use bailiff_http::{Body, Bytes};
 use bailiff_snapshot::{Snapshot, wire};
 
 use crate::gzip::{Packed, Packer};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bailiff_lifecycle::StatusCode;
+use bailiff_http::StatusCode;
 
 /// The pages there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

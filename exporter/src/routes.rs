@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use bailiff_exposition::html;
 use bailiff_exposition::own::Own;
-use bailiff_lifecycle::header::{CONTENT_ENCODING, VARY};
-use bailiff_lifecycle::negotiate::{self, Encoding};
-use bailiff_lifecycle::server::Handler;
-use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, reply};
+use bailiff_http::header::{CONTENT_ENCODING, VARY};
+use bailiff_http::negotiate::{self, Encoding};
+use bailiff_http::server::Handler;
+use bailiff_http::{Body, HeaderMap, Method, Request, Response, StatusCode, reply};
 
 use crate::clock::{now, since_boot};
 use crate::health::Health;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bailiff_lifecycle::{listen, logs};
+use bailiff_http::listen;
+use bailiff_lifecycle::logs;
 use bailiff_snapshot::PidNamespace;
 
 use crate::flags::{Flags, Once};

@@ -9,8 +9,6 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Command, Parser};
 
-use crate::web::Fault;
-
 /// The exit codes of every program of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -27,6 +25,11 @@ impl From<Exit> for ExitCode {
         Self::from(exit as u8)
     }
 }
+
+/// Invalid content of a settings file: position and reason, in one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FileError(pub String);
 
 /// Why a program ends early.
 #[derive(Debug)]
@@ -52,13 +55,13 @@ pub enum Stop {
 
 impl From<anyhow::Error> for Stop {
     fn from(error: anyhow::Error) -> Self {
-        error.downcast::<Fault>().map_or_else(Self::Failed, Self::from)
+        error.downcast::<FileError>().map_or_else(Self::Failed, Self::from)
     }
 }
 
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Self::File(fault.to_string())
+impl From<FileError> for Stop {
+    fn from(error: FileError) -> Self {
+        Self::File(error.0)
     }
 }
 

@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bailiff_http::listen;
+use bailiff_http::server::{self, Limits, Site};
+use bailiff_http::web::Web;
 use bailiff_lifecycle::control;
 use bailiff_lifecycle::exit::Stop;
-use bailiff_lifecycle::server::{self, Limits, Site};
 use bailiff_lifecycle::signals::Hangups;
 use bailiff_lifecycle::systemd;
-use bailiff_lifecycle::web::Web;
-use bailiff_lifecycle::{heap, listen, socket::Socket};
+use bailiff_lifecycle::{heap, socket::Socket};
 use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{oneshot, watch};

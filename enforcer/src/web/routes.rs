@@ -7,9 +7,9 @@ use std::time::Duration;
 use bailiff_exposition::Format;
 use bailiff_exposition::html::POLICY;
 use bailiff_exposition::own::Own;
-use bailiff_lifecycle::header::{HOST, ORIGIN, RETRY_AFTER, VARY};
-use bailiff_lifecycle::server::Handler;
-use bailiff_lifecycle::{Body, HeaderMap, Method, Request, Response, StatusCode, negotiate, reply};
+use bailiff_http::header::{HOST, ORIGIN, RETRY_AFTER, VARY};
+use bailiff_http::server::Handler;
+use bailiff_http::{Body, HeaderMap, Method, Request, Response, StatusCode, negotiate, reply};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 

@@ -21,14 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bailiff_lifecycle::exit::{FileError, plain};
+use bailiff_lifecycle::file;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 pub(crate) use self::config::Config;
-pub use self::fault::Fault;
+use self::fault::of_file;
 use self::files::Files;
-use crate::exit::plain;
-use crate::file;
 
 /// A disk that is silent for longer hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ enum Kind {
 struct Kept {
     path: PathBuf,
     files: Files,
-    now: Result<Arc<Config>, Fault>,
+    now: Result<Arc<Config>, FileError>,
     /// The last that could be used.
     good: Arc<Config>,
 }
@@ -66,10 +66,10 @@ impl Web {
     ///
     /// # Errors
     /// If it is invalid, or its file system does not answer.
-    pub fn open(path: Option<&Path>) -> Result<Self, Fault> {
+    pub fn open(path: Option<&Path>) -> Result<Self, FileError> {
         let Some(path) = path else { return Ok(Self(Kind::Open(Arc::default()))) };
         let (files, read) = file::within(path, PATIENCE, |path| Ok(read(path)))
-            .map_err(|error| Fault::of(path, &plain(&error)))?;
+            .map_err(|error| of_file(path, &plain(&error)))?;
         let config = Arc::new(read?);
         let kept = Kept { path: path.to_owned(), files, now: Ok(Arc::clone(&config)), good: config };
         Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)), Arc::default())))
@@ -81,7 +81,7 @@ impl Web {
     }
 
     /// What holds now.
-    pub(crate) async fn now(&self) -> Result<Arc<Config>, Fault> {
+    pub(crate) async fn now(&self) -> Result<Arc<Config>, FileError> {
         let (kept, late) = match &self.0 {
             Kind::Open(config) => return Ok(Arc::clone(config)),
             Kind::Kept(kept, late) => (Arc::clone(kept), late),
@@ -100,12 +100,12 @@ impl Web {
         if !late.swap(true, Ordering::Relaxed) {
             tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; requests are refused until it can");
         }
-        Err(Fault::of(Path::new("the web config"), "it cannot be read in time"))
+        Err(of_file(Path::new("the web config"), "it cannot be read in time"))
     }
 }
 
 impl Kept {
-    fn read(&mut self) -> Result<Arc<Config>, Fault> {
+    fn read(&mut self) -> Result<Arc<Config>, FileError> {
         if !self.files.still() {
             let (files, read) = read(&self.path);
             let now = read.and_then(|config| self.no_less(config));
@@ -117,7 +117,7 @@ impl Kept {
     }
 
     /// An editor that writes a file again has it empty for a moment, which would let everybody in.
-    fn no_less(&self, mut config: Config) -> Result<Arc<Config>, Fault> {
+    fn no_less(&self, mut config: Config) -> Result<Arc<Config>, FileError> {
         match config.relaxes(&self.good) {
             None => {
                 config.remember(&self.good);
@@ -125,12 +125,12 @@ impl Kept {
             }
             Some(what) => {
                 let why = format!("{what}; less protection than before takes a restart");
-                Err(Fault::of(&self.path, &why))
+                Err(of_file(&self.path, &why))
             }
         }
     }
 
-    fn log(&mut self, now: &Result<Arc<Config>, Fault>) {
+    fn log(&mut self, now: &Result<Arc<Config>, FileError>) {
         match now {
             Ok(config) => {
                 tracing::info!(path = %self.path.display(), "the web config changed, and is in force");
@@ -144,14 +144,14 @@ impl Kept {
     }
 }
 
-fn read(path: &Path) -> (Files, Result<Config, Fault>) {
+fn read(path: &Path) -> (Files, Result<Config, FileError>) {
     let mut files = Files::beside(path);
     // Its own path is not relative to its directory.
     let name = path.file_name().map_or(path, Path::new);
     let text = files.read(name);
     let config = match text {
-        Ok(text) => Config::understood(&text, &mut files).map_err(|wrong| Fault::at(path, &wrong)),
-        Err(why) => Err(Fault::of(path, &why)),
+        Ok(text) => Config::understood(&text, &mut files).map_err(|wrong| wrong.in_file(path)),
+        Err(why) => Err(of_file(path, &why)),
     };
     (files, config)
 }

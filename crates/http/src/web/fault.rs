@@ -2,12 +2,8 @@
 
 use std::path::Path;
 
+use bailiff_lifecycle::exit::FileError;
 use serde_saphyr::{Location, Spanned};
-
-/// Why a web config cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Fault(String);
 
 /// What is wrong at one place of a file.
 #[derive(Debug)]
@@ -19,18 +15,9 @@ pub(super) struct ConfigError {
     why: String,
 }
 
-impl Fault {
-    /// Of the whole file.
-    pub(super) fn of(file: &Path, why: &str) -> Self {
-        Self(visible(&format!("{}: {why}", file.display())))
-    }
-
-    /// At a place of it.
-    pub(super) fn at(file: &Path, wrong: &ConfigError) -> Self {
-        let line = if wrong.line == 0 { String::new() } else { format!("{}:", wrong.line) };
-        let key = if wrong.key.is_empty() { String::new() } else { format!("{}: ", wrong.key) };
-        Self(visible(&format!("{}:{line} {key}{}", file.display(), wrong.why)))
-    }
+/// An error of the whole file.
+pub(super) fn of_file(file: &Path, why: &str) -> FileError {
+    FileError(visible(&format!("{}: {why}", file.display())))
 }
 
 /// A name in the file may have a newline, or what a terminal would obey.
@@ -43,6 +30,13 @@ fn visible(text: &str) -> String {
 }
 
 impl ConfigError {
+    /// The error with the name of its file.
+    pub(super) fn in_file(&self, file: &Path) -> FileError {
+        let line = if self.line == 0 { String::new() } else { format!("{}:", self.line) };
+        let key = if self.key.is_empty() { String::new() } else { format!("{}: ", self.key) };
+        FileError(visible(&format!("{}:{line} {key}{}", file.display(), self.why)))
+    }
+
     pub(super) fn new(line: u64, key: &str, why: impl Into<String>) -> Self {
         Self { line, key: key.to_owned(), why: why.into() }
     }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use bailiff_lifecycle::web::Web;
+use bailiff_http::web::Web;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::fs::{CWD, Mode, mkfifoat};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 
-use crate::exit::plain;
+use bailiff_lifecycle::exit::plain;
 
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bailiff_lifecycle::server::{self, Handler, Limits, Site};
-use bailiff_lifecycle::web::Web;
-use bailiff_lifecycle::{Body, Bytes, Request, Response};
+use bailiff_http::server::{self, Handler, Limits, Site};
+use bailiff_http::web::Web;
+use bailiff_http::{Body, Bytes, Request, Response};
 use tokio::sync::oneshot;
 
 /// Far more than the buffers of two sockets hold.

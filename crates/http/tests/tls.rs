@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bailiff_lifecycle::server::{self, Handler, Limits, Site};
-use bailiff_lifecycle::web::Web;
-use bailiff_lifecycle::{Body, Bytes, Request, Response};
+use bailiff_http::server::{self, Handler, Limits, Site};
+use bailiff_http::web::Web;
+use bailiff_http::{Body, Bytes, Request, Response};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::exit::plain;
-use crate::file;
+use bailiff_lifecycle::exit::plain;
+use bailiff_lifecycle::file;
 
 /// More is no web config, and no certificate.
 const MOST: u64 = 1 << 20;

@@ -1,0 +1,14 @@
+//! HTTP server of the daemons, with limits, and with TLS and authentication by a Prometheus web config.
+
+pub mod body;
+pub mod listen;
+pub mod negotiate;
+pub mod reply;
+pub mod server;
+mod visit;
+pub mod web;
+mod write_deadline;
+
+pub use body::Body;
+pub use bytes::Bytes;
+pub use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
