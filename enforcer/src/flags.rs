@@ -50,7 +50,7 @@ pub enum Command {
     Replay(Replay),
     /// Simulate rules over the data in Prometheus
     Backtest(Backtest),
-    /// Continue the processes that the parent had stopped, once the parent is gone
+    /// Continue stopped processes once the parent process is gone
     #[command(hide = true)]
     Watchdog,
 }

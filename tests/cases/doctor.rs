@@ -150,7 +150,7 @@ fn healthy_node_passes_every_check() {
         ("/proc", "shows"),
         ("rights", "open files"),
         ("exporter", "interval 200ms"),
-        ("enforcer", "0.1.0, 1 rules, of which 0 may act"),
+        ("enforcer", "0.1.0, 1 rules, 0 of them enforcing"),
         ("rules", "is valid"),
         ("redis", "answers"),
         ("leases", "2 GPUs, 0 leased; 0 wait"),

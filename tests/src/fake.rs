@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tempfile::TempDir;
 
@@ -41,6 +42,10 @@ impl Scenario {
     pub fn set(&self, text: &str) {
         let next = self.directory.path().join("next");
         fs::write(&next, text).expect("a scenario can be written");
+        // The kernel's own timestamps advance by up to 10 ms at a time, and inodes are reused: the fake driver would not
+        // notice a second change within that time.
+        let file = fs::File::options().write(true).open(&next).expect("a scenario can be opened");
+        file.set_modified(SystemTime::now()).expect("a scenario has a modification time");
         fs::rename(next, self.path()).expect("a scenario can be replaced");
     }
 
