@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValue, StyledStr};
-use clap::{Arg, ArgGroup, Args, Command, CommandFactory, Id, ValueEnum};
+use clap::{Arg, ArgGroup, Args, Command, Id, ValueEnum};
 use clap_complete::aot::{self, generate};
 
 use crate::exit::Failure;
@@ -38,7 +38,7 @@ enum Shell {
 }
 
 /// Prints the completion script.
-pub(crate) fn completions(flags: &Completions) -> Result<ExitCode, Failure> {
+pub(crate) fn completions(flags: &Completions, command: &Command) -> Result<ExitCode, Failure> {
     let shell = match flags.shell {
         Shell::Bash => aot::Shell::Bash,
         Shell::Zsh => aot::Shell::Zsh,
@@ -46,7 +46,7 @@ pub(crate) fn completions(flags: &Completions) -> Result<ExitCode, Failure> {
     };
     // `generate` panics on a write error such as a closed pipe, so it writes to memory.
     let mut text = Vec::new();
-    generate(shell, &mut visible(&crate::flags::Flags::command()), "bailiff", &mut text);
+    generate(shell, &mut visible(command), "bailiff", &mut text);
     print_stdout(&String::from_utf8_lossy(&text))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! The `bailiff` command-line program.
 
+mod args;
 mod command;
 mod completions;
 mod doctor;
@@ -24,7 +25,8 @@ use bailiff_lifecycle::exit::{parse, report_outcome};
 use bailiff_sampler::{cuda, launcher, worker};
 use clap::CommandFactory;
 
-use flags::{Command, Flags, Lease};
+use flags::{Command, Flags};
+use lease::flags::Lease;
 
 /// Returns the clap definition of all commands.
 #[must_use]
@@ -64,7 +66,7 @@ pub fn main() -> ExitCode {
         Command::Lease(command) => *command,
         Command::Run(flags) => return run::run(&flags).unwrap_or_else(exit::Failure::report),
         Command::Completions(flags) => {
-            return completions::completions(&flags).unwrap_or_else(exit::Failure::report);
+            return completions::completions(&flags, &Flags::command()).unwrap_or_else(exit::Failure::report);
         }
         Command::IdleTimeout(flags) => return idle_timeout::run(idle_timeout::Name::Command, *flags),
     };

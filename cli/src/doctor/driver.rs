@@ -9,7 +9,7 @@ use bailiff_snapshot::{Driver, Fault, Sample, Source};
 use super::check::Check;
 use super::files;
 use super::flags::Doctor;
-use crate::flags::Machine;
+use crate::args::Machine;
 
 /// The deadline of one driver call; longer means that the driver hangs.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);

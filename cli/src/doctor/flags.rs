@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::flags::{Exporter, Machine, Pool};
+use crate::args::{Exporter, Machine, Pool};
 
 /// The flags of `doctor`.
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) json: bool,
     /// Timeout of each check.
-    #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::args::span, default_value = "10s")]
     pub(crate) deadline: Duration,
     /// CUDA driver library.
     #[arg(long, value_name = "PATH", default_value = "libcuda.so.1")]

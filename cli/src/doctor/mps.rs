@@ -7,7 +7,7 @@ use bailiff_snapshot::{ComputeMode, Sample};
 
 use super::check::Check;
 use super::files;
-use crate::flags::Machine;
+use crate::args::Machine;
 use crate::mps::discover;
 use crate::mps::report::{Daemon, State};
 

@@ -9,7 +9,7 @@ use bailiff_snapshot::Sample;
 
 use super::check::Check;
 use super::flags::Doctor;
-use crate::flags::Backend;
+use crate::args::Backend;
 use crate::lease::gpus;
 
 /// The deadline of a Redis reply, which normally takes a millisecond.

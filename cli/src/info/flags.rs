@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser};
 
 use super::figures::Units;
-use crate::flags::{Exporter, Machine, Pool};
+use crate::args::{Exporter, Machine, Pool};
 
 /// The maximum length of a tag.
 const MAX_TAG_LENGTH: usize = 64;
@@ -61,12 +61,12 @@ pub(crate) struct SourceFlags {
     #[arg(long)]
     pub(crate) alone: bool,
     /// Interval between two direct samples.
-    #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::args::span, default_value = "1s")]
     pub(crate) interval: Duration,
     /// Timeout of opening the driver.
     ///
     /// Without persistence mode, opening takes seconds.
-    #[arg(long, value_name = "TIME", value_parser = crate::flags::span, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::args::span, default_value = "30s")]
     pub(crate) deadline: Duration,
     #[command(flatten)]
     pub(crate) machine: Machine,

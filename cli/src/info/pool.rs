@@ -10,7 +10,7 @@ use bailiff_lease::{LeaseError, Leases, Local, Pool};
 use bailiff_snapshot::{Leases as LeaseSample, PidNamespace};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::flags::{self, Backend};
+use crate::args::Backend;
 
 /// The timeout of Redis.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub(super) struct PoolReader {
 
 impl PoolReader {
     /// Opens the pool selected by flags and environment.
-    pub(super) fn open(flags: &flags::Pool, procfs: &Path) -> Self {
+    pub(super) fn open(flags: &crate::args::Pool, procfs: &Path) -> Self {
         let opened: Result<Box<dyn Leases>, LeaseError> = match flags.backend() {
             Backend::Redis(address) => Pool::open(address, &flags.prefix, REDIS_TIMEOUT)
                 .map(|pool| Box::new(pool) as Box<dyn Leases>),

@@ -8,13 +8,13 @@ use std::time::Duration;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Leases, Ticket, TicketStatus};
 
+use super::flags::{self, Format};
 use super::format::{self, GpuNames, environment};
 use super::hold::{HolderFields, spawn_holder};
 use super::progress::Progress;
 use super::request::{RequestEvent, obtain, ticket};
 use super::{LEASE, offset, open, shell};
 use crate::exit::Failure;
-use crate::flags::{self, Format};
 use crate::output::print_stdout;
 
 /// Leases GPUs and prints the lease.
@@ -59,7 +59,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
         priority: 0,
         note: None,
         job: None,
-        exporter: flags::Exporter { stream: PathBuf::new() },
+        exporter: crate::args::Exporter { stream: PathBuf::new() },
         pool: flags.pool.clone(),
     };
     let mut pool = open(&request.pool)?;

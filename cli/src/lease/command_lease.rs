@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
+use super::flags::{self, OnLost};
 use super::format::{self, GpuNames, environment};
 use super::progress::Progress;
 use super::request::{RequestEvent, obtain, ticket};
 use super::{LEASE, offset, open};
 use crate::command::Event;
 use crate::exit::Failure;
-use crate::flags::{self, OnLost};
 use crate::output::print_message;
 
 /// A lease that this process holds for a command.

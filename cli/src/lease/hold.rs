@@ -18,8 +18,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::flags;
 use crate::exit::Failure;
-use crate::flags;
 
 /// The recorded fields of a holder.
 pub(super) type HolderFields = Vec<(&'static str, String)>;

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use bailiff_lease::Init;
 
+use super::flags;
 use super::{gpus, gpus_are, offset, open, redis};
+use crate::args::Backend;
 use crate::exit::Failure;
-use crate::flags::{self, Backend};
 use crate::output::{print_message, print_stdout};
 
 /// Creates a pool.

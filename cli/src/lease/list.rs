@@ -7,10 +7,10 @@ use bailiff_lease::holder::LocalHost;
 use serde_json::{Value, json};
 
 use super::abandoned::abandoned;
+use super::flags;
 use super::format::{self, as_json, escaped, holder, lease, span};
 use super::open;
 use crate::exit::Failure;
-use crate::flags;
 use crate::output::{print_message, print_stdout};
 
 /// Prints the GPUs, their leases and the queue.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use bailiff_lease::log::Event;
 use serde_json::{Map, Value};
 
+use super::flags;
 use super::format::{escaped, time};
 use super::redis;
 use crate::exit::Failure;
-use crate::flags;
 
 /// The maximum wait for new events per Redis query.
 const INTERVAL: Duration = Duration::from_secs(10);

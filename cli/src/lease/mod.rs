@@ -2,9 +2,9 @@
 
 pub(crate) mod abandoned;
 pub(crate) mod acquire;
-pub(crate) mod backend;
 pub(crate) mod command_lease;
 pub(crate) mod examples;
+pub(crate) mod flags;
 mod format;
 pub(crate) mod gpu_users;
 pub(crate) mod hold;
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use bailiff_lease::{Leases, Local, Pool};
 
+use crate::args::Backend;
 use crate::exit::Failure;
-use crate::flags::{self, Backend};
 
 /// The timeout of a Redis reply.
 pub(crate) const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ pub(crate) const TICKET: Duration = Duration::from_secs(30);
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
 
 /// Opens the pool, in Redis or on this machine.
-pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
+pub(crate) fn open(flags: &crate::args::Pool) -> Result<Box<dyn Leases>, Failure> {
     Ok(match flags.backend() {
         Backend::Redis(address) => Box::new(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
         Backend::LocalHost(directory) => Box::new(Local::at(directory)),
@@ -42,7 +42,7 @@ pub(crate) fn open(flags: &flags::Pool) -> Result<Box<dyn Leases>, Failure> {
 }
 
 /// Opens the pool in Redis, for commands that the local pool does not support; `limitation` says what it lacks.
-pub(crate) fn redis(flags: &flags::Pool, limitation: &str) -> Result<Pool, Failure> {
+pub(crate) fn redis(flags: &crate::args::Pool, limitation: &str) -> Result<Pool, Failure> {
     match flags.backend() {
         Backend::Redis(address) => Ok(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
         Backend::LocalHost(_) => Err(Failure::usage(format!(

@@ -7,10 +7,10 @@ use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Extended, LeaseError, Leases, Released};
 
 use super::abandoned::{Abandoned, abandoned, freeable};
+use super::flags;
 use super::format::{self, ids};
 use super::{LEASE, offset, open, redis};
 use crate::exit::Failure;
-use crate::flags;
 use crate::output::{print_message, print_stdout};
 
 /// Releases a lease.

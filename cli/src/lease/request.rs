@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, LeaseError, Leases, Ticket, TicketStatus};
 
+use super::flags::LeaseRequest;
 use super::format::{self, ids};
 use super::gpu_users::used;
 use super::{LEASE, TICKET, gpus, offset};
 use crate::exit::Failure;
-use crate::flags::LeaseRequest;
 use crate::output::print_message;
 
 /// The pause between two attempts to reach Redis.

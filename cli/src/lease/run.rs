@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use super::flags;
 use crate::exit::Failure;
-use crate::flags;
 use crate::run::job::Job;
 
 /// Runs the command.

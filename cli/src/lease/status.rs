@@ -7,11 +7,11 @@ use bailiff_lease::audit::{Audit, Lease};
 use bailiff_lease::holder::LocalHost;
 use serde_json::json;
 
+use super::flags;
 use super::format::{as_json, escaped};
 use super::gpus;
 use super::list::{audit, since, state, waiting, with_note};
 use crate::exit::Failure;
-use crate::flags;
 use crate::output::print_stdout;
 
 /// Prints the status.

@@ -12,8 +12,8 @@ use bailiff_snapshot::Sample;
 use super::flags::Common;
 use super::node::{self, MpsProcess, MpsProcesses, Pipes};
 use super::report::{Client, Daemon, MpsReport, Orphan, ReportedGpu, Server, State};
+use crate::args::Machine;
 use crate::doctor::driver;
-use crate::flags::Machine;
 
 /// The maximum number of GPUs queried per daemon.
 const MAX_GPUS: usize = 16;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::flags::{Machine, span};
+use crate::args::{Machine, span};
 
 /// The commands of `mps`.
 #[derive(Debug, Subcommand)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgGroup, Args};
 
-use crate::flags;
+use crate::lease::flags;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -128,7 +128,7 @@ fn adapt_lease_flag(arg: Arg) -> Arg {
 }
 
 fn idle(text: &str) -> Result<Duration, String> {
-    let idle = flags::span(text)?;
+    let idle = crate::args::span(text)?;
     // The driver is sampled three times in this period.
     if idle < MIN_IDLE { Err("the minimum is 100ms".to_owned()) } else { Ok(idle) }
 }

@@ -13,13 +13,14 @@ use super::free_memory::{self, FreeMemory};
 use super::monitor::{GpuSampler, MonitorOptions};
 use super::running::{CommandExit, RunningCommand, Termination, TerminationReason};
 use super::usage::GpuUsage;
+use crate::args::TimeLimit;
 use crate::command::Event;
 use crate::command::signals::Signals;
 use crate::command::start::start;
 use crate::exit::Failure;
-use crate::flags::{self, TimeLimit};
 use crate::idle_timeout::visible::Visible;
 use crate::lease::command_lease::CommandLease;
+use crate::lease::flags;
 use crate::process_tree::ProcessTree;
 
 /// A command to run.

@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, 
 
 use super::monitor::UsageMonitor;
 use super::usage::GpuUsage;
+use crate::args::TimeLimit;
 use crate::command::Event;
 use crate::command::signals::ReceivedSignal;
 use crate::exit::Failure;
-use crate::flags::TimeLimit;
 use crate::lease::command_lease::CommandLease;
 use crate::output::print_message;
 use crate::process_tree::ProcessTree;
