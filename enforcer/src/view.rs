@@ -2,6 +2,7 @@
 
 mod account;
 mod between;
+mod holdings;
 pub(crate) mod leases;
 mod quotas;
 
@@ -74,7 +75,7 @@ pub struct View {
     pub snapshot: wire::Snapshot,
     /// All targets.
     pub targets: Vec<Target>,
-    holdings: between::Holdings,
+    holdings: holdings::Holdings,
     /// For the next one.
     account: account::Account,
 }

@@ -1,6 +1,7 @@
 //! Leases: a separate thread queries the pool once per interval, and the sample takes the answer to its own query. A late
 //! answer is not published as new, and nothing waits for it.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +15,6 @@ use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState}
 
 use crate::SampleSource;
 use crate::clock::now;
-use crate::settings::Secret;
 
 /// The sample waits for an answer no longer than this part of the deadline and of the interval: a delayed sample
 /// costs more than missing leases.
@@ -35,6 +35,16 @@ pub struct LeaseSettings {
     pub procfs: PathBuf,
     /// What is known of the PID namespace that this is the `/proc` of.
     pub namespace: PidNamespace,
+}
+
+/// A secret, which is never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("…")
+    }
 }
 
 /// A sample source with the lease pool added.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use bailiff_exposition::html;
 use bailiff_exposition::own::Own;
+use bailiff_http::Handler;
 use bailiff_http::header::{CONTENT_ENCODING, VARY};
 use bailiff_http::negotiate::{self, Encoding};
-use bailiff_http::server::Handler;
 use bailiff_http::{Body, HeaderMap, Method, Request, Response, StatusCode, reply};
 
 use crate::clock::{now, since_boot};

@@ -1,6 +1,5 @@
 //! Validated settings from the command line; nothing past this point sees an invalid value.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,16 +40,6 @@ pub struct Settings {
     pub node: String,
     /// The log.
     pub logs: logs::LogFlags,
-}
-
-/// A secret, which is never logged.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("…")
-    }
 }
 
 /// What is served over HTTP.
@@ -170,7 +159,7 @@ fn pool(
     bailiff_lease::check(&redis).map_err(|error| format!("--lease.redis: {error}"))?;
     let trusted = flags.trust_pid_namespace;
     Ok(Some(leases::LeaseSettings {
-        redis: Secret(redis),
+        redis: leases::Secret(redis),
         prefix: flags.lease_prefix.clone(),
         deadline,
         interval,

@@ -6,10 +6,10 @@ use bailiff_exposition::human::UNKNOWN;
 use bailiff_exposition::terminal::line;
 use bailiff_snapshot::stuck::REPORTED_UNATTRIBUTED;
 
-use super::figures::{ctime, span};
+use super::figures::{Style, ctime, span};
 use super::report::{GpuReport, Holder, InfoReport, Memory};
 use super::rows;
-use super::text::{Style, fault_text, notes, wrapped_pair};
+use super::text::{fault_text, notes, wrapped_pair};
 use crate::table::{Cell, Column, Table, Tone};
 
 /// The placeholder of a value that does not apply.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bailiff_exposition::terminal::line;
 
 use super::diff::{BootMatch, Change, GpuChanges, MemoryRelease, compare, earlier, missing};
-use super::figures::{Units, ctime, or_unknown, span};
+use super::figures::{Style, Units, ctime, or_unknown, span};
 use super::report::{GpuReport, InfoReport, Memory};
-use super::text::{Style, notes, pair, wrapped_pair};
+use super::text::{notes, pair, wrapped_pair};
 use crate::table::{Cell, Column, Table, Tone};
 
 const COLUMNS: [(&str, Column); 6] = [

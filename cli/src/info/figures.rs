@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bailiff_exposition::human::Bytes;
+use bailiff_exposition::terminal::Colors;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -74,6 +75,18 @@ pub(crate) fn span(time: Duration) -> String {
         3600..86_400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d{}h", seconds / 86_400, seconds / 3600 % 24),
     }
+}
+
+/// The layout of a report.
+#[derive(Debug, Clone)]
+pub(crate) struct Style {
+    pub(crate) colors: Colors,
+    /// The width in columns.
+    pub(crate) width: usize,
+    /// The maximum number of holders listed per GPU.
+    pub(crate) max_holders: usize,
+    pub(crate) zone: TimeZone,
+    pub(crate) units: Units,
 }
 
 #[cfg(test)]

@@ -32,10 +32,10 @@ use crate::output::print_stdout;
 use crate::screen;
 use collect::{Collected, SnapshotSource};
 pub(crate) use collect::{age, is_stale};
+use figures::Style;
 use figures::Units;
 use flags::{Info, ScriptArgs};
 use report::{DEFAULT_TAG, InfoReport};
-use text::Style;
 
 /// The timeout of the open-device-file scan.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::figures::{UNKNOWN, Units, or_unknown, span};
+use super::figures::{Style, UNKNOWN, Units, or_unknown, span};
 use super::report::{GpuReport, Holder};
-use super::text::Style;
 use crate::table::{Cell, Column, Table, Tone};
 
 const HOLDERS: [(&str, Column); 10] = [

@@ -3,28 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bailiff_exposition::terminal::{Colors, line, wrapped};
+use bailiff_exposition::terminal::{line, wrapped};
 use bailiff_snapshot::Stuck;
 use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
-use jiff::tz::TimeZone;
 
 use super::collect::SeenBy;
-use super::figures::{UNKNOWN, Units, ctime, or_unknown, span};
+use super::figures::{Style, UNKNOWN, ctime, or_unknown, span};
 use super::lease_state::queue_text;
 use super::report::{GpuReport, Holder, InfoReport, Memory};
 use super::rows;
-
-/// The layout of a report.
-#[derive(Debug, Clone)]
-pub(crate) struct Style {
-    pub(crate) colors: Colors,
-    /// The width in columns.
-    pub(crate) width: usize,
-    /// The maximum number of holders listed per GPU.
-    pub(crate) max_holders: usize,
-    pub(crate) zone: TimeZone,
-    pub(crate) units: Units,
-}
 
 /// The maximum number of stuck holders listed per kind.
 const MAX_NAMED: usize = 3;

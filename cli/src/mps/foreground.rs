@@ -15,7 +15,7 @@ use bailiff_mps::control::Question;
 use nix::sys::signal::SigmaskHow;
 
 use super::compute_mode::ChangedModes;
-use super::start::Plan;
+use super::plan::Plan;
 use super::{lock, show};
 use crate::command::Event;
 use crate::command::signals::Signals;

@@ -7,6 +7,7 @@ pub(crate) mod flags;
 mod foreground;
 mod lock;
 mod node;
+mod plan;
 pub(crate) mod report;
 mod start;
 mod stop;

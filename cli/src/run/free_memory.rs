@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use bailiff_exposition::human::Bytes;
 use bailiff_snapshot::{Gpu, Snapshot};
 
-use super::job::check_signals;
 use super::monitor::GpuSampler;
-use crate::command::Event;
+use crate::command::{Event, check_signals};
 use crate::exit::Failure;
 use crate::idle_timeout::visible::Visible;
 use crate::lease::command_lease::CommandLease;

@@ -14,9 +14,9 @@ use super::monitor::{GpuSampler, MonitorOptions};
 use super::running::{CommandExit, RunningCommand, Termination, TerminationReason};
 use super::usage::GpuUsage;
 use crate::args::TimeLimit;
-use crate::command::Event;
 use crate::command::signals::Signals;
 use crate::command::start::start;
+use crate::command::{Event, check_signals};
 use crate::exit::Failure;
 use crate::idle_timeout::visible::Visible;
 use crate::lease::command_lease::CommandLease;
@@ -176,16 +176,6 @@ fn expand_index(command: &[OsString], gpus: Option<usize>) -> Vec<OsString> {
     };
     let expanded = |arg: &OsString| arg.to_str().map(expand);
     command.iter().map(|arg| expanded(arg).unwrap_or_else(|| arg.clone())).collect()
-}
-
-/// Fails if a signal has arrived.
-pub(super) fn check_signals(events: &Receiver<Event>) -> Result<(), Failure> {
-    for event in events.try_iter() {
-        if let Event::Signal(signal) = event {
-            return Err(Failure::signalled(signal.number));
-        }
-    }
-    Ok(())
 }
 
 impl Outcome {

@@ -1,6 +1,7 @@
 //! HTTP server of the daemons, with limits, and with TLS and authentication by a Prometheus web config.
 
 pub mod body;
+mod handler;
 pub mod listen;
 pub mod negotiate;
 pub mod reply;
@@ -11,4 +12,5 @@ mod write_deadline;
 
 pub use body::Body;
 pub use bytes::Bytes;
+pub use handler::Handler;
 pub use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::Request;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,10 +19,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::Body;
 use crate::visit::{self, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
+use crate::Handler;
 
 /// What a request may be at most: its line and headers.
 const HEADER_BYTES: usize = 16 * 1024;
@@ -31,18 +31,6 @@ const HEADERS: usize = 64;
 const REFUSAL: Duration = Duration::from_secs(1);
 /// After an error of `accept` that is not one client's, such as no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-
-/// What answers requests. Pages are in memory already; an answer that waits for something bounds its wait.
-pub trait Handler: Send + Sync + 'static {
-    /// Answers one request; a request body is ignored.
-    fn answer(&self, request: &Request<()>) -> impl Future<Output = Response<Body>> + Send;
-
-    /// Called for each connection that was refused because there were too many.
-    fn refused(&self) {}
-
-    /// Called for each request that the web config refused, with the status that was sent.
-    fn turned_away(&self, _request: &Request<()>, _status: StatusCode) {}
-}
 
 /// What a client may take of us.
 #[derive(Debug, Clone, Copy)]

@@ -11,10 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::server::Handler;
 use crate::web::{Config, Web};
 use crate::write_deadline::WriteDeadline;
-use crate::{Body, reply};
+use crate::{Body, Handler, reply};
 
 /// Bytes in the clear, whatever is below.
 pub(crate) trait Clear: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bailiff_http::server::{self, Handler, Limits, Site};
+use bailiff_http::Handler;
+use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
 use tokio::sync::oneshot;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bailiff_http::server::{self, Handler, Limits, Site};
+use bailiff_http::Handler;
+use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
 use rcgen::{CertificateParams, KeyPair};

@@ -8,11 +8,20 @@ use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::status::AgentEvent;
+use super::status::AgentStatus;
 use crate::audit::{Audit, BEGUN, Record};
 use crate::policy::{Kind, Mode};
 use crate::verdict::{Member, Subject};
 use crate::view::TargetId;
+
+/// Something that the agent says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentEvent {
+    /// Its status, after a change.
+    Status(Option<AgentStatus>),
+    /// What it did.
+    LeaseAction(LeaseAction, Result),
+}
 
 /// What the agent does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -18,12 +18,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::audit::Audit;
 use crate::view::View;
 
-pub use actions::{LeaseAction, Result};
+pub use actions::{AgentEvent, LeaseAction, Result};
 pub(crate) use evidence::busy;
 pub use mailbox::Orders;
 use mailbox::{Mailbox, Shared};
 pub(crate) use reconcile::open;
-pub use status::{AgentEvent, AgentStatus, Judged};
+pub use status::{AgentStatus, Judged};
 
 /// The agent. Once dropped it ends after the answer that it waits for.
 #[derive(Debug)]

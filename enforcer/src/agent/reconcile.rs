@@ -16,11 +16,11 @@ use bailiff_lifecycle::file;
 use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::actions::{LeaseAction, LeaseExecutor, owner};
+use super::actions::{AgentEvent, LeaseAction, LeaseExecutor, owner};
 use super::evidence::{Evidence, On};
 use super::mailbox::{Orders, Shared};
 use super::memory::Memory;
-use super::status::{AgentEvent, AgentStatus, Judged};
+use super::status::{AgentStatus, Judged};
 use crate::actions::clock;
 use crate::actions::pidfd::Handle;
 use crate::audit::Audit;

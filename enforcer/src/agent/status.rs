@@ -6,19 +6,8 @@ use bailiff_exposition::human::Span;
 use bailiff_lease::legacy::Judgement;
 use serde::{Deserialize, Serialize};
 
-use super::actions::{LeaseAction, Result};
-
 /// Granularity of reported times.
 const STEP_SECONDS: u64 = 5;
-
-/// Something that the agent says.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AgentEvent {
-    /// Its status, after a change.
-    Status(Option<AgentStatus>),
-    /// What it did.
-    LeaseAction(LeaseAction, Result),
-}
 
 /// How the pool stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

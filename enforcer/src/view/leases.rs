@@ -3,7 +3,7 @@
 use bailiff_snapshot::lease::attribution::{Attribution, Members};
 use bailiff_snapshot::{Held, Leases, Truth, wire};
 
-use super::between::Holdings;
+use super::holdings::Holdings;
 use super::{Target, View};
 
 /// A pool that was read more than this many intervals before is stale.

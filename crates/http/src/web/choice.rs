@@ -1,11 +1,11 @@
 //! The admin's choice of cryptography: versions of TLS, cipher suites and curves, by the names that Go has for them.
 
-use rustls::crypto::{CryptoProvider, ring::kx_group};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{self, kx_group};
 use rustls::version::{TLS12, TLS13};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::fault::ConfigError;
-use super::tls;
 use super::written::{Text, Tls};
 
 const SUITES: &str = "tls_server_config.cipher_suites";
@@ -13,7 +13,7 @@ const CURVES: &str = "tls_server_config.curve_preferences";
 
 /// Cipher suites and curves, in the order of preference.
 pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, ConfigError> {
-    let mut provider = tls::all();
+    let mut provider = ring::default_provider();
     if let Some(names) = written.cipher_suites.as_ref().filter(|names| !names.value.is_empty()) {
         let versions = versions(written)?;
         let chosen = names.value.iter().map(|name| suite(name, &provider.cipher_suites, &versions));

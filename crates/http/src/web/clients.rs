@@ -10,7 +10,7 @@ use rustls::server::danger::ClientCertVerifier;
 use super::fault::ConfigError;
 use super::files::Files;
 use super::names::Named;
-use super::tls::Pem;
+use super::pem::Pem;
 use super::written::Tls;
 
 const KEY: &str = "tls_server_config.client_auth_type";

@@ -9,6 +9,7 @@ mod fault;
 mod files;
 mod headers;
 mod names;
+mod pem;
 mod rate;
 mod tls;
 mod turns;

@@ -11,8 +11,10 @@ use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
 use bailiff_snapshot::{Place, ProcessKey, Role, State, redact};
 
 use super::files::{Directory, ReadError};
-use super::scan::{FRESH, seconds};
 use crate::settings::Commands;
+
+/// Owner and cgroup may change in a process's life, though they seldom do.
+pub(crate) const FRESH: Duration = Duration::from_mins(1);
 
 /// What was read of them before.
 pub(crate) struct Others {
@@ -247,4 +249,9 @@ fn fits(path: &str) -> bool {
         letter => letter.len_utf8(),
     };
     path.chars().map(written).sum::<usize>() <= LONGEST_PATH
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 ticks are three million years")]
+pub(crate) fn seconds(ticks: u64, per_second: f64) -> f64 {
+    ticks as f64 / per_second
 }

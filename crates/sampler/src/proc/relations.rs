@@ -296,7 +296,7 @@ fn relative(
     workload: &Workload,
     ticks_per_second: f64,
 ) -> Option<Relative> {
-    let seconds = |ticks| super::scan::seconds(ticks, ticks_per_second);
+    let seconds = |ticks| super::others::seconds(ticks, ticks_per_second);
     Some(Relative {
         key: other.stat.key,
         state: other.stat.state,

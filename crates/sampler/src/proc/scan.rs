@@ -17,14 +17,11 @@ use super::files::{Directory, Kept, ReadError};
 use super::freezer::Freezer;
 use super::names::Names;
 use super::orphan::Member;
-use super::others;
+use super::others::{self, FRESH, seconds};
 use super::pods::Pods;
 use super::relations::{Relations, Time};
 use super::threads;
 use crate::settings::{Claims, Commands, SamplerSettings};
-
-/// Owner and cgroup may change in a process's life, though they seldom do.
-pub(crate) const FRESH: Duration = Duration::from_mins(1);
 
 /// Owners of processes that hold nothing, beyond this many, have no names.
 const MOST_OWNERS: usize = 256;
@@ -354,11 +351,6 @@ fn room() -> usize {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let most = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     most.map_or(MOST_HELD, |most| usize::try_from(most).unwrap_or(MOST_HELD) / 4).min(MOST_HELD)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "2^53 ticks are three million years")]
-pub(crate) fn seconds(ticks: u64, per_second: f64) -> f64 {
-    ticks as f64 / per_second
 }
 
 /// When the node was booted, seconds since the Unix epoch (`btime` of `/proc/stat`).

@@ -1,0 +1,194 @@
+//! The daemon that `bailiff mps start` starts: its environment, its GPUs, its compute modes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bailiff_mps::control::{Question, log_variable};
+use bailiff_mps::place::{PIPES, VISIBLE};
+use bailiff_mps::{Control, ControlError, Form};
+use bailiff_snapshot::ComputeMode;
+
+use super::compute_mode::{self, ChangedModes, MpsGpu};
+use super::flags::Start;
+use super::node::{MpsProcesses, Pipes};
+use super::show;
+use crate::exit::Failure;
+
+/// The timeout of the control program, which forks the daemon and exits.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The number of attempts to reach the started daemon.
+const TRIES: u32 = 100;
+
+/// The pause between two attempts.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// A daemon to start.
+pub(super) struct Plan<'a> {
+    pub(super) flags: &'a Start,
+    pub(super) control: Control,
+    pipes: PathBuf,
+    pub(super) gpus: Vec<MpsGpu>,
+    /// The daemon's environment variables.
+    pub(super) variables: Vec<(&'static str, String)>,
+}
+
+pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
+    let pipes = flags.common.pipes()?;
+    if !flags.log_dir.is_absolute() {
+        return Err(Failure::usage(format!(
+            "invalid log directory {}: the path must be absolute",
+            flags.log_dir.display()
+        )));
+    }
+    let all = compute_mode::all(&flags.common)?;
+    let control = flags.common.control(&pipes);
+    check_unused(&control, &pipes, || {
+        MpsProcesses::read(&flags.common.machine.procfs).servers(&pipes, &all)
+    })?;
+    let gpus = compute_mode::select(all, &flags.gpu)?;
+    gpus.iter().try_for_each(check_usable)?;
+    // CUDA and nvidia-smi may use different indexes; UUIDs are unambiguous.
+    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let logs = flags.log_dir.display().to_string();
+    let variables = vec![
+        (PIPES, pipes.display().to_string()),
+        (log_variable(&logs).0, logs.clone()),
+        (VISIBLE, uuids.join(",")),
+    ];
+    Ok(Plan { flags, control, pipes, gpus, variables })
+}
+
+/// Fails if the pipe directory has a daemon, or servers of one that has exited.
+fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Result<(), Failure> {
+    let pipes = pipes.display();
+    match control.query(Question::Servers) {
+        Err(ControlError::NoDaemon) => {}
+        Ok(_) | Err(ControlError::Refused(_)) => {
+            let why = format!("a daemon already runs in {pipes}; use another directory (--pipe-dir)");
+            return Err(Failure::unavailable(why));
+        }
+        Err(error @ ControlError::NoAnswer(_)) => {
+            return Err(Failure::unavailable(format!(
+                "the daemon in {pipes} hangs ({error}); stop it manually, which also ends its clients"
+            )));
+        }
+        Err(error) => return Err(Failure::unavailable(error.to_string())),
+    }
+    let left: Vec<String> = servers().iter().map(u32::to_string).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::busy(format!(
+        "server {} of an exited daemon still runs in {pipes}: wait until its clients have exited",
+        left.join(", ")
+    )))
+}
+
+/// Fails if the daemon cannot use a GPU.
+fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
+    if gpu.mode == Some(ComputeMode::Prohibited) {
+        return Err(Failure::unavailable(format!(
+            "GPU {} allows no processes (compute mode PROHIBITED)",
+            gpu.index
+        )));
+    }
+    let holders: Vec<String> = gpu.holders.iter().flatten().map(u32::to_string).collect();
+    if holders.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::busy(format!(
+        "process {} uses GPU {} without MPS, so the daemon could not use the GPU; see bailiff info",
+        holders.join(", "),
+        gpu.index
+    )))
+}
+
+impl Plan<'_> {
+    /// Returns the daemon's command line in shell syntax.
+    pub(super) fn command_line(&self) -> String {
+        let variables: Vec<String> =
+            self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("+ {} {} {}\n", variables.join(" "), self.control.program().display(), self.form().flag())
+    }
+
+    fn form(&self) -> Form {
+        if self.flags.foreground { Form::Foreground } else { Form::Background }
+    }
+
+    /// Prints the commands without running them.
+    pub(super) fn print(&self) -> Result<(), Failure> {
+        for gpu in self.gpus.iter().filter(|gpu| !gpu.is_exclusive()) {
+            let args = compute_mode::smi_args(gpu, ComputeMode::ExclusiveProcess).join(" ");
+            show(&format!("+ {} {args}\n", self.flags.nvidia_smi.display()))?;
+        }
+        show(&self.command_line())
+    }
+
+    /// Starts the daemon.
+    pub(super) fn start(&self) -> Result<(), Failure> {
+        show(&self.command_line())?;
+        let variables: Vec<(&str, &str)> =
+            self.variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let started = self.control.clone().within(START_TIMEOUT).start(&variables);
+        started.map_err(|error| {
+            let why = if let ControlError::Strange(reply) = error { reply } else { error.to_string() };
+            Failure::unavailable(format!("the daemon did not start: {why}"))
+        })?;
+        self.wait_for_answer()
+    }
+
+    /// Waits until the daemon answers.
+    pub(super) fn wait_for_answer(&self) -> Result<(), Failure> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            match self.control.query(Question::Servers) {
+                Ok(_) => return Ok(()),
+                Err(error @ ControlError::NoDaemon) => last = Some(error),
+                Err(error) => {
+                    return Err(Failure::unavailable(format!(
+                        "the daemon was started, but does not answer: {error}"
+                    )));
+                }
+            }
+            std::thread::park_timeout(INTERVAL);
+        }
+        let why = last.map(|error| error.to_string()).unwrap_or_default();
+        Err(Failure::unavailable(format!("the daemon was started, but does not answer: {why}")))
+    }
+
+    /// Restores the compute modes, unless the GPUs are or may be in use through MPS.
+    pub(super) fn restore_modes(&self, changed: ChangedModes) {
+        if changed.is_empty() {
+            return;
+        }
+        match self.in_use(&changed) {
+            Some(why) => changed.keep(&why),
+            None => changed.restore(&self.flags.nvidia_smi),
+        }
+    }
+
+    /// Returns why the GPUs are or may be in use.
+    fn in_use(&self, changed: &ChangedModes) -> Option<String> {
+        let pipes = self.pipes.display();
+        if !matches!(self.control.query(Question::Servers), Err(ControlError::NoDaemon)) {
+            return Some(format!("a daemon runs in {pipes}"));
+        }
+        let now = match compute_mode::all(&self.flags.common) {
+            Ok(now) => now,
+            Err(failure) => return Some(failure.to_string()),
+        };
+        let node = MpsProcesses::read(&self.flags.common.machine.procfs);
+        if let Some(daemon) =
+            node.trusted_daemons().find(|daemon| daemon.details.pipes() == Some(&*self.pipes))
+        {
+            return Some(format!("daemon {} of {pipes} still runs", daemon.pid));
+        }
+        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let (servers, clients) = (node.servers(&self.pipes, &now), changed.clients(&now));
+        if !servers.is_empty() {
+            return Some(format!("server {} of {pipes} still runs", list(&servers)));
+        }
+        (!clients.is_empty()).then(|| format!("it has MPS clients ({})", list(&clients)))
+    }
+}

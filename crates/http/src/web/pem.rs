@@ -1,0 +1,86 @@
+//! Certificates and keys in PEM, from a file or from the web config itself.
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::fault::ConfigError;
+use super::files::Files;
+use super::written::Text;
+
+/// The section of the web config that contains them.
+pub(super) const KEY: &str = "tls_server_config";
+
+/// PEM text of a file or of the config itself, and its origin.
+pub(super) struct Pem {
+    bytes: Vec<u8>,
+    line: u64,
+    key: String,
+    /// The file's path and a colon, where it is in one.
+    of: String,
+}
+
+impl Pem {
+    /// Of the key itself, or of the key with `_file`; never of both.
+    pub(super) fn of(
+        (inline, file): (&Option<Text>, &Option<Text>),
+        key: &str,
+        files: &mut Files,
+    ) -> Result<Option<Self>, ConfigError> {
+        let key = format!("{KEY}.{key}");
+        match (inline, file) {
+            (None, None) => Ok(None),
+            (Some(_), Some(file)) => Err(ConfigError::at(
+                file,
+                &format!("{key}_file"),
+                format!("{key} is there too; write one of the two"),
+            )),
+            (Some(inline), None) => Ok(Some(Self {
+                bytes: inline.value.clone().into_bytes(),
+                line: inline.referenced.line(),
+                key,
+                of: String::new(),
+            })),
+            (None, Some(file)) => {
+                let key = format!("{key}_file");
+                let of = format!("{}: ", files.place(&file.value).display());
+                let bytes = files.read(file.value.as_ref());
+                let bytes = bytes.map_err(|why| ConfigError::at(file, &key, format!("{of}{why}")))?;
+                Ok(Some(Self { bytes, line: file.referenced.line(), key, of }))
+            }
+        }
+    }
+
+    pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
+        match found {
+            Ok(found) if !found.is_empty() => Ok(found),
+            Ok(_) => Err(self.wrong("there is no certificate in it, in PEM")),
+            Err(error) => Err(self.wrong(malformed(&error))),
+        }
+    }
+
+    pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, ConfigError> {
+        PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
+            pem::Error::NoItemsFound => {
+                self.wrong("there is no private key in it, in PEM and without a passphrase")
+            }
+            error => self.wrong(malformed(&error)),
+        })
+    }
+
+    pub(super) fn wrong(&self, why: &str) -> ConfigError {
+        ConfigError::new(self.line, &self.key, format!("{}{why}", self.of))
+    }
+}
+
+/// Our own message: the error's text quotes a line of the file, which may be the key.
+const fn malformed(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::IllegalSectionStart { .. } => "it is no PEM: a BEGIN line is torn",
+        pem::Error::MissingSectionEnd { .. } => {
+            "it is no PEM: a section has no END line; each of both is a line of its own"
+        }
+        pem::Error::Base64Decode(_) => "it is no PEM: between BEGIN and END is no base64",
+        _ => "it is no PEM",
+    }
+}
