@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_enforcer::engine::{Engine, Now};
-use bailiff_enforcer::policy::{
+use bailiff_engine::attributes;
+use bailiff_engine::engine::{Engine, Now};
+use bailiff_engine::policy::{
     Action, Condition, Exception, Field, Kind, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity,
     Span, Step,
 };
-use bailiff_enforcer::rules;
-use bailiff_enforcer::value::{Bounds, Test};
-use bailiff_enforcer::view::View;
+use bailiff_engine::value::{Bounds, Test};
+use bailiff_engine::view::View;
 use bailiff_snapshot::{Place, wire};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -125,7 +125,8 @@ fn select(field: Field, texts: &[&str]) -> Condition {
 }
 
 fn at(name: &str, bounds: Bounds) -> Condition {
-    let attribute = rules::ALL.iter().find(|attribute| attribute.name == name).expect("it is an attribute");
+    let attribute =
+        attributes::ALL.iter().find(|attribute| attribute.name == name).expect("it is an attribute");
     Condition::Leaf(Leaf { attribute, test: Test::Within(bounds), comparison: String::new() })
 }
 

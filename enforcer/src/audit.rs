@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use crate::actions::clock;
 use crate::actions::watchdog::HeldStill;
-use crate::policy::Mode;
-use crate::verdict::{Evidence, Subject};
+use bailiff_engine::policy::Mode;
+use bailiff_engine::verdict::{Evidence, Subject};
 
 use journal::Journal;
 pub use journal::{AuditSettings, Begun};

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-pub use crate::engine::Now;
+pub use bailiff_engine::engine::Now;
 
 /// This moment.
 #[must_use]

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bailiff_engine::policy::LoadContext;
 use bailiff_lifecycle::file::{self, PATIENCE};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
@@ -29,6 +30,12 @@ pub struct Content {
     pub bytes: Vec<u8>,
     /// SHA-256, hexadecimal.
     pub sha256: String,
+}
+
+/// Returns what a file is checked against at this time, since the Unix epoch.
+#[must_use]
+pub fn context(now: Duration) -> LoadContext {
+    LoadContext { now, is_redis_address: |address| bailiff_lease::check(address).is_ok() }
 }
 
 /// Reads the file, bounded. May hang.

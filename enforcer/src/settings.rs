@@ -7,7 +7,7 @@ use bailiff_http::listen;
 use bailiff_lifecycle::logs;
 
 use crate::flags;
-use crate::policy::Mode;
+use bailiff_engine::policy::Mode;
 
 /// The longest time that any flag of the daemon may ask for.
 const LONGEST: Duration = Duration::from_hours(24);

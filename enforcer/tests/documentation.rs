@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bailiff_enforcer::metrics::{self, FAMILIES, OWN_PROCESS};
 use bailiff_enforcer::stream::Reason;
-use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::web::page::{self, Moment};
+use bailiff_engine::verdict::{Hold, Outcome};
 use bailiff_exposition::own::Own;
 use bailiff_exposition::{Format, table};
 
@@ -74,7 +74,7 @@ fn every_metric_is_documented() {
 
 #[test]
 fn every_rules_key_is_documented() {
-    compare("../docs/rules.md", &reference::page(&bailiff_enforcer::policy::schema()));
+    compare("../docs/rules.md", &reference::page(&bailiff_engine::policy::schema()));
 }
 
 /// `promtool` checks this page in the end-to-end cases.

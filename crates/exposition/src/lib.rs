@@ -8,10 +8,9 @@ mod labels;
 pub mod own;
 pub mod table;
 pub mod terminal;
-mod unprintable;
 mod writer;
 
+pub use bailiff_snapshot::is_unprintable;
 pub use family::{Family, Kind, Unit};
 pub use labels::{Labels, bounded, bounded_prose};
-pub use unprintable::is_unprintable;
 pub use writer::{Format, Histogram, Number, PRESENT, Writer};

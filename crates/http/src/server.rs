@@ -8,9 +8,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::Request;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,10 +19,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::Handler;
 use crate::visit::{self, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
-use crate::Handler;
 
 /// What a request may be at most: its line and headers.
 const HEADER_BYTES: usize = 16 * 1024;

@@ -14,7 +14,7 @@ use super::group::Group;
 use super::inbox::Inbox;
 use super::permit::Permit;
 use super::pidfd::readable;
-use crate::verdict::Subject;
+use bailiff_engine::verdict::Subject;
 
 /// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
 const CGROUP2: u64 = 0x6367_7270;
@@ -197,8 +197,8 @@ pub(super) fn read(directory: &OwnedFd, name: &str) -> Result<String, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Kind;
-    use crate::view::TargetId;
+    use bailiff_engine::policy::Kind;
+    use bailiff_engine::view::TargetId;
 
     #[test]
     fn only_the_whole_of_a_container_or_unit_has_a_path() {

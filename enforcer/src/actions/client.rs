@@ -12,8 +12,8 @@ use super::clock::Deadline;
 use super::group::Group;
 use super::mps;
 use super::worker::Work;
-use crate::guard::Refusal;
-use crate::verdict::Outcome;
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::verdict::Outcome;
 
 /// How long all of it may take: one server lets one client go in a second or so.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -5,9 +5,9 @@ use serde_json::json;
 use super::child;
 use super::result::ActionResult;
 use super::worker::{Work, done};
-use crate::guard::Refusal;
-use crate::policy::Kind;
-use crate::verdict::Outcome;
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::policy::Kind;
+use bailiff_engine::verdict::Outcome;
 
 /// A target that has processes is looked at by the guard first; nothing of theirs is in the program's arguments.
 pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {

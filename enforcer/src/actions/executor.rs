@@ -13,8 +13,8 @@ use super::permit::{Permission, Question};
 use super::request::ActionRequest;
 use super::worker::Worker;
 use crate::audit::Audit;
-use crate::verdict::ActionReport;
-use crate::view::View;
+use bailiff_engine::verdict::ActionReport;
+use bailiff_engine::view::View;
 
 /// What the executor works with.
 #[derive(Debug, Clone)]

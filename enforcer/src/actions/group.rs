@@ -17,9 +17,10 @@ use super::permit::Permit;
 use super::pidfd::Handle;
 use super::request::ActionRequest;
 use crate::audit::Sent;
-use crate::guard::{self, Found, Ourselves, Refusal};
-use crate::members::Members;
-use crate::process_table::{ProcessInfo, ProcessTableError, Processes, Table};
+use crate::process_table::{ProcessTableError, Processes};
+use bailiff_engine::guard::{self, Found, Ourselves, Refusal};
+use bailiff_engine::members::Members;
+use bailiff_engine::process::{ProcessInfo, Table};
 
 /// If the first signal is not sent within this time, new members are searched again.
 const A_WHILE: Duration = Duration::from_millis(10);

@@ -13,7 +13,7 @@ use super::clock::Deadline;
 use super::permit::{Permission, Question};
 use super::pidfd::{Handle, readable};
 use super::request::ActionRequest;
-use crate::view::View;
+use bailiff_engine::view::View;
 
 /// Where a poll fails, for want of memory, it is tried again after this long.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -11,9 +11,9 @@ use super::clock::Deadline;
 use super::pidfd::Handle;
 use super::result::ActionResult;
 use super::worker::Work;
-use crate::guard::Refusal;
-use crate::policy::Kind;
-use crate::verdict::{Member, Outcome};
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::policy::Kind;
+use bailiff_engine::verdict::{Member, Outcome};
 
 /// What control and server are called, cut by the kernel.
 pub(super) const COMM: &str = "nvidia-cuda-mps";

@@ -15,8 +15,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::child;
 use super::{tty, webhook};
 use crate::audit;
-use crate::policy::{Channel, Mode};
-use crate::verdict::{Evidence, Member, Subject};
+use bailiff_engine::policy::{Channel, Mode};
+use bailiff_engine::verdict::{Evidence, Member, Subject};
 
 /// Notices that wait for a channel, at most.
 const QUEUE: usize = 64;

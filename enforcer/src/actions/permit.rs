@@ -4,8 +4,8 @@
 use super::request::ActionRequest;
 use super::result::ActionResult;
 use crate::audit::{Audit, BEGUN};
-use crate::policy::Mode;
-use crate::verdict::Outcome;
+use bailiff_engine::policy::Mode;
+use bailiff_engine::verdict::Outcome;
 
 /// The right to carry out the action in flight.
 #[derive(Debug)]

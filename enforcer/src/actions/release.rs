@@ -7,9 +7,9 @@ use bailiff_lease::{End, Ended, LeaseError, Pool};
 use super::result::ActionResult;
 use super::worker::Work;
 use crate::agent;
-use crate::guard::Refusal;
-use crate::policy::Kind;
-use crate::verdict::Outcome;
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::policy::Kind;
+use bailiff_engine::verdict::Outcome;
 
 pub(super) fn release(work: &Work<'_>) -> Result<ActionResult, Refusal> {
     let subject = &work.request.subject;

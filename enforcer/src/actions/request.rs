@@ -6,9 +6,9 @@ use std::time::Duration;
 use bailiff_snapshot::ProcessKey;
 
 use crate::audit::{After, Record};
-use crate::guard::{Limits, OnHold, Protect, Root};
-use crate::policy::{Action, Leases, Mode, Policy};
-use crate::verdict::{Evidence, Subject, Verdict, What};
+use bailiff_engine::guard::{Limits, OnHold, Protect, Root};
+use bailiff_engine::policy::{Action, Leases, Mode, Policy};
+use bailiff_engine::verdict::{Evidence, Subject, Verdict, What};
 
 /// Something to be done.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ impl ActionRequest {
     pub fn of(verdict: &Verdict, policy: &Policy) -> Option<Self> {
         let What::Act(id, action) = &verdict.what else { return None };
         let rule = policy.rules.iter().find(|rule| rule.name == verdict.rule);
-        let exempts = rule.is_none_or(crate::policy::Rule::exempts_on_hold);
+        let exempts = rule.is_none_or(bailiff_engine::policy::Rule::exempts_on_hold);
         Some(Self {
             id: *id,
             rule: Arc::clone(&verdict.rule),

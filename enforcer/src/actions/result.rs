@@ -1,8 +1,8 @@
 //! How an action ended, on its way to the report and the audit log.
 
 use crate::audit::After;
-use crate::guard::Refusal;
-use crate::verdict::Outcome;
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::verdict::Outcome;
 
 /// How an action ended.
 #[derive(Debug, Clone, PartialEq)]

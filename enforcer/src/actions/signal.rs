@@ -3,9 +3,9 @@
 use super::client::LetGo;
 use super::result::ActionResult;
 use super::worker::{Work, done};
-use crate::guard::Refusal;
-use crate::policy::Signal;
-use crate::verdict::Outcome;
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::policy::Signal;
+use bailiff_engine::verdict::Outcome;
 
 pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<ActionResult, Refusal> {
     let number = rustix::process::Signal::from_named_raw(signal.number)

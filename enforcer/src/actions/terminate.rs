@@ -17,8 +17,8 @@ use super::result::ActionResult;
 use super::watchdog::{HeldStill, Watchdog};
 use super::worker::Work;
 use crate::audit::{After, STOPPING};
-use crate::guard::Refusal;
-use crate::verdict::Outcome;
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::verdict::Outcome;
 
 /// How often those that were started since are looked for before the KILL.
 const PASSES: u32 = 3;

@@ -8,8 +8,8 @@ use ureq::Agent;
 
 use super::clock::Deadline;
 use super::pidfd::readable;
-use crate::policy::Address;
 use crate::trust;
+use bailiff_engine::policy::Address;
 
 /// An address is shorter.
 const MOST: u64 = 4096;

@@ -19,10 +19,11 @@ use super::result::ActionResult;
 use super::terminate::Termination;
 use super::{exec, mps, release, signal};
 use crate::audit::Audit;
-use crate::guard::{OnHold, Refusal};
-use crate::policy::{Action, Kind};
-use crate::process_table::{Processes, Table};
-use crate::verdict::{ActionReport, Outcome, Subject};
+use crate::process_table::Processes;
+use bailiff_engine::guard::{OnHold, Refusal};
+use bailiff_engine::policy::{Action, Kind};
+use bailiff_engine::process::Table;
+use bailiff_engine::verdict::{ActionReport, Outcome, Subject};
 
 /// The executor's thread.
 pub(super) struct Worker {

@@ -10,9 +10,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::status::AgentStatus;
 use crate::audit::{Audit, BEGUN, Record};
-use crate::policy::{Kind, Mode};
-use crate::verdict::{Member, Subject};
-use crate::view::TargetId;
+use bailiff_engine::policy::{Kind, Mode};
+use bailiff_engine::verdict::{Member, Subject};
+use bailiff_engine::view::TargetId;
 
 /// Something that the agent says.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,9 +6,9 @@ use bailiff_lease::process::may_live;
 use bailiff_snapshot::lease::Names;
 use bailiff_snapshot::{PoolGpu, ProcessKey, wire};
 
-use crate::guard;
-use crate::view::leases::lists_holders;
-use crate::view::{Health, View, key};
+use bailiff_engine::guard;
+use bailiff_engine::view::leases::lists_holders;
+use bailiff_engine::view::{Health, View, key};
 
 /// Use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::actions::clock::Deadline;
 use crate::actions::pidfd::{Handle, readable};
-use crate::policy::Leases;
-use crate::view::View;
+use bailiff_engine::policy::Leases;
+use bailiff_engine::view::View;
 
 /// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

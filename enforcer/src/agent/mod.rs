@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::audit::Audit;
-use crate::view::View;
+use bailiff_engine::view::View;
 
 pub use actions::{AgentEvent, LeaseAction, Result};
 pub(crate) use evidence::busy;

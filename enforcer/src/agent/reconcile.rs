@@ -24,8 +24,8 @@ use super::status::{AgentStatus, Judged};
 use crate::actions::clock;
 use crate::actions::pidfd::Handle;
 use crate::audit::Audit;
-use crate::engine::STALE_INTERVALS;
-use crate::policy::{Leases, Server};
+use bailiff_engine::engine::STALE_INTERVALS;
+use bailiff_engine::policy::{Leases, Server};
 
 /// The pool is looked at at least so often.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -13,9 +13,9 @@ use base64::prelude::BASE64_STANDARD as STANDARD;
 use super::files;
 use crate::clock::now;
 use crate::flags;
-use crate::policy::{FaultStyle, check};
 use crate::policy_file::{self, Content};
 use crate::trust;
+use bailiff_engine::policy::{FaultStyle, check};
 
 /// A page of metrics is never longer.
 const LONGEST_PAGE: u64 = 64 << 20;
@@ -40,7 +40,7 @@ pub fn run(flags: &flags::Check, colors: Colors, out: &mut dyn Write) -> Result<
                 continue;
             }
         };
-        let report = check::report(&name, &content.bytes, now().wall, style);
+        let report = check::report(&name, &content.bytes, crate::policy_file::context(now().wall), style);
         if !flags.json {
             write!(out, "{}", report.text)?;
         }

@@ -12,8 +12,8 @@ use rustix::process::{Pid, test_kill_process};
 use super::layout::length;
 use super::query;
 use crate::control::Question;
-use crate::engine::{Explained, GateReport};
 use crate::flags;
+use bailiff_engine::engine::{Explained, GateReport};
 use bailiff_snapshot::Truth;
 
 /// Queries the daemon, and prints the explanation.

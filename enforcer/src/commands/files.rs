@@ -8,12 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Failure;
-use crate::policy::{FaultStyle, Loaded, load};
+use bailiff_engine::policy::{FaultStyle, Loaded, load};
 
 /// A file of rules, as it is understood at this time, since the Unix epoch.
 pub(super) fn rules(path: &Path, now: Duration) -> Result<Loaded, Failure> {
     let bytes = fs::read(path).map_err(|error| Failure::file(path, error))?;
-    load(&bytes, &path.display().to_string(), now)
+    load(&bytes, &path.display().to_string(), crate::policy_file::context(now))
         .map_err(|faults| Failure::Faults(faults.render(FaultStyle::Plain)))
 }
 

@@ -7,8 +7,8 @@ use bailiff_lifecycle::exit::{Exit, Stop};
 
 use super::simulation::Admin;
 use super::{Failure, Form, backtest, replay, test};
-use crate::engine::Now;
 use crate::flags;
+use bailiff_engine::engine::Now;
 
 /// Runs a command with its flags, which are validated at this moment.
 ///

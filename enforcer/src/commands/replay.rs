@@ -12,7 +12,7 @@ use super::layout::safe;
 use super::simulation::report::Report;
 use super::simulation::{Admin, Simulation, print};
 use super::{Failure, Form, files};
-use crate::policy::Policy;
+use bailiff_engine::policy::Policy;
 
 /// A longer line is no snapshot, and is not kept in memory.
 const LONGEST_LINE: u64 = 64 << 20;

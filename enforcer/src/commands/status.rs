@@ -15,10 +15,10 @@ use super::table::{Column, TextTable, WIDTH};
 use crate::clock::Now;
 use crate::control::Question;
 use crate::flags;
-use crate::policy::Mode;
 use crate::web::NOT_LOADED;
 use crate::web::status::{Cap, Flag, PastAction, Pending, RuleStatus, Scope, Status};
 use crate::web::tally::Reloaded;
+use bailiff_engine::policy::Mode;
 
 /// Rows of a table that are shown; `--json` has all.
 const MOST_ROWS: usize = 20;

@@ -10,13 +10,13 @@ use super::requests::Answer;
 use crate::actions::{ActionRequest, Permission, Question, Stage};
 use crate::audit::Record;
 use crate::clock::now;
-use crate::engine::{Exemptions, Holds};
-use crate::guard::Protect;
-use crate::policy::{Action, Mode, Policy};
 use crate::process_table::Processes;
-use crate::verdict::{ActionReport, Hold, Outcome, Verdict, What};
-use crate::view::View;
 use crate::web::status;
+use bailiff_engine::engine::{Exemptions, Holds};
+use bailiff_engine::guard::Protect;
+use bailiff_engine::policy::{Action, Mode, Policy};
+use bailiff_engine::verdict::{ActionReport, Hold, Outcome, Verdict, What};
+use bailiff_engine::view::View;
 
 /// The action that is being done.
 #[derive(Debug)]

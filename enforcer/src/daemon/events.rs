@@ -8,8 +8,8 @@ use super::{Threads, reload, state};
 use crate::actions;
 use crate::agent;
 use crate::stream::Arrival;
-use crate::verdict::ActionReport;
 use crate::web::Reload;
+use bailiff_engine::verdict::ActionReport;
 
 /// Everything that can happen.
 pub(super) enum Event {

@@ -2,9 +2,9 @@
 
 use super::Daemon;
 use crate::agent::{AgentEvent, Orders};
-use crate::policy::Mode;
-use crate::verdict::Hold;
 use crate::web::tally::LeaseAct;
+use bailiff_engine::policy::Mode;
+use bailiff_engine::verdict::Hold;
 
 /// Holds that keep it from acting. Others hold only rules: an ended holder has ended, whatever else is unknown.
 const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];

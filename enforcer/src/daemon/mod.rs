@@ -37,15 +37,15 @@ use crate::actions::{self, Executor};
 use crate::agent::{self, Agent};
 use crate::audit::{self, Audit};
 use crate::clock::now;
-use crate::engine::{Engine, Skip};
-use crate::policy::Policy;
 use crate::policy_file;
 use crate::settings::Settings;
 use crate::stream::{self, Arrival, Source};
-use crate::verdict::Hold;
-use crate::view::{TargetId, View};
 use crate::web::tally::Skipped;
 use crate::web::{Reload, Routes, Status};
+use bailiff_engine::engine::{Engine, Skip};
+use bailiff_engine::policy::Policy;
+use bailiff_engine::verdict::Hold;
+use bailiff_engine::view::{TargetId, View};
 
 /// Interval of checks without an event: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use super::{Daemon, doing};
 use crate::actions::notices::{Delivery, Notice};
 use crate::audit::{Audit, Record};
 use crate::clock::now;
-use crate::engine::number;
-use crate::policy::{Action, Kind, Mode, Rule, Step};
-use crate::value::Unit;
-use crate::verdict::{ActionReport, Outcome, Subject, Verdict, What};
+use bailiff_engine::engine::number;
+use bailiff_engine::policy::{Action, Kind, Mode, Rule, Step};
+use bailiff_engine::value::Unit;
+use bailiff_engine::verdict::{ActionReport, Outcome, Subject, Verdict, What};
 
 impl Daemon {
     /// Notifies these channels of a finding.
@@ -167,16 +167,18 @@ fn ended(report: &ActionReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::load;
-    use crate::verdict::Evidence;
-    use crate::view::TargetId;
+    use bailiff_engine::policy::load;
+    use bailiff_engine::verdict::Evidence;
+    use bailiff_engine::view::TargetId;
 
     #[test]
     fn notice_of_a_pick_has_the_time_since_it_was_picked() {
         let text = "version: 1\nnotify: {owner: {tty: true}}\nrules:\n  - name: room\n    target: gpu\n    mode: enforce\n    \
             when: {vram_free: {below: 1GiB}}\n    for: {samples: 2}\n    pick: {from: {gpu_util: {max: 1%}}, idle_for: 10m}\n    \
             then: [{notify: [owner]}, {after: 40s, terminate: {}}]\n";
-        let policy = load(text.as_bytes(), "rules.yaml", Duration::ZERO).expect("it is valid").policy;
+        let policy = load(text.as_bytes(), "rules.yaml", crate::policy_file::context(Duration::ZERO))
+            .expect("it is valid")
+            .policy;
         let subject = Subject {
             id: TargetId("workload:tree:41@7".into()),
             kind: Kind::Workload,

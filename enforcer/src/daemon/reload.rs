@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 
 use super::{Daemon, status};
 use crate::clock::now;
-use crate::policy::{FaultStyle, Loaded, Policy, load};
 use crate::policy_file::{self, Content, Stamp};
-use crate::verdict::Hold;
 use crate::web::tally::Reloaded;
 use crate::web::{NOT_LOADED, Outcome};
+use bailiff_engine::policy::{FaultStyle, Loaded, Policy, load};
+use bailiff_engine::verdict::Hold;
 
 /// The file as it was last read.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
     let name = path.display().to_string();
     let (stamp, content) = policy_file::first(path)
         .map_err(|error| Stop::Usage(format!("the rules of {name}: {}", unread(&error))))?;
-    match load(&content.bytes, &name, now().wall) {
+    match load(&content.bytes, &name, crate::policy_file::context(now().wall)) {
         Ok(Loaded { policy, warnings }) => {
             for line in warnings.lines() {
                 tracing::warn!("{line}");
@@ -147,7 +147,7 @@ impl Daemon {
             self.accept();
             return Outcome::Unchanged;
         }
-        match load(&content.bytes, &name, now().wall) {
+        match load(&content.bytes, &name, crate::policy_file::context(now().wall)) {
             Ok(Loaded { policy, warnings }) => {
                 for line in warnings.lines() {
                     tracing::warn!("{line}");

@@ -83,7 +83,7 @@ impl Daemon {
                     .into()
             }
             Question::Explain { pid, rule } => {
-                match self.engine.explain(now(), &crate::engine::Question { pid, rule }) {
+                match self.engine.explain(now(), &bailiff_engine::engine::Question { pid, rule }) {
                     Some(answer) => serde_json::json!({"ok": true, "explanation": answer}).into(),
                     None => control::refusal("no snapshot was evaluated by these rules yet").into(),
                 }

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use bailiff_snapshot::{PidNamespace, ProcessKey, Status};
 
-use crate::engine::Holds;
 use crate::process_table::Processes;
 use crate::settings::Host;
-use crate::verdict::Hold;
+use bailiff_engine::engine::Holds;
+use bailiff_engine::verdict::Hold;
 
 /// The bit of `CAP_KILL` (`linux/capability.h`).
 const CAP_KILL: u32 = 5;

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use super::Daemon;
 use crate::clock::now;
 use crate::disk;
-use crate::engine::{Engine, Saved};
-use crate::verdict::Hold;
+use bailiff_engine::engine::{Engine, Saved};
+use bailiff_engine::verdict::Hold;
 
 /// Breakers, which open with no action, are saved at least this often.
 const OFTEN: Duration = Duration::from_secs(15);

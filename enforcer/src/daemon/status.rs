@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::Daemon;
 use crate::actions::notices::Delivered;
 use crate::clock::now;
-use crate::policy::{Mode, Rule};
-use crate::verdict::Hold;
-use crate::view::View;
 use crate::web::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
 };
 use crate::web::tally::Notice;
 use crate::web::{Outcome, tally};
+use bailiff_engine::policy::{Mode, Rule};
+use bailiff_engine::verdict::Hold;
+use bailiff_engine::view::View;
 
 /// Matches that are shown as coming.
 const MOST_PENDING: usize = 50;
@@ -218,10 +218,12 @@ impl Daemon {
 
 /// What a rule does, a text each.
 fn steps(rule: &Rule) -> Vec<String> {
-    let text = |step: &crate::policy::Step| match step.after {
-        crate::policy::Span::Samples(0) => step.action.name().to_owned(),
-        crate::policy::Span::Samples(samples) => format!("{} after {samples} samples", step.action.name()),
-        crate::policy::Span::Time(time) => {
+    let text = |step: &bailiff_engine::policy::Step| match step.after {
+        bailiff_engine::policy::Span::Samples(0) => step.action.name().to_owned(),
+        bailiff_engine::policy::Span::Samples(samples) => {
+            format!("{} after {samples} samples", step.action.name())
+        }
+        bailiff_engine::policy::Span::Time(time) => {
             format!("{} after {}", step.action.name(), humantime::format_duration(time))
         }
     };

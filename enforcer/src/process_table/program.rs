@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use bailiff_engine::process::{CommandLine, Program};
 use bailiff_snapshot::workload::LONGEST_PATH;
 use bailiff_snapshot::{ProcessKey, redact, stat};
 use rustix::fs::readlinkat;
@@ -17,24 +18,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// A thread waits for a command line that has not come, and may wait for ever: there is never a second one.
 static WAITING: AtomicBool = AtomicBool::new(false);
-
-/// What a process runs, as far as that is known.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Program {
-    /// The path of its program.
-    pub exe: Option<String>,
-    /// Its command line, redacted as the exporter does.
-    pub command: Option<String>,
-}
-
-/// Whether a command line is needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CommandLine {
-    /// It is.
-    Needed,
-    /// It is not, and is not read.
-    Ignored,
-}
 
 impl Processes {
     /// What a process runs; what may not be read, is too long or does not come in time is not known.

@@ -13,7 +13,7 @@ use super::NOT_LOADED;
 use super::status::{Cap, Status};
 use super::tally::Reloaded;
 use crate::clock::Now;
-use crate::engine::STALE_INTERVALS;
+use bailiff_engine::engine::STALE_INTERVALS;
 
 /// The interval without any snapshot.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use bailiff_lease::legacy::Judgement;
 use super::status::{Breaker, Flag, RuleStatus, Scope, Status};
 use super::tally::{Counters, Reloaded, Skipped};
 use crate::metrics;
-use crate::verdict::Hold;
+use bailiff_engine::verdict::Hold;
 
 /// Flags with a series of their own: a rule that matches everybody must not fill Prometheus.
 pub const MOST_FLAGS: usize = 256;

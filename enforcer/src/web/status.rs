@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::{Counters, Reloaded};
 use crate::agent;
-use crate::engine::STALE_INTERVALS;
-use crate::policy::{Kind, Mode, Severity};
-use crate::verdict::{Hold, Outcome};
+use bailiff_engine::engine::STALE_INTERVALS;
+use bailiff_engine::policy::{Kind, Mode, Severity};
+use bailiff_engine::verdict::{Hold, Outcome};
 
 /// Actions that are remembered.
 pub const MOST_ACTIONS: usize = 50;

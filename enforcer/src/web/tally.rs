@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::agent;
-use crate::policy::Mode;
-use crate::verdict::Outcome;
+use bailiff_engine::policy::Mode;
+use bailiff_engine::verdict::Outcome;
 
 /// Everything that only goes up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

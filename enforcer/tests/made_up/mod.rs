@@ -1,13 +1,13 @@
 //! A made-up status with every field set, and one with hostile names.
 
 use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
-use bailiff_enforcer::policy::{Kind, Mode, Severity};
-use bailiff_enforcer::verdict::{Hold, Outcome};
 use bailiff_enforcer::web::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus,
     Scope, Status, Stream,
 };
 use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
+use bailiff_engine::policy::{Kind, Mode, Severity};
+use bailiff_engine::verdict::{Hold, Outcome};
 
 /// A status with every field set.
 pub(crate) fn full() -> Status {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::policy;
-use crate::verdict::Outcome;
+use bailiff_engine::policy;
+use bailiff_engine::verdict::Outcome;
 
 /// A server of MPS by its name, with a pipe directory of its own.
 fn server(home: &Home, owner: u32, program: &str) -> Holder {

@@ -26,11 +26,12 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::clock;
 use super::{ActionRequest, Executor, ExecutorSettings, Permission, Question};
 use crate::audit::{self, About, Audit};
-use crate::guard::{Limits, OnHold, Root};
-use crate::policy::{Action, Kind, Mode};
-use crate::process_table::{Processes, is_over};
-use crate::verdict::{ActionReport, Evidence, Member, Subject};
-use crate::view::{TargetId, View};
+use crate::process_table::Processes;
+use bailiff_engine::guard::{Limits, OnHold, Root};
+use bailiff_engine::policy::{Action, Kind, Mode};
+use bailiff_engine::process::is_over;
+use bailiff_engine::verdict::{ActionReport, Evidence, Member, Subject};
+use bailiff_engine::view::{TargetId, View};
 
 const NOBODY: u32 = 65534;
 const MIB: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use super::*;
 use crate::actions::cgroup::{self, Boundary};
 use crate::actions::group::Group;
 use crate::actions::inbox::Inbox;
-use crate::verdict::Outcome;
+use bailiff_engine::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];

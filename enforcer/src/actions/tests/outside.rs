@@ -9,8 +9,8 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::*;
 use crate::actions::notices::{self, Delivered, Notice, Notices};
-use crate::policy::{Address, Channel};
-use crate::verdict::Outcome;
+use bailiff_engine::policy::{Address, Channel};
+use bailiff_engine::verdict::Outcome;
 
 pub(super) fn script(home: &Home, name: &str, text: &str) -> String {
     let path = home.0.path().join(name);

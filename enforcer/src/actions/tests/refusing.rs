@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::guard::Protect;
-use crate::policy::{Leases, Server};
-use crate::verdict::Outcome;
+use bailiff_engine::guard::Protect;
+use bailiff_engine::policy::{Leases, Server};
+use bailiff_engine::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use bailiff_snapshot::State;
 
 use super::*;
-use crate::verdict::Outcome;
+use bailiff_engine::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
 const SHORT: Duration = Duration::from_millis(200);
@@ -178,7 +178,8 @@ fn signal_step_reaches_all_and_kills_none() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.next().unwrap().unwrap();
     let holder = Holder(child);
-    let signal = crate::policy::Signal { number: rustix::process::Signal::USR1.as_raw(), name: "SIGUSR1" };
+    let signal =
+        bailiff_engine::policy::Signal { number: rustix::process::Signal::USR1.as_raw(), name: "SIGUSR1" };
     let mut machine = Machine::with(&[holder.key()]);
     let report = home.executor().act(request(of_process(&holder), Action::Signal(signal)), &mut machine);
     assert_eq!(report.outcome, Outcome::Done, "{}", report.detail);
@@ -215,7 +216,8 @@ fn child_started_in_the_grace_is_sent_nothing_before_it_is_over() {
 fn action_whose_newest_snapshot_disagrees_is_reprieved() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
-    let usr1 = crate::policy::Signal { number: rustix::process::Signal::USR1.as_raw(), name: "SIGUSR1" };
+    let usr1 =
+        bailiff_engine::policy::Signal { number: rustix::process::Signal::USR1.as_raw(), name: "SIGUSR1" };
     for action in [
         Action::Terminate { grace: LONG, requires_notice: false },
         Action::Signal(usr1),

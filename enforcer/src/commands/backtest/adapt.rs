@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::policy::{Condition, Field, Kind, Leaf, Policy, Span};
-use crate::rules::Attribute;
-use crate::value::{Test, Unit, Value};
+use bailiff_engine::attributes::Attribute;
+use bailiff_engine::policy::{Condition, Field, Kind, Leaf, Policy, Span};
+use bailiff_engine::value::{Test, Unit, Value};
 
 /// Stands for a selector of cgroups.
 static CGROUPS: Attribute = Attribute {
@@ -89,7 +89,13 @@ mod tests {
     fn ticks_take_their_time_in_scrapes() {
         let text = "version: 1\nrules:\n  - {name: a, target: process, select: {not: {cgroups: ['/x*']}}, \
                     when: {gpu_util: {max: 1%}}, for: {samples: 60}, max_gap: 2, then: [{flag: info}]}\n";
-        let policy = crate::policy::load(text.as_bytes(), "rules.yaml", Duration::ZERO).unwrap().policy;
+        let policy = bailiff_engine::policy::load(
+            text.as_bytes(),
+            "rules.yaml",
+            crate::policy_file::context(Duration::ZERO),
+        )
+        .unwrap()
+        .policy;
         let seconds = Duration::from_secs;
         let adapted = adapt(policy, (seconds(15), seconds(5)));
         let rule = &adapted.rules[0];

@@ -25,7 +25,7 @@ use super::layout::safe;
 use super::simulation::report::{At, Report};
 use super::simulation::{Admin, Simulation, print};
 use super::{Failure, Form, files, layout};
-use crate::policy::Policy;
+use bailiff_engine::policy::Policy;
 
 /// A shorter part is not worth asking for.
 const SHORTEST_CHUNK: i64 = 60_000;
@@ -266,7 +266,11 @@ fn notes(
                     holds nothing of them; --assume-children-idle takes it that there are none";
         notes.push(note.to_owned());
     }
-    if policy.rules.iter().any(|rule| rule.target == crate::policy::Kind::Workload || rule.pick.is_some()) {
+    if policy
+        .rules
+        .iter()
+        .any(|rule| rule.target == bailiff_engine::policy::Kind::Workload || rule.pick.is_some())
+    {
         notes.push(
             "outside containers, jobs, pods and units each process is taken for a workload of its own"
                 .to_owned(),

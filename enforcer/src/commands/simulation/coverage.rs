@@ -1,11 +1,11 @@
 //! Attributes that rules need and the data lacks; and which rules could therefore never match.
 
 use super::report::Unknown;
-use crate::engine::texts;
-use crate::policy::{Condition, Field, Kind, Policy, Rule};
-use crate::rules::Attribute;
-use crate::value::Value;
-use crate::view::View;
+use bailiff_engine::attributes::Attribute;
+use bailiff_engine::engine::texts;
+use bailiff_engine::policy::{Condition, Field, Kind, Policy, Rule};
+use bailiff_engine::value::Value;
+use bailiff_engine::view::View;
 
 /// What is asked for, and how often it was unknown.
 #[derive(Debug, Default)]
@@ -204,8 +204,13 @@ mod tests {
         let text = "version: 1\nrules:\n  \
             - {name: both, target: process, when: {gpu_util: {max: 1%}, cpu_util: {max: 5%}}, for: 5m, then: [{flag: info}]}\n  \
             - {name: one, target: process, when: {any: [{gpu_util: {max: 1%}}, {cpu_util: {max: 5%}}]}, for: 5m, then: [{flag: info}]}\n";
-        let policy =
-            crate::policy::load(text.as_bytes(), "rules.yaml", std::time::Duration::ZERO).unwrap().policy;
+        let policy = bailiff_engine::policy::load(
+            text.as_bytes(),
+            "rules.yaml",
+            crate::policy_file::context(std::time::Duration::ZERO),
+        )
+        .unwrap()
+        .policy;
         let mut coverage = Coverage::of(&policy);
         for entry in &mut coverage.0 {
             entry.unknown_of.asked = 9;

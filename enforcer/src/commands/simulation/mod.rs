@@ -20,10 +20,10 @@ use self::coverage::Coverage;
 use self::projections::{Projections, Scope};
 use self::report::{At, Freed, Owner, Period, ProjectedAction, Report, RuleReport};
 use self::tally::Tally;
-use crate::engine::{Engine, Now, missed};
-use crate::policy::{Action, Mode, Policy};
-use crate::verdict::{ActionReport as Answer, Hold, Outcome, Verdict, What};
-use crate::view::View;
+use bailiff_engine::engine::{Engine, Now, missed};
+use bailiff_engine::policy::{Action, Mode, Policy};
+use bailiff_engine::verdict::{ActionReport as Answer, Hold, Outcome, Verdict, What};
+use bailiff_engine::view::View;
 
 pub use print::print;
 

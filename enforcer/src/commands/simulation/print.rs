@@ -7,7 +7,7 @@ use bailiff_exposition::human::Bytes;
 
 use super::report::{Freed, Period, ProjectedAction, Report, RuleReport};
 use crate::commands::layout::{Layout, count, foreign, length, moment, share};
-use crate::policy::Mode;
+use bailiff_engine::policy::Mode;
 
 /// Maximum number of actions per rule that are listed.
 const SHOWN_ACTIONS: usize = 50;

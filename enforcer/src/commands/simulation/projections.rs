@@ -7,9 +7,9 @@ use std::time::Duration;
 use bailiff_snapshot::ProcessKey;
 
 use super::report::{At, Freed, ProjectedAction, Regret};
-use crate::value::Value;
-use crate::verdict::Subject;
-use crate::view::{Health, TargetId, View, key};
+use bailiff_engine::value::Value;
+use bailiff_engine::verdict::Subject;
+use bailiff_engine::view::{Health, TargetId, View, key};
 
 /// Busy again within that long is a regret.
 const SOON: Duration = Duration::from_mins(30);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::commands::layout;
-use crate::policy::{Kind, Mode};
+use bailiff_engine::policy::{Kind, Mode};
 
 /// A moment, in milliseconds since the Unix epoch; written as RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::report::{At, NearMiss};
-use crate::engine::TargetStatus;
-use crate::verdict::What;
-use crate::view::TargetId;
+use bailiff_engine::engine::TargetStatus;
+use bailiff_engine::verdict::What;
+use bailiff_engine::view::TargetId;
 use bailiff_snapshot::Truth;
 
 /// Maximum number of near misses that are listed.

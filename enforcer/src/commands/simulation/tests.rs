@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::report::Report;
 use super::{Admin, Simulation, print};
 use crate::commands::test::staged;
-use crate::policy::load;
+use bailiff_engine::policy::load;
 
 const RULE: &str = "{gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]";
 
@@ -16,7 +16,7 @@ fn rehearse(rules: &str, targets: &str) -> Report {
 
 fn rehearse_with(rules: &str, test: &str, admin: Admin) -> Report {
     let rules = format!("version: 1\nrules:\n{rules}");
-    let policy = load(rules.as_bytes(), "rules.yaml", Duration::ZERO);
+    let policy = load(rules.as_bytes(), "rules.yaml", crate::policy_file::context(Duration::ZERO));
     let policy = Arc::new(policy.unwrap_or_else(|faults| panic!("{}", faults.sum())).policy);
     let mut simulation = Simulation::new(Arc::clone(&policy), admin);
     for snapshot in staged(&format!("tests:\n  - name: past\n{test}"), &policy) {

@@ -46,10 +46,10 @@ use serde::Serialize;
 use self::script::{Case, Faults, Pattern};
 use super::simulation::answer;
 use super::{Failure, Form, files, layout};
-use crate::engine::{Engine, Now};
-use crate::policy::{Mode, Policy, load};
-use crate::verdict::{Verdict, What};
-use crate::view::View;
+use bailiff_engine::engine::{Engine, Now};
+use bailiff_engine::policy::{Mode, Policy, load};
+use bailiff_engine::verdict::{Verdict, What};
+use bailiff_engine::view::View;
 
 /// Description of a rules file.
 const RULES: &str =
@@ -144,7 +144,7 @@ pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     let text = files::text(path)?;
     let shown = layout::foreign(&path.display().to_string());
     let written: written::File = serde_saphyr::from_str(&text).map_err(|error| {
-        let rules = load(text.as_bytes(), &shown, Duration::ZERO).is_ok();
+        let rules = load(text.as_bytes(), &shown, crate::policy_file::context(Duration::ZERO)).is_ok();
         let why = if rules { RULES.to_owned() } else { format!("{error}\n") };
         Failure::Faults(format!("{shown}: {why}"))
     })?;
@@ -258,7 +258,7 @@ impl Happened {
             names.push(pid.to_owned());
         }
         names.extend(id.split_once(':').map(|(_, name)| name.to_owned()));
-        if subject.kind == crate::policy::Kind::Gpu {
+        if subject.kind == bailiff_engine::policy::Kind::Gpu {
             let gpus = view.snapshot.gpus.iter().filter(|gpu| gpu.uuid.as_ref() == subject.gpus.first());
             names.extend(gpus.map(|gpu| format!("gpu:{}", gpu.index)));
         }

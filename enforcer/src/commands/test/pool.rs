@@ -8,7 +8,7 @@ use super::fixture::{Device, Fixture, TestProcess, millis};
 use super::script::{self, Faults};
 use super::series::Timeline;
 use super::written;
-use crate::value::Unit;
+use bailiff_engine::value::Unit;
 
 /// Holders that are none of the targets have pids from here on.
 const OTHERS: u32 = 4_000_000;

@@ -10,10 +10,10 @@ use super::pool::Lease;
 use super::series::{self, Timeline};
 use super::written::{self, Text, When};
 use crate::commands::layout::{foreign, length};
-use crate::policy::{Policy, quantity};
-use crate::rules;
-use crate::value::Unit;
-use crate::verdict::Hold;
+use bailiff_engine::attributes;
+use bailiff_engine::policy::{Policy, quantity};
+use bailiff_engine::value::Unit;
+use bailiff_engine::verdict::Hold;
 
 /// Without a word tests begin then: 2026-01-01T00:00:00Z.
 const START: Duration = Duration::from_hours(490_896);
@@ -304,7 +304,7 @@ fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
 
 /// The permitted values of an attribute.
 fn words_of(name: &str) -> Vec<&'static str> {
-    let attribute = rules::ALL.iter().find(|attribute| attribute.name == name);
+    let attribute = attributes::ALL.iter().find(|attribute| attribute.name == name);
     match attribute.map(|attribute| attribute.unit) {
         Some(Unit::Words(words)) => words.to_vec(),
         _ => Vec::new(),

@@ -3,8 +3,8 @@
 
 use std::str::FromStr;
 
-use crate::policy::quantity;
-use crate::value::Unit;
+use bailiff_engine::policy::quantity;
+use bailiff_engine::value::Unit;
 
 /// More samples than a year of 5 s intervals has are a slip of the pen.
 const MOST: usize = 10_000_000;

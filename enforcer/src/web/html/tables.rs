@@ -9,8 +9,8 @@ use super::super::status::{Breaker, Budget, Flag, PastAction, Pending, RuleStatu
 use super::NOT_YET;
 use crate::agent::Judged;
 use crate::clock::Now;
-use crate::policy::Mode;
-use crate::verdict::Hold;
+use bailiff_engine::policy::Mode;
+use bailiff_engine::verdict::Hold;
 
 const REST: &str = "bailiff-enforcer status --json has them.";
 const NO_OWNER: &str = "no one owner is known";

@@ -2,8 +2,8 @@
 
 use super::super::status::{Breaker, Flag, HoldStatus, Open, PastAction, Pending, Stream};
 use super::*;
-use crate::policy::{Mode, Severity};
-use crate::verdict::{Hold, Outcome};
+use bailiff_engine::policy::{Mode, Severity};
+use bailiff_engine::verdict::{Hold, Outcome};
 
 const WALL: Duration = Duration::from_secs(1_700_000_000);
 const BOOT: Duration = Duration::from_secs(1000);

@@ -1,0 +1,315 @@
+//! The texts that name a target, and whether a selector means it.
+
+use std::borrow::Cow;
+
+use bailiff_snapshot::{Place, Truth, redact, wire};
+
+use crate::policy::{Field, Kind, Pattern, Selector};
+use crate::process::ProcessInfo;
+use crate::process::Program;
+use crate::view::{Target, View};
+
+/// What is known of one text.
+enum Text<'a> {
+    Known(Cow<'a, str>),
+    /// It goes on beyond what is known of it.
+    Cut(&'a str),
+    /// There is something that was not read.
+    Unread,
+}
+
+/// What is known of one process of a target: one that holds memory, one that does not, or one that is met at the moment of
+/// an action. Nothing is known of the default.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MemberFacts<'a> {
+    pub(crate) pid: Option<u32>,
+    pub(crate) comm: Option<&'a str>,
+    uid: Option<u32>,
+    user: Option<&'a str>,
+    groups: Option<&'a [String]>,
+    exe: Option<&'a str>,
+    command: Option<&'a str>,
+    place: Option<&'a Place>,
+    ended: Ended,
+}
+
+/// Whether a process has ended: then it has no program and no command line, and that is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Ended {
+    #[default]
+    No,
+    Yes,
+}
+
+impl Ended {
+    fn of(state: &str) -> Self {
+        if matches!(state, "zombie" | "dead") { Self::Yes } else { Self::No }
+    }
+}
+
+impl<'a> MemberFacts<'a> {
+    pub(crate) fn holder(process: &'a wire::Process) -> Self {
+        let Some(facts) = &process.facts else { return Self { pid: Some(process.pid), ..Self::default() } };
+        Self {
+            pid: Some(process.pid),
+            comm: Some(&facts.comm),
+            uid: facts.uid,
+            user: facts.user.as_deref(),
+            groups: facts.groups.as_deref(),
+            exe: facts.exe.as_deref(),
+            command: facts.command.as_deref(),
+            place: Some(&facts.place),
+            ended: Ended::of(&process.state),
+        }
+    }
+
+    pub(crate) fn relative(relative: &'a wire::Relative, view: &'a View) -> Self {
+        let groups = relative.uid.and_then(|uid| view.snapshot.groups.get(&uid));
+        Self {
+            pid: Some(relative.pid),
+            comm: Some(&relative.comm),
+            uid: relative.uid,
+            user: relative.user.as_deref(),
+            groups: groups.map(Vec::as_slice),
+            exe: relative.exe.as_deref(),
+            command: relative.command.as_deref(),
+            place: Some(&relative.place),
+            ended: Ended::of(&relative.state),
+        }
+    }
+
+    /// Names of users and groups are known from the view alone; `place` is the process's own, with the names of its pod.
+    pub(crate) fn met(
+        person: &'a ProcessInfo,
+        (program, place): (&'a Program, &'a Place),
+        view: &'a View,
+    ) -> Self {
+        let ended = crate::process::is_over(person.stat.state) && person.stat.threads < 2;
+        Self {
+            pid: Some(person.stat.key.pid),
+            comm: Some(&person.stat.comm),
+            uid: Some(person.uid),
+            user: user_named(view, person.uid),
+            groups: groups_of(view, Some(person.uid)),
+            exe: program.exe.as_deref(),
+            command: program.command.as_deref(),
+            place: Some(place),
+            ended: if ended { Ended::Yes } else { Ended::No },
+        }
+    }
+}
+
+/// Whether one of a target's processes is meant.
+pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth {
+    if selector.field == Field::Gpus {
+        let seen = any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
+        // On a GPU without a process list, or on a lost one, it may hold memory as well.
+        let more = || !matches!(target.kind, Kind::Gpu | Kind::Lease) && view.may_hold_more(target);
+        return if seen == Truth::False && more() { Truth::Unknown } else { seen };
+    }
+    if let Some(held) = view.held(target)
+        && matches!(selector.field, Field::Users | Field::Groups)
+    {
+        return match selector.field {
+            Field::Users => is_owned(selector, held.uid, held.user.as_deref()),
+            _ => meant(selector, groups(groups_of(view, held.uid))),
+        };
+    }
+    any(view.processes(target).map(|process| {
+        // The most common questions, without a list of texts being made for each.
+        match (selector.field, &process.facts) {
+            (Field::Comms, Some(facts)) => is_named(selector, &facts.comm).into(),
+            (Field::Users, Some(facts)) => is_owned(selector, facts.uid, facts.user.as_deref()),
+            _ => meant(selector, texts(selector.field, &MemberFacts::holder(process))),
+        }
+    }))
+}
+
+/// Whether a member is meant. GPUs are asked of the whole target.
+pub(crate) fn select_member(
+    selector: &Selector,
+    member: &MemberFacts<'_>,
+    (target, view): (&Target, &View),
+) -> Truth {
+    match (selector.field, member.comm) {
+        (Field::Gpus, _) => select(selector, target, view),
+        (Field::Comms, Some(comm)) => is_named(selector, comm).into(),
+        (Field::Users, _) => is_owned(selector, member.uid, member.user),
+        (field, _) => meant(selector, texts(field, member)),
+    }
+}
+
+/// Whether a selector's texts were all unreadable.
+#[must_use]
+pub fn unread(field: Field, target: &Target, view: &View) -> bool {
+    let all = all(field, target, view);
+    !all.is_empty() && all.iter().all(|text| matches!(text, Text::Unread))
+}
+
+fn is_named(selector: &Selector, text: &str) -> bool {
+    selector.patterns.iter().any(|pattern| pattern.matches(text))
+}
+
+/// An owner is named by name or by number.
+fn is_owned(selector: &Selector, uid: Option<u32>, name: Option<&str>) -> Truth {
+    let Some(uid) = uid else { return Truth::Unknown };
+    let numbered = |pattern: &Pattern| match pattern {
+        Pattern::Text(text) => text.parse() == Ok(uid),
+        Pattern::Glob(_) | Pattern::Regex(_) => false,
+    };
+    match name {
+        _ if selector.patterns.iter().any(numbered) => Truth::True,
+        Some(name) => is_named(selector, name).into(),
+        // Where all patterns are numbers, no name is needed.
+        None if selector.patterns.iter().all(is_number) => Truth::False,
+        None => Truth::Unknown,
+    }
+}
+
+fn is_number(pattern: &Pattern) -> bool {
+    matches!(pattern, Pattern::Text(text) if text.parse::<u32>().is_ok())
+}
+
+fn any(each: impl Iterator<Item = Truth>) -> Truth {
+    each.fold(Truth::False, Truth::or)
+}
+
+fn meant(selector: &Selector, texts: Vec<Text<'_>>) -> Truth {
+    any(texts.into_iter().map(|text| match text {
+        Text::Known(text) => is_named(selector, &text).into(),
+        Text::Cut(text)
+            if selector.patterns.iter().any(|pattern| is_open(pattern) && pattern.matches(text)) =>
+        {
+            Truth::True
+        }
+        Text::Cut(_) | Text::Unread => Truth::Unknown,
+    }))
+}
+
+/// A pattern that matches a text whatever follows what it matches.
+fn is_open(pattern: &Pattern) -> bool {
+    match pattern {
+        Pattern::Text(_) => false,
+        Pattern::Glob(glob) => glob.glob().glob().ends_with('*'),
+        Pattern::Regex(_) => pattern.to_string().ends_with(".*"),
+    }
+}
+
+fn known(text: &str) -> Text<'_> {
+    Text::Known(Cow::Borrowed(text))
+}
+
+fn or_unread(text: Option<&str>) -> Vec<Text<'_>> {
+    vec![text.map_or(Text::Unread, known)]
+}
+
+fn gpu_texts(gpu: &wire::Gpu) -> Vec<Text<'_>> {
+    let uuid = gpu.uuid.as_deref().map_or(Text::Unread, known);
+    let parent = gpu.parent_uuid.as_deref().map(known);
+    [known(&gpu.index), uuid].into_iter().chain(parent).collect()
+}
+
+fn owner(uid: Option<u32>, name: Option<&str>) -> Vec<Text<'_>> {
+    let Some(uid) = uid else { return vec![Text::Unread] };
+    vec![Text::Known(Cow::Owned(uid.to_string())), name.map_or(Text::Unread, known)]
+}
+
+fn groups(groups: Option<&[String]>) -> Vec<Text<'_>> {
+    groups.map_or_else(|| vec![Text::Unread], |groups| groups.iter().map(|group| known(group)).collect())
+}
+
+/// The groups of a user, from one of the snapshot's processes.
+fn groups_of(view: &View, uid: Option<u32>) -> Option<&[String]> {
+    if let Some(groups) = view.snapshot.groups.get(&uid?) {
+        return Some(groups);
+    }
+    let facts = view.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
+    facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.groups.as_deref())
+}
+
+/// All texts of a target that a field is about.
+fn all<'a>(field: Field, target: &'a Target, view: &'a View) -> Vec<Text<'a>> {
+    match (field, view.held(target)) {
+        (Field::Gpus, _) => view.gpus(target).flat_map(gpu_texts).collect(),
+        (Field::Users, Some(held)) => owner(held.uid, held.user.as_deref()),
+        (Field::Groups, Some(held)) => groups(groups_of(view, held.uid)),
+        _ => view.processes(target).flat_map(|process| texts(field, &MemberFacts::holder(process))).collect(),
+    }
+}
+
+/// The name of a user, from one of the snapshot's processes.
+fn user_named(view: &View, uid: u32) -> Option<&str> {
+    let facts = view.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
+    let holders = facts.map(|facts| (facts.uid, facts.user.as_deref()));
+    let relatives = view.snapshot.relatives.iter().flatten();
+    let others = relatives.map(|relative| (relative.uid, relative.user.as_deref()));
+    holders.chain(others).filter(|(owner, _)| *owner == Some(uid)).find_map(|(_, user)| user)
+}
+
+fn texts<'a>(field: Field, member: &MemberFacts<'a>) -> Vec<Text<'a>> {
+    match field {
+        Field::Users => owner(member.uid, member.user),
+        Field::Groups => groups(member.groups),
+        Field::Comms => or_unread(member.comm),
+        Field::Exe | Field::Cmdline if member.ended == Ended::Yes => Vec::new(),
+        Field::Exe => program(member.exe),
+        Field::Cmdline => match member.command {
+            Some(line) if redact::is_cut(line) => vec![Text::Cut(line)],
+            line => or_unread(line),
+        },
+        // Without a cgroup nothing is known of pods, containers and jobs either.
+        _ => match member.place.filter(|place| !place.cgroup.is_empty()) {
+            Some(place) => places(field, place),
+            None => vec![Text::Unread],
+        },
+    }
+}
+
+/// A program that was replaced while it runs is named as it was before.
+fn program(exe: Option<&str>) -> Vec<Text<'_>> {
+    let replaced = exe.and_then(|path| path.strip_suffix(" (deleted)"));
+    or_unread(exe).into_iter().chain(replaced.map(known)).collect()
+}
+
+fn places(field: Field, place: &Place) -> Vec<Text<'_>> {
+    match field {
+        Field::Cgroups => vec![known(&place.cgroup)],
+        Field::Namespaces if place.pod_uid.is_some() => or_unread(place.namespace.as_deref()),
+        Field::Pods if place.pod_uid.is_some() => {
+            let name = place.pod.as_deref().map_or(Text::Unread, known);
+            place.pod_uid.as_deref().map(known).into_iter().chain([name]).collect()
+        }
+        Field::Containers => place.container.as_deref().map(known).into_iter().collect(),
+        Field::SlurmJobs => place.slurm_job.as_deref().map(known).into_iter().collect(),
+        // No pod; the others are no places.
+        _ => Vec::new(),
+    }
+}
+
+/// What a selector's field says of a target, for people.
+pub(crate) fn shown(field: Field, target: &Target, view: &View) -> String {
+    listed(all(field, target, view))
+}
+
+/// What it says of one member.
+pub(crate) fn shown_of(field: Field, member: &MemberFacts<'_>, (target, view): (&Target, &View)) -> String {
+    if field == Field::Gpus { shown(field, target, view) } else { listed(texts(field, member)) }
+}
+
+fn listed(texts: Vec<Text<'_>>) -> String {
+    let mut shown: Vec<String> = Vec::new();
+    for text in texts {
+        let text = match text {
+            Text::Known(text) => text.into_owned(),
+            Text::Cut(text) => text.to_owned(),
+            Text::Unread => "unknown".to_owned(),
+        };
+        if !shown.contains(&text) && shown.len() < 8 {
+            shown.push(text);
+        }
+    }
+    if shown.is_empty() {
+        shown.push("none".to_owned());
+    }
+    shown.join(", ")
+}

@@ -1,0 +1,510 @@
+//! The last check before an action: whether these are the evaluated processes, and whether they may be touched at all.
+//! Pure: their current identity is read elsewhere and passed in.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bailiff_snapshot::{ProcessKey, State};
+
+use crate::process::{Devices, ProcessInfo};
+use crate::verdict::{Member, Outcome, Subject};
+
+/// Names that no rule may touch, as the kernel truncates them (15 bytes), and why. A star matches any suffix.
+const PROTECTED: [(&str, &str); 7] = [
+    ("nvidia-persiste*", "it serves the driver"),
+    ("nv-fabricmanage*", "it serves the driver"),
+    ("nvidia-fabricma*", "it serves the driver"),
+    ("nv-hostengine", "it is DCGM"),
+    ("dcgm*", "it is DCGM"),
+    ("nvidia-dcgm", "it is DCGM"),
+    ("nvidia-cuda-mps*", "it serves the clients of MPS"),
+];
+
+/// And these on the host. In a container they are the container's own, an init or a shell's daemon, and end with it.
+const PROTECTED_ON_HOST: [(&str, &str); 36] = [
+    ("systemd*", "it is a part of systemd"),
+    ("(sd-pam)", "it is a part of systemd"),
+    ("(systemd)", "it is a part of systemd"),
+    ("init", "it is an init"),
+    ("tini", "it is an init"),
+    ("sshd*", "it carries sessions"),
+    ("login", "it carries sessions"),
+    ("dbus-daemon", "it is a message bus"),
+    ("dbus-broker*", "it is a message bus"),
+    ("containerd", "it is a container runtime"),
+    ("containerd-shim*", "it is a container runtime"),
+    ("dockerd", "it is a container runtime"),
+    ("docker-proxy", "it is a container runtime"),
+    ("docker-init", "it is a container runtime"),
+    ("cri-dockerd", "it is a container runtime"),
+    ("runc*", "it is a container runtime"),
+    ("crun*", "it is a container runtime"),
+    ("conmon*", "it is a container runtime"),
+    ("crio", "it is a container runtime"),
+    ("kubelet", "it is Kubernetes"),
+    ("k3s-*", "it is Kubernetes"),
+    ("slurmd", "it is Slurm"),
+    ("slurmstepd", "it is Slurm"),
+    ("slurmctld", "it is Slurm"),
+    ("slurmdbd", "it is Slurm"),
+    ("munged", "it is Slurm's"),
+    ("Xorg*", "it is a display server"),
+    ("X", "it is a display server"),
+    ("Xwayland", "it is a display server"),
+    ("gnome-shell", "it is a display server"),
+    ("kwin_*", "it is a display server"),
+    ("mutter*", "it is a display server"),
+    ("sway", "it is a display server"),
+    ("Hyprland", "it is a display server"),
+    ("weston*", "it is a display server"),
+    ("gamescope*", "it is a display server"),
+];
+
+/// What the built-in protection examines, of a process in a snapshot or in `/proc`.
+#[derive(Debug, Clone, Copy)]
+pub struct Traits<'a> {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name.
+    pub comm: &'a str,
+    /// Its owner.
+    pub uid: Option<u32>,
+    /// It runs in a container.
+    pub contained: bool,
+}
+
+/// Why the built-in protection exempts a process, whatever the rules say; none if it does not.
+#[must_use]
+pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
+    if process.pid <= 1 {
+        return Some("it is the first process of all");
+    }
+    match process.uid {
+        None => return Some("its owner is not known"),
+        Some(0) if !process.contained && root == Root::Protected => {
+            return Some("it is root's, outside a container");
+        }
+        Some(_) => {}
+    }
+    named(process.comm, process.contained)
+}
+
+/// Why the built-in protection exempts a process of this name; none if it does not.
+#[must_use]
+pub fn named(comm: &str, contained: bool) -> Option<&'static str> {
+    // The kernel has cut it; a name from elsewhere is cut alike.
+    let comm = comm.get(..15).unwrap_or(comm);
+    let on_host = PROTECTED_ON_HOST.iter().filter(|_| !contained);
+    let first = comm.as_bytes().first();
+    let mut alike = PROTECTED.iter().chain(on_host).filter(|(name, _)| name.as_bytes().first() == first);
+    let named = alike.find(|(name, _)| match name.strip_suffix('*') {
+        Some(start) => comm.starts_with(start),
+        None => comm == *name,
+    });
+    named.map(|(_, why)| *why)
+}
+
+/// Whether root's processes outside containers are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// They are.
+    Protected,
+    /// The file says `allow_root: true`.
+    Allowed,
+}
+
+/// What the policy protects, asked of a process that no snapshot may have shown; gives why.
+#[derive(Clone)]
+pub struct Protect(pub Arc<Asked>);
+
+/// A question about a process; an answer says why it is protected.
+pub type Asked = dyn Fn(&ProcessInfo) -> Option<String> + Send + Sync;
+
+impl fmt::Debug for Protect {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Protect")
+    }
+}
+
+/// What of the policy holds of an action.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Root's processes.
+    pub root: Root,
+    /// A larger group is never ended.
+    pub max_processes: usize,
+    /// The exporter, as the stream's socket names it.
+    pub exporter: Option<ProcessKey>,
+    /// The file's `protect`, and the rule's exceptions.
+    pub protect: Option<Protect>,
+    /// Processes that are stopped, traced or frozen.
+    pub on_hold: OnHold,
+}
+
+/// What is done with a target that is on hold when it is to be signalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnHold {
+    /// The rule is about idleness, and it was put on hold on purpose: nothing.
+    Exempt,
+    /// It is signalled, and continued or thawed so that it can act on it.
+    Continued,
+}
+
+/// This program, those that started it, the exporter and those that it started: why each is not touched, by pid.
+#[derive(Debug, Clone, Default)]
+pub struct Ourselves(pub BTreeMap<u32, &'static str>);
+
+/// A process as it is now, read after its pidfd was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its identity.
+    pub person: ProcessInfo,
+    /// Whether it has a device file open; none if that is not needed.
+    pub devices: Option<Devices>,
+}
+
+impl Found {
+    /// Its name.
+    #[must_use]
+    pub fn key(&self) -> ProcessKey {
+        self.person.stat.key
+    }
+}
+
+/// Why an action is not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// [`Outcome::Refused`], [`Outcome::IdentityChanged`] or [`Outcome::Gone`].
+    pub outcome: Outcome,
+    /// For people.
+    pub why: String,
+}
+
+impl Refusal {
+    /// The guard says no.
+    #[must_use]
+    pub fn refused(why: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Refused, why: why.into() }
+    }
+
+    fn changed(why: String) -> Self {
+        Self { outcome: Outcome::IdentityChanged, why }
+    }
+}
+
+/// Compares the verified processes with the evaluated subject. Returns the notes for the audit log on those that
+/// are running.
+///
+/// # Errors
+/// If one of them is another process now, was never sufficiently known, or none is left.
+pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refusal> {
+    let mut notes = Vec::new();
+    let mut living = 0;
+    let holders = subject.members.iter().filter(|member| member.holds);
+    for member in holders {
+        let Some(key) = member.key else {
+            return Err(Refusal::refused(format!("pid {} is known to the driver alone", member.pid)));
+        };
+        let Some(now) = found.iter().find(|found| found.key().pid == key.pid) else { continue };
+        same(member, key, now)?;
+        living += 1;
+        match now.devices {
+            Some(Devices::Open) => {}
+            Some(Devices::Denied) => {
+                notes.push(format!("not permitted to see whether {} has a device open", key.pid));
+            }
+            Some(Devices::None) | None => {
+                return Err(Refusal::refused(format!(
+                    "{} has no device file open, though the driver lists it",
+                    key.pid
+                )));
+            }
+        }
+    }
+    if living == 0 {
+        return Err(Refusal { outcome: Outcome::Gone, why: "none of its holders is left".to_owned() });
+    }
+    Ok(notes)
+}
+
+fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
+    if now.key() != key {
+        return Err(Refusal::changed(format!("pid {} is another process now", key.pid)));
+    }
+    match member.uid {
+        None => return Err(Refusal::refused(format!("the owner of {} was not known", key.pid))),
+        Some(uid) if uid != now.person.uid => {
+            return Err(Refusal::changed(format!("{} is now of uid {}", key.pid, now.person.uid)));
+        }
+        Some(_) => {}
+    }
+    // The owner may move it below that: a cgroup there proves no identity.
+    let confinement = now.person.place.confinement();
+    if member.confinement.is_empty() || confinement.is_empty() {
+        return Err(Refusal::refused(format!("the cgroup of {} is not known", key.pid)));
+    }
+    if member.confinement != confinement {
+        return Err(Refusal::changed(format!("{} is in another cgroup now", key.pid)));
+    }
+    Ok(())
+}
+
+/// Says whether this group may be touched; one that may not protects all.
+///
+/// # Errors
+/// With the one that protects it, and why.
+pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limits) -> Result<(), Refusal> {
+    if group.len() > limits.max_processes {
+        let most = limits.max_processes;
+        return Err(Refusal::refused(format!("it has {} processes, more than {most}", group.len())));
+    }
+    let protected = group.iter().find_map(|found| {
+        let why = exempted(owner, found, ourselves, limits)?;
+        Some(Refusal::refused(format!("{} is not touched: {why}", found.key().pid)))
+    });
+    protected.map_or(Ok(()), Err)
+}
+
+fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -> Option<String> {
+    let person = &found.person;
+    let key = found.key();
+    if let Some(why) = ourselves.0.get(&key.pid) {
+        return Some((*why).to_owned());
+    }
+    if person.stat.kernel_thread || person.stat.state == State::Idle {
+        return Some("it is a thread of the kernel".to_owned());
+    }
+    let traits = Traits {
+        pid: key.pid,
+        comm: &person.stat.comm,
+        uid: Some(person.uid),
+        contained: person.place.container.is_some(),
+    };
+    if let Some(why) = builtin(&traits, limits.root) {
+        return Some(why.to_owned());
+    }
+    if person.uid != owner {
+        return Some(format!("it is of uid {}, and the others are of uid {owner}", person.uid));
+    }
+    let protect = limits.protect.as_ref()?;
+    (protect.0)(person)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::Place;
+    use bailiff_snapshot::stat::Stat;
+    use proptest::prelude::*;
+
+    use crate::policy::Kind;
+    use crate::view::TargetId;
+
+    const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    type Change<T> = fn(&mut T);
+
+    fn person(pid: u32) -> ProcessInfo {
+        let stat = Stat {
+            key: ProcessKey { pid, start_ticks: 7 },
+            comm: "python3".into(),
+            state: State::Sleeping,
+            ppid: 50,
+            session: pid,
+            cpu_ticks: 0,
+            reaped_ticks: None,
+            threads: 1,
+            kernel_thread: false,
+        };
+        ProcessInfo { stat, uid: 1000, place: Place::parse("0::/here").into(), unified: Some("/here".into()) }
+    }
+
+    fn found(pid: u32) -> Found {
+        Found { person: person(pid), devices: Some(Devices::Open) }
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            root: Root::Protected,
+            max_processes: 3,
+            exporter: None,
+            protect: None,
+            on_hold: OnHold::Exempt,
+        }
+    }
+
+    fn ourselves() -> Ourselves {
+        let us = "it is this program or has started it";
+        Ourselves(BTreeMap::from([(60, "it is the exporter's"), (90, us), (91, us)]))
+    }
+
+    fn subject(pids: &[u32]) -> Subject {
+        let member = |pid: &u32| Member {
+            key: Some(ProcessKey { pid: *pid, start_ticks: 7 }),
+            pid: *pid,
+            uid: Some(1000),
+            comm: "python3".into(),
+            exe: None,
+            cgroup: "/here".into(),
+            confinement: "/here".into(),
+            vram: Some(1),
+            holds: true,
+        };
+        let members = pids.iter().map(member).collect();
+        let id = TargetId("workload:x".into());
+        Subject { id, kind: Kind::Workload, uid: Some(1000), user: None, gpus: Vec::new(), members }
+    }
+
+    #[test]
+    fn names_are_written_as_the_kernel_cuts_them() {
+        for (name, _) in PROTECTED {
+            assert!(name.trim_end_matches('*').len() <= 15, "{name}");
+        }
+    }
+
+    #[test]
+    fn services_are_protected_by_name_and_no_others() {
+        let named = "systemd systemd-logind (sd-pam) init sshd sshd-session dbus-daemon dbus-broker-lau containerd \
+            containerd-shim-runc-v2 containerd-shim dockerd docker-proxy runc crun conmon crio kubelet slurmd \
+            slurmstepd slurmctld munged nvidia-persistenced nvidia-persiste nv-fabricmanager nv-fabricmanage \
+            nv-hostengine dcgm-exporter nvidia-dcgm Xorg X Xwayland gnome-shell kwin_wayland sway weston \
+            nvidia-cuda-mps-control nvidia-cuda-mps";
+        let others = "python3 jupyterhub jupyterhub-singl bailiff bailiff-exporte bailiff-x Xbase initial swaylike crior";
+        let plain = |comm| Traits { pid: 4100, comm, uid: Some(1000), contained: false };
+        for comm in named.split_ascii_whitespace() {
+            assert!(builtin(&plain(comm), Root::Allowed).is_some(), "{comm}");
+        }
+        for comm in others.split_ascii_whitespace().chain([""]) {
+            assert_eq!(builtin(&plain(comm), Root::Protected), None, "{comm}");
+        }
+        for (comm, protected) in [("tini", false), ("sshd", false), ("nvidia-cuda-mps", true)] {
+            let inside = Traits { contained: true, ..plain(comm) };
+            assert_eq!(builtin(&inside, Root::Protected).is_some(), protected, "{comm} in a container");
+        }
+        for pid in [0, 1] {
+            assert!(builtin(&Traits { pid, ..plain("python3") }, Root::Allowed).is_some());
+        }
+    }
+
+    #[test]
+    fn root_is_protected_outside_containers() {
+        let cases = [
+            (Some(0), false, Root::Protected, true),
+            (Some(0), true, Root::Protected, false),
+            (Some(0), false, Root::Allowed, false),
+            (Some(1000), false, Root::Protected, false),
+            (None, true, Root::Allowed, true),
+        ];
+        for (uid, contained, root, protected) in cases {
+            let traits = Traits { pid: 4100, comm: "python3", uid, contained };
+            assert_eq!(builtin(&traits, root).is_some(), protected, "{uid:?} {contained} {root:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_permitted_whole_or_not_at_all() {
+        let ours = ourselves();
+        let with = |change: fn(&mut ProcessInfo)| {
+            let mut group = vec![found(100), found(101)];
+            change(&mut group[1].person);
+            permit(1000, &group, &ours, &limits()).map_err(|refusal| refusal.why)
+        };
+        assert_eq!(with(|_| {}), Ok(()));
+        let cases: [(Change<ProcessInfo>, &str); 8] = [
+            (|person| person.stat.key.pid = 90, "this program"),
+            (|person| person.stat.key.pid = 91, "this program"),
+            (|person| person.stat.key.pid = 60, "exporter"),
+            (|person| person.stat.key.pid = 1, "first process"),
+            (|person| person.stat.kernel_thread = true, "kernel"),
+            (|person| person.stat.comm = "sshd".into(), "sessions"),
+            (|person| person.uid = 1001, "of uid 1001"),
+            (|person| person.uid = 0, "root's"),
+        ];
+        for (change, why) in cases {
+            assert!(with(change).unwrap_err().contains(why), "{why}");
+        }
+        let four: Vec<Found> = (100..104).map(found).collect();
+        assert!(permit(1000, &four, &ours, &limits()).unwrap_err().why.contains("more than 3"));
+        let mut contained = found(100);
+        contained.person.uid = 0;
+        contained.person.place = Place::parse(&format!("0::/docker/{CONTAINER}")).into();
+        assert_eq!(permit(0, &[contained], &ours, &limits()), Ok(()), "root of a container is anybody");
+    }
+
+    #[test]
+    fn holder_that_moved_below_its_own_boundary_is_the_same() {
+        let docker = format!("/docker/{CONTAINER}");
+        let users = "/user.slice/user-1000.slice";
+        let job = "/system.slice/slurmstepd.scope/job_7";
+        let cases = [
+            (format!("{docker}/a"), format!("{docker}/b/docker-{CONTAINER}.scope"), true),
+            (docker, "/docker".to_owned(), false),
+            (format!("{users}/user@1000.service/a.service"), format!("{users}/user@1000.service/b"), true),
+            (format!("{users}/session-3.scope"), "/user.slice/user-1001.slice/session-3.scope".into(), false),
+            ("/system.slice/a.service/one".to_owned(), "/system.slice/a.service/two.service".into(), true),
+            ("/system.slice/a.service".to_owned(), "/system.slice/b.service".into(), false),
+            (format!("{job}/step_0"), format!("{job}/step_1"), true),
+            (format!("{job}/step_0"), format!("{job}8/step_0"), false),
+            ("/made/a".to_owned(), "/made/b".into(), false),
+        ];
+        for (before, after, same) in cases {
+            let place = |path: &str| Arc::new(Place::parse(&format!("0::{path}")));
+            let mut subject = subject(&[100]);
+            subject.members[0].confinement = place(&before).confinement().to_owned();
+            let mut now = found(100);
+            now.person.place = place(&after);
+            assert_eq!(identify(&subject, &[now]).is_ok(), same, "{before} {after}");
+        }
+    }
+
+    #[test]
+    fn holders_with_the_same_identity_are_accepted() {
+        let both = subject(&[100, 101]);
+        assert_eq!(identify(&both, &[found(100), found(101)]), Ok(vec![]));
+        assert_eq!(identify(&both, &[found(101), found(102)]), Ok(vec![]), "one has ended, one came");
+        assert_eq!(identify(&both, &[found(102)]).unwrap_err().outcome, Outcome::Gone);
+        let cases: [(Change<Found>, Outcome); 6] = [
+            (|found| found.person.stat.key.start_ticks = 8, Outcome::IdentityChanged),
+            (|found| found.person.uid = 1001, Outcome::IdentityChanged),
+            (|found| found.person.place = Place::parse("0::/there").into(), Outcome::IdentityChanged),
+            (|found| found.person.place = Arc::default(), Outcome::Refused),
+            (|found| found.devices = Some(Devices::None), Outcome::Refused),
+            (|found| found.devices = None, Outcome::Refused),
+        ];
+        for (change, outcome) in cases {
+            let mut now = vec![found(100), found(101)];
+            change(&mut now[1]);
+            assert_eq!(identify(&both, &now).unwrap_err().outcome, outcome);
+        }
+        let mut denied = found(100);
+        denied.devices = Some(Devices::Denied);
+        assert_eq!(identify(&subject(&[100]), &[denied]).unwrap().len(), 1, "it is noted");
+    }
+
+    proptest! {
+        /// A permitted group has one owner and no protected process.
+        #[test]
+        fn nothing_protected_is_ever_permitted(
+            people in proptest::collection::vec((0_u32..110, 0_u32..3, "[a-zX-]{0,15}|sshd|systemd|Xorg"), 0..5),
+            owner in 0_u32..3,
+        ) {
+            let group: Vec<Found> = people.iter().map(|(pid, uid, comm)| {
+                let mut one = found(*pid);
+                one.person.uid = *uid;
+                one.person.stat.comm.clone_from(comm);
+                one
+            }).collect();
+            let ours = ourselves();
+            if permit(owner, &group, &ours, &limits()).is_ok() {
+                prop_assert!(group.len() <= 3);
+                for one in &group {
+                    let pid = one.key().pid;
+                    prop_assert!(pid > 1 && ![60, 90, 91].contains(&pid));
+                    prop_assert!(one.person.uid == owner && owner != 0);
+                    prop_assert!(!["sshd", "systemd", "Xorg"].contains(&one.person.stat.comm.as_str()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Membership of processes in a subject at this moment. Which of them are killed is decided elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::workload::{self, Home, Lookup, Node};
+
+use crate::policy::Kind;
+use crate::process::{ProcessInfo, Table};
+use crate::verdict::Subject;
+
+/// What a subject's processes are found by.
+#[derive(Debug)]
+pub struct Members<'a> {
+    /// As it was decided.
+    pub subject: &'a Subject,
+    /// Those that were verified and still live.
+    pub verified: &'a [ProcessKey],
+    /// All that hold GPU memory, the subject's own too: each is a target of its own.
+    pub holding: &'a BTreeSet<ProcessKey>,
+}
+
+impl Members<'_> {
+    /// Those that belong to it now, by pid.
+    #[must_use]
+    pub fn find(&self, table: &Table) -> BTreeMap<u32, ProcessKey> {
+        let found = match self.subject.kind {
+            Kind::Workload | Kind::Gpu => {
+                let name = self.subject.id.0.strip_prefix("workload:").unwrap_or_default();
+                let mut found = of_workload(table, name);
+                // Once the root of a tree has ended, its offspring are trees of their own.
+                let same =
+                    |parent: &ProcessInfo, child: &ProcessInfo| parent.stat.session == child.stat.session;
+                found.extend(self.offspring(table, same));
+                found
+            }
+            Kind::Process | Kind::MpsServer => {
+                self.offspring(table, |_, child| !self.holding.contains(&child.stat.key))
+            }
+            Kind::Lease => Vec::new(),
+        };
+        found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
+    }
+
+    /// The verified processes, the subject's own, and those that they started in their own cgroup, or below the same container or unit.
+    fn offspring<'a>(
+        &self,
+        table: &'a Table,
+        belongs: impl Fn(&ProcessInfo, &ProcessInfo) -> bool,
+    ) -> Vec<&'a ProcessInfo> {
+        let roots = self.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
+        let mut next: Vec<&ProcessInfo> =
+            roots.chain(self.verified.iter().copied()).filter_map(|key| table.get(key)).collect();
+        let mut known: BTreeSet<u32> = next.iter().map(|person| person.stat.key.pid).collect();
+        let mut all = Vec::new();
+        while let Some(person) = next.pop() {
+            all.push(person);
+            let children = table.children(person.stat.key.pid).iter().filter_map(|pid| table.people.get(pid));
+            let of_its_place = children.filter(|child| workload::share_cgroup(&child.place, &person.place));
+            next.extend(
+                of_its_place.filter(|child| belongs(person, child) && known.insert(child.stat.key.pid)),
+            );
+        }
+        all
+    }
+}
+
+/// The processes whose workload has this name.
+fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
+    let node = |person: &ProcessInfo| Node::new(&person.stat, Home::of(&person.place));
+    let nodes: BTreeMap<u32, Node> = table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
+    let lookup = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
+    let belongs = |pid: &u32| {
+        let workload = nodes.get(pid).and_then(|node| workload::workload(node, lookup));
+        workload.is_some_and(|workload| workload.to_string() == name)
+    };
+    table.people.iter().filter(|(pid, _)| belongs(pid)).map(|(_, person)| person).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::stat::Stat;
+    use bailiff_snapshot::{Place, State};
+
+    use crate::verdict::Member;
+    use crate::view::TargetId;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
+
+    fn person(pid: u32, ppid: u32, session: u32, cgroup: &str) -> ProcessInfo {
+        let stat = Stat {
+            key: key(pid),
+            comm: "python3".into(),
+            state: State::Sleeping,
+            ppid,
+            session,
+            cpu_ticks: 0,
+            reaped_ticks: None,
+            threads: 1,
+            kernel_thread: false,
+        };
+        ProcessInfo { stat, uid: 1000, place: Place::parse(&format!("0::{cgroup}")).into(), unified: None }
+    }
+
+    fn key(pid: u32) -> ProcessKey {
+        ProcessKey { pid, start_ticks: u64::from(pid) }
+    }
+
+    fn table() -> Table {
+        let container = format!("/docker/{ID}");
+        Table::of([
+            person(1, 0, 1, "/"),
+            person(10, 1, 10, "/s"),
+            person(11, 10, 10, "/s"),
+            person(12, 11, 10, "/s"),
+            person(13, 10, 13, "/s"),
+            person(14, 10, 10, "/elsewhere"),
+            person(15, 14, 10, "/elsewhere"),
+            person(20, 1, 20, "/s"),
+            person(30, 1, 30, &container),
+            person(31, 1, 31, &container),
+            person(32, 30, 32, &format!("{container}/below/docker-{OTHER}.scope")),
+            person(33, 30, 33, &format!("/system.slice/docker-{OTHER}.scope")),
+            person(40, 1, 40, &format!("/system.slice/docker-{OTHER}.scope")),
+            person(41, 1, 41, &format!("/own.slice/docker-{OTHER}.scope")),
+        ])
+    }
+
+    /// The subject whose members are searched, and the expected result.
+    struct Case<'a> {
+        kind: Kind,
+        id: &'a str,
+        holder: u32,
+        verified: &'a [u32],
+        holding: &'a [u32],
+        expected: &'a [u32],
+    }
+
+    fn check(case: &Case<'_>) {
+        let member = Member {
+            key: Some(key(case.holder)),
+            pid: case.holder,
+            uid: Some(1000),
+            comm: String::new(),
+            exe: None,
+            cgroup: "/s".into(),
+            confinement: "/s".into(),
+            vram: None,
+            holds: true,
+        };
+        let id = TargetId(case.id.into());
+        let members = vec![member];
+        let subject = Subject { id, kind: case.kind, uid: None, user: None, gpus: Vec::new(), members };
+        let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
+        let holding = case.holding.iter().copied().map(key).collect();
+        let members = Members { subject: &subject, verified: &verified, holding: &holding };
+        let found: Vec<u32> = members.find(&table()).into_keys().collect();
+        assert_eq!(found, case.expected, "{} {:?}", case.id, case.holding);
+    }
+
+    #[test]
+    fn members_of_a_process_are_its_descendants_without_memory() {
+        let case = Case {
+            kind: Kind::Process,
+            id: "process:10@10",
+            holder: 10,
+            verified: &[],
+            holding: &[10],
+            expected: &[10, 11, 12, 13],
+        };
+        check(&case);
+        check(&Case { holding: &[10, 11], expected: &[10, 13], ..case });
+        check(&Case { holding: &[10, 12], expected: &[10, 11, 13], ..case });
+        check(&Case { holder: 9, verified: &[11], expected: &[11, 12], ..case });
+        check(&Case { id: "process:30@30", holder: 30, holding: &[30], expected: &[30, 32], ..case });
+    }
+
+    #[test]
+    fn members_of_a_workload_are_all_of_its_name() {
+        let container = format!("workload:container:/docker/{ID}");
+        let (one, other) =
+            (format!("/system.slice/docker-{OTHER}.scope"), format!("/own.slice/docker-{OTHER}.scope"));
+        let [one, other] = [one, other].map(|path| format!("workload:container:{path}"));
+        let case = Case {
+            kind: Kind::Workload,
+            id: "workload:tree:10@10",
+            holder: 10,
+            verified: &[],
+            holding: &[10],
+            expected: &[10, 11, 12, 14, 15],
+        };
+        check(&case);
+        check(&Case { id: "workload:tree:9@9", holder: 9, verified: &[11], expected: &[11, 12], ..case });
+        check(&Case { id: &container, holder: 30, expected: &[30, 31, 32], ..case });
+        check(&Case { id: &one, holder: 40, expected: &[33, 40], ..case });
+        check(&Case { id: &other, holder: 41, expected: &[41], ..case });
+        check(&Case { id: "workload:", holder: 99, expected: &[], ..case });
+        check(&Case { kind: Kind::Lease, expected: &[], ..case });
+    }
+}

@@ -1,0 +1,111 @@
+//! Reads the comparison of an attribute: bounds with units, a flag, or a list of values.
+
+use std::ops::Range;
+
+use super::fault::{Fault, Faults};
+use super::fields::{self, expected, many, nothing_given, quantity, unknown};
+use super::quantity as units;
+use super::tree::{Data, Node};
+use crate::attributes::Attribute;
+use crate::value::{Bounds, Test, Unit};
+
+/// The ends of a range, each with what it means.
+pub(super) const BOUNDS: [(&str, &str); 4] =
+    [("max", "At most."), ("below", "Strictly less."), ("min", "At least."), ("above", "Strictly more.")];
+
+/// Words of attributes that have a letter which everybody knows.
+pub(super) const LETTERS: [(&str, &str); 1] = [("D", "disk_sleep")];
+
+/// The test, and the comparison as the file writes it.
+pub(super) fn read(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Test, String)> {
+    match attribute.unit {
+        Unit::Flag => {
+            let flag = fields::flag(node, faults)?;
+            Some((Test::Is(flag), flag.to_string()))
+        }
+        Unit::Words(words) => self::words(words, node, faults),
+        _ => bounds(attribute, node, faults),
+    }
+}
+
+fn words(words: &'static [&'static str], node: &Node, faults: &mut Faults) -> Option<(Test, String)> {
+    let mut bits = 0;
+    let mut comparison = Vec::new();
+    for item in many(node, "words", faults)? {
+        let known = words.iter().enumerate().map(|(place, word)| (*word, place));
+        let alias = LETTERS.iter().find(|(letter, _)| item.text() == Some(letter));
+        let place = match alias.and_then(|(_, meant)| words.iter().position(|word| word == meant)) {
+            Some(place) => place,
+            None => fields::word(item, known, faults)?,
+        };
+        bits |= 1 << place;
+        comparison.push(words[place]);
+    }
+    Some((Test::AnyOf(bits), comparison.join(" or ")))
+}
+
+fn bounds(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Test, String)> {
+    let (name, unit) = (attribute.name, attribute.unit);
+    let example = units::example(unit);
+    let Data::Map(entries) = &node.data else {
+        let wanted = format!("bounds for `{name}`, as `{{max: {example}}}`");
+        expected(node, &wanted, faults);
+        return None;
+    };
+    let mut bounds = Bounds::default();
+    let mut comparison = Vec::new();
+    let before = faults.errors();
+    for entry in entries {
+        let number = match entry.name.as_str() {
+            "max" => &mut bounds.max,
+            "below" => &mut bounds.below,
+            "min" => &mut bounds.min,
+            "above" => &mut bounds.above,
+            _ => {
+                let known = BOUNDS.map(|(name, _)| name);
+                faults.push(unknown(entry, &format!("the bounds of `{name}`"), &known));
+                continue;
+            }
+        };
+        if entry.value.is_null() {
+            faults.push(nothing_given(entry));
+            continue;
+        }
+        let wanted = format!("a number with its unit, as `{example}`");
+        *number = quantity(&entry.value, &wanted, faults, |text| units::number(text, unit));
+        comparison.push(format!("{} {}", entry.name, entry.value.text().unwrap_or_default()));
+    }
+    if faults.errors() == before
+        && let Some(fault) = possible(&bounds, &node.at)
+    {
+        faults.push(fault);
+    }
+    (faults.errors() == before).then_some((Test::Within(bounds), comparison.join(", ")))
+}
+
+/// What keeps every number from being within bounds.
+fn possible(bounds: &Bounds, at: &Range<usize>) -> Option<Fault> {
+    let over = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low > high);
+    let meet = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low >= high);
+    let Bounds { max, below, min, above } = *bounds;
+    let fault = |message: &str, help: &str| Some(Fault::error(at, message).help(help));
+    if *bounds == Bounds::default() {
+        fault("no bounds are given", "write at least one of max, below, min, above")
+    } else if max.is_some() && below.is_some() {
+        fault(
+            "`max` and `below` both say how much at most",
+            "`max` is at most, `below` is strictly less: keep one",
+        )
+    } else if min.is_some() && above.is_some() {
+        fault(
+            "`min` and `above` both say how much at least",
+            "`min` is at least, `above` is strictly more: keep one",
+        )
+    } else if over(min, max) || meet(min, below) || meet(above, max) || meet(above, below) {
+        fault("no number is within these bounds", "the lower one must be less than the upper one")
+    } else if below == Some(0.0) {
+        fault("nothing is below 0", "`max` is at most: write that")
+    } else {
+        None
+    }
+}

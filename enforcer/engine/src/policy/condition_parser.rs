@@ -1,0 +1,353 @@
+//! Reads asks: `when`, `select`, `except`, `from` and named conditions have one grammar. The keys of a map
+//! are an AND; a named condition is read once, and checked against the kind of target where it is used.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::fault::{Fault, Faults, quoted};
+use super::fields::{self, expected, many, nothing_given, unknown};
+use super::tree::{DEEPEST, Data, Entry, Node};
+use super::{Condition, Field, Kind, Leaf, Selector, comparisons, pattern, selectors};
+use crate::attributes::{self, Attribute};
+
+/// Keys of a condition that are neither attributes nor selectors.
+pub(super) const WORDS: [(&str, &str); 4] = [
+    ("use", "Named conditions, all of which must hold."),
+    ("all", "Conditions that must all hold."),
+    ("any", "Conditions of which at least one must hold."),
+    ("not", "A condition that must not hold."),
+];
+
+/// Maximum nesting, including that of named conditions.
+const DEEPEST_CONDITION: usize = 2 * DEEPEST;
+
+/// Comparisons and patterns that `use` may copy within a file.
+const COPIES: usize = 20_000;
+
+/// A longer pattern is no name.
+const LONGEST_PATTERN: usize = 1024;
+
+/// Globs and regular expressions of a file: each takes time and memory to compile.
+const PATTERNS: usize = 200;
+
+/// Reads the asks of a file.
+pub(super) struct ConditionParser<'a> {
+    /// What is wrong so far.
+    pub(super) faults: Faults,
+    conditions: BTreeMap<&'a str, NamedCondition<'a>>,
+    reading: Vec<&'a str>,
+    deep: usize,
+    copies: usize,
+    patterns: usize,
+}
+
+struct NamedCondition<'a> {
+    written: &'a Entry,
+    read: Read,
+    used: bool,
+}
+
+enum Read {
+    /// Not yet.
+    No,
+    /// It has faults, which were reported.
+    Broken,
+    /// This came of it.
+    As(Condition),
+}
+
+impl<'a> ConditionParser<'a> {
+    /// With the file's named conditions, not yet read.
+    pub(super) fn new(faults: Faults, conditions: &'a [Entry]) -> Self {
+        let named = |written: &'a Entry| {
+            (written.name.as_str(), NamedCondition { written, read: Read::No, used: false })
+        };
+        let conditions = conditions.iter().map(named).collect();
+        Self { faults, conditions, reading: Vec::new(), deep: 0, copies: COPIES, patterns: PATTERNS }
+    }
+
+    /// Reads a condition on targets of a kind; of any kind, if the kind is unknown.
+    pub(super) fn read(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Condition> {
+        let Data::Map(entries) = &node.data else {
+            expected(node, "a map of what must be true, as `{gpu_util: {max: 1%}}`", &mut self.faults);
+            return None;
+        };
+        if self.deep >= DEEPEST_CONDITION {
+            let fault =
+                Fault::error(&node.at, format!("conditions are more than {DEEPEST_CONDITION} deep here"));
+            self.faults.push(fault.help("have fewer conditions that use conditions"));
+            return None;
+        }
+        self.deep += 1;
+        let condition = self.read_map(&node.at, entries.iter().collect(), of);
+        self.deep -= 1;
+        condition
+    }
+
+    /// Reads some keys of a map, all of which must hold.
+    pub(super) fn read_map(
+        &mut self,
+        at: &Range<usize>,
+        entries: Vec<&'a Entry>,
+        of: Option<Kind>,
+    ) -> Option<Condition> {
+        if entries.is_empty() {
+            let fault = Fault::error(at, "nothing is asked here");
+            self.faults.push(fault.help("an empty map would hold of everybody: write what must be true"));
+            return None;
+        }
+        let all = entries.len();
+        let mut parts: Vec<Condition> =
+            entries.into_iter().filter_map(|entry| self.part(entry, of)).collect();
+        if parts.len() < all {
+            return None;
+        }
+        if all == 1 { parts.pop() } else { Some(Condition::All(parts)) }
+    }
+
+    /// Reads selectors, one of which is enough.
+    pub(super) fn read_selectors(&mut self, node: &'a Node) -> Option<Condition> {
+        let Data::Map(entries) = &node.data else {
+            expected(node, "a map of selectors, as `{users: [root]}`", &mut self.faults);
+            return None;
+        };
+        let fields = Field::ALL.map(Field::name);
+        let mut parts = Vec::new();
+        for entry in entries {
+            match Field::ALL.into_iter().find(|field| field.name() == entry.name) {
+                Some(field) => {
+                    let part = self.selector(field, &entry.value);
+                    selectors::of_exempt(part.iter(), &entry.at, &mut self.faults);
+                    parts.extend(part);
+                }
+                None => self.faults.push(unknown(entry, "`protect`, which takes selectors", &fields)),
+            }
+        }
+        if entries.is_empty() {
+            self.faults.push(
+                Fault::error(&node.at, "an empty list").help("name at least one, or leave the key out"),
+            );
+        }
+        Some(Condition::Any(parts))
+    }
+
+    fn part(&mut self, entry: &'a Entry, of: Option<Kind>) -> Option<Condition> {
+        let (name, value) = (entry.name.as_str(), &entry.value);
+        if value.is_null() {
+            self.faults.push(nothing_given(entry));
+            return None;
+        }
+        if let Some(attribute) = attributes::ALL.iter().find(|attribute| attribute.name == name) {
+            self.fits((&entry.at, None), attribute, of)?;
+            let (test, comparison) = comparisons::read(attribute, value, &mut self.faults)?;
+            return Some(Condition::Leaf(Leaf { attribute, test, comparison }));
+        }
+        if let Some(field) = Field::ALL.into_iter().find(|field| field.name() == name) {
+            return self.selector(field, value);
+        }
+        match name {
+            "use" => self.used(value, of),
+            "all" => self.several(value, of).map(Condition::All),
+            "any" => self.several(value, of).map(Condition::Any),
+            "not" => Some(Condition::Not(Box::new(self.read(value, of)?))),
+            _ => {
+                self.faults.push(self.no_such_key(entry, of));
+                None
+            }
+        }
+    }
+
+    /// Whether a key could belong to a condition.
+    pub(super) fn knows(name: &str) -> bool {
+        attributes::ALL.iter().any(|attribute| attribute.name == name)
+            || Field::ALL.iter().any(|field| field.name() == name)
+            || WORDS.iter().any(|(word, _)| *word == name)
+    }
+
+    fn no_such_key(&self, entry: &Entry, of: Option<Kind>) -> Fault {
+        let fits = |attribute: &&&Attribute| of.is_none_or(|kind| attribute.of.contains(&kind));
+        let attributes = attributes::ALL.iter().filter(fits).map(|attribute| attribute.name);
+        let words = WORDS.iter().map(|(word, _)| *word);
+        let known: Vec<&str> = attributes.chain(Field::ALL.map(Field::name)).chain(words).collect();
+        let fault = unknown(entry, "a condition", &known);
+        if self.conditions.contains_key(entry.name.as_str()) {
+            return fault.help(format!("a named condition is used by `use: {}`", entry.name));
+        }
+        fault
+    }
+
+    /// Whether targets of this kind have the attribute.
+    fn fits(
+        &mut self,
+        (at, by): (&Range<usize>, Option<&str>),
+        attribute: &Attribute,
+        of: Option<Kind>,
+    ) -> Option<()> {
+        let Some(kind) = of.filter(|kind| !attribute.of.contains(kind)) else { return Some(()) };
+        let by = by.map(|name| format!(", which `{name}` asks for")).unwrap_or_default();
+        let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
+        let message = format!("`target: {}` has no `{}`{by}", kind.name(), attribute.name);
+        self.faults.push(Fault::error(at, message).help(format!("those of {} have it", kinds.join(", "))));
+        None
+    }
+
+    fn several(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Vec<Condition>> {
+        let items = fields::list(node, "conditions", &mut self.faults)?;
+        let conditions: Vec<Condition> = items.iter().filter_map(|item| self.read(item, of)).collect();
+        (conditions.len() == items.len()).then_some(conditions)
+    }
+
+    fn used(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Condition> {
+        let names = many(node, "names of conditions", &mut self.faults)?;
+        let mut parts = Vec::new();
+        for name in names {
+            let text = fields::text(name, "the name of a condition", &mut self.faults)?;
+            let condition = self.condition(text, &name.at)?;
+            for leaf in leaves(&condition) {
+                self.fits((&name.at, Some(text)), leaf.attribute, of)?;
+            }
+            parts.push(condition);
+        }
+        if parts.len() == 1 { parts.pop() } else { Some(Condition::All(parts)) }
+    }
+
+    /// A named condition, read when it is first asked for.
+    fn condition(&mut self, name: &str, at: &Range<usize>) -> Option<Condition> {
+        let Some(condition) = self.conditions.get_mut(name) else {
+            let known: Vec<&str> = self.conditions.keys().copied().collect();
+            self.faults.push(no_such_name("condition", "conditions", (name, at), &known));
+            return None;
+        };
+        condition.used = true;
+        let written = condition.written;
+        match &condition.read {
+            Read::No => {}
+            Read::Broken => return None,
+            Read::As(condition) => {
+                let (condition, size) = (condition.clone(), size(condition));
+                return self.copied(condition, size, at);
+            }
+        }
+        if self.reading.contains(&name) {
+            let way: Vec<String> = self.reading.iter().map(|name| quoted(name)).collect();
+            let fault = Fault::error(at, format!("the condition {} uses itself", quoted(name)));
+            self.faults.push(fault.help(format!("by way of {}", way.join(", then "))));
+            return None;
+        }
+        self.read_condition(written)
+    }
+
+    /// What `use` multiplies is bounded.
+    fn copied(&mut self, condition: Condition, size: usize, at: &Range<usize>) -> Option<Condition> {
+        if size > self.copies {
+            let fault = Fault::error(at, "the conditions of this file grow too large, all written out");
+            self.faults.push(fault.help("have fewer conditions that use conditions"));
+            return None;
+        }
+        self.copies -= size;
+        Some(condition)
+    }
+
+    fn read_condition(&mut self, written: &'a Entry) -> Option<Condition> {
+        self.reading.push(&written.name);
+        let read = self.read(&written.value, None);
+        self.reading.pop();
+        if let Some(condition) = self.conditions.get_mut(written.name.as_str()) {
+            condition.read = read.clone().map_or(Read::Broken, Read::As);
+        }
+        read
+    }
+
+    /// Reads unused named conditions, so that their faults are reported, and warns that they are unused.
+    pub(super) fn finish(mut self) -> Faults {
+        let unused = self.conditions.values().filter(|condition| !condition.used);
+        let unused: Vec<&'a Entry> = unused.map(|condition| condition.written).collect();
+        for written in &unused {
+            if self
+                .conditions
+                .get(written.name.as_str())
+                .is_some_and(|condition| matches!(condition.read, Read::No))
+            {
+                self.read_condition(written);
+            }
+        }
+        // A rule with faults may have been meant to use it.
+        if self.faults.errors() == 0 {
+            for written in unused {
+                let message = format!("no rule uses the condition {}", quoted(&written.name));
+                self.faults.push(Fault::warning(&written.at, message).help("remove it, or `use` it"));
+            }
+        }
+        self.faults
+    }
+
+    fn selector(&mut self, field: Field, node: &'a Node) -> Option<Condition> {
+        let items = many(node, "patterns", &mut self.faults)?;
+        let mut patterns = Vec::new();
+        for item in items {
+            let text = fields::text(item, "a text, a glob, or `re:` and an expression", &mut self.faults)?;
+            if text.len() > LONGEST_PATTERN {
+                self.faults
+                    .push(Fault::error(&item.at, format!("a pattern of more than {LONGEST_PATTERN} bytes")));
+                return None;
+            }
+            if text.starts_with("re:") || text.contains(['*', '?', '[', '{']) {
+                if self.patterns == 0 {
+                    let message = format!("more than {PATTERNS} globs and expressions in a file");
+                    self.faults.push(Fault::error(&item.at, message).help("join some of them, as `re:a|b`"));
+                    return None;
+                }
+                self.patterns -= 1;
+            }
+            match pattern::read(text) {
+                Ok(pattern) => {
+                    selectors::check((field, &pattern), &item.at, &mut self.faults);
+                    patterns.push(pattern);
+                }
+                Err(wrong) => self.faults.push(Fault::error(&item.at, wrong.message).help(wrong.help)),
+            }
+        }
+        (patterns.len() == items.len()).then_some(Condition::Select(Selector { field, patterns }))
+    }
+}
+
+/// A reference to an undefined name.
+pub(super) fn no_such_name(
+    what: &str,
+    key: &str,
+    (name, at): (&str, &Range<usize>),
+    known: &[&str],
+) -> Fault {
+    let fault = Fault::error(at, format!("there is no {what} {}", quoted(name)));
+    match fields::nearest(name, known) {
+        Some(near) => fault.help(format!("did you mean {}?", quoted(near))),
+        None if known.is_empty() => fault.help(format!("give it under `{key}`")),
+        None => {
+            const MOST: usize = 10;
+            let known: Vec<String> = known.iter().take(MOST).map(|name| quoted(name)).collect();
+            fault.help(format!("give it under `{key}`; there are: {}", known.join(", ")))
+        }
+    }
+}
+
+/// Every comparison of a condition.
+pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + '_> {
+    match condition {
+        Condition::Leaf(leaf) => Box::new(std::iter::once(leaf)),
+        Condition::Select(_) => Box::new(std::iter::empty()),
+        Condition::All(conditions) | Condition::Any(conditions) => {
+            Box::new(conditions.iter().flat_map(leaves))
+        }
+        Condition::Not(condition) => leaves(condition),
+    }
+}
+
+/// Number of comparisons and patterns of a condition.
+fn size(condition: &Condition) -> usize {
+    match condition {
+        Condition::Leaf(_) => 1,
+        Condition::Select(selector) => selector.patterns.len(),
+        Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().map(size).sum(),
+        Condition::Not(condition) => size(condition),
+    }
+}

@@ -1,0 +1,109 @@
+//! Reads `leases`: the lease pool that this node's agent maintains.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::fault::{Fault, Faults};
+use super::fields::{Fields, expected, flag, text, time};
+use super::keys::LEASES;
+use super::tree::Node;
+
+/// A client of GPU.py is between its pop and its record for a millisecond.
+const LOST_AFTER: Duration = Duration::from_secs(30);
+
+/// The lease pool that this node's agent maintains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leases {
+    /// The server.
+    pub redis: Server,
+    /// What all its keys begin with.
+    pub prefix: String,
+    /// Leases of ended holders are freed.
+    pub reap: bool,
+    /// How long a GPU of an ended GPU.py client must be unused before it is freed; never, if none.
+    pub legacy_idle_grace: Option<Duration>,
+    /// How long a GPU must be in no list and unused before it is returned to the pool.
+    pub lost_after: Duration,
+}
+
+/// Where Redis is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Server {
+    /// As it stands.
+    Url(String),
+    /// In the first line of a file.
+    File(PathBuf),
+}
+
+/// An address may have a password in it.
+impl fmt::Debug for Server {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(_) => out.write_str("Url(..)"),
+            Self::File(path) => write!(out, "File({})", path.display()),
+        }
+    }
+}
+
+/// Reads the section; none if it has faults.
+pub(super) fn read(node: &Node, is_address: fn(&str) -> bool, faults: &mut Faults) -> Option<Leases> {
+    let fields = Fields::open(node, &LEASES, faults)?;
+    let redis = server((node, &fields), is_address, faults);
+    let prefix = fields.get("prefix").map_or(Some("GPU"), |node| text(node, "a text, as `GPU`", faults));
+    let reap = fields.get("reap").map_or(Some(true), |node| flag(node, faults));
+    let grace = fields.get("legacy_idle_grace").map(|node| some_time(node, faults));
+    let lost = fields.get("lost_after").map_or(Some(LOST_AFTER), |node| some_time(node, faults));
+    if let (Some(false), Some(node)) = (reap, fields.get("legacy_idle_grace")) {
+        let fault = Fault::warning(&node.at, "nothing is freed where `reap` is false");
+        faults.push(fault.help("remove one of the two"));
+    }
+    Some(Leases {
+        redis: redis?,
+        prefix: prefix?.to_owned(),
+        reap: reap?,
+        legacy_idle_grace: grace.map_or(Some(None), |grace| grace.map(Some))?,
+        lost_after: lost?,
+    })
+}
+
+fn server(
+    (node, fields): (&Node, &Fields<'_>),
+    is_address: fn(&str) -> bool,
+    faults: &mut Faults,
+) -> Option<Server> {
+    match (fields.get("redis"), fields.get("redis_file")) {
+        (Some(url), None) => {
+            let address = text(url, "an address, as `redis://127.0.0.1:6379/0`", faults)?;
+            if is_address(address) {
+                return Some(Server::Url(address.to_owned()));
+            }
+            expected(url, "an address, as `redis://HOST:PORT/DB` or `redis+unix:///PATH`", faults);
+            None
+        }
+        (None, Some(file)) => {
+            let path = text(file, "a full path, as `/etc/bailiff/redis-url`", faults)?;
+            if Path::new(path).is_absolute() {
+                return Some(Server::File(path.into()));
+            }
+            expected(file, "a full path: it begins with `/`", faults);
+            None
+        }
+        (first, _) => {
+            let at = first.map_or(&node.at, |first| &first.at);
+            let fault = Fault::error(at, "`leases` needs one of `redis` and `redis_file`");
+            faults.push(fault.help("an address with a password in it belongs in a file of its own"));
+            None
+        }
+    }
+}
+
+fn some_time(node: &Node, faults: &mut Faults) -> Option<Duration> {
+    let time = time(node, faults)?;
+    if time.is_zero() {
+        let fault = Fault::error(&node.at, "this must be more than nothing");
+        faults.push(fault.help("what was seen once may be chance"));
+        return None;
+    }
+    Some(time)
+}

@@ -1,0 +1,217 @@
+//! Numbers with their units. A unit must be written: 8 of what, and is `8GB` what the driver calls 8 GiB?
+
+use std::time::Duration;
+
+use bailiff_size::split;
+
+use super::fault::quoted;
+use crate::value::Unit;
+
+/// Why a text is no quantity, and how to write it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuantityError {
+    /// What is wrong.
+    pub message: String,
+    /// The fix.
+    pub help: String,
+}
+
+impl QuantityError {
+    fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { message: message.into(), help: help.into() }
+    }
+}
+
+/// A number in base units: bytes, seconds, a ratio, a count.
+///
+/// # Errors
+/// If the text is no such value.
+pub fn number(text: &str, unit: Unit) -> Result<f64, QuantityError> {
+    match unit {
+        Unit::Percent => percent(text),
+        Unit::Bytes => bytes(text),
+        Unit::BytesPerSecond => rate(text),
+        Unit::Duration => time(text).map(|time| time.as_secs_f64()),
+        Unit::Count => text.parse::<u32>().map(f64::from).map_err(|_| {
+            QuantityError::new(
+                format!("{} is not a whole number", quoted(text)),
+                "this is counted: write `0`, `1`, `2`",
+            )
+        }),
+        Unit::Flag | Unit::Words(_) => Err(QuantityError::new("this is no number", "write the word alone")),
+    }
+}
+
+/// An example of how a unit is written.
+pub(super) const fn example(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Percent => "5%",
+        Unit::Bytes => "8GiB",
+        Unit::BytesPerSecond => "10MiB/s",
+        Unit::Duration => "30m",
+        Unit::Count => "2",
+        Unit::Flag => "true",
+        Unit::Words(_) => "a word",
+    }
+}
+
+fn percent(text: &str) -> Result<f64, QuantityError> {
+    let (digits, unit) = split(text);
+    let number = digits.parse::<f64>();
+    match (number, unit) {
+        (Ok(number), "%") => Ok(number / 100.0),
+        (Ok(ratio), "") if ratio <= 1.0 && text.contains('.') => {
+            // Rounded, so that 0.07 is 7% and not 7.000000000000001%.
+            let percent = (ratio * 1e6).round() / 1e4;
+            Err(no_unit(text, &format!("{text} of 1 is `{percent}%`")))
+        }
+        (Ok(_), "") => Err(no_unit(text, &format!("write `{text}%`"))),
+        _ => Err(QuantityError::new(format!("{} is not a percentage", quoted(text)), "write it as `5%`")),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "compared with figures that are as coarse")]
+fn bytes(text: &str) -> Result<f64, QuantityError> {
+    bailiff_size::size(text)
+        .map(|bytes| bytes as f64)
+        .map_err(|error| QuantityError::new(error.message, error.help))
+}
+
+fn rate(text: &str) -> Result<f64, QuantityError> {
+    match text.strip_suffix("/s") {
+        Some(text) => bytes(text)
+            .map_err(|wrong| QuantityError { help: format!("{}, with `/s` after it", wrong.help), ..wrong }),
+        None => Err(QuantityError::new(format!("{} is not a rate", quoted(text)), "write it as `10MiB/s`")),
+    }
+}
+
+/// A time, as `30m`, `7d`, `1h 30m`.
+///
+/// # Errors
+/// If the text is no such value.
+pub fn time(text: &str) -> Result<Duration, QuantityError> {
+    const NO_LENGTH: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
+    let mut units = text.split(|letter: char| !letter.is_ascii_alphabetic());
+    if let Some(unit) = units.find(|unit| NO_LENGTH.contains(unit)) {
+        return Err(QuantityError::new(
+            format!("{} has no fixed length", quoted(unit)),
+            "write days, as `30d`",
+        ));
+    }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(no_unit(text, &format!("write `{text}s`, `{text}m`, `{text}h` or `{text}d`")));
+    }
+    humantime::parse_duration(text).map_err(|error| {
+        QuantityError::new(
+            format!("{} is not a time: {error}", quoted(text)),
+            "write it as `30m`, `7d` or `1h 30m`",
+        )
+    })
+}
+
+fn no_unit(text: &str, help: &str) -> QuantityError {
+    QuantityError::new(format!("{} has no unit", quoted(text)), help)
+}
+
+/// The end of a day, since the Unix epoch, UTC.
+pub(super) fn end_of_day(text: &str) -> Result<Duration, QuantityError> {
+    const DAY: Duration = Duration::from_hours(24);
+    let wrong = || QuantityError::new(format!("{} is not a day", quoted(text)), "write it as `2026-12-31`");
+    let begin = humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).map_err(|_| wrong())?;
+    let begin = begin.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?;
+    Ok(begin + DAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_what_they_say() {
+        let gib = 1024.0 * 1024.0 * 1024.0;
+        for (text, unit, wanted) in [
+            ("1%", Unit::Percent, 0.01),
+            ("110%", Unit::Percent, 1.1),
+            ("0.5 %", Unit::Percent, 0.005),
+            ("512MiB", Unit::Bytes, gib / 2.0),
+            ("8 GiB", Unit::Bytes, 8.0 * gib),
+            ("1.5GiB", Unit::Bytes, 1.5 * gib),
+            ("2TiB", Unit::Bytes, 2048.0 * gib),
+            ("1KiB", Unit::Bytes, 1024.0),
+            ("0B", Unit::Bytes, 0.0),
+            ("10MiB/s", Unit::BytesPerSecond, 10_485_760.0),
+            ("30m", Unit::Duration, 1800.0),
+            ("7d", Unit::Duration, 604_800.0),
+            ("1h 30m", Unit::Duration, 5400.0),
+            ("0s", Unit::Duration, 0.0),
+            ("500ms", Unit::Duration, 0.5),
+            ("0", Unit::Count, 0.0),
+            ("4294967295", Unit::Count, 4_294_967_295.0),
+        ] {
+            let read = number(text, unit).unwrap();
+            assert!((read - wanted).abs() <= wanted * 1e-12, "{text}: {read}, not {wanted}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_has_a_way_out() {
+        for (unit, texts) in [
+            (
+                Unit::Percent,
+                &["", "0", "1", "%", "-1%", "1e3%", "inf%", "nan%", ".5%", "5.%", "1%%", "1.2.3%", "１%"][..],
+            ),
+            (
+                Unit::Bytes,
+                &[
+                    "",
+                    "0",
+                    "8GB",
+                    "8G",
+                    "8gb",
+                    "8g",
+                    "8gib",
+                    "8Gib",
+                    "GiB",
+                    "-8GiB",
+                    "8GiB/s",
+                    "99999999999999999GiB",
+                ],
+            ),
+            (Unit::BytesPerSecond, &["10", "10MiB", "10MB/s", "/s", "10MiB/h"]),
+            (
+                Unit::Duration,
+                &[
+                    "",
+                    "0",
+                    "30",
+                    "1M",
+                    "1y",
+                    "2 months",
+                    "1 year",
+                    "-5m",
+                    "soon",
+                    "5 m m",
+                    "99999999999999999999d",
+                ],
+            ),
+            (Unit::Count, &["", "-1", "1.0", "1e3", "0x10", "4294967296", "2GiB"]),
+            (Unit::Flag, &["true"]),
+        ] {
+            for text in texts {
+                let wrong = number(text, unit).unwrap_err();
+                assert!(!wrong.message.is_empty() && !wrong.help.is_empty(), "{unit:?} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_day_ends_with_the_next() {
+        assert_eq!(end_of_day("1970-01-01"), Ok(Duration::from_hours(24)));
+        assert_eq!(end_of_day("2026-12-31").unwrap().as_secs(), 1_798_761_600);
+        assert!(end_of_day("2028-02-29").is_ok());
+        for text in ["2026-02-29", "2026-13-01", "2026-1-1", "26-01-01", "2026-12-31 ", "1969-12-31", "", "x"]
+        {
+            assert!(end_of_day(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Reads `then`: what is done, when, and whether it can be done to what the rule is about.
+
+use std::time::Duration;
+
+use super::channels::program;
+use super::condition_parser::no_such_name;
+use super::fault::{Fault, Faults, quoted};
+use super::fields::{Fields, flag, list, many, span, text, time, word};
+use super::keys::{NOTHING, STEP, TERMINATE};
+use super::tree::{Entry, Node};
+use super::{Action, Kind, Severity, Signal, Span, Step};
+
+const fn signal(name: &'static str, number: i32) -> Signal {
+    Signal { number, name }
+}
+
+/// Signals with a request to the process; those that end or stop it at once, or report a crash, are left out.
+pub(super) static SIGNALS: [Signal; 13] = [
+    signal("SIGHUP", libc::SIGHUP),
+    signal("SIGINT", libc::SIGINT),
+    signal("SIGQUIT", libc::SIGQUIT),
+    signal("SIGUSR1", libc::SIGUSR1),
+    signal("SIGUSR2", libc::SIGUSR2),
+    signal("SIGALRM", libc::SIGALRM),
+    signal("SIGTERM", libc::SIGTERM),
+    signal("SIGCONT", libc::SIGCONT),
+    signal("SIGURG", libc::SIGURG),
+    signal("SIGXCPU", libc::SIGXCPU),
+    signal("SIGVTALRM", libc::SIGVTALRM),
+    signal("SIGWINCH", libc::SIGWINCH),
+    signal("SIGPWR", libc::SIGPWR),
+];
+
+/// What the steps of a rule are read with.
+pub(super) struct Around<'a> {
+    /// What the rule is about, where that is known.
+    pub(super) of: Option<Kind>,
+    /// It picks one of a GPU's holders.
+    pub(super) picks: bool,
+    /// The file's grace for `terminate`.
+    pub(super) grace: Duration,
+    /// The interval, where the file names it.
+    pub(super) interval: Option<Duration>,
+    /// The names of the file's channels.
+    pub(super) channels: &'a [&'a str],
+}
+
+/// A step, and where it stands.
+pub(super) struct Placed<'a> {
+    /// What is done and when.
+    pub(super) step: Step,
+    /// The action's key.
+    pub(super) entry: &'a Entry,
+}
+
+/// Reads all steps of a rule; those with faults are left out.
+pub(super) fn read<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Vec<Placed<'a>> {
+    let mut steps: Vec<Placed<'a>> = Vec::new();
+    for item in list(node, "steps, as `{flag: warning}`", faults).unwrap_or_default() {
+        let Some((placed, at)) = step(item, around, faults) else { continue };
+        if let Some(before) = steps.last() {
+            in_order(before.step.after, (placed.step.after, at), around.interval, faults);
+        }
+        steps.push(placed);
+    }
+    steps
+}
+
+fn step<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Option<(Placed<'a>, &'a Node)> {
+    let before = faults.errors();
+    let fields = Fields::open(node, &STEP, faults)?;
+    let after = fields.get("after");
+    let at = after.unwrap_or(node);
+    let after = after.map_or(Some(Span::Samples(0)), |after| span(after, faults));
+    let actions: Vec<&Entry> =
+        fields.entries().filter(|entry| entry.name != "after" && known(entry)).collect();
+    let entry =
+        match actions.as_slice() {
+            [only] => *only,
+            [] if faults.errors() > before => return None,
+            [] => {
+                let fault = Fault::error(&node.at, "this step does nothing");
+                faults.push(fault.help(
+                    "give it one of flag, notify, signal, terminate, release_lease, shutdown_mps, exec",
+                ));
+                return None;
+            }
+            [_, second, ..] => {
+                let fault = Fault::error(&second.at, "a step has exactly one action");
+                faults.push(fault.help("make a step of its own of it; steps run in order"));
+                return None;
+            }
+        };
+    fits(entry, around, faults)?;
+    let action = if entry.value.is_null() { None } else { action(entry, around, faults) };
+    Some((Placed { step: Step { after: after?, action: action? }, entry }, at))
+}
+
+fn known(entry: &Entry) -> bool {
+    STEP.keys.iter().any(|key| key.name == entry.name)
+}
+
+/// Whether an action can be done to what the rule is about.
+fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
+    let of = around.of?;
+    let help = match (entry.name.as_str(), of) {
+        ("signal" | "terminate", Kind::Process | Kind::Workload)
+        | ("release_lease", Kind::Lease)
+        | ("shutdown_mps", Kind::MpsServer)
+        | ("flag" | "notify" | "exec", _) => return Some(()),
+        ("signal" | "terminate", Kind::Gpu) if around.picks => return Some(()),
+        ("signal" | "terminate", Kind::Gpu) => {
+            "add `pick` to the rule: it says which of the GPU's holders is meant"
+        }
+        ("signal" | "terminate", Kind::MpsServer) => {
+            "a signal for an MPS server can wedge it for everybody: use `shutdown_mps`, which asks its control daemon"
+        }
+        ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule `target: workload`",
+        ("release_lease", _) => "it is for rules `target: lease`",
+        _ => "it is for rules `target: mps_server`",
+    };
+    let message = format!("`{}` cannot be done to `target: {}`", entry.name, of.name());
+    faults.push(Fault::error(&entry.at, message).help(help));
+    None
+}
+
+fn action(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<Action> {
+    let value = &entry.value;
+    match entry.name.as_str() {
+        "flag" => word(value, Severity::ALL.iter().map(|severity| (severity.name(), *severity)), faults)
+            .map(Action::Flag),
+        "notify" => notify(value, around.channels, faults).map(Action::Notify),
+        "signal" => named_signal(value, faults).map(Action::Signal),
+        "terminate" => {
+            let fields = Fields::open(value, &TERMINATE, faults)?;
+            let grace = fields.get("grace").map_or(Some(around.grace), |grace| time(grace, faults))?;
+            let required = fields.get("requires_notice");
+            let requires_notice = required.map_or(Some(false), |required| flag(required, faults))?;
+            Some(Action::Terminate { grace, requires_notice })
+        }
+        "release_lease" => Fields::open(value, &NOTHING, faults).map(|_| Action::ReleaseLease),
+        "shutdown_mps" => Fields::open(value, &NOTHING, faults).map(|_| Action::ShutdownMps),
+        _ => program(value, faults).map(Action::Exec),
+    }
+}
+
+fn notify(node: &Node, channels: &[&str], faults: &mut Faults) -> Option<Vec<String>> {
+    let items = many(node, "names of channels", faults)?;
+    let mut names = Vec::new();
+    for item in items {
+        let name = text(item, "the name of a channel", faults)?;
+        if channels.contains(&name) {
+            names.push(name.to_owned());
+        } else {
+            faults.push(no_such_name("channel", "notify", (name, &item.at), channels));
+        }
+    }
+    (names.len() == items.len()).then_some(names)
+}
+
+fn named_signal(node: &Node, faults: &mut Faults) -> Option<Signal> {
+    let name = text(node, "a signal, as `SIGUSR1`", faults)?;
+    let short = name.strip_prefix("SIG").unwrap_or(name);
+    if let Some(signal) = SIGNALS.iter().find(|signal| signal.name.strip_prefix("SIG") == Some(short)) {
+        return Some(*signal);
+    }
+    let fault = match short {
+        "KILL" | "STOP" => Fault::error(&node.at, format!("{} is never sent by a rule", quoted(name))).help(
+            "use `terminate`, which sends SIGTERM first, then SIGKILL, and verifies that the memory is released",
+        ),
+        _ => {
+            let names: Vec<&str> = SIGNALS.iter().map(|signal| signal.name).collect();
+            Fault::error(&node.at, format!("{} is not a signal that a rule can send", quoted(name)))
+                .help(format!("known are: {}", names.join(", ")))
+        }
+    };
+    faults.push(fault);
+    None
+}
+
+/// Steps stand in the order in which they run.
+fn in_order(before: Span, (after, at): (Span, &Node), interval: Option<Duration>, faults: &mut Faults) {
+    let zero = |span: Span| span.samples(Duration::from_nanos(1)) == 0;
+    let earlier = match (before, after, interval) {
+        _ if zero(before) => false,
+        _ if zero(after) => true,
+        (Span::Samples(before), Span::Samples(after), _) => after < before,
+        (Span::Time(before), Span::Time(after), _) => after < before,
+        (_, _, Some(interval)) => after.samples(interval) < before.samples(interval),
+        (_, _, None) => {
+            let fault = Fault::error(&at.at, "this `after` cannot be compared with that of the step before");
+            faults.push(fault.help("write both in samples or both as times, or give the file an `interval`"));
+            return;
+        }
+    };
+    if earlier {
+        let fault = Fault::error(&at.at, "this step would run before the one above it");
+        faults.push(fault.help("`after` counts from the match, for each step: write them in order"));
+    }
+}

@@ -1,0 +1,1148 @@
+//! The engine, case by case: a policy as an admin writes it, snapshots with their times, and the resulting events.
+//! Each paragraph on evaluation in the specification has its cases here.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+mod node;
+
+use std::time::Duration;
+
+use bailiff_engine::engine::{Holds, Question, Skip};
+use bailiff_engine::policy::Kind;
+use bailiff_engine::verdict::{Hold, Outcome};
+use bailiff_engine::view::TargetId;
+use bailiff_snapshot::Truth;
+
+use node::{Gpu, Node, TICK};
+
+/// A policy of one rule that ends processes after three idle samples, with these steps.
+fn rule(more: &str, then: &str) -> String {
+    format!(
+        "version: 1
+defaults: {{max_gap: 1, startup_grace: 0s, clear_after: 2, cooldown: 0s}}
+limits: {{per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100}}
+notify: {{owner: {{tty: true}}}}
+rules:
+  - name: idle
+    mode: enforce
+    target: process
+    when: {{gpu_util: {{max: 1%}}}}
+    for: {{samples: 3}}
+{more}
+    then: {then}
+"
+    )
+}
+
+fn flag() -> String {
+    rule("", "[{flag: warning}]")
+}
+
+fn terminate() -> String {
+    rule("", "[{terminate: {}}]")
+}
+
+fn notifying() -> String {
+    rule("", "[{notify: [owner]}, {after: {samples: 2}, terminate: {}}]")
+}
+
+#[test]
+fn match_needs_the_configured_true_samples() {
+    let cases: [(&str, &[&str]); 7] = [
+        ("TTT", &["", "", "4100 flag"]),
+        ("TTUT", &["", "", "", "4100 flag"]),
+        ("TTUUTTT", &["", "", "", "", "", "", "4100 flag"]),
+        ("TTFTTT", &["", "", "", "", "", "4100 flag"]),
+        ("TUTUT", &["", "", "", "", "4100 flag"]),
+        ("UUUUUUUU", &["", "", "", "", "", "", "", ""]),
+        ("FFFF", &["", "", "", ""]),
+    ];
+    for (samples, expected) in cases {
+        assert_eq!(Node::new(&flag()).run(samples), expected, "{samples}");
+    }
+}
+
+#[test]
+fn missed_tick_counts_as_unknown() {
+    let cases: [(&str, &[&str]); 4] = [
+        ("TT.T", &["", "", "4100 flag"]),
+        ("TT..TTT", &["", "", "", "", "4100 flag"]),
+        ("TTU.T", &["", "", "", ""]),
+        ("T.T.T", &["", "", "4100 flag"]),
+    ];
+    for (samples, expected) in cases {
+        assert_eq!(Node::new(&flag()).run(samples), expected, "{samples}");
+    }
+    let mut node = Node::new(&flag());
+    assert_eq!(node.run("TT"), ["", ""]);
+    node.wait(3_600_000);
+    assert_eq!(node.run("TTT"), ["", "", "4100 flag"], "suspended for an hour");
+}
+
+#[test]
+fn duration_is_rounded_up_to_samples() {
+    let policy = flag().replace("{samples: 3}", "11s");
+    assert_eq!(Node::new(&policy).run("TTT"), ["", "", "4100 flag"]);
+}
+
+#[test]
+fn changed_interval_resets_streaks() {
+    let policy = flag().replace("{samples: 3}", "30s");
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTTT"), [""; 5], "half a minute is six samples");
+    node.interval = 15_000;
+    node.wait(10_000);
+    assert_eq!(node.tick(), "", "and now two, but not of those before");
+    node.wait(10_000);
+    assert_eq!(node.tick(), "4100 flag");
+}
+
+#[test]
+fn repeated_snapshot_is_not_evaluated() {
+    let mut node = Node::new(&terminate());
+    node.run("TT");
+    assert_eq!(node.feed(0), Err(Skip::Duplicate));
+    node.wait(TICK);
+    assert_eq!(node.feed(2 * TICK + 1), Err(Skip::Stale));
+    node.boot_ms -= 2 * TICK;
+    assert_eq!(node.feed(0), Err(Skip::Duplicate), "an older one");
+    node.boot_ms += 2 * TICK;
+    let ahead = node.snapshot();
+    node.boot_ms -= 1;
+    let view = bailiff_engine::view::View::between(None, ahead);
+    assert_eq!(node.engine.tick(node.now(0), view.into()), Err(Skip::Future));
+    node.boot_ms += 1;
+    node.interval = 0;
+    assert_eq!(node.feed(0), Err(Skip::NoInterval));
+    node.interval = TICK;
+    assert_eq!(node.run("T"), ["4100 due terminate"], "the stale one's tick was missed, no more");
+}
+
+#[test]
+fn steps_run_once_in_order_at_their_sample() {
+    let policy = rule(
+        "",
+        "[{flag: warning}, {after: {samples: 1}, notify: [owner]}, {after: {samples: 3}, signal: SIGUSR1}, \
+         {after: {samples: 3}, terminate: {}}]",
+    );
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTTT"), ["", "", "4100 flag", "4100 notify owner", ""]);
+    assert_eq!(node.run("U"), [""], "no step at an unknown sample");
+    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
+    assert_eq!(node.run("TT"), ["", ""], "its effect is waited for");
+    node.report(Outcome::Done);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+    node.report(Outcome::Undetermined);
+    assert_eq!(node.run("TTTT"), ["", "", "", ""], "once a match");
+}
+
+#[test]
+fn request_needs_true_at_decision_and_next_sample() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TTTF"), ["", "", "4100 due terminate", ""]);
+    assert_eq!(node.run("TTTU"), ["", "", "4100 due terminate", ""]);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "decided again, and confirmed");
+}
+
+#[test]
+fn notified_target_is_reprieved_at_once() {
+    let mut node = Node::new(&notifying());
+    assert_eq!(node.run("TTTF"), ["", "", "4100 notify owner", "4100 reprieved"]);
+    assert_eq!(
+        node.run("TTTUU"),
+        ["", "", "4100 notify owner", "", "4100 reprieved"],
+        "unknown for too long"
+    );
+    let events = node.run("TTTTTT");
+    assert_eq!(
+        events,
+        ["", "", "4100 notify owner", "", "4100 due terminate", "4100 terminate"],
+        "from the first step"
+    );
+}
+
+#[test]
+fn flag_clears_after_consecutive_samples_not_true() {
+    let mut node = Node::new(&flag());
+    assert_eq!(node.run("TTTFT"), ["", "", "4100 flag", "", ""], "one is not enough");
+    assert_eq!(node.run("FU"), ["", "4100 clear"], "an unknown one counts");
+    let mut node = Node::new(&flag());
+    node.run("TTT");
+    assert_eq!(node.run("UUUU"), ["", "4100 clear", "", ""]);
+    let mut node = Node::new(&flag());
+    node.run("TTT");
+    assert_eq!(node.run("...F"), [""], "a missed one is no sample");
+}
+
+#[test]
+fn flag_of_an_absent_target_clears() {
+    let mut node = Node::new(&flag());
+    node.run("TTT");
+    node.gpus[0].fault = Some("timeout");
+    assert_eq!(node.ticks(4), ["", "4100 clear", "", ""]);
+    node.gpus[0].fault = None;
+    assert_eq!(node.run("FF"), ["", ""], "once");
+}
+
+#[test]
+fn target_that_is_gone_leaves_no_state() {
+    let mut node = Node::new(&notifying());
+    assert_eq!(node.run("TTTTT"), ["", "", "4100 notify owner", "", "4100 due terminate"]);
+    let gone = node.processes.remove(&4100).unwrap();
+    assert_eq!(node.tick(), "", "the decision goes with it");
+    node.processes.insert(4100, gone);
+    assert_eq!(node.run("TT"), ["", ""], "and its time");
+}
+
+#[test]
+fn reused_pid_starts_at_zero() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
+    node.process(4100).ticks = 1_000_300;
+    assert_eq!(node.run("TT"), ["", ""], "another process has its pid now");
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn unobserved_target_is_not_gone() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TT"), ["", ""]);
+    node.gpus[0].fault = Some("timeout");
+    assert_eq!(node.tick(), "");
+    node.gpus[0].fault = None;
+    assert_eq!(node.run("T"), ["4100 due terminate"], "a gap of one is allowed");
+    node.proc_up = false;
+    assert_eq!(node.ticks(2), ["", ""]);
+    node.proc_up = true;
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "of two is not");
+    node.process(4100).confirmed = false;
+    assert_eq!(node.tick(), "", "an unconfirmed process is not acted upon");
+    node.process(4100).confirmed = true;
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn unresponsive_gpu_makes_every_process_unknown() {
+    let mut node = Node::new(&terminate());
+    node.gpus[1].fault = Some("timeout");
+    assert_eq!(node.run("TTTTTT"), [""; 6], "4100 may be busy there");
+    node.gpus[1].fault = Some("lost");
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "but not on one that is lost");
+}
+
+#[test]
+fn lost_gpu_makes_its_holders_unknown_and_no_others() {
+    for of in ["process", "workload"] {
+        let mut node = Node::new(&terminate().replace("target: process", &format!("target: {of}")));
+        node.process(4100).gpus = vec![0, 1];
+        node.gpus[1].fault = Some("lost");
+        assert_eq!(node.ticks(6), [""; 6], "{of}: it may compute on the lost one");
+        node.process(4200);
+        let events = node.ticks(4).concat();
+        assert!(events.ends_with("4200 terminate") && !events.contains("4100"), "{of}: {events}");
+    }
+}
+
+#[test]
+fn lost_gpu_without_memory_makes_older_processes_unknown() {
+    let mut node = Node::new(&terminate());
+    node.process(4100);
+    node.gpus[1] = Gpu { fault: Some("lost"), remembered: false, ..node.gpus[1].clone() };
+    let since = node.boot_ms;
+    node.gpus[1].since_ms = Some(since);
+    assert_eq!(node.ticks(6), [""; 6], "it may have held the lost one");
+    node.process(4200).ticks = since / 10;
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "it began later");
+}
+
+#[test]
+fn lost_gpu_makes_sums_of_its_holders_lower_bounds() {
+    for (when, ends) in [
+        ("vram: {max: 2GiB}", false),
+        ("vram: {min: 512MiB}", true),
+        ("vram_share: {max: 5%}", false),
+        ("gpu_count: {max: 1}", false),
+        ("gpu_count: {min: 1}", true),
+        ("not: {gpus: [\"1\"]}", false),
+        ("gpus: [\"0\"]", true),
+    ] {
+        let mut node = Node::new(&terminate().replace("gpu_util: {max: 1%}", when));
+        node.process(4100).gpus = vec![0, 1];
+        node.gpus[1].fault = Some("lost");
+        let events = node.ticks(4).concat();
+        assert_eq!(events.contains("4100 terminate"), ends, "{when}: {events}");
+    }
+}
+
+#[test]
+fn gate_that_is_false_or_unknown_skips_the_target() {
+    let gate = |more: &str| rule(more, "[{terminate: {}}]");
+    let skipped = |policy: &str, change: fn(&mut Node)| {
+        let mut node = Node::new(policy);
+        node.process(4100);
+        change(&mut node);
+        node.ticks(8).iter().all(String::is_empty)
+    };
+    assert!(!skipped(&gate(""), |_| {}));
+    assert!(skipped(&gate(""), |node| node.process(4100).comm = "sshd"));
+    assert!(skipped(&gate(""), |node| node.process(4100).uid = Some(0)));
+    assert!(skipped(&gate(""), |node| node.process(4100).uid = None), "its owner is unknown");
+    let protect = terminate().replace("rules:", "protect: {users: [user-1000]}\nrules:");
+    assert!(skipped(&protect, |_| {}));
+    let select = gate("    select: {vram: {min: 512MiB}}");
+    assert!(!skipped(&select, |_| {}));
+    assert!(skipped(&select, |node| node.process(4100).mib = Some(100)));
+    assert!(skipped(&select, |node| node.process(4100).mib = None), "its memory is unknown");
+    let except = gate("    except: [{users: [user-1000], until: 2030-01-01, reason: deadline}]");
+    assert!(skipped(&except, |_| {}));
+    assert!(!skipped(&except, |node| node.process(4100).uid = Some(1001)));
+    let grace = gate("    startup_grace: 10m");
+    assert!(!skipped(&grace, |_| {}), "it started long ago");
+    assert!(skipped(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));
+}
+
+#[test]
+fn exception_expires() {
+    let except = "    except: [{users: [user-1000], until: 2023-11-15, reason: deadline}]";
+    let mut node = Node::new(&rule(except, "[{terminate: {}}]"));
+    assert_eq!(node.run("TTTT"), [""; 4], "it is 2023-11-15 from 01:00 on");
+    node.wait(86_400_000);
+    assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn workload_is_idle_when_every_member_is() {
+    let policy = terminate().replace("target: process", "target: workload");
+    let mut node = Node::new(&policy);
+    node.process(4200).workload = "slurm:4100".to_owned();
+    node.process(4200).util = Some(50);
+    assert_eq!(node.run("TTTT"), [""; 4], "one rank is busy");
+    node.process(4200).util = None;
+    assert_eq!(node.run("TTTT"), [""; 4], "one rank is unknown");
+    node.process(4200).util = Some(0);
+    assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
+    node.report(Outcome::Cancelled);
+    node.process(4200).comm = "sshd";
+    assert_eq!(node.run("TTTT"), [""; 4], "one of them is protected, and so are all");
+}
+
+#[test]
+fn only_one_request_is_in_flight() {
+    let mut node = Node::new(&terminate());
+    node.process(4100);
+    node.process(4200);
+    assert_eq!(node.ticks(6), ["", "", "4100 due terminate", "4100 terminate", "", ""]);
+    node.report(Outcome::Released);
+    node.processes.remove(&4100);
+    assert_eq!(node.ticks(2), ["4200 due terminate", "4200 terminate"]);
+}
+
+#[test]
+fn dry_run_reports_actions_and_uses_no_budget() {
+    let policy = terminate()
+        .replace("mode: enforce", "mode: dry-run")
+        .replace("per_node_hour: 100", "per_node_hour: 1");
+    let mut node = Node::new(&policy);
+    node.process(4100);
+    node.process(4200);
+    assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 would terminate"]);
+    node.report(Outcome::DryRun);
+    assert_eq!(node.ticks(2), ["4200 due terminate", "4200 would terminate"], "the budget is untouched");
+}
+
+#[test]
+fn actions_stay_within_the_budget() {
+    let limits = [
+        ("per_node_hour", "node_budget", 1001, 1),
+        ("per_user_hour", "user_budget", 1000, 1),
+        ("per_gpu_hour", "gpu_budget", 1001, 0),
+    ];
+    for (limit, hold, uid, gpu) in limits {
+        let policy = terminate().replace(&format!("{limit}: 100"), &format!("{limit}: 1"));
+        let mut node = Node::new(&policy);
+        node.run("TTTT");
+        node.report(Outcome::Released);
+        node.processes.remove(&4100);
+        node.process(4200).uid = Some(uid);
+        node.process(4200).gpus = vec![gpu];
+        let withheld = format!("4200 withheld terminate: {hold}");
+        assert_eq!(node.ticks(5), ["", "", &withheld, "", ""], "reported once");
+        node.restart();
+        let events = node.ticks(6);
+        assert!(events.contains(&withheld) && !events.contains(&"4200 terminate".to_owned()), "{events:?}");
+        node.wait(3_600_000);
+        assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "an hour later");
+    }
+}
+
+#[test]
+fn action_not_done_uses_no_budget() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 1");
+    let mut node = Node::new(&policy);
+    node.run("TTTT");
+    node.report(Outcome::Refused);
+    assert_eq!(
+        node.run("TT"),
+        ["4100 withheld terminate: failed", ""],
+        "and it is not tried again in this match"
+    );
+    node.process(4200);
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
+}
+
+#[test]
+fn next_action_on_the_same_target_waits() {
+    let policy = rule("    cooldown: 1m", "[{signal: SIGUSR1}]");
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTT"), ["", "", "4100 due signal", "4100 signal"]);
+    node.report(Outcome::Done);
+    assert_eq!(node.run("FTTT"), ["4100 reprieved", "", "", "4100 withheld signal: cooldown"]);
+    assert_eq!(node.run("TTTTTTT"), [""; 7], "it stays due");
+    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"], "a minute later");
+}
+
+#[test]
+fn terminate_that_requires_a_notice_waits_for_delivery() {
+    let steps = "[{notify: [owner]}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
+    let mut node = Node::new(&rule("", steps));
+    assert_eq!(node.run("TTT"), ["", "", "4100 notify owner"]);
+    assert_eq!(node.run("TT"), ["", "4100 withheld terminate: undelivered"]);
+    assert_eq!(node.run("T".repeat(12).as_str()).concat(), "4100 notify owner", "once more after a minute");
+    node.engine.delivered("idle", &TargetId("process:4200@100".into()));
+    assert_eq!(node.run("T"), [""], "of another target");
+    node.engine.delivered("idle", &TargetId("process:4100@100".into()));
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn notice_of_an_earlier_match_does_not_count() {
+    let steps = "[{notify: [owner]}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
+    let mut node = Node::new(&rule("", steps));
+    node.run("TTT");
+    node.engine.delivered("idle", &TargetId("process:4100@100".into()));
+    node.run("F");
+    assert_eq!(node.run("TTTTT")[4], "4100 withheld terminate: undelivered");
+    node.restart();
+    assert!(node.run("TTTTTTTT").concat().contains("undelivered"));
+}
+
+#[test]
+fn signal_before_such_a_terminate_also_waits() {
+    let steps = "[{notify: [owner]}, {after: {samples: 1}, signal: USR1}, {after: {samples: 2}, terminate: {requires_notice: true}}]";
+    let mut node = Node::new(&rule("", steps));
+    assert_eq!(node.run("TTTT"), ["", "", "4100 notify owner", "4100 withheld signal: undelivered"]);
+    node.engine.delivered("idle", &TargetId("process:4100@100".into()));
+    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
+}
+
+/// Workloads of one process each, with their utilization.
+fn workloads(node: &mut Node, utilization: &[Option<u32>]) {
+    for (place, util) in (0..).zip(utilization) {
+        node.process(4100 + place * 100).util = *util;
+    }
+}
+
+#[test]
+fn matching_most_workloads_opens_the_mass_breaker() {
+    let mut node = Node::new(&terminate());
+    workloads(&mut node, &[Some(0); 4]);
+    let each = |pid: u32| format!("{pid} withheld terminate: mass_breaker");
+    let held = [4100, 4200, 4300, 4400].map(each).join(", ");
+    assert_eq!(node.ticks(3), ["", "", &held]);
+    node.processes.remove(&4200);
+    assert_eq!(node.ticks(3), ["", "", ""], "it closes by an admin's word alone");
+    node.engine.resume();
+    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn two_idle_workloads_of_four_do_not_open_the_mass_breaker() {
+    for others in [Some(80), None] {
+        let mut node = Node::new(&terminate());
+        workloads(&mut node, &[Some(0), Some(0), others, others]);
+        assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"], "{others:?}");
+    }
+}
+
+#[test]
+fn mass_share_and_minimum_come_from_the_file() {
+    let policy = |limits| terminate().replace("per_node_hour: 100", limits);
+    let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
+    workloads(&mut node, &[Some(0), None, None]);
+    assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"], "a third");
+    let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
+    workloads(&mut node, &[Some(0), Some(0), None]);
+    assert!(node.ticks(3).concat().contains("4100 withheld terminate: mass_breaker"));
+    let mut node = Node::new(&policy("per_node_hour: 100, mass_min: 5"));
+    workloads(&mut node, &[Some(0); 4]);
+    assert_eq!(node.ticks(3), ["", "", "4100 due terminate"], "four are too few");
+}
+
+#[test]
+fn mass_breaker_stays_closed_while_another_workload_is_observed_busy() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, mass_share: 50%");
+    let with = |other, then| {
+        let mut node = Node::new(&policy);
+        workloads(&mut node, &[Some(0), Some(0), other, None]);
+        node.tick();
+        node.process(4300).util = then;
+        node.ticks(2).concat().contains("mass_breaker")
+    };
+    assert!(!with(Some(80), Some(80)));
+    assert!(!with(Some(80), None), "it was busy while the others were observed idle");
+    assert!(with(None, None), "no evidence that the driver distinguishes busy from idle");
+    let mut node = Node::new(&policy);
+    workloads(&mut node, &[None, None, Some(80), None]);
+    node.tick();
+    workloads(&mut node, &[Some(0), Some(0), None, None]);
+    let events = node.ticks(4).concat();
+    assert!(events.contains("mass_breaker"), "it was busy before the others were observed idle: {events}");
+}
+
+/// Three actions in a row against a user fail.
+fn fail(node: &mut Node, uid: u32) {
+    for pid in [uid * 10, uid * 10 + 1, uid * 10 + 2] {
+        node.process(pid).uid = Some(uid);
+        let events = node.ticks(4).concat();
+        assert!(events.ends_with(&format!("{pid} terminate")), "{events}");
+        node.report(Outcome::GoneNotReleased);
+        node.processes.remove(&pid);
+        assert_eq!(node.tick(), "");
+    }
+}
+
+#[test]
+fn failures_of_one_user_hold_only_that_user() {
+    let mut node = Node::new(&terminate());
+    fail(&mut node, 1000);
+    node.process(4100);
+    assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
+    node.restart();
+    let events = node.ticks(6);
+    assert!(events.contains(&"4100 withheld terminate: user_failure_breaker".to_owned()), "{events:?}");
+    node.process(4200).uid = Some(1001);
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
+    node.report(Outcome::Released);
+    node.processes.remove(&4200);
+    node.engine.resume();
+    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn failures_of_two_users_hold_the_node() {
+    let mut node = Node::new(&terminate());
+    fail(&mut node, 1000);
+    fail(&mut node, 1001);
+    node.process(4100).uid = Some(1002);
+    assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: failure_breaker", ""]);
+    node.engine.resume();
+    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn failures_separated_by_a_success_hold_nothing() {
+    let mut node = Node::new(&terminate());
+    for (pid, outcome) in (4100..).zip([
+        Outcome::Unkillable,
+        Outcome::Unkillable,
+        Outcome::Released,
+        Outcome::Unkillable,
+        Outcome::Unkillable,
+    ]) {
+        node.process(pid);
+        assert_eq!(node.ticks(4)[3], format!("{pid} terminate"));
+        node.report(outcome);
+        node.processes.remove(&pid);
+    }
+    node.process(4200);
+    assert_eq!(node.ticks(4)[3], "4200 terminate");
+}
+
+#[test]
+fn failure_breaker_closes_after_the_last_failure() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 10m");
+    let mut node = Node::new(&policy);
+    fail(&mut node, 1000);
+    node.process(4100);
+    node.wait(500_000);
+    assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: user_failure_breaker", ""]);
+    node.wait(100_000);
+    assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn too_many_unknown_targets_open_the_breaker() {
+    let mut node = Node::new(&terminate());
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = None;
+    }
+    assert_eq!(node.ticks(10), [""; 10]);
+    assert_eq!(node.run("TTT"), ["", "", "4100 withheld terminate: unknown_breaker"]);
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = Some(90);
+    }
+    assert_eq!(node.run("T"), [""]);
+    node.engine.resume();
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "an admin closes it");
+}
+
+#[test]
+fn unknown_breaker_closes_after_clean_time() {
+    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 1m");
+    let mut node = Node::new(&policy);
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = None;
+    }
+    node.ticks(10);
+    assert_eq!(node.run("TTT")[2], "4100 withheld terminate: unknown_breaker");
+    for pid in [4200, 4300, 4400, 4500] {
+        node.process(pid).util = Some(90);
+    }
+    assert_eq!(node.run("TTTTTT"), [""; 6]);
+    node.wait(300_000);
+    let events = node.run("TTTTTTTTTTTT").concat();
+    assert_eq!(
+        events, "4100 withheld terminate: unknown_breaker",
+        "time in which nothing was seen is not clean"
+    );
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn processes_younger_than_two_intervals_are_not_unknown() {
+    for (age, opens) in [(9_000, false), (10_000, true)] {
+        let mut node = Node::new(&terminate());
+        node.process(4100).util = Some(90);
+        for round in 0..12 {
+            node.processes.retain(|pid, _| *pid == 4100);
+            for place in 0..24 {
+                let ticks = (node.boot_ms + TICK - age) / 10;
+                let process = node.process(5000 + round * 100 + place);
+                (process.ticks, process.util) = (ticks, None);
+            }
+            assert_eq!(node.tick(), "");
+        }
+        let events = node.run("TTTT").concat();
+        assert_eq!(events.contains("unknown_breaker"), opens, "{age} ms old: {events}");
+        assert_eq!(events.contains("4100 terminate"), !opens, "{age} ms old: {events}");
+    }
+}
+
+#[test]
+fn target_that_survived_is_not_retried() {
+    let mut node = Node::new(&terminate());
+    node.run("TTTT");
+    node.report(Outcome::Unkillable);
+    assert_eq!(node.run("TTT"), ["4100 withheld terminate: failed", "", ""]);
+    assert_eq!(
+        node.run("FTTTT"),
+        ["", "", "", "4100 withheld terminate: failed", ""],
+        "nor in another match"
+    );
+    node.restart();
+    let events = node.run("TTTTT");
+    assert_eq!(events.last().unwrap(), "", "nor after a restart: {events:?}");
+    assert!(events.contains(&"4100 withheld terminate: failed".to_owned()), "{events:?}");
+    node.engine.resume();
+    node.run("F");
+    assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"], "an admin may say so");
+}
+
+#[test]
+fn held_action_stays_due() {
+    type Change = fn(&mut Node);
+    let cases: [(&str, Change, Change); 4] = [
+        ("paused", |node| assert_eq!(node.pause(), None), |node| node.engine.resume()),
+        (
+            "audit",
+            |node| node.engine.hold(Hold::Audit, Holds::Yes),
+            |node| node.engine.hold(Hold::Audit, Holds::No),
+        ),
+        (
+            "invalid_file",
+            |node| node.engine.hold(Hold::InvalidFile, Holds::Yes),
+            |node| node.engine.hold(Hold::InvalidFile, Holds::No),
+        ),
+        ("untrusted", |node| node.namespace = "other", |node| node.namespace = "host"),
+    ];
+    for (hold, begin, end) in cases {
+        let mut node = Node::new(&terminate());
+        begin(&mut node);
+        let withheld = format!("4100 withheld terminate: {hold}");
+        assert_eq!(node.run("TTTTT"), ["", "", &withheld, "", ""], "reported once");
+        end(&mut node);
+        assert_eq!(node.run("T"), ["4100 due terminate"], "{hold}");
+        begin(&mut node);
+        assert_eq!(node.run("T"), [withheld], "decided is not done");
+    }
+}
+
+#[test]
+fn pause_cancels_the_request_in_flight() {
+    let mut node = Node::new(&terminate());
+    node.run("TTTT");
+    assert_eq!(node.pause(), node.requests.last().copied());
+}
+
+#[test]
+fn state_of_another_interval_is_ignored() {
+    let mut node = Node::new(&terminate().replace("version: 1", "version: 1\ninterval: 15s"));
+    assert_eq!(node.run("TTTT"), ["", "", "4100 withheld terminate: other_interval", ""]);
+}
+
+#[test]
+fn first_three_snapshots_start_no_action() {
+    let mut node = Node::fresh(&terminate());
+    let events = node.run("TTTTT");
+    assert_eq!(events, ["", "", "4100 withheld terminate: started", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn reload_keeps_streaks_of_unchanged_rules() {
+    let mut node = Node::new(&notifying());
+    assert_eq!(node.run("TT"), ["", ""]);
+    assert_eq!(node.reload(&notifying().replace("name: idle", "name: renamed")), None);
+    assert_eq!(node.run("T"), ["4100 notify owner"]);
+    assert_eq!(node.run("TTTT"), ["", "4100 due terminate", "4100 terminate", ""]);
+}
+
+#[test]
+fn reload_holds_actions_for_two_snapshots() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
+    node.reload(&terminate());
+    let events = node.run("TTTT");
+    assert_eq!(events, ["4100 withheld terminate: reloaded", "", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn reload_resets_streaks_of_changed_rules() {
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.reload(&flag().replace("max: 1%", "max: 2%"));
+    assert_eq!(node.run("TTT"), ["", "", "4100 flag"]);
+    let watching = terminate().replace("mode: enforce", "mode: dry-run");
+    let mut node = Node::new(&watching);
+    node.run("TT");
+    node.reload(&terminate());
+    let events = node.run("TTTT");
+    assert_eq!(
+        events,
+        ["", "", "4100 due terminate", "4100 terminate"],
+        "samples of the dry run do not count"
+    );
+}
+
+#[test]
+fn wall_clock_step_ends_no_pause() {
+    let mut node = Node::new(&terminate());
+    node.run("FFT");
+    node.pause_for(Duration::from_millis(TICK * 4));
+    node.wall_offset += 3_600_000;
+    assert_eq!(node.run("TTT"), ["", "4100 withheld terminate: paused", ""]);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn wall_clock_step_before_the_first_snapshot_ends_no_pause() {
+    let mut node = Node::fresh(&terminate());
+    node.engine.booted(Some(node.boot.to_owned()));
+    node.pause_for(Duration::from_millis(TICK * 7));
+    node.wall_offset += 3_600_000;
+    assert_eq!(node.run("FFTTT")[4], "4100 withheld terminate: paused");
+    assert_eq!(node.run("TTT"), ["", "4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn slow_disk_delays_actions() {
+    let mut node = Node::new(&terminate());
+    assert_eq!(node.run("FFTTT")[4], "4100 due terminate");
+    node.engine.hold(Hold::State, Holds::Yes);
+    assert_eq!(node.run("TT"), ["4100 withheld terminate: state", ""]);
+    node.engine.hold(Hold::State, Holds::No);
+    assert_eq!(node.run("T"), ["4100 terminate"], "the decision stood");
+    let mut node = Node::new(&terminate());
+    node.run("FFTTT");
+    node.engine.hold(Hold::State, Holds::Yes);
+    assert_eq!(node.run("TF"), ["4100 withheld terminate: state", ""]);
+    node.engine.hold(Hold::State, Holds::No);
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "as long as its match did");
+    let mut node = Node::new(&terminate());
+    node.run("FFTTT");
+    node.engine.hold(Hold::State, Holds::Yes);
+    node.engine.hold(Hold::Audit, Holds::Yes);
+    node.run("T");
+    node.engine.hold(Hold::State, Holds::No);
+    node.engine.hold(Hold::Audit, Holds::No);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "and nothing else is");
+    let mut node = Node::new(&terminate());
+    node.run("FFTTT");
+    node.engine.hold(Hold::State, Holds::Yes);
+    let ticks = usize::try_from(60_000 / TICK).unwrap() + 1;
+    node.ticks(ticks);
+    node.engine.hold(Hold::State, Holds::No);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "an old decision is made again");
+}
+
+#[test]
+fn reload_keeps_the_boot_id() {
+    let mut node = Node::fresh(&terminate());
+    node.engine.booted(Some(node.boot.to_owned()));
+    node.reload(&terminate().replace("max: 1%", "max: 2%"));
+    node.pause_for(Duration::from_millis(TICK * 7));
+    node.wall_offset += 3_600_000;
+    assert_eq!(node.run("FFTTT")[4], "4100 withheld terminate: paused");
+}
+
+#[test]
+fn sample_before_the_decision_confirms_nothing() {
+    let mut node = Node::new(&terminate());
+    node.run("FFTT");
+    // Two snapshots were queued: the second was taken before the first was evaluated.
+    node.boot_ms += TICK;
+    assert_eq!(node.feed(TICK * 3 / 2).unwrap(), "4100 due terminate");
+    node.boot_ms += TICK;
+    assert_eq!(node.feed(TICK / 2).unwrap(), "");
+    assert_eq!(node.run("T"), ["4100 terminate"]);
+}
+
+#[test]
+fn reload_cancels_the_action_in_flight() {
+    // Unchanged actions are created again under the new file, which may exempt their target.
+    let other = terminate().replace("max: 1%", "max: 2%");
+    let watching = terminate().replace("mode: enforce", "mode: dry-run");
+    for next in [other, watching, terminate()] {
+        let mut node = Node::new(&terminate());
+        node.run("TTTT");
+        assert_eq!(node.reload(&next), node.requests.last().copied());
+    }
+    let mut node = Node::new(&terminate());
+    node.run("TTTT");
+    node.reload(&terminate());
+    assert_eq!(node.run("TTTT"), [""; 4], "and nothing is begun before it has ended");
+    node.report(Outcome::Cancelled);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn restart_counts_as_a_gap() {
+    let mut node = Node::new(&terminate());
+    node.run("TT");
+    node.restart();
+    assert_eq!(node.run(".TTTT")[0], "4100 withheld terminate: started", "one tick was missed");
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.restart();
+    assert_eq!(node.run("..TTT"), ["", "", "4100 flag"], "two are too many");
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.restart();
+    node.restart();
+    assert_eq!(node.run("T"), ["4100 flag"], "two restarts in a row lose nothing");
+}
+
+#[test]
+fn state_of_another_boot_is_ignored() {
+    let mut node = Node::new(&flag());
+    node.run("TT");
+    node.restart();
+    node.boot = "boot-2";
+    assert_eq!(node.run("TTT"), ["", "", "4100 flag"]);
+}
+
+#[test]
+fn request_interrupted_by_a_restart_starts_over() {
+    let policy = rule("    cooldown: 1h", "[{notify: [owner]}, {terminate: {}}]");
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTT")[3], "4100 terminate");
+    node.restart();
+    let events = node.run("TTTTT");
+    assert_eq!(events, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
+    assert_eq!(node.requests.len(), 2);
+    assert!(node.requests[0] < node.requests[1], "with an id of its own");
+}
+
+/// Keeps 8,000 MiB of a GPU free.
+fn picking(more: &str) -> String {
+    format!(
+        "version: 1
+defaults: {{max_gap: 1, startup_grace: 0s, clear_after: 2, cooldown: 0s}}
+limits: {{per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100}}
+notify: {{owner: {{tty: true}}}}
+rules:
+  - name: keep-free
+    mode: enforce
+    target: gpu
+    when: {{vram_free: {{below: 8000MiB}}}}
+    for: {{samples: 2}}
+    pick: {{from: {{gpu_util: {{max: 1%}}}}, idle_for: {{samples: 3}}, order: [smallest_sufficient]}}
+{more}
+    then: [{{notify: [owner]}}, {{after: {{samples: 1}}, terminate: {{}}}}]
+"
+    )
+}
+
+/// GPU 0 lacks 7,000 MiB; GPU 1 lacks nothing.
+fn crowded(sizes: &[(u32, u64)]) -> Node {
+    let mut node = Node::new(&picking(""));
+    node.gpus[1].free_mib = 70_000;
+    for (pid, mib) in sizes {
+        node.process(*pid).mib = Some(*mib);
+    }
+    node
+}
+
+#[test]
+fn smallest_sufficient_holder_is_picked_and_notified_first() {
+    let mut node = crowded(&[(4100, 9000), (4200, 7000), (4300, 500), (4400, 30_000)]);
+    let events = node.ticks(5);
+    assert_eq!(
+        events,
+        ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
+    );
+    let mut node = crowded(&[(4100, 900), (4200, 700)]);
+    assert_eq!(node.ticks(3), ["", "", "slurm:4100 notify owner"], "the largest where none is enough");
+}
+
+#[test]
+fn busy_holders_and_other_gpus_are_not_picked() {
+    let mut node = crowded(&[(4100, 7000), (4200, 8000), (4300, 9000)]);
+    node.process(4100).util = Some(50);
+    node.process(4200).gpus = vec![1];
+    assert_eq!(node.ticks(3), ["", "", "slurm:4300 notify owner"]);
+    node.process(4300).util = Some(50);
+    assert_eq!(node.tick(), "slurm:4300 reprieved");
+    node.process(4100).util = Some(0);
+    let events = node.ticks(5);
+    assert_eq!(
+        events,
+        ["", "", "slurm:4100 notify owner", "slurm:4100 due terminate", "slurm:4100 terminate"],
+        "idle for long enough, and notified"
+    );
+}
+
+#[test]
+fn gpu_with_free_memory_again_cancels_the_pick() {
+    let mut node = crowded(&[(4100, 9000)]);
+    assert_eq!(node.ticks(4)[3], "slurm:4100 due terminate");
+    node.gpus[0].free_mib = 9000;
+    assert_eq!(node.ticks(3), ["slurm:4100 reprieved", "", ""]);
+}
+
+#[test]
+fn picked_holder_that_left_the_gpu_is_released() {
+    let mut node = crowded(&[(4100, 9000)]);
+    assert_eq!(node.ticks(4)[3], "slurm:4100 due terminate");
+    node.process(4100).gpus = vec![1];
+    assert_eq!(node.ticks(3), ["slurm:4100 reprieved", "", ""]);
+}
+
+#[test]
+fn next_holder_is_picked_only_if_still_needed() {
+    let mut node = crowded(&[(4100, 5000), (4200, 4000)]);
+    assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
+    node.report(Outcome::Released);
+    node.processes.remove(&4100);
+    node.gpus[0].free_mib = 6000;
+    assert_eq!(
+        node.ticks(3),
+        ["slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
+    );
+}
+
+/// A policy that picks, with a flag, a notice and six more samples before the end; a workload of 9,000 MiB.
+fn flagging() -> (String, Node) {
+    let policy = picking("").replace("[{notify: [owner]}, {after: {samples: 1}", STEPS);
+    let mut node = Node::new(&policy);
+    node.gpus[1].free_mib = 70_000;
+    node.process(4100).mib = Some(9000);
+    (policy, node)
+}
+
+const STEPS: &str = "[{flag: warning}, {notify: [owner]}, {after: {samples: 6}";
+const OTHER: &str =
+    "rules:\n  - {name: other, target: process, when: {gpu_util: {max: 3%}}, for: 1h, then: [{flag: info}]}";
+
+#[test]
+fn pick_state_survives_reload_and_restart() {
+    let went_on = [
+        ("another rule", Some(("rules:", OTHER))),
+        ("other limits", Some(("per_user_hour: 100", "per_user_hour: 9"))),
+        ("a new name", Some(("keep-free", "renamed"))),
+        ("a restart", None),
+    ];
+    for (what, change) in went_on {
+        let (policy, mut node) = flagging();
+        let begun = ["", "", "slurm:4100 flag, slurm:4100 notify owner", "", ""];
+        assert_eq!(node.ticks(5), begun, "{what}");
+        match change {
+            Some((before, after)) => assert_eq!(node.reload(&policy.replace(before, after)), None),
+            None => node.restart(),
+        }
+        let events = node.ticks(5);
+        assert_eq!(events, ["", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"], "{what}");
+        let flags: Vec<String> = node.engine.flags().iter().map(|flag| flag.subject.id.to_string()).collect();
+        assert_eq!(flags, ["workload:slurm:4100"], "{what}");
+    }
+}
+
+#[test]
+fn pick_countdown_after_a_longer_for_starts_later() {
+    let (policy, mut node) = flagging();
+    assert_eq!(node.ticks(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
+    // The match begins at the GPU's eighth true sample now, that of the reload; the step is due six samples later.
+    assert_eq!(node.reload(&policy.replace("for: {samples: 2}", "for: {samples: 8}")), None);
+    let events = node.ticks(7);
+    assert_eq!(events, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
+}
+
+#[test]
+fn pick_flag_after_another_interval_is_cleared() {
+    let (_, mut node) = flagging();
+    assert_eq!(node.ticks(3)[2], "slurm:4100 flag, slurm:4100 notify owner");
+    node.interval = 2 * TICK;
+    node.wait(TICK);
+    assert_eq!(node.tick(), "slurm:4100 clear", "its samples begin again");
+}
+
+#[test]
+fn picked_workload_is_reported_with_its_countdown() {
+    let (_, mut node) = flagging();
+    node.process(4200).mib = Some(30_000);
+    node.ticks(3);
+    let pending = node.engine.pending(10);
+    let [one] = pending.as_slice() else { panic!("{pending:?}") };
+    assert_eq!(
+        (one.target.to_string().as_str(), one.next.as_deref()),
+        ("workload:slurm:4100", Some("terminate"))
+    );
+    for left in [6, 5, 4] {
+        let [one] = &node.engine.pending(10)[..] else { panic!() };
+        assert_eq!(one.samples_left, left);
+        node.tick();
+    }
+    let about = |pid| {
+        let question = Question { pid: Some(pid), rule: None };
+        let notifying = node.engine.explain(node.now(0), &question).unwrap();
+        notifying.into_iter().find(|notifying| notifying.kind == Kind::Workload).unwrap()
+    };
+    let victim = about(4100);
+    assert_eq!(victim.pending, node.engine.pending(10)[0]);
+    assert_eq!(victim.gates.last().unwrap().gate, "from");
+    let other = about(4200);
+    assert_eq!((other.outcome, other.pending.next), (Truth::True, None), "another one was picked");
+    assert!(other.pick.unwrap().contains("workload:slurm:4100"), "the other workload is named");
+}
+
+#[test]
+fn removed_rule_keeps_others_with_the_same_condition() {
+    let both = flag().replace(
+        "rules:",
+        "rules:\n  - {name: told, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 3}, then: [{notify: [owner]}]}",
+    );
+    let mut node = Node::new(&both);
+    assert_eq!(node.run("TTT"), ["", "", "4100 notify owner, 4100 flag"]);
+    node.reload(&flag());
+    assert_eq!(node.run("TTFF"), ["", "", "", "4100 clear"], "its flag was up, and is not raised again");
+}
+
+/// An event of a node.
+type Act = Box<dyn Fn(&mut Node)>;
+
+/// The cell for an event in a state, from the table in docs/rules.md.
+fn cell(event: &str, state: usize) -> String {
+    let docs = include_str!("../../../../docs/rules.md");
+    let rows =
+        docs.lines().skip_while(|line| !line.starts_with("| event | decided | confirmed | TERM sent |"));
+    let mut rows = rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').map(str::trim));
+    let mut row =
+        rows.find(|row| row.clone().nth(1) == Some(event)).unwrap_or_else(|| panic!("no row {event}"));
+    row.nth(1 + state).unwrap().to_owned()
+}
+
+#[test]
+fn decided_action_is_cancelled_as_documented() {
+    let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
+    let events: [(&str, Act, &str); 11] = [
+        ("the target is seen busy", Box::new(|_| {}), "F"),
+        ("the target is unknown", Box::new(|_| {}), "U"),
+        ("no snapshot comes", Box::new(|_| {}), ".T"),
+        ("`pause`", Box::new(|node| assert_eq!(node.pause(), None)), "T"),
+        ("the rules change", Box::new(|node| assert_eq!(node.reload(&terminate()), None)), "T"),
+        ("the rules become invalid", Box::new(hold(Hold::InvalidFile)), "T"),
+        ("the audit log cannot be written", Box::new(hold(Hold::Audit)), "T"),
+        ("the state cannot be written", Box::new(hold(Hold::State)), "T"),
+        ("the target ends", Box::new(|_| {}), "-"),
+        ("the enforcer is stopped", Box::new(Node::restart), "T"),
+        ("the enforcer dies", Box::new(Node::crash), "T"),
+    ];
+    for (event, act, then) in events {
+        let mut node = Node::new(&terminate());
+        assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
+        act(&mut node);
+        let events = if then == "-" {
+            node.processes.remove(&4100);
+            node.tick()
+        } else {
+            node.run(then).pop().unwrap()
+        };
+        let found = match events.as_str() {
+            "" => "dropped",
+            "4100 due terminate" => "decided again",
+            events if events.contains("withheld") => "withheld",
+            events => events,
+        };
+        assert_eq!(found, cell(event, 1), "{event}");
+    }
+}
+
+#[test]
+fn confirmed_action_starts_only_if_newest_snapshot_agrees() {
+    let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
+    let events: [(&str, Act); 5] = [
+        ("the target is seen busy", Box::new(|node| drop(node.run("F")))),
+        ("the target is unknown", Box::new(|node| drop(node.run("U")))),
+        ("the rules become invalid", Box::new(hold(Hold::InvalidFile))),
+        ("the state cannot be written", Box::new(hold(Hold::State))),
+        (
+            "the target ends",
+            Box::new(|node| {
+                node.processes.remove(&4100);
+                node.tick();
+            }),
+        ),
+    ];
+    for (event, act) in events {
+        let mut node = Node::new(&terminate());
+        node.run("TTTT");
+        let id = *node.requests.last().unwrap();
+        assert_eq!(node.engine.agrees(id), Ok(()));
+        node.run("T");
+        assert_eq!(node.engine.agrees(id), Ok(()), "a newer one agrees");
+        act(&mut node);
+        assert!(node.engine.agrees(id).is_err(), "{event}");
+        assert!(matches!(cell(event, 2).as_str(), "reprieved" | "gone"), "{event}");
+    }
+}
+
+#[test]
+fn picked_workload_must_stay_idle_and_needed() {
+    let mut node = Node::new(&picking("").replace("[{flag: warning}]", "[{terminate: {}}]"));
+    node.gpus[0].free_mib = 1;
+    node.process(4100);
+    let events = node.ticks(12);
+    assert!(events.iter().any(|events| events.contains("terminate")), "{events:?}");
+    let id = *node.requests.last().unwrap();
+    assert_eq!(node.engine.agrees(id), Ok(()));
+    node.process(4100).util = Some(50);
+    node.tick();
+    assert!(node.engine.agrees(id).is_err());
+}
+
+#[test]
+fn action_without_effect_costs_no_budget() {
+    let policy = terminate().replace("per_user_hour: 100", "per_user_hour: 1");
+    let mut node = Node::new(&policy);
+    node.run("TTTT");
+    node.report(Outcome::Reprieved);
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "it is due again");
+}

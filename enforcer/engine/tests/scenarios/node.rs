@@ -1,0 +1,325 @@
+//! A made-up node with the enforcer's engine: ticks go in, short summaries come out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_engine::engine::{Engine, Now, Skip};
+use bailiff_engine::policy::{self, LoadContext, Mode, Policy};
+use bailiff_engine::verdict::{ActionReport, Outcome, Verdict, What};
+use bailiff_engine::view::View;
+use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
+
+pub(crate) const TICK: u64 = 5000;
+const MIB: u64 = 1 << 20;
+
+/// A process that holds memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) ticks: u64,
+    pub(crate) uid: Option<u32>,
+    pub(crate) comm: &'static str,
+    pub(crate) workload: String,
+    pub(crate) gpus: Vec<usize>,
+    pub(crate) mib: Option<u64>,
+    /// Percent; none if not observed.
+    pub(crate) util: Option<u32>,
+    /// `/proc` confirms it.
+    pub(crate) confirmed: bool,
+}
+
+/// A GPU.
+#[derive(Debug, Clone)]
+pub(crate) struct Gpu {
+    pub(crate) free_mib: u64,
+    pub(crate) fault: Option<&'static str>,
+    /// Whether its holders are remembered when it is lost.
+    pub(crate) remembered: bool,
+    /// When it was first found lost; none means just now.
+    pub(crate) since_ms: Option<u64>,
+}
+
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) processes: BTreeMap<u32, Process>,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) proc_up: bool,
+    pub(crate) namespace: &'static str,
+    pub(crate) boot: &'static str,
+    pub(crate) boot_ms: u64,
+    pub(crate) interval: u64,
+    policy: Arc<Policy>,
+    pub(crate) wall_offset: u64,
+    view: Option<Arc<View>>,
+    /// The ids of the action in flight, and of all before.
+    pub(crate) requests: Vec<u64>,
+}
+
+pub(crate) fn load(rules: &str) -> Arc<Policy> {
+    let loaded = policy::load(
+        rules.as_bytes(),
+        "rules.yaml",
+        LoadContext { now: Duration::from_secs(1_700_000_000), is_redis_address: |_| true },
+    );
+    match loaded {
+        Ok(loaded) => Arc::new(loaded.policy),
+        Err(faults) => panic!("{faults:?}"),
+    }
+}
+
+impl Node {
+    /// A node just after the start of the enforcer.
+    pub(crate) fn fresh(rules: &str) -> Self {
+        let policy = load(rules);
+        Self {
+            engine: Engine::new(policy.clone(), Mode::Enforce),
+            processes: BTreeMap::new(),
+            gpus: vec![Gpu { free_mib: 1000, fault: None, remembered: true, since_ms: None }; 2],
+            proc_up: true,
+            namespace: "host",
+            boot: "boot-1",
+            boot_ms: 10_000_000,
+            interval: TICK,
+            policy,
+            wall_offset: 1_700_000_000_000,
+            view: None,
+            requests: Vec::new(),
+        }
+    }
+
+    /// A node that has run for a while, without holders.
+    pub(crate) fn new(rules: &str) -> Self {
+        let mut node = Self::fresh(rules);
+        assert_eq!(node.ticks(3), ["", "", ""]);
+        node
+    }
+
+    /// Starts an idle holder, or changes one.
+    pub(crate) fn process(&mut self, pid: u32) -> &mut Process {
+        self.processes.entry(pid).or_insert_with(|| Process {
+            ticks: 100,
+            uid: Some(1000),
+            comm: "python3",
+            workload: format!("slurm:{pid}"),
+            gpus: vec![0],
+            mib: Some(1000),
+            util: Some(0),
+            confirmed: true,
+        })
+    }
+
+    pub(crate) fn wait(&mut self, ms: u64) {
+        self.boot_ms += ms;
+    }
+
+    pub(crate) fn now(&self, late: u64) -> Now {
+        let boot = self.boot_ms + late;
+        Now { boot: Duration::from_millis(boot), wall: Duration::from_millis(boot + self.wall_offset) }
+    }
+
+    /// Advances by a tick; returns the engine's summary.
+    pub(crate) fn tick(&mut self) -> String {
+        self.wait(TICK);
+        self.feed(0).unwrap()
+    }
+
+    /// Feeds a snapshot of now with this delay.
+    pub(crate) fn feed(&mut self, late: u64) -> Result<String, Skip> {
+        let view = Arc::new(View::between(self.view.as_deref(), self.snapshot()));
+        let verdicts = self.engine.tick(self.now(late), view.clone())?;
+        self.view = Some(view);
+        for verdict in &verdicts {
+            if let What::Act(id, _) = verdict.what {
+                self.requests.push(id);
+            }
+        }
+        Ok(verdicts.iter().map(summary).collect::<Vec<_>>().join(", "))
+    }
+
+    pub(crate) fn ticks(&mut self, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.tick()).collect()
+    }
+
+    /// A letter per tick, for process 4100: true (idle), false (busy), unknown, or a dot for a missed tick.
+    pub(crate) fn run(&mut self, letters: &str) -> Vec<String> {
+        let mut events = Vec::new();
+        for letter in letters.chars() {
+            self.process(4100).util = match letter {
+                'T' => Some(0),
+                'F' => Some(90),
+                'U' => None,
+                _ => {
+                    self.wait(TICK);
+                    continue;
+                }
+            };
+            events.push(self.tick());
+        }
+        events
+    }
+
+    /// Reports the result of the last action.
+    pub(crate) fn report(&mut self, outcome: Outcome) {
+        let id = *self.requests.last().unwrap();
+        let nothing =
+            [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::DryRun];
+        let acted = !nothing.contains(&outcome);
+        self.engine.report(&ActionReport { id, outcome, detail: String::new(), released: None, acted });
+    }
+
+    pub(crate) fn pause(&mut self) -> Option<u64> {
+        self.engine.pause(self.now(0), None, "upgrade".to_owned())
+    }
+
+    pub(crate) fn pause_for(&mut self, length: Duration) {
+        self.engine.pause(self.now(0), Some(length), "upgrade".to_owned());
+    }
+
+    pub(crate) fn reload(&mut self, rules: &str) -> Option<u64> {
+        self.policy = load(rules);
+        self.engine.reload(self.policy.clone(), Mode::Enforce).cancel
+    }
+
+    /// Restarts the enforcer; its state goes through its file.
+    pub(crate) fn restart(&mut self) {
+        let text = serde_json::to_string(&self.engine.saved()).unwrap();
+        self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
+        self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
+    }
+
+    /// Kills the enforcer, and starts another.
+    pub(crate) fn crash(&mut self) {
+        let text = serde_json::to_string(&self.engine.saved_for_a_crash()).unwrap();
+        self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
+        self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
+    }
+
+    pub(crate) fn snapshot(&self) -> wire::Snapshot {
+        let source = |up: bool| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
+        wire::Snapshot {
+            version: wire::VERSION,
+            seq: self.boot_ms / TICK,
+            boot_id: Some(self.boot.to_owned()),
+            wall_ms: self.boot_ms + self.wall_offset,
+            boot_ms: self.boot_ms,
+            interval_ms: self.interval,
+            pid_namespace: self.namespace.to_owned(),
+            sources: BTreeMap::from([
+                ("nvml".to_owned(), source(true)),
+                ("proc".to_owned(), source(self.proc_up)),
+            ]),
+            gpus: self.gpus.iter().enumerate().map(|(index, gpu)| self.gpu(index, gpu)).collect(),
+            processes: self.listed().map(|(pid, process)| self.wire_process(*pid, process)).collect(),
+            device_processes: None,
+            relatives: Some(Vec::new()),
+            groups: BTreeMap::new(),
+            leases: None,
+            quotas: None,
+            mps: None,
+            lost: self.lost(),
+        }
+    }
+
+    fn lost(&self) -> Vec<LostGpu> {
+        let lost = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.fault == Some("lost"));
+        lost.map(|(index, gpu)| {
+            let held = self.processes.iter().filter(|(_, process)| process.gpus.contains(&index));
+            let holders = held.map(|(pid, process)| (*pid, Some(process.ticks))).collect();
+            LostGpu {
+                index: index.to_string(),
+                uuid: Some(format!("GPU-{index}")),
+                since_ms: gpu.since_ms.or(Some(self.boot_ms)),
+                last: gpu.remembered.then_some(LastListed { at_ms: 2000, holders }),
+                ..LostGpu::default()
+            }
+        })
+        .collect()
+    }
+
+    fn listed(&self) -> impl Iterator<Item = (&u32, &Process)> {
+        let wire_process = |index: &usize| self.gpus[*index].fault.is_none();
+        self.processes.iter().filter(move |(_, process)| process.gpus.iter().any(wire_process))
+    }
+
+    fn gpu(&self, index: usize, gpu: &Gpu) -> wire::Gpu {
+        let on_it = self.processes.iter().filter(|(_, process)| process.gpus.contains(&index));
+        let holders: Vec<wire::Holder> = on_it
+            .filter(|_| gpu.fault.is_none())
+            .map(|(pid, process)| wire::Holder {
+                pid: *pid,
+                kinds: "C".to_owned(),
+                memory: process.mib.map(|mib| mib * MIB),
+                utilization: process.util,
+                unknown: None,
+                idle_ms: 0,
+            })
+            .collect();
+        wire::Gpu {
+            index: index.to_string(),
+            uuid: Some(format!("GPU-{index}")),
+            name: None,
+            parent_uuid: None,
+            minor: None,
+            fault: gpu.fault.map(str::to_owned),
+            mig: false,
+            memory: gpu.fault.is_none().then_some(wire::Memory {
+                total: 80_000 * MIB,
+                free: gpu.free_mib * MIB,
+                used: (80_000 - gpu.free_mib) * MIB,
+                unaccounted: Some(0),
+                ..wire::Memory::default()
+            }),
+            utilization: gpu.fault.is_none().then_some(0),
+            compute_mode: None,
+            listed: gpu.fault.is_none().then_some(holders.len() as u64),
+            holders,
+            ..wire::Gpu::default()
+        }
+    }
+
+    fn wire_process(&self, pid: u32, process: &Process) -> wire::Process {
+        let known = process.confirmed && self.proc_up;
+        wire::Process {
+            pid,
+            start_ticks: known.then_some(process.ticks),
+            first_seq: (!known).then_some(7),
+            state: if known { "sleeping" } else { "unknown" }.to_owned(),
+            facts: known.then(|| wire::Facts {
+                comm: process.comm.to_owned(),
+                ppid: 3000,
+                uid: process.uid,
+                user: process.uid.map(|uid| format!("user-{uid}")),
+                place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
+                command: None,
+                cpu_seconds: 1.0,
+                io_bytes: None,
+                orphaned: Some(false),
+                reaped_cpu_seconds: Some(0.0),
+                workload: Some(process.workload.clone()),
+                exe: None,
+                groups: None,
+                role: None,
+                claim: Claim::Unread,
+                ancestors: None,
+            }),
+        }
+    }
+}
+
+/// `4100 due terminate`: a process by its pid, a workload and a GPU by name.
+fn summary(verdict: &Verdict) -> String {
+    let id = verdict.subject.id.to_string();
+    let target = id.split_once(':').map_or(id.as_str(), |(_, target)| target);
+    let target = target.split('@').next().unwrap_or(target);
+    let what = match &verdict.what {
+        What::Flag(_) => "flag".to_owned(),
+        What::Clear(_) => "clear".to_owned(),
+        What::Notify(channels) => format!("notify {}", channels.join(" ")),
+        What::Due(action) => format!("due {}", action.name()),
+        What::Act(_, action) if verdict.mode == Mode::DryRun => format!("would {}", action.name()),
+        What::Act(_, action) => action.name().to_owned(),
+        What::Withheld(action, hold) => format!("withheld {}: {}", action.name(), hold.name()),
+        What::Reprieved(_) => "reprieved".to_owned(),
+    };
+    format!("{target} {what}")
+}
