@@ -145,11 +145,14 @@ impl Drop for Held<'_> {
     }
 }
 
-/// When a living process started; a zombie's memory has gone back already.
+/// Returns the start time of a process, unless it is a zombie without further threads: its memory is free. The kernel reports
+/// 0 threads of a process that is being reaped.
 fn start(pid: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    if fields.first().is_none_or(|state| ["Z", "X"].contains(state)) && fields.get(17) == Some(&"1") {
+    if fields.first().is_none_or(|state| ["Z", "X"].contains(state))
+        && fields.get(17).is_some_and(|threads| ["0", "1"].contains(threads))
+    {
         return None;
     }
     fields.get(19)?.parse().ok()
