@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_engine::Kind;
 use bailiff_engine::attributes;
 use bailiff_engine::engine::{Engine, Now};
 use bailiff_engine::policy::{
-    Action, Condition, Exception, Field, Kind, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity,
-    Span, Step,
+    Action, Condition, Exception, Field, Leaf, Limits, Mode, Pattern, Policy, Rule, Selector, Severity, Span,
+    Step,
 };
 use bailiff_engine::value::{Bounds, Test};
 use bailiff_engine::view::View;

@@ -298,7 +298,7 @@ mod tests {
     use bailiff_snapshot::stat::Stat;
     use proptest::prelude::*;
 
-    use crate::policy::Kind;
+    use crate::Kind;
     use crate::view::TargetId;
 
     const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

@@ -6,9 +6,12 @@
 pub mod attributes;
 pub mod engine;
 pub mod guard;
+mod kind;
 pub mod members;
 pub mod policy;
 pub mod process;
 pub mod value;
 pub mod verdict;
 pub mod view;
+
+pub use kind::Kind;

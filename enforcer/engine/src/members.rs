@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::workload::{self, Home, Lookup, Node};
 
-use crate::policy::Kind;
+use crate::Kind;
 use crate::process::{ProcessInfo, Table};
 use crate::verdict::Subject;
 

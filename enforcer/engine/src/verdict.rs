@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Action, Kind, Mode, Severity};
+use crate::Kind;
+use crate::policy::{Action, Mode, Severity};
 use crate::view::TargetId;
 use bailiff_snapshot::Truth;
 

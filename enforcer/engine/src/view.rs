@@ -13,7 +13,7 @@ use std::time::Duration;
 use bailiff_snapshot::{Held, Leases, MpsServer, ProcessKey, wire};
 use serde::{Deserialize, Serialize};
 
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::Value;
 
 /// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`, which x86-64 and aarch64

@@ -336,7 +336,8 @@ fn rule_overrides_file_overrides_built_in_defaults() {
 
 #[test]
 fn full_example_is_parsed() {
-    use policy::{Action, Address, Channel, Condition, Field, Kind, Order, Span};
+    use bailiff_engine::Kind;
+    use policy::{Action, Address, Channel, Condition, Field, Order, Span};
     let text = fs::read(local_host("tests/good/everything.yaml")).unwrap();
     let policy = policy::load(&text, "everything.yaml", CONTEXT).unwrap().policy;
     assert_eq!(policy.sha256.len(), 64);

@@ -197,7 +197,7 @@ pub(super) fn read(directory: &OwnedFd, name: &str) -> Result<String, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bailiff_engine::policy::Kind;
+    use bailiff_engine::Kind;
     use bailiff_engine::view::TargetId;
 
     #[test]

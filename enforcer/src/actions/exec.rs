@@ -5,8 +5,8 @@ use serde_json::json;
 use super::child;
 use super::result::ActionResult;
 use super::worker::{Work, done};
+use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
-use bailiff_engine::policy::Kind;
 use bailiff_engine::verdict::Outcome;
 
 /// A target that has processes is looked at by the guard first; nothing of theirs is in the program's arguments.

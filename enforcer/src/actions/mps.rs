@@ -11,8 +11,8 @@ use super::clock::Deadline;
 use super::pidfd::Handle;
 use super::result::ActionResult;
 use super::worker::Work;
+use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
-use bailiff_engine::policy::Kind;
 use bailiff_engine::verdict::{Member, Outcome};
 
 /// What control and server are called, cut by the kernel.

@@ -7,8 +7,8 @@ use bailiff_lease::{End, Ended, LeaseError, Pool};
 use super::result::ActionResult;
 use super::worker::Work;
 use crate::agent;
+use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
-use bailiff_engine::policy::Kind;
 use bailiff_engine::verdict::Outcome;
 
 pub(super) fn release(work: &Work<'_>) -> Result<ActionResult, Refusal> {

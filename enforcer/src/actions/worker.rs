@@ -20,8 +20,9 @@ use super::terminate::Termination;
 use super::{exec, mps, release, signal};
 use crate::audit::Audit;
 use crate::process_table::Processes;
+use bailiff_engine::Kind;
 use bailiff_engine::guard::{OnHold, Refusal};
-use bailiff_engine::policy::{Action, Kind};
+use bailiff_engine::policy::Action;
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::{ActionReport, Outcome, Subject};
 

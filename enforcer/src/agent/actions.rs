@@ -10,7 +10,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::status::AgentStatus;
 use crate::audit::{Audit, BEGUN, Record};
-use bailiff_engine::policy::{Kind, Mode};
+use bailiff_engine::Kind;
+use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::{Member, Subject};
 use bailiff_engine::view::TargetId;
 

@@ -8,8 +8,9 @@ use super::{Daemon, doing};
 use crate::actions::notices::{Delivery, Notice};
 use crate::audit::{Audit, Record};
 use crate::clock::now;
+use bailiff_engine::Kind;
 use bailiff_engine::engine::number;
-use bailiff_engine::policy::{Action, Kind, Mode, Rule, Step};
+use bailiff_engine::policy::{Action, Mode, Rule, Step};
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::{ActionReport, Outcome, Subject, Verdict, What};
 

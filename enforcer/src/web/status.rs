@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::{Counters, Reloaded};
 use crate::agent;
+use bailiff_engine::Kind;
 use bailiff_engine::engine::STALE_INTERVALS;
-use bailiff_engine::policy::{Kind, Mode, Severity};
+use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
 
 /// Actions that are remembered.

@@ -6,7 +6,8 @@ use bailiff_enforcer::web::status::{
     Scope, Status, Stream,
 };
 use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
-use bailiff_engine::policy::{Kind, Mode, Severity};
+use bailiff_engine::Kind;
+use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
 
 /// A status with every field set.

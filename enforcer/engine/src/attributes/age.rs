@@ -1,7 +1,7 @@
 //! `age`: how long a target has existed.
 
 use super::{Attribute, seconds};
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View, joined};
 

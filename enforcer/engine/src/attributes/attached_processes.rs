@@ -1,7 +1,7 @@
 //! `attached_processes`: how many processes use a lease's GPUs under it.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

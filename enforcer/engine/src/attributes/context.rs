@@ -1,7 +1,7 @@
 //! `context`: what a target uses its GPUs for.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `cpu_util`: how much CPU time a target uses, its descendants included.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `gpu_count`: how many GPUs a target holds a part of.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

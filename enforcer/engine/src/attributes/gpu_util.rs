@@ -1,7 +1,7 @@
 //! `gpu_util`: how busy a target keeps its GPUs: the busiest engine of the busiest one.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

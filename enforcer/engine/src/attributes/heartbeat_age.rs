@@ -1,7 +1,7 @@
 //! `heartbeat_age`: how long the holder of a lease has been silent.
 
 use super::{Attribute, seconds};
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

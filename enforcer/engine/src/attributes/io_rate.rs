@@ -1,7 +1,7 @@
 //! `io_rate`: how much a target reads from storage and writes to it.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

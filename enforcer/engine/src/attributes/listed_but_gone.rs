@@ -1,7 +1,7 @@
 //! `listed_but_gone`: whether the driver lists a process that does not exist.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `mig`: whether a GPU is in MIG mode.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

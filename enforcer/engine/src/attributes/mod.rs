@@ -1,7 +1,7 @@
 //! What a rule may compare: one attribute a file, one line each in [`ALL`]. An attribute reads one value of
 //! one target, and knows neither time, names, limits nor actions.
 
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 
@@ -22,7 +22,7 @@ mod mps_status;
 mod orphaned;
 mod process_count;
 mod quota_denied;
-mod state;
+pub(crate) mod state;
 mod unlisted_processes;
 mod vram;
 mod vram_free;
@@ -85,7 +85,7 @@ pub static ALL: &[&Attribute] = &[
     &mps_status::MPS_STATUS,
 ];
 
-pub(crate) use state::{names_on_hold, runs};
+pub(crate) use state::runs;
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds are far below 2^53")]
 fn seconds(millis: u64) -> f64 {

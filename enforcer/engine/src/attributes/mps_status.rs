@@ -3,7 +3,7 @@
 use bailiff_snapshot::MpsStatus;
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `orphaned`: whether a target was left behind.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `process_count`: how many processes hold a part of a GPU.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `quota_denied`: how often a target was refused memory.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -3,12 +3,12 @@
 use bailiff_snapshot::{State, Truth, wire};
 
 use super::Attribute;
-use crate::policy::{Kind, Leaf};
-use crate::value::{Test, Unit, Value};
+use crate::Kind;
+use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 
 /// As `bailiff_snapshot::State::name` writes them.
-pub(super) const WORDS: &[&str] = &[
+pub(crate) const WORDS: &[&str] = &[
     "running",
     "sleeping",
     "disk_sleep",
@@ -24,7 +24,7 @@ pub(super) const WORDS: &[&str] = &[
     "unknown",
 ];
 
-pub(super) static STATE: Attribute = Attribute {
+pub(crate) static STATE: Attribute = Attribute {
     name: "state",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Words(WORDS),
@@ -32,15 +32,6 @@ pub(super) static STATE: Attribute = Attribute {
     source: "proc",
     read,
 };
-
-/// Whether a comparison names a state in which a process is on hold.
-pub(crate) fn names_on_hold(leaf: &Leaf) -> bool {
-    let on_hold = |(bit, word): (usize, &&str)| {
-        let held = State::of_name(word).is_some_and(State::on_hold);
-        held && matches!(leaf.test, Test::AnyOf(bits) if bits & (1 << bit) != 0)
-    };
-    leaf.attribute.name == STATE.name && WORDS.iter().enumerate().any(on_hold)
-}
 
 /// Whether none of a target's processes that hold memory is on hold.
 pub(crate) fn runs(target: &Target, view: &View) -> Truth {

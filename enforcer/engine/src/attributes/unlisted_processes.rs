@@ -1,7 +1,7 @@
 //! `unlisted_processes`: how many processes have a GPU's device file open and are listed nowhere.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

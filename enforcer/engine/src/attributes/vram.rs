@@ -1,7 +1,7 @@
 //! `vram`: how much GPU memory a target holds, on all its GPUs.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

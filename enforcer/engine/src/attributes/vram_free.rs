@@ -1,7 +1,7 @@
 //! `vram_free`: how much memory of a GPU is free.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `vram_quota_ratio`: how much of its quota of GPU memory is held.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `vram_share`: how much of its GPUs' memory a target holds.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View, joined};
 

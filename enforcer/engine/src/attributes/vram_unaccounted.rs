@@ -1,7 +1,7 @@
 //! `vram_unaccounted`: how much memory of a GPU is held by no listed process.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

@@ -1,7 +1,7 @@
 //! `vram_unreleased`: memory of a GPU that was not released after its holders exited.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

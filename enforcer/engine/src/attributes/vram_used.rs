@@ -1,7 +1,7 @@
 //! `vram_used`: how much memory of a GPU is used.
 
 use super::Attribute;
-use crate::policy::Kind;
+use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 

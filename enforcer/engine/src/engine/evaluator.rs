@@ -13,7 +13,8 @@ use super::program::{self, Column, ConditionTable, Gate, Node};
 use super::progress::{Due, Progress};
 use super::shares::is_new;
 use super::subject::{self, Leaves};
-use crate::policy::{Action, Kind, Mode, Rule};
+use crate::Kind;
+use crate::policy::{Action, Mode, Rule};
 use crate::verdict::{Evidence, Outcome, Subject, Verdict, What};
 use crate::view::TargetId;
 

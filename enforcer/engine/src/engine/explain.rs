@@ -9,7 +9,8 @@ use super::program::{Column, Gate};
 use super::report::{Coming, Pending};
 use super::subject::Leaves;
 use super::{Engine, Now, Tick, protection};
-use crate::policy::{Condition, Exception, Kind, Mode};
+use crate::Kind;
+use crate::policy::{Condition, Exception, Mode};
 use crate::verdict::{Asked, Hold};
 use crate::view::{Target, View};
 

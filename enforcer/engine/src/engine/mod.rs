@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
 
-use crate::policy::{Kind, Mode, Policy};
+use crate::Kind;
+use crate::policy::{Mode, Policy};
 use crate::verdict::{ActionReport, Hold, Verdict};
 use crate::view::{TargetId, View};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::policy::Kind;
+use crate::Kind;
 use crate::view::{Health, Target, TargetId, View};
 
 /// Targets by number.

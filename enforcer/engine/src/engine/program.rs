@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::Kind;
 use crate::attributes::{self, Attribute};
 use crate::engine::{protection, texts};
-use crate::policy::{Condition, Kind, Policy, Selector};
+use crate::policy::{Condition, Policy, Selector};
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
 use bailiff_snapshot::{ProcessKey, Truth};

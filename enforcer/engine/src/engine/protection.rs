@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use bailiff_snapshot::{Place, ProcessKey, Truth, wire};
 
+use crate::Kind;
 use crate::engine::subject::Leaves;
 use crate::engine::texts::{self, MemberFacts};
 use crate::guard::{self, Root, Traits};
-use crate::policy::{Condition, Exception, Field, Kind, Policy};
+use crate::policy::{Condition, Exception, Field, Policy};
 use crate::process::ProcessInfo;
 use crate::process::{CommandLine, Program};
 use crate::verdict::Asked;

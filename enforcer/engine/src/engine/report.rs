@@ -12,7 +12,8 @@ use super::pick::Picked;
 use super::population::Population;
 use super::progress::Progress;
 use super::subject;
-use crate::policy::{Kind, Mode, Severity};
+use crate::Kind;
+use crate::policy::{Mode, Severity};
 use crate::verdict::{Hold, Subject};
 use crate::view::{Target, TargetId, View};
 

@@ -16,7 +16,8 @@ use super::pick::{Picked, Picking};
 use super::population::{Population, Slot};
 use super::progress::Progress;
 use super::{Engine, Now, Pause, SETTLING};
-use crate::policy::{Kind, Mode, Policy, Rule};
+use crate::Kind;
+use crate::policy::{Mode, Policy, Rule};
 use crate::view::TargetId;
 use bailiff_snapshot::Truth;
 

@@ -7,7 +7,8 @@ use super::Tick;
 use super::breakers::{Matches, Share};
 use super::evaluator::Counts;
 use super::in_flight::ActionTracker;
-use crate::policy::{Kind, Limits};
+use crate::Kind;
+use crate::policy::Limits;
 use crate::view::{Target, View};
 
 /// A process younger than this many sampling intervals is new.

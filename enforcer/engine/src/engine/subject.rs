@@ -1,9 +1,10 @@
 //! Whom a verdict is about, and why, in a form that can be recorded.
 
+use crate::Kind;
 use crate::engine::population::Slot;
 use crate::engine::program;
 use crate::engine::texts::{self, MemberFacts};
-use crate::policy::{Condition, Kind, Selector};
+use crate::policy::{Condition, Selector};
 use crate::value::{Unit, Value};
 use crate::verdict::{Asked, Member, Subject};
 use crate::view::{Target, View, key};

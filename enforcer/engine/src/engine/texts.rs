@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use bailiff_snapshot::{Place, Truth, redact, wire};
 
-use crate::policy::{Field, Kind, Pattern, Selector};
+use crate::Kind;
+use crate::policy::{Field, Pattern, Selector};
 use crate::process::ProcessInfo;
 use crate::process::Program;
 use crate::view::{Target, View};

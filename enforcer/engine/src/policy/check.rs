@@ -7,7 +7,8 @@ use humantime::format_duration;
 use serde::Serialize;
 
 use super::load::{LoadContext, Loaded, load};
-use super::{Action, Condition, Exception, Fault, FaultStyle, Kind, Mode, Policy, Rule, Selector, Span};
+use super::{Action, Condition, Exception, Fault, FaultStyle, Mode, Policy, Rule, Selector, Span};
+use crate::Kind;
 
 /// The exporter's interval, for files that name none.
 const USUAL_INTERVAL: Duration = Duration::from_secs(5);

@@ -7,7 +7,8 @@ use std::ops::Range;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{self, expected, many, nothing_given, unknown};
 use super::tree::{DEEPEST, Data, Entry, Node};
-use super::{Condition, Field, Kind, Leaf, Selector, comparisons, pattern, selectors};
+use super::{Condition, Field, Leaf, Selector, comparisons, pattern, selectors};
+use crate::Kind;
 use crate::attributes::{self, Attribute};
 
 /// Keys of a condition that are neither attributes nor selectors.

@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use super::{Condition, Kind, Pick, Span};
+use super::{Condition, Pick, Span};
+use crate::Kind;
 use crate::value::{Bounds, Test};
 
 /// SHA-256 of some bytes, hexadecimal.

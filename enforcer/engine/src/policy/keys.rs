@@ -1,7 +1,8 @@
 //! Every key of a file except those of conditions: its form and its purpose. The reader and the schema for
 //! editors are both generated from these tables.
 
-use super::{Kind, Mode, Order, Severity};
+use super::{Mode, Order, Severity};
+use crate::Kind;
 
 /// A map of known keys.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use super::fault::{Fault, Faults};
 use super::fields::Fields;
 use super::steps::Placed;
 use super::tree::Data;
-use super::{Action, Condition, Kind, Rule, Span, Step};
+use super::{Action, Condition, Rule, Span, Step};
+use crate::Kind;
 use crate::value::Test;
 
 /// Fewer samples are chance.

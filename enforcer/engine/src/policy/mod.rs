@@ -29,7 +29,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_snapshot::State;
 use serde::{Deserialize, Serialize};
+
+use crate::Kind;
+use crate::attributes::state::{STATE, WORDS};
+use crate::value::Test;
 
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
 pub use fault::{Fault, FaultSeverity, FaultStyle, Faults};
@@ -97,39 +102,6 @@ impl Mode {
         match self {
             Self::DryRun => "dry-run",
             Self::Enforce => "enforce",
-        }
-    }
-}
-
-/// What a rule is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// One process that holds GPU memory, with those of its descendants that hold none.
-    Process,
-    /// The innermost of container, Slurm job, pod, systemd unit, process tree.
-    Workload,
-    /// A GPU or MIG instance.
-    Gpu,
-    /// A lease.
-    Lease,
-    /// A server of MPS.
-    MpsServer,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
-
-    /// Its name in a file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Workload => "workload",
-            Self::Gpu => "gpu",
-            Self::Lease => "lease",
-            Self::MpsServer => "mps_server",
         }
     }
 }
@@ -223,7 +195,7 @@ impl Rule {
         let leaves =
             || self.select.iter().chain([&self.when]).chain(pick.clone()).flat_map(Condition::leaves);
         let idle = |leaf: &Leaf| matches!(leaf.attribute.name, "gpu_util" | "cpu_util" | "io_rate");
-        leaves().any(idle) && !leaves().any(crate::attributes::names_on_hold)
+        leaves().any(idle) && !leaves().any(names_on_hold)
     }
 }
 
@@ -391,4 +363,13 @@ pub enum Address {
     Url(String),
     /// In the first line of a file, read again for each notice.
     File(PathBuf),
+}
+
+/// Whether a comparison names a state in which a process is on hold.
+fn names_on_hold(leaf: &Leaf) -> bool {
+    let on_hold = |(bit, word): (usize, &&str)| {
+        let held = State::of_name(word).is_some_and(State::on_hold);
+        held && matches!(leaf.test, Test::AnyOf(bits) if bits & (1 << bit) != 0)
+    };
+    leaf.attribute.name == STATE.name && WORDS.iter().enumerate().any(on_hold)
 }

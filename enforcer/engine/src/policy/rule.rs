@@ -9,7 +9,8 @@ use super::fields::{self, Fields, count, list, positive, quantity, text, time, w
 use super::keys::{EXCEPTION, PICK, RULE};
 use super::steps::{self, Around};
 use super::tree::{Data, Entry, Node};
-use super::{Exception, Kind, Mode, Order, Pick, Rule, Span, digest, lints, quantity as units, selectors};
+use super::{Exception, Mode, Order, Pick, Rule, Span, digest, lints, quantity as units, selectors};
+use crate::Kind;
 
 /// What a rule does not say itself.
 #[derive(Debug, Clone, Copy)]

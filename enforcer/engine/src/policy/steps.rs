@@ -8,7 +8,8 @@ use super::fault::{Fault, Faults, quoted};
 use super::fields::{Fields, flag, list, many, span, text, time, word};
 use super::keys::{NOTHING, STEP, TERMINATE};
 use super::tree::{Entry, Node};
-use super::{Action, Kind, Severity, Signal, Span, Step};
+use super::{Action, Severity, Signal, Span, Step};
+use crate::Kind;
 
 const fn signal(name: &'static str, number: i32) -> Signal {
     Signal { number, name }

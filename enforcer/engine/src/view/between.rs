@@ -9,7 +9,7 @@ use hashbrown::{HashMap, HashSet};
 use super::account::{Account, NO_WINDOW, Window};
 use super::holdings::Holdings;
 use super::{Leased, Target, TargetId, View, leases};
-use crate::policy::Kind;
+use crate::Kind;
 
 impl View {
     /// The view of a snapshot. The previous view is for what needs two: use of CPU and storage.

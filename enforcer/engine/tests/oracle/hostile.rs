@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_engine::Kind;
 use bailiff_engine::attributes;
 use bailiff_engine::engine::{Engine, Now};
-use bailiff_engine::policy::{Condition, Kind, Leaf, Mode, Rule, Span};
+use bailiff_engine::policy::{Condition, Leaf, Mode, Rule, Span};
 use bailiff_engine::value::{Bounds, Test, Unit};
 use bailiff_engine::verdict::What;
 use bailiff_engine::view::View;

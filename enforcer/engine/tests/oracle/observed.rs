@@ -1,6 +1,6 @@
 //! The oracle's own reading of a snapshot: which targets exist, their attributes, and which are exempt.
 
-use bailiff_engine::policy::Kind;
+use bailiff_engine::Kind;
 use bailiff_engine::value::Value;
 use bailiff_engine::view::View;
 use bailiff_snapshot::wire;

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bailiff_engine::Kind;
 use bailiff_engine::engine::{Now, Skip};
-use bailiff_engine::policy::{Action, Kind, Limits, Mode};
+use bailiff_engine::policy::{Action, Limits, Mode};
 use bailiff_engine::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
 use bailiff_snapshot::Truth;

@@ -5,10 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_engine::Kind;
 use bailiff_engine::attributes;
 use bailiff_engine::policy::{
-    Action, Condition, Exception, Field, Kind, Leaf, Limits, Mode, Order, Pattern, Pick, Policy, Rule,
-    Selector, Severity, Signal, Span, Step,
+    Action, Condition, Exception, Field, Leaf, Limits, Mode, Order, Pattern, Pick, Policy, Rule, Selector,
+    Severity, Signal, Span, Step,
 };
 use bailiff_engine::value::{Bounds, Test, Unit};
 

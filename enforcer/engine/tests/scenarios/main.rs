@@ -6,8 +6,8 @@ mod node;
 
 use std::time::Duration;
 
+use bailiff_engine::Kind;
 use bailiff_engine::engine::{Holds, Question, Skip};
-use bailiff_engine::policy::Kind;
 use bailiff_engine::verdict::{Hold, Outcome};
 use bailiff_engine::view::TargetId;
 use bailiff_snapshot::Truth;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use bailiff_engine::Kind;
 use bailiff_engine::attributes::Attribute;
-use bailiff_engine::policy::{Condition, Field, Kind, Leaf, Policy, Span};
+use bailiff_engine::policy::{Condition, Field, Leaf, Policy, Span};
 use bailiff_engine::value::{Test, Unit, Value};
 
 /// Stands for a selector of cgroups.

@@ -266,11 +266,7 @@ fn notes(
                     holds nothing of them; --assume-children-idle takes it that there are none";
         notes.push(note.to_owned());
     }
-    if policy
-        .rules
-        .iter()
-        .any(|rule| rule.target == bailiff_engine::policy::Kind::Workload || rule.pick.is_some())
-    {
+    if policy.rules.iter().any(|rule| rule.target == bailiff_engine::Kind::Workload || rule.pick.is_some()) {
         notes.push(
             "outside containers, jobs, pods and units each process is taken for a workload of its own"
                 .to_owned(),

@@ -1,9 +1,10 @@
 //! Attributes that rules need and the data lacks; and which rules could therefore never match.
 
 use super::report::Unknown;
+use bailiff_engine::Kind;
 use bailiff_engine::attributes::Attribute;
 use bailiff_engine::engine::texts;
-use bailiff_engine::policy::{Condition, Field, Kind, Policy, Rule};
+use bailiff_engine::policy::{Condition, Field, Policy, Rule};
 use bailiff_engine::value::Value;
 use bailiff_engine::view::View;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::commands::layout;
-use bailiff_engine::policy::{Kind, Mode};
+use bailiff_engine::Kind;
+use bailiff_engine::policy::Mode;
 
 /// A moment, in milliseconds since the Unix epoch; written as RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -258,7 +258,7 @@ impl Happened {
             names.push(pid.to_owned());
         }
         names.extend(id.split_once(':').map(|(_, name)| name.to_owned()));
-        if subject.kind == bailiff_engine::policy::Kind::Gpu {
+        if subject.kind == bailiff_engine::Kind::Gpu {
             let gpus = view.snapshot.gpus.iter().filter(|gpu| gpu.uuid.as_ref() == subject.gpus.first());
             names.extend(gpus.map(|gpu| format!("gpu:{}", gpu.index)));
         }
