@@ -49,6 +49,17 @@ pub struct Attribute {
     pub read: fn(&Target, &View) -> Value,
 }
 
+impl Attribute {
+    /// Reads the value of one target; unknown for a kind of target that does not have it.
+    pub(crate) fn of_target(&self, target: &Target, view: &View) -> Value {
+        if self.of.contains(&target.kind) {
+            (self.read)(target, view)
+        } else {
+            Value::Unknown("this kind of target does not have it")
+        }
+    }
+}
+
 impl PartialEq for Attribute {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name

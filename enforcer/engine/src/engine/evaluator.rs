@@ -1,17 +1,19 @@
 //! One rule at work: its gates, its streaks, its steps.
 
+mod pick;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::{Streak, Truth};
 
 use super::Tick;
-use super::in_flight::{Candidate, InFlight};
-use super::pick::Picking;
+use super::in_flight::InFlight;
+use super::matches::{Candidate, Counts, Match};
+use super::picking::Picking;
 use super::population::{Absent, Population};
 use super::program::{self, Column, ConditionTable, Gate, Node};
 use super::progress::{Due, Progress};
-use super::shares::is_new;
 use super::subject::{self, Leaves};
 use crate::Kind;
 use crate::policy::{Action, Mode, Rule};
@@ -64,29 +66,6 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) proc_table: &'a mut Counts,
 }
 
-/// The owner of a match, its subject (places in the view), and the length of its streak.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Match {
-    pub(crate) owner: usize,
-    pub(crate) subject: usize,
-    pub(crate) streak: u32,
-}
-
-impl Match {
-    fn own(place: usize, track: &Track) -> Self {
-        Self { owner: place, subject: place, streak: track.streak.count }
-    }
-}
-
-/// What the breakers need of one rule.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) all: usize,
-    pub(crate) unknown: usize,
-    /// Places in the view.
-    pub(crate) matching: Vec<usize>,
-}
-
 impl RuleEvaluator {
     pub(crate) fn new(rule: &Rule, cap: Mode, table: &mut ConditionTable) -> Self {
         Self {
@@ -137,27 +116,23 @@ impl RuleEvaluator {
         let mut track = self.tracks[number];
         let ended = track.feed(outcome, context.tick.missed, self.rule.max_gap);
         if ended && let Some(why) = track.reprieved(outcome) {
-            context.verdicts.push(self.finding(
-                Match::own(place, &track),
-                What::Reprieved(why),
-                context.tick,
-            ));
+            context.verdicts.push(self.finding(track.matched(place), What::Reprieved(why), context.tick));
         }
         if track.flag_down(outcome, clear) {
             let severity = track.progress.flagged.take();
             let cleared = severity
-                .map(|severity| self.finding(Match::own(place, &track), What::Clear(severity), context.tick));
+                .map(|severity| self.finding(track.matched(place), What::Clear(severity), context.tick));
             context.verdicts.extend(cleared);
         }
         let unknown = outcome == Truth::Unknown;
-        if !unknown || !is_new(&context.tick.view.targets[place], context.tick.view) {
+        if !unknown || !subject::is_new(&context.tick.view.targets[place], context.tick.view) {
             context.proc_table.unknown += usize::from(unknown);
             context.proc_table.all += 1;
         }
         if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
             context.proc_table.matching.push(place);
             let since = track.streak.count - needed;
-            self.steps(Match::own(place, &track), (&mut track.progress, since), context);
+            self.steps(track.matched(place), (&mut track.progress, since), context);
         }
         self.tracks[number] = track;
     }
@@ -384,6 +359,11 @@ pub(crate) fn verdict_of(action: &Action) -> What {
 }
 
 impl Track {
+    /// Returns the match of the target at this place of the view.
+    fn matched(&self, place: usize) -> Match {
+        Match { owner: place, subject: place, streak: self.streak.count }
+    }
+
     /// Takes the intervals that were missed and then this one; true if a streak ended.
     pub(crate) fn feed(&mut self, outcome: Truth, missed: u32, max_gap: u32) -> bool {
         let ran = self.streak.count > 0;

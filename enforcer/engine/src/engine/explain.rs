@@ -4,7 +4,7 @@ use bailiff_snapshot::{Streak, Truth};
 use serde::{Deserialize, Serialize};
 
 use super::evaluator::RuleEvaluator;
-use super::pick::Picking;
+use super::picking::Picking;
 use super::program::{Column, Gate};
 use super::report::{Coming, Pending};
 use super::subject::Leaves;

@@ -1,6 +1,8 @@
 //! Which destructive step is next: one at a time, decided at one snapshot and confirmed at the next, and none
 //! while anything speaks against it.
 
+mod stuck;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,31 +10,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::breakers::Breakers;
-use super::evaluator::Match;
 use super::ledger::{Ledger, Stamp};
-use super::progress::Progress;
-use super::stuck::Stuck;
+use super::matches::{Candidate, Match};
 use super::{Engine, Tick};
 use crate::Kind;
 use crate::policy::{Action, Mode};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
 use crate::view::{TargetId, View};
 use bailiff_snapshot::Truth;
+pub(crate) use stuck::Stuck;
 
 /// A decision that is not on the disk by then is made again.
 const DISK: Duration = Duration::from_mins(1);
-
-/// A destructive step that is due.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Candidate {
-    /// The rule's place.
-    pub(crate) rule: usize,
-    /// Whom it would be done to: a place in the view.
-    pub(crate) subject: usize,
-    /// The target that matched; with `pick` the GPU.
-    pub(crate) owner: usize,
-    pub(crate) progress: Progress,
-}
 
 /// A step that was chosen, and waits for the next snapshot to agree.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ mod evaluator;
 mod explain;
 mod in_flight;
 mod ledger;
-mod pick;
+mod matches;
+mod picking;
 mod population;
 mod program;
 mod progress;
@@ -15,7 +16,6 @@ mod report;
 mod saved;
 mod shares;
 mod status;
-mod stuck;
 mod subject;
 pub mod texts;
 
@@ -187,7 +187,7 @@ impl Engine {
         let mut candidates = Vec::new();
         let mut shares = shares::Shares::default();
         for (place, evaluator) in self.evaluators.iter_mut().enumerate() {
-            let mut proc_table = evaluator::Counts::default();
+            let mut proc_table = matches::Counts::default();
             let mut context = evaluator::EvalContext {
                 tick: &tick,
                 table: &self.table,

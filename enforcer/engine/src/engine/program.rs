@@ -102,7 +102,7 @@ impl ConditionTable {
     pub(crate) fn fill(&mut self, policy: &Policy, view: &View) {
         for (attribute, tests) in &self.attributes {
             self.values.clear();
-            self.values.extend(view.targets.iter().map(|target| read(attribute, target, view)));
+            self.values.extend(view.targets.iter().map(|target| attribute.of_target(target, view)));
             for (test, place) in tests {
                 let answers = &mut self.answers[*place];
                 answers.clear();
@@ -180,15 +180,6 @@ impl Age {
             Self::Unknown => Truth::Unknown,
             Self::Youngest(age) => (age >= grace).into(),
         }
-    }
-}
-
-/// Reads one attribute of one target.
-pub(crate) fn read(attribute: &Attribute, target: &Target, view: &View) -> Value {
-    if attribute.of.contains(&target.kind) {
-        (attribute.read)(target, view)
-    } else {
-        Value::Unknown("this kind of target does not have it")
     }
 }
 

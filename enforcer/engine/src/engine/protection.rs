@@ -110,7 +110,7 @@ fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Optio
 /// Evaluates selectors for the member, if there is one, and all else for its target.
 fn condition(entry: &Condition, member: Option<&MemberFacts<'_>>, of: (&Target, &View)) -> Truth {
     match (entry, member) {
-        (Condition::Leaf(leaf), _) => leaf.test.condition(super::program::read(leaf.attribute, of.0, of.1)),
+        (Condition::Leaf(leaf), _) => leaf.test.condition(leaf.attribute.of_target(of.0, of.1)),
         (Condition::Select(selector), Some(member)) => texts::select_member(selector, member, of),
         (Condition::Select(selector), None) => texts::select(selector, of.0, of.1),
         (Condition::All(conditions), _) => {

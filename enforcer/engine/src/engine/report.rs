@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use super::evaluator::{RuleEvaluator, Track};
-use super::pick::Picked;
+use super::picking::Picked;
 use super::population::Population;
 use super::progress::Progress;
 use super::subject;
@@ -107,7 +107,7 @@ impl Engine {
             let population = &self.populations[evaluator.rule.target as usize];
             let own =
                 tracks(evaluator, population).filter_map(|(id, track)| Some((id, track.progress.flagged?)));
-            let picked = evaluator.picking.iter().flat_map(super::pick::Picking::flagged);
+            let picked = evaluator.picking.iter().flat_map(super::picking::Picking::flagged);
             let targets = &targets;
             own.chain(picked).filter_map(move |(id, severity)| {
                 let subject = targets.get(id).map(|target| subject::of(target, view)).or_else(|| {

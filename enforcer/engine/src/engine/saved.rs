@@ -12,7 +12,7 @@ use super::breakers::Breakers;
 use super::evaluator::{RuleEvaluator, Track};
 use super::in_flight::Turn;
 use super::ledger::{Ledger, Stamp};
-use super::pick::{Picked, Picking};
+use super::picking::{Picked, Picking};
 use super::population::{Population, Slot};
 use super::progress::Progress;
 use super::{Engine, Now, Pause, SETTLING};

@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use super::Tick;
 use super::breakers::{Matches, Share};
-use super::evaluator::Counts;
 use super::in_flight::ActionTracker;
+use super::matches::Counts;
 use crate::Kind;
 use crate::policy::Limits;
 use crate::view::{Target, View};
-
-/// A process younger than this many sampling intervals is new.
-const NEW_INTERVALS: u32 = 2;
 
 /// What was counted at one snapshot.
 #[derive(Debug, Default)]
@@ -69,16 +66,6 @@ impl ActionTracker {
         self.breakers.see_unknown(Share { some: shares.unknown, all: shares.all }, tick, reset);
         self.breakers.forget_failures(tick, reset);
     }
-}
-
-/// Whether one of a target's processes has not been seen for two intervals: nothing can be known of it yet, so it does
-/// not count as unknown.
-pub(crate) fn is_new(target: &Target, view: &View) -> bool {
-    view.processes(target).any(|process| match (view.age(process), process.first_seq) {
-        (Some(age), _) => age < view.interval() * NEW_INTERVALS,
-        (None, Some(first)) => view.snapshot.seq.saturating_sub(first) < u64::from(NEW_INTERVALS),
-        (None, None) => false,
-    })
 }
 
 /// The workloads that a target belongs to.

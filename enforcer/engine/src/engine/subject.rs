@@ -2,7 +2,6 @@
 
 use crate::Kind;
 use crate::engine::population::Slot;
-use crate::engine::program;
 use crate::engine::texts::{self, MemberFacts};
 use crate::policy::{Condition, Selector};
 use crate::value::{Unit, Value};
@@ -11,6 +10,9 @@ use crate::view::{Target, View, key};
 
 /// Maximum number of listed processes without memory: an action reads all processes again.
 const MOST_OTHERS: usize = 64;
+
+/// A process younger than this many sampling intervals is new.
+const NEW_INTERVALS: u32 = 2;
 
 /// The owner of a target, where all its processes have one and the same.
 pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
@@ -123,7 +125,7 @@ impl Leaves<'_> {
     fn asked(&self, condition: &Condition, member: Option<&MemberFacts<'_>>) -> Vec<Asked> {
         match condition {
             Condition::Leaf(leaf) => {
-                let value = program::read(leaf.attribute, self.target, self.view);
+                let value = leaf.attribute.of_target(self.target, self.view);
                 vec![Asked {
                     name: leaf.attribute.name.to_owned(),
                     value: shown(value, leaf.attribute.unit),
@@ -185,4 +187,14 @@ pub fn number(number: f64, unit: Unit) -> String {
         }
         Unit::Count | Unit::Flag | Unit::Words(_) => number.to_string(),
     }
+}
+
+/// Whether one of a target's processes has not been seen for two intervals: nothing can be known of it yet, so it does
+/// not count as unknown.
+pub(crate) fn is_new(target: &Target, view: &View) -> bool {
+    view.processes(target).any(|process| match (view.age(process), process.first_seq) {
+        (Some(age), _) => age < view.interval() * NEW_INTERVALS,
+        (None, Some(first)) => view.snapshot.seq.saturating_sub(first) < u64::from(NEW_INTERVALS),
+        (None, None) => false,
+    })
 }

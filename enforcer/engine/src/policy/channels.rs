@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::fault::{Fault, Faults};
-use super::fields::{Fields, expected, list, nothing_given, text};
+use super::fields::{Fields, expected, list, name, nothing_given, text};
 use super::keys::{CHANNEL, KeyTable, WEBHOOK};
-use super::rule::name;
 use super::tree::{Data, Entry, Node};
 use super::{Address, Channel};
 

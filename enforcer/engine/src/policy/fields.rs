@@ -98,31 +98,11 @@ pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     }
     let limit = (word.chars().count() / 3).max(1);
     let word = word.to_lowercase();
-    let distances = known.iter().map(|known| (distance(&word, &known.to_lowercase()), *known));
+    let distances = known.iter().map(|known| (strsim::osa_distance(&word, &known.to_lowercase()), *known));
     distances
         .filter(|(distance, _)| *distance <= limit)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, known)| known)
-}
-
-/// Letters to add, remove, change or swap with the next.
-fn distance(left: &str, right: &str) -> usize {
-    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=right.len()).collect()];
-    for (line, letter) in left.iter().enumerate() {
-        let mut row = vec![line + 1];
-        for (column, other) in right.iter().enumerate() {
-            let change = rows[line][column] + usize::from(letter != other);
-            let mut least = change.min(rows[line][column + 1] + 1).min(row[column] + 1);
-            let swapped = line > 0 && column > 0 && left[line - 1] == *other && right[column - 1] == *letter;
-            if swapped {
-                least = least.min(rows[line - 1][column - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[left.len()][right.len()]
 }
 
 /// The items of a list.
@@ -259,6 +239,22 @@ pub(super) fn positive(node: &Node, faults: &mut Faults) -> Option<Span> {
     None
 }
 
+/// Whether a name can stand in metrics, logs and commands.
+pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut Faults) -> bool {
+    const LONGEST: usize = 64;
+    let letters = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-');
+    let good = name.len() <= LONGEST
+        && name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+        && name.chars().all(letters);
+    if !good {
+        let fault = Fault::error(at, format!("{} cannot be the name of {what}", quoted(name)));
+        faults.push(fault.help(
+            "a name has letters, digits, `_`, `.` and `-`, begins with a letter or digit, and is at most 64 long",
+        ));
+    }
+    good
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,15 +276,5 @@ mod tests {
             assert_eq!(nearest(word, &known), wanted, "{word}");
         }
         assert_eq!(nearest(&"x".repeat(100_000), &known), None);
-    }
-
-    #[test]
-    fn letters_that_changed_places_are_one_change() {
-        for (left, right, wanted) in
-            [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("kitten", "sitting", 3), ("ä", "a", 1)]
-        {
-            assert_eq!(distance(left, right), wanted, "{left} {right}");
-            assert_eq!(distance(right, left), wanted, "{right} {left}");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Every key of a file except those of conditions: its form and its purpose. The reader and the schema for
 //! editors are both generated from these tables.
 
-use super::{Mode, Order, Severity};
+use super::{Mode, Order, Severity, Signal};
 use crate::Kind;
 
 /// A map of known keys.
@@ -126,7 +126,7 @@ fn severities() -> Vec<&'static str> {
 }
 
 fn signals() -> Vec<&'static str> {
-    let names = super::steps::SIGNALS.iter().map(|signal| signal.name);
+    let names = SIGNALS.iter().map(|signal| signal.name);
     names.flat_map(|name| std::iter::once(name).chain(name.strip_prefix("SIG"))).collect()
 }
 
@@ -400,3 +400,24 @@ pub(super) static STEP: KeyTable = KeyTable {
         ),
     ],
 };
+
+const fn signal(name: &'static str, number: i32) -> Signal {
+    Signal { number, name }
+}
+
+/// Signals with a request to the process; those that end or stop it at once, or report a crash, are left out.
+pub(super) static SIGNALS: [Signal; 13] = [
+    signal("SIGHUP", libc::SIGHUP),
+    signal("SIGINT", libc::SIGINT),
+    signal("SIGQUIT", libc::SIGQUIT),
+    signal("SIGUSR1", libc::SIGUSR1),
+    signal("SIGUSR2", libc::SIGUSR2),
+    signal("SIGALRM", libc::SIGALRM),
+    signal("SIGTERM", libc::SIGTERM),
+    signal("SIGCONT", libc::SIGCONT),
+    signal("SIGURG", libc::SIGURG),
+    signal("SIGXCPU", libc::SIGXCPU),
+    signal("SIGVTALRM", libc::SIGVTALRM),
+    signal("SIGWINCH", libc::SIGWINCH),
+    signal("SIGPWR", libc::SIGPWR),
+];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::condition_parser::ConditionParser;
 use super::fault::{Fault, Faults, quoted};
-use super::fields::{Fields, count, expected, flag, list, quantity, time};
+use super::fields::{self, Fields, count, expected, flag, list, quantity, time};
 use super::keys::{DEFAULTS, FILE, LIMITS};
 use super::quantity::number;
 use super::rule::{self, Defaults, Times};
@@ -217,7 +217,7 @@ fn named_conditions(node: &Node, faults: &mut Faults) {
     match &node.data {
         Data::Map(entries) => {
             for entry in entries {
-                rule::name("a condition", (&entry.name, &entry.at), faults);
+                fields::name("a condition", (&entry.name, &entry.at), faults);
             }
         }
         _ => expected(node, "a map of names and asks, as `{idle: {gpu_util: {max: 1%}}}`", faults),

@@ -1,11 +1,10 @@
 //! Reads one rule.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use super::condition_parser::ConditionParser;
-use super::fault::{Fault, Faults, quoted};
-use super::fields::{self, Fields, count, list, positive, quantity, text, time, word};
+use super::fault::{Fault, Faults};
+use super::fields::{self, Fields, count, list, name, positive, quantity, text, time, word};
 use super::keys::{EXCEPTION, PICK, RULE};
 use super::steps::{self, Around};
 use super::tree::{Data, Entry, Node};
@@ -144,22 +143,6 @@ fn samples(node: &Node, faults: &mut Faults) -> Option<Span> {
 fn title<'a>(node: &'a Node, faults: &mut Faults) -> Option<&'a str> {
     let title = text(node, "a name", faults)?;
     name("a rule", (title, &node.at), faults).then_some(title)
-}
-
-/// Whether a name can stand in metrics, logs and commands.
-pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut Faults) -> bool {
-    const LONGEST: usize = 64;
-    let letters = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-');
-    let good = name.len() <= LONGEST
-        && name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
-        && name.chars().all(letters);
-    if !good {
-        let fault = Fault::error(at, format!("{} cannot be the name of {what}", quoted(name)));
-        faults.push(fault.help(
-            "a name has letters, digits, `_`, `.` and `-`, begins with a letter or digit, and is at most 64 long",
-        ));
-    }
-    good
 }
 
 /// Reads `protect`: selectors of which one is enough, or a list of exceptions from all rules.

@@ -6,31 +6,10 @@ use super::channels::program;
 use super::condition_parser::no_such_name;
 use super::fault::{Fault, Faults, quoted};
 use super::fields::{Fields, flag, list, many, span, text, time, word};
-use super::keys::{NOTHING, STEP, TERMINATE};
+use super::keys::{NOTHING, SIGNALS, STEP, TERMINATE};
 use super::tree::{Entry, Node};
 use super::{Action, Severity, Signal, Span, Step};
 use crate::Kind;
-
-const fn signal(name: &'static str, number: i32) -> Signal {
-    Signal { number, name }
-}
-
-/// Signals with a request to the process; those that end or stop it at once, or report a crash, are left out.
-pub(super) static SIGNALS: [Signal; 13] = [
-    signal("SIGHUP", libc::SIGHUP),
-    signal("SIGINT", libc::SIGINT),
-    signal("SIGQUIT", libc::SIGQUIT),
-    signal("SIGUSR1", libc::SIGUSR1),
-    signal("SIGUSR2", libc::SIGUSR2),
-    signal("SIGALRM", libc::SIGALRM),
-    signal("SIGTERM", libc::SIGTERM),
-    signal("SIGCONT", libc::SIGCONT),
-    signal("SIGURG", libc::SIGURG),
-    signal("SIGXCPU", libc::SIGXCPU),
-    signal("SIGVTALRM", libc::SIGVTALRM),
-    signal("SIGWINCH", libc::SIGWINCH),
-    signal("SIGPWR", libc::SIGPWR),
-];
 
 /// What the steps of a rule are read with.
 pub(super) struct Around<'a> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::in_flight::ActionTracker;
+use super::ActionTracker;
 use crate::verdict::Subject;
 use crate::view::View;
 
@@ -12,7 +12,7 @@ pub(crate) struct Stuck {
     pub(crate) rule: Arc<str>,
     pub(crate) subject: Arc<Subject>,
     /// Bytes that did not come back; none if the process is still there.
-    pub(super) missing: Option<u64>,
+    pub(in crate::engine) missing: Option<u64>,
 }
 
 impl ActionTracker {
@@ -22,7 +22,7 @@ impl ActionTracker {
     }
 
     /// What has ended or come back after all is stuck no longer.
-    pub(super) fn forget_returned(&mut self, view: &View) {
+    pub(in crate::engine) fn forget_returned(&mut self, view: &View) {
         self.stuck.retain(|stuck| match stuck.missing {
             Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
             None => view.snapshot.processes.iter().any(|process| {

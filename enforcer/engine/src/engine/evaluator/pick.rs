@@ -1,0 +1,148 @@
+//! Picks one workload of a GPU at a time, and takes the rule's steps for it.
+
+use bailiff_snapshot::Truth;
+
+use super::{EvalContext, RuleEvaluator};
+use crate::Kind;
+use crate::engine::Tick;
+use crate::engine::matches::Match;
+use crate::engine::picking::{Candidate, Picked, Picking, holds};
+use crate::engine::population::Absent;
+use crate::engine::program::{self, Column, ConditionTable, Gate};
+use crate::engine::progress::Progress;
+use crate::verdict::What;
+
+/// A GPU in one tick.
+#[derive(Clone, Copy)]
+struct Needy {
+    place: usize,
+    need: Truth,
+    streak: u32,
+}
+
+impl RuleEvaluator {
+    /// Evaluates the candidates, and takes the steps of picked targets.
+    pub(crate) fn pick(&mut self, context: &mut EvalContext<'_>) {
+        let Some(mut picking) = self.picking.take() else { return };
+        let seen = self.candidates(&mut picking, context);
+        let view = context.tick.view;
+        for (gpu, target) in view.targets.iter().enumerate() {
+            if target.kind == Kind::Gpu {
+                self.pick_on(gpu, (&mut picking, &seen), context);
+            }
+        }
+        picking.given_up.retain(|id| view.targets.iter().any(|target| target.id == *id));
+        self.picking = Some(picking);
+    }
+
+    /// Every workload's outcome and streak.
+    fn candidates(&self, picking: &mut Picking, context: &EvalContext<'_>) -> Vec<Candidate> {
+        let gaps = (context.tick.missed, self.rule.max_gap);
+        let view = context.tick.view;
+        for (number, fate) in &context.absent[Kind::Workload as usize] {
+            let outcome = if *fate == Absent::Gone { Truth::False } else { Truth::Unknown };
+            picking.feed(*number, outcome, gaps);
+        }
+        let gates = self.gates_of_pick(picking, (context.table, context.tick));
+        let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
+        let workloads = view.targets.iter().zip(outcomes).enumerate();
+        let workloads = workloads.filter(|(_, (target, _))| target.kind == Kind::Workload);
+        let seen = workloads.filter_map(|(place, (_, outcome))| {
+            let streak = picking.feed(*context.seen.get(place)?, outcome, gaps);
+            Some(Candidate { place, outcome, streak })
+        });
+        seen.collect()
+    }
+
+    /// The gates of a candidate workload, in their order, and the targets that pass each.
+    pub(crate) fn gates_of_pick<'t>(
+        &self,
+        picking: &Picking,
+        (table, tick): (&'t ConditionTable, &Tick<'_>),
+    ) -> Vec<(Gate, Column<'t>)> {
+        let mut gates = vec![(Gate::Protection, table.unprotected())];
+        gates.extend(self.not_exempt(table, tick));
+        gates.push((Gate::Grace, self.grace.condition(table)));
+        gates.extend(self.running(table).map(|column| (Gate::OnHold, column)));
+        gates.push((Gate::From, picking.from.condition(table)));
+        gates
+    }
+
+    fn pick_on(
+        &self,
+        gpu: usize,
+        (picking, seen): (&mut Picking, &[Candidate]),
+        context: &mut EvalContext<'_>,
+    ) {
+        let Some(number) = context.seen.get(gpu).copied() else { return };
+        let Some(track) = self.tracks.get(number).copied() else { return };
+        let needed = self.rule.span.samples(context.tick.interval);
+        let need = match track.outcome.unwrap_or(Truth::Unknown) {
+            Truth::True if track.streak.count >= needed => Truth::True,
+            Truth::Unknown if track.streak.count >= needed => Truth::Unknown,
+            _ => Truth::False,
+        };
+        let still = picking.picked.remove(&number).and_then(|picked| {
+            let gpu = Needy { place: gpu, need, streak: track.streak.count };
+            self.still_picked((gpu, picked), (&mut *picking, seen), context)
+        });
+        if need != Truth::True {
+            let kept = still.map(|(picked, _)| (number, Picked { outcome: need, ..picked }));
+            picking.picked.extend(kept);
+            return;
+        }
+        let chosen = still.or_else(|| {
+            let seen = picking.best(gpu, seen, context.tick)?;
+            let target = context.tick.view.targets[seen.place].id.clone();
+            let (since, progress, outcome) = (0, Progress::default(), Truth::True);
+            Some((Picked { target, since, progress, outcome }, seen))
+        });
+        if let Some((mut picked, seen)) = chosen {
+            picked.outcome = seen.outcome.and(holds(seen.place, gpu, context.tick.view));
+            if picked.outcome == Truth::True {
+                // Less where a reload has made `for` longer.
+                picked.since = picked.since.min(track.streak.count.saturating_sub(needed));
+                let matched = Match { owner: gpu, subject: seen.place, streak: seen.streak.count };
+                self.steps(matched, (&mut picked.progress, picked.since), context);
+                picked.since = picked.since.saturating_add(1);
+            }
+            picking.picked.insert(number, picked);
+        }
+    }
+
+    /// Keeps the pick, or lets it go and says why.
+    fn still_picked(
+        &self,
+        (gpu, picked): (Needy, Picked),
+        (picking, seen): (&mut Picking, &[Candidate]),
+        context: &mut EvalContext<'_>,
+    ) -> Option<(Picked, Candidate)> {
+        let view = context.tick.view;
+        // One that is gone needs no word; the audit log has what ended it.
+        let seen = seen.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
+        let needed = picking.idle_for.samples(context.tick.interval);
+        let why = if picked.progress.failed {
+            picking.given_up.insert(picked.target.clone());
+            "nothing more can be done"
+        } else if gpu.need == Truth::False {
+            "the GPU no longer needs it"
+        } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
+            // Both are longer than what was counted since, or one has begun again after a gap.
+            "unknown for too long"
+        } else if seen.outcome == Truth::False || seen.streak.count < needed {
+            "it was seen not to match"
+        } else if holds(seen.place, gpu.place, view) == Truth::False {
+            "it no longer holds this GPU"
+        } else {
+            return Some((picked, seen));
+        };
+        let matched = Match { owner: gpu.place, subject: seen.place, streak: seen.streak.count };
+        if picked.progress.warned {
+            context.verdicts.push(self.finding(matched, What::Reprieved(why), context.tick));
+        }
+        if let Some(severity) = picked.progress.flagged {
+            context.verdicts.push(self.finding(matched, What::Clear(severity), context.tick));
+        }
+        None
+    }
+}
