@@ -7,15 +7,16 @@ mod status;
 mod waiting;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
+use bailiff_snapshot::ProcessKey;
+use serde::{Deserialize, Serialize};
 
-use crate::actions::clock;
-use crate::actions::watchdog::HeldStill;
+use crate::clock;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::{Evidence, Subject};
 
@@ -114,6 +115,17 @@ pub struct Sent {
     pub result: String,
 }
 
+/// What an action holds still.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldStill {
+    /// Processes that are sent SIGSTOP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessKey>,
+    /// The `cgroup.freeze` of a cgroup that is frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freezer: Option<PathBuf>,
+}
+
 /// Why a line is not on disk.
 #[derive(Debug, thiserror::Error)]
 #[error("the audit log cannot be written: {0}")]
@@ -126,6 +138,8 @@ pub struct Audit(Arc<Shared>);
 #[derive(Debug)]
 struct Open {
     about: About,
+    /// Continues processes that an earlier run had stopped, and returns their number.
+    continue_stopped: fn(&HeldStill) -> usize,
     settings: AuditSettings,
     journal: Mutex<Journal>,
     waiting: Waiting,
@@ -144,14 +158,20 @@ struct Shared {
 
 impl Audit {
     /// Opens the log, in a thread of its own. If that fails it is tried again, and [`Audit::writable`] reports it. An action that
-    /// was begun and has no result gets a line that says so.
+    /// was begun and has no result gets a line that says so, after `continue_stopped` was called for each group of processes
+    /// that it had stopped.
     ///
     /// # Errors
     /// If the thread cannot be started, because there would be no retries.
-    pub fn open(settings: AuditSettings, about: About) -> std::io::Result<Self> {
+    pub fn open(
+        settings: AuditSettings,
+        about: About,
+        continue_stopped: fn(&HeldStill) -> usize,
+    ) -> std::io::Result<Self> {
         let status = Arc::new(LogStatus::default());
         let open = Arc::new(Open {
             about,
+            continue_stopped,
             journal: Mutex::new(Journal::new(settings.clone(), Arc::clone(&status))),
             settings,
             waiting: Waiting::default(),
@@ -287,7 +307,7 @@ impl Open {
         let mut detail =
             "this program ended before the action had a result; how it went is not known".to_owned();
         if begun.boot_id.is_some() && begun.boot_id == self.about.boot_id {
-            let count: usize = begun.held_still.iter().map(HeldStill::continued).sum();
+            let count: usize = begun.held_still.iter().map(self.continue_stopped).sum();
             if count > 0 {
                 let _ = write!(detail, "; {count} processes that it had stopped were continued");
             }

@@ -1,5 +1,4 @@
-//! Killing a whole cgroup (`cgroup.kill`, Linux 5.14, cgroup v2 only): the last resort against processes that
-//! fork faster than they are killed. It is frozen first, so that its members can be verified.
+//! Directories of cgroups: opened without following links, read, frozen. The boundary of a workload is held by inode.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -9,15 +8,13 @@ use std::time::Duration;
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, fstatfs, openat};
 use rustix::io::Errno;
 
-use super::clock::Deadline;
-use super::group::Group;
-use super::inbox::Inbox;
 use super::permit::Permit;
 use super::pidfd::readable;
+use crate::clock::Deadline;
 use bailiff_engine::verdict::Subject;
 
 /// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
-const CGROUP2: u64 = 0x6367_7270;
+pub(super) const CGROUP2: u64 = 0x6367_7270;
 /// `CGROUP_SUPER_MAGIC`, of the same.
 const CGROUP1: u64 = 0x0027_e0eb;
 /// Where hierarchies are mounted, below where cgroups are: that of version 2, and those of version 1 that place a process.
@@ -27,41 +24,8 @@ const DEEPEST: u32 = 16;
 /// How long freezing may take: a process in state D does not freeze.
 const FREEZE: Duration = Duration::from_secs(1);
 
-/// Kills the subject's cgroup if it contains only verified processes.
-pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &Permit) -> Result<(), String> {
-    let request = group.request;
-    let path =
-        group.held.iter().find_map(|held| path(&request.subject, held.found.person.unified.as_deref()?));
-    let path = path.ok_or("it is no container's or unit's cgroup of version 2")?;
-    let ours = group.own_cgroup().ok_or("our own cgroup is not known")?;
-    if *ours == *path || ours.starts_with(&format!("{path}/")) {
-        return Err("it is ours".to_owned());
-    }
-    let directory = open(root, path, &[CGROUP2]).map_err(|error| format!("{path}: {error}"))?;
-    let frozen = Frozen::new(&directory, permit).map_err(|error| format!("it cannot be frozen: {error}"))?;
-    group.renew().map_err(|refusal| refusal.why)?;
-    let verified: BTreeSet<u32> = group.left().map(|held| held.found.key().pid).collect();
-    let mut inside = BTreeSet::new();
-    collect(&directory, 0, &mut inside).map_err(|error| format!("it cannot be read: {error}"))?;
-    if let Some(other) = inside.difference(&verified).next() {
-        return Err(format!("{other} is in it, and is none of those that were verified"));
-    }
-    inbox
-        .unless_called_off(request.id, || put(&directory, "cgroup.kill", permit))?
-        .map_err(|error| error.to_string())?;
-    drop(frozen);
-    Ok(())
-}
-
-/// The file that freezes what [`kill`] would end.
-pub(super) fn freezer(root: &Path, group: &Group<'_>) -> Option<PathBuf> {
-    let subject = &group.request.subject;
-    let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?))?;
-    Some(root.join(path.trim_start_matches('/')).join("cgroup.freeze"))
-}
-
 /// The path of the whole container's or unit's cgroup; none if it is not one of its own.
-fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
+pub(super) fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
     let (kind, path) = boundary(subject)?;
     let below = unified.strip_prefix(path)?;
     let last = path.rsplit('/').next().filter(|last| !last.is_empty())?;
@@ -107,7 +71,7 @@ fn inode(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
     fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-fn open(root: &Path, path: &str, systems: &[u64]) -> Result<OwnedFd, Errno> {
+pub(super) fn open(root: &Path, path: &str, systems: &[u64]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut directory = openat(CWD, root, flags, Mode::empty())?;
     for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -122,10 +86,10 @@ fn open(root: &Path, path: &str, systems: &[u64]) -> Result<OwnedFd, Errno> {
 }
 
 /// A cgroup in which nothing runs, until this is dropped.
-struct Frozen<'a>(&'a OwnedFd);
+pub(super) struct Frozen<'a>(&'a OwnedFd);
 
 impl<'a> Frozen<'a> {
-    fn new(directory: &'a OwnedFd, _: &Permit) -> Result<Self, Errno> {
+    pub(super) fn new(directory: &'a OwnedFd, _: &Permit) -> Result<Self, Errno> {
         write(directory, "cgroup.freeze", b"1")?;
         let frozen = Self(directory);
         let deadline = Deadline::after(FREEZE);
@@ -172,7 +136,7 @@ pub(super) fn collect(directory: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32
     Ok(())
 }
 
-fn put(directory: &OwnedFd, name: &str, _: &Permit) -> Result<(), Errno> {
+pub(super) fn put(directory: &OwnedFd, name: &str, _: &Permit) -> Result<(), Errno> {
     write(directory, name, b"1")
 }
 

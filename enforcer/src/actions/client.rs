@@ -8,10 +8,10 @@ use bailiff_mps::control::Question;
 use bailiff_mps::{Control, reply};
 use bailiff_snapshot::Role;
 
-use super::clock::Deadline;
+use super::context::ActionContext;
 use super::group::Group;
 use super::mps;
-use super::worker::Work;
+use crate::clock::Deadline;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
@@ -66,17 +66,17 @@ impl LetGo {
     /// Terminates those of a group that are MPS clients through their servers, each once, before they are signalled; returns a note.
     pub(super) fn those_of(
         &mut self,
-        work: &Work<'_>,
+        context: &ActionContext<'_>,
         (group, mut pids): (&Group<'_>, Vec<u32>),
     ) -> Result<Vec<String>, Refusal> {
-        let listed = listed(work);
+        let listed = listed(context);
         pids.retain(|pid| match self.0.get(pid) {
             None => true,
             Some(Done::Nothing) => listed.contains(pid),
             Some(Done::LetGo) => false,
         });
-        let parts = if pids.is_empty() { Parts::default() } else { Parts::of(work, group) };
-        let asked = Asked::all(work, parts);
+        let parts = if pids.is_empty() { Parts::default() } else { Parts::of(context, group) };
+        let asked = Asked::all(context, parts);
         let mut notes = Vec::new();
         for pid in pids {
             let (done, note) = match stands(pid, &asked.replies, asked.foreign) {
@@ -96,7 +96,7 @@ impl LetGo {
             self.0.insert(pid, done);
             notes.extend(note);
         }
-        match work.inbox.given_up(work.request.id) {
+        match context.inbox.given_up(context.request.id) {
             Some(why) => Err(Refusal { outcome: Outcome::Cancelled, why: why.to_owned() }),
             None => Ok(notes),
         }
@@ -104,8 +104,8 @@ impl LetGo {
 }
 
 /// Pids that the newest snapshot lists as clients of MPS.
-fn listed(work: &Work<'_>) -> BTreeSet<u32> {
-    let view = work.inbox.view();
+fn listed(context: &ActionContext<'_>) -> BTreeSet<u32> {
+    let view = context.inbox.view();
     let gpus = view.iter().flat_map(|view| &view.snapshot.gpus);
     let holders = gpus.flat_map(|gpu| &gpu.holders).filter(|holder| holder.kinds.contains('M'));
     holders.map(|holder| holder.pid).collect()
@@ -113,7 +113,7 @@ fn listed(work: &Work<'_>) -> BTreeSet<u32> {
 
 impl Parts {
     /// Daemons and servers of root and of this user: others' serve other users.
-    fn of(work: &Work<'_>, group: &Group<'_>) -> Self {
+    fn of(context: &ActionContext<'_>, group: &Group<'_>) -> Self {
         let mut parts = Self::default();
         let people = group.people().filter(|person| person.stat.comm == mps::COMM);
         for (pid, uid) in people.map(|person| (person.stat.key.pid, person.uid)) {
@@ -124,10 +124,10 @@ impl Parts {
             };
             // Anybody can give a name to a program that becomes root, as `su` does; not to its file.
             let is_other = |exe: String| Role::of_program(&exe).is_none();
-            if owner == DaemonOwner::Root && work.proc_table.program(pid).is_some_and(is_other) {
+            if owner == DaemonOwner::Root && context.proc_table.program(pid).is_some_and(is_other) {
                 continue;
             }
-            if work.proc_table.nested(pid) == Some(false) {
+            if context.proc_table.nested(pid) == Some(false) {
                 parts.pids.insert(pid, owner);
             } else if owner == DaemonOwner::Root {
                 parts.foreign = Some(pid);
@@ -137,21 +137,21 @@ impl Parts {
     }
 
     /// Their daemons, root's first. A user who names root's directory does not change its owner.
-    fn daemons(&self, work: &Work<'_>) -> Vec<(DaemonOwner, Control)> {
+    fn daemons(&self, context: &ActionContext<'_>) -> Vec<(DaemonOwner, Control)> {
         let mut directories: BTreeMap<Option<String>, DaemonOwner> = BTreeMap::new();
         for (pid, owner) in &self.pids {
-            let known = directories.entry(mps::pipes(work, *pid)).or_insert(*owner);
+            let known = directories.entry(mps::pipes(context, *pid)).or_insert(*owner);
             *known = (*known).min(*owner);
         }
         let mut daemons: Vec<_> = directories.into_iter().map(|(pipes, owner)| (owner, pipes)).collect();
         daemons.sort();
-        daemons.into_iter().take(MOST).map(|(owner, pipes)| (owner, mps::control(work, pipes))).collect()
+        daemons.into_iter().take(MOST).map(|(owner, pipes)| (owner, mps::control(context, pipes))).collect()
     }
 }
 
 /// What was asked, and answered.
 struct Asked<'a> {
-    work: &'a Work<'a>,
+    context: &'a ActionContext<'a>,
     daemons: Vec<(DaemonOwner, Control)>,
     replies: Vec<(DaemonOwner, Replies)>,
     foreign: Option<u32>,
@@ -159,13 +159,13 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn all(work: &'a Work<'a>, parts: Parts) -> Self {
+    fn all(context: &'a ActionContext<'a>, parts: Parts) -> Self {
         let until = Deadline::after(PATIENCE);
-        let daemons = parts.daemons(work);
+        let daemons = parts.daemons(context);
         let ours: BTreeSet<u32> = parts.pids.into_keys().collect();
         let query = |control| servers(&within(control, until, bailiff_mps::PATIENCE), &ours);
         let replies = daemons.iter().map(|(owner, control)| (*owner, query(control))).collect();
-        Self { work, daemons, replies, foreign: parts.foreign, until }
+        Self { context, daemons, replies, foreign: parts.foreign, until }
     }
 
     /// Has a client let go. Others were asked meanwhile, so whether it is still one is asked again: its pid may be another's.
@@ -176,7 +176,7 @@ impl<'a> Asked<'a> {
         if !group.lives(pid) {
             return Ok(gone());
         }
-        if let Some(why) = self.work.inbox.given_up(self.work.request.id) {
+        if let Some(why) = self.context.inbox.given_up(self.context.request.id) {
             return Err(Refusal { outcome: Outcome::Cancelled, why: why.to_owned() });
         }
         let control = within(control, self.until, PATIENCE);

@@ -3,22 +3,22 @@
 use serde_json::json;
 
 use super::child;
+use super::context::{ActionContext, done};
 use super::result::ActionResult;
-use super::worker::{Work, done};
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
 /// A target that has processes is looked at by the guard first; nothing of theirs is in the program's arguments.
-pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
-    let request = work.request;
+pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
+    let request = context.request;
     let group = match request.subject.kind {
-        Kind::Process | Kind::Workload => Some(work.gather()?),
+        Kind::Process | Kind::Workload => Some(context.gather()?),
         Kind::Gpu | Kind::Lease | Kind::MpsServer => None,
     };
     let payload = json!({
         "id": request.id,
-        "node": work.settings.node,
+        "node": context.settings.node,
         "rule": &*request.rule,
         "step": request.action.name(),
         "policy": &*request.policy,
@@ -26,8 +26,8 @@ pub(super) fn run(work: &Work<'_>, argv: &[String]) -> Result<ActionResult, Refu
         "evidence": &request.evidence,
     });
     let input = crate::audit::ascii(&payload).map_err(|error| Refusal::refused(error.to_string()))?;
-    Ok(work.carry_out(|_| {
-        let (outcome, detail) = match child::run(argv, &input, work.settings.program) {
+    Ok(context.carry_out(|_| {
+        let (outcome, detail) = match child::run(argv, &input, context.settings.program) {
             Ok(()) => (Outcome::Done, String::new()),
             Err(error) => (Outcome::Failed, error.to_string()),
         };

@@ -1,56 +1,20 @@
 //! The executor: a thread of its own that does one destructive action at a time, and is never waited for.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::clock::Deadline;
+use super::context::ExecutorSettings;
 use super::inbox::{Inbox, Task};
 use super::permit::{Permission, Question};
 use super::request::ActionRequest;
 use super::worker::Worker;
 use crate::audit::Audit;
+use crate::clock::Deadline;
 use bailiff_engine::verdict::ActionReport;
 use bailiff_engine::view::View;
-
-/// What the executor works with.
-#[derive(Debug, Clone)]
-pub struct ExecutorSettings {
-    /// Where `/proc` is.
-    pub procfs: PathBuf,
-    /// What the paths of device files begin with.
-    pub devices: String,
-    /// Where cgroups of version 2 are mounted; none if they are not, and then no group is ended whole.
-    pub cgroups: Option<PathBuf>,
-    /// How long an ended process may take to be gone, and its memory to be back.
-    pub verify: Duration,
-    /// `nvidia-cuda-mps-control`.
-    pub mps_control: PathBuf,
-    /// How long a program of the admin's may run.
-    pub program: Duration,
-    /// The node's name, for programs and webhooks.
-    pub node: String,
-    /// This program, to be started as the watchdog of what is stopped before its SIGKILL.
-    pub watchdog: PathBuf,
-}
-
-impl Default for ExecutorSettings {
-    fn default() -> Self {
-        Self {
-            procfs: "/proc".into(),
-            devices: "/dev/nvidia".to_owned(),
-            cgroups: Some("/sys/fs/cgroup".into()),
-            verify: Duration::from_secs(10),
-            mps_control: "nvidia-cuda-mps-control".into(),
-            program: Duration::from_secs(30),
-            node: String::new(),
-            watchdog: "/proc/self/exe".into(),
-        }
-    }
-}
 
 /// The executor. Once dropped it finishes the step that it is in, writes what came of it, and ends.
 #[derive(Debug)]

@@ -11,12 +11,12 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::cgroup::Boundary;
-use super::clock;
 use super::freezer;
 use super::permit::Permit;
 use super::pidfd::Handle;
 use super::request::ActionRequest;
 use crate::audit::Sent;
+use crate::clock;
 use crate::process_table::{ProcessTableError, Processes};
 use bailiff_engine::guard::{self, Found, Ourselves, Refusal};
 use bailiff_engine::members::Members;

@@ -9,10 +9,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::clock::Deadline;
 use super::permit::{Permission, Question};
 use super::pidfd::{Handle, readable};
 use super::request::ActionRequest;
+use crate::clock::Deadline;
 use bailiff_engine::view::View;
 
 /// Where a poll fails, for want of memory, it is tried again after this long.

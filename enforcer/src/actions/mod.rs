@@ -3,9 +3,10 @@
 
 mod activity;
 mod cgroup;
+mod cgroup_kill;
 mod child;
 mod client;
-pub(crate) mod clock;
+mod context;
 mod exec;
 mod executor;
 mod freezer;
@@ -28,6 +29,7 @@ pub mod watchdog;
 mod webhook;
 mod worker;
 
-pub use executor::{Channels, Executor, ExecutorSettings};
+pub use context::ExecutorSettings;
+pub use executor::{Channels, Executor};
 pub use permit::{Permission, Question, Stage};
 pub use request::ActionRequest;

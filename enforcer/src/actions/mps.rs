@@ -7,10 +7,10 @@ use bailiff_mps::control::Question;
 use bailiff_mps::place::{DEFAULT_PIPES, PIPES};
 use bailiff_mps::{Control, ControlError, reply};
 
-use super::clock::Deadline;
+use super::context::ActionContext;
 use super::pidfd::Handle;
 use super::result::ActionResult;
-use super::worker::Work;
+use crate::clock::Deadline;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::{Member, Outcome};
@@ -18,20 +18,20 @@ use bailiff_engine::verdict::{Member, Outcome};
 /// What control and server are called, cut by the kernel.
 pub(super) const COMM: &str = "nvidia-cuda-mps";
 
-pub(super) fn shut_down(work: &Work<'_>) -> Result<ActionResult, Refusal> {
-    let subject = &work.request.subject;
+pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Refusal> {
+    let subject = &context.request.subject;
     if subject.kind != Kind::MpsServer {
         return Err(Refusal::refused("it is no server of MPS"));
     }
     let [server] = subject.members.as_slice() else {
         return Err(Refusal::refused("a server is one process"));
     };
-    let handle = hold(work, server)?;
-    if work.proc_table.nested(server.pid) != Some(false) {
+    let handle = hold(context, server)?;
+    if context.proc_table.nested(server.pid) != Some(false) {
         return Err(Refusal::refused("it is in another PID namespace, where its pid is another's"));
     }
-    let control = control(work, pipes(work, server.pid));
-    match listed_clients(work) {
+    let control = control(context, pipes(context, server.pid));
+    match listed_clients(context) {
         Some(0) => {}
         Some(_) => return Err(Refusal::refused("it has clients")),
         None => return Err(Refusal::refused("no snapshot shows its clients")),
@@ -41,21 +41,21 @@ pub(super) fn shut_down(work: &Work<'_>) -> Result<ActionResult, Refusal> {
         Ok(clients) => return Err(Refusal::refused(format!("it has {} clients", clients.len()))),
         Err(why) => return Err(Refusal::refused(format!("its clients are not known: {why}"))),
     }
-    Ok(work.carry_out(|_| {
+    Ok(context.carry_out(|_| {
         let asked = control.query(Question::ShutDown(server.pid));
-        verify(work, &handle, asked)
+        verify(context, &handle, asked)
     }))
 }
 
 /// Opens the server and compares it with the evaluated one.
-fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
+fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Handle, Refusal> {
     let key = server.key.ok_or_else(|| Refusal::refused("it is known to the driver alone"))?;
-    work.proc_table.everybody()?;
+    context.proc_table.everybody()?;
     let gone = || Refusal { outcome: Outcome::Gone, why: "it had ended".to_owned() };
     let handle = Handle::open(key.pid)
         .map_err(|error| Refusal::refused(format!("{} cannot be held: {error}", key.pid)))?
         .ok_or_else(gone)?;
-    let person = work.proc_table.person(key.pid)?.ok_or_else(gone)?;
+    let person = context.proc_table.person(key.pid)?.ok_or_else(gone)?;
     if !handle.lives() {
         return Err(gone());
     }
@@ -73,29 +73,29 @@ fn hold(work: &Work<'_>, server: &Member) -> Result<Handle, Refusal> {
 
 /// The directory of a daemon, or of a server's daemon, where its environment may be read and names one; through its own root, if
 /// it sees other mounts than we do: there the same path may be anybody's here.
-pub(super) fn pipes(work: &Work<'_>, pid: u32) -> Option<String> {
+pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Option<String> {
     let named =
-        work.proc_table.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
-    match work.proc_table.same_mounts(pid) {
+        context.proc_table.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
+    match context.proc_table.same_mounts(pid) {
         Some(false) => Some(format!("/proc/{pid}/root{}", named.as_deref().unwrap_or(DEFAULT_PIPES))),
         _ => named,
     }
 }
 
 /// Clients that the newest snapshot shows on the server's GPUs.
-fn listed_clients(work: &Work<'_>) -> Option<usize> {
-    let view = work.inbox.view()?;
+fn listed_clients(context: &ActionContext<'_>) -> Option<usize> {
+    let view = context.inbox.view()?;
     let theirs = view
         .snapshot
         .gpus
         .iter()
-        .filter(|gpu| gpu.uuid.as_ref().is_some_and(|uuid| work.request.subject.gpus.contains(uuid)));
+        .filter(|gpu| gpu.uuid.as_ref().is_some_and(|uuid| context.request.subject.gpus.contains(uuid)));
     Some(theirs.flat_map(|gpu| &gpu.holders).filter(|holder| holder.kinds.contains('M')).count())
 }
 
 /// The control daemon of a pipe directory.
-pub(super) fn control(work: &Work<'_>, pipes: Option<String>) -> Control {
-    let control = Control::new(&work.settings.mps_control);
+pub(super) fn control(context: &ActionContext<'_>, pipes: Option<String>) -> Control {
+    let control = Control::new(&context.settings.mps_control);
     match pipes {
         Some(pipes) => control.at(pipes),
         None => control,
@@ -108,10 +108,10 @@ pub(super) fn clients(control: &Control, server: u32) -> Result<BTreeSet<u32>, S
     reply::clients(&reply_text).map_err(|odd| odd.to_string())
 }
 
-fn verify(work: &Work<'_>, handle: &Handle, asked: Result<String, ControlError>) -> ActionResult {
-    let deadline = Deadline::after(work.settings.verify);
+fn verify(context: &ActionContext<'_>, handle: &Handle, asked: Result<String, ControlError>) -> ActionResult {
+    let deadline = Deadline::after(context.settings.verify);
     while !handle.ended() && !deadline.passed() {
-        work.inbox.wait(&[handle], deadline);
+        context.inbox.wait(&[handle], deadline);
     }
     if handle.ended() {
         return ActionResult::new(Outcome::Done, "the server has ended");

@@ -7,8 +7,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::clock::Deadline;
 use super::permit::Permit;
+use crate::clock::Deadline;
 
 /// A process, even after its pid was reused.
 #[derive(Debug)]

@@ -4,21 +4,21 @@
 use bailiff_lease::audit::Lease;
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
+use super::context::ActionContext;
 use super::result::ActionResult;
-use super::worker::Work;
 use crate::agent;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
-pub(super) fn release(work: &Work<'_>) -> Result<ActionResult, Refusal> {
-    let subject = &work.request.subject;
+pub(super) fn release(context: &ActionContext<'_>) -> Result<ActionResult, Refusal> {
+    let subject = &context.request.subject;
     let name = subject.id.0.strip_prefix("lease:").and_then(|name| name.rsplit_once('#'));
     let named = name.and_then(|(lease, token)| Some((lease, token.parse::<u64>().ok()?)));
     let (Kind::Lease, Some((lease, token))) = (subject.kind, named) else {
         return Err(Refusal::refused("it is no lease"));
     };
-    let Some(leases) = &work.request.leases else {
+    let Some(leases) = &context.request.leases else {
         return Err(Refusal::refused("the policy does not say where leases are (`leases`)"));
     };
     let refused = |error: LeaseError| Refusal::refused(error.to_string());
@@ -31,9 +31,9 @@ pub(super) fn release(work: &Work<'_>) -> Result<ActionResult, Refusal> {
         let why = "it has another token by now".to_owned();
         return Err(Refusal { outcome: Outcome::IdentityChanged, why });
     }
-    let view = work.inbox.view();
+    let view = context.inbox.view();
     let busy = view.map(|view| agent::busy(&view, &audit, held)).unwrap_or_default();
-    Ok(work.carry_out(|_| {
+    Ok(context.carry_out(|_| {
         let ended = pool.end(lease, End::Revoked { token, pid: std::process::id() }, &busy);
         verify(ended, (&mut pool, lease, token), &busy)
     }))

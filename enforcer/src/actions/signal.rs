@@ -1,29 +1,30 @@
 //! A signal to every process of a target, through the same guard as its end.
 
 use super::client::LetGo;
+use super::context::{ActionContext, done};
 use super::result::ActionResult;
-use super::worker::{Work, done};
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::policy::Signal;
 use bailiff_engine::verdict::Outcome;
 
-pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<ActionResult, Refusal> {
+pub(super) fn send(context: &ActionContext<'_>, signal: Signal) -> Result<ActionResult, Refusal> {
     let number = rustix::process::Signal::from_named_raw(signal.number)
         .ok_or_else(|| Refusal::refused(format!("{} cannot be sent", signal.name)))?;
-    let mut group = work.gather()?;
-    Ok(work.carry_out(|permit| {
+    let mut group = context.gather()?;
+    Ok(context.carry_out(|permit| {
         if let Err(refusal) = group.renew_after_a_while() {
             return refusal.into();
         }
-        let pids = group.pids().into_iter().filter(|pid| ends(work, *pid, number)).collect();
-        match LetGo::default().those_of(work, (&group, pids)) {
+        let pids = group.pids().into_iter().filter(|pid| ends(context, *pid, number)).collect();
+        match LetGo::default().those_of(context, (&group, pids)) {
             Ok(notes) => group.notes.extend(notes),
             Err(refusal) => return refusal.into(),
         }
-        if let Err(refusal) = work.confirm() {
+        if let Err(refusal) = context.confirm() {
             return refusal.into();
         }
-        let sent = work.inbox.unless_called_off(work.request.id, || group.send(number, signal.name, permit));
+        let sent =
+            context.inbox.unless_called_off(context.request.id, || group.send(number, signal.name, permit));
         if let Err(why) = sent {
             return done(Outcome::Cancelled, why, group);
         }
@@ -39,11 +40,11 @@ pub(super) fn send(work: &Work<'_>, signal: Signal) -> Result<ActionResult, Refu
 
 /// Whether a signal may end a process: all may but those that only stop, and those that it catches or ignores, as programs do
 /// that take them for news.
-fn ends(work: &Work<'_>, pid: u32, signal: rustix::process::Signal) -> bool {
+fn ends(context: &ActionContext<'_>, pid: u32, signal: rustix::process::Signal) -> bool {
     use rustix::process::Signal;
     match signal {
         Signal::CONT | Signal::STOP | Signal::TSTP => false,
-        Signal::USR1 | Signal::USR2 => work.proc_table.heeds(pid, signal.as_raw()) != Some(true),
+        Signal::USR1 | Signal::USR2 => context.proc_table.heeds(pid, signal.as_raw()) != Some(true),
         _ => true,
     }
 }

@@ -6,17 +6,17 @@ use std::time::Duration;
 use bailiff_snapshot::ProcessKey;
 
 use super::activity::Activity;
-use super::cgroup;
+use super::cgroup_kill;
 use super::client::LetGo;
-use super::clock::{self, Deadline};
+use super::context::ActionContext;
 use super::freezer::{self, Frozen};
 use super::group::Group;
 use super::memory::{Back, Memory, back};
 use super::permit::{Permission, Permit, Question, Stage};
 use super::result::ActionResult;
-use super::watchdog::{HeldStill, Watchdog};
-use super::worker::Work;
-use crate::audit::{After, STOPPING};
+use super::watchdog::Watchdog;
+use crate::audit::{After, HeldStill, STOPPING};
+use crate::clock::{self, Deadline};
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
@@ -33,7 +33,7 @@ const MOST_RENEWALS: u32 = 64;
 
 /// One termination.
 pub(super) struct Termination<'a> {
-    work: &'a Work<'a>,
+    context: &'a ActionContext<'a>,
     group: Group<'a>,
     grace: Duration,
     permit: &'a Permit,
@@ -55,8 +55,13 @@ enum Grace {
 }
 
 impl<'a> Termination<'a> {
-    pub(super) fn new(work: &'a Work<'a>, group: Group<'a>, grace: Duration, permit: &'a Permit) -> Self {
-        let view = work.inbox.view();
+    pub(super) fn new(
+        context: &'a ActionContext<'a>,
+        group: Group<'a>,
+        grace: Duration,
+        permit: &'a Permit,
+    ) -> Self {
+        let view = context.inbox.view();
         let mut activity = Activity::default();
         if let Some(view) = &view {
             activity.see(&view.snapshot, &group.keys());
@@ -64,7 +69,7 @@ impl<'a> Termination<'a> {
         let before = view.map(|view| Memory::of(&view.snapshot));
         let activity = activity.forgotten();
         let (clients, recorded) = (LetGo::default(), BTreeSet::new());
-        Self { work, group, grace, permit, before, activity, clients, recorded, watchdog: None }
+        Self { context, group, grace, permit, before, activity, clients, recorded, watchdog: None }
     }
 
     pub(super) fn run(mut self) -> ActionResult {
@@ -84,7 +89,7 @@ impl<'a> Termination<'a> {
         self.group.renew_after_a_while()?;
         let frozen = self.frozen()?;
         self.let_go()?;
-        self.work.confirm()?;
+        self.context.confirm()?;
         if let Err(why) = self.unless_called_off(Group::ask) {
             return Ok(cancelled(why));
         }
@@ -104,18 +109,18 @@ impl<'a> Termination<'a> {
 
     /// Frozen cgroups of theirs; where one cannot be thawed they would never see TERM.
     fn frozen(&self) -> Result<Vec<Frozen>, Refusal> {
-        let Some(root) = &self.work.settings.cgroups else { return Ok(Vec::new()) };
-        freezer::find(root, self.work.proc_table, &self.group.pids()).map_err(Refusal::refused)
+        let Some(root) = &self.context.settings.cgroups else { return Ok(Vec::new()) };
+        freezer::find(root, self.context.proc_table, &self.group.pids()).map_err(Refusal::refused)
     }
 
     /// Those that are clients of MPS are let go before they are signalled.
     fn let_go(&mut self) -> Result<(), Refusal> {
-        let notes = self.clients.those_of(self.work, (&self.group, self.group.pids()))?;
+        let notes = self.clients.those_of(self.context, (&self.group, self.group.pids()))?;
         self.group.notes.extend(notes);
         Ok(())
     }
 
-    /// Waits for all of them to end; once more as long while they are at work. Those that were started meanwhile, as to
+    /// Waits for all of them to end; once more as long while they are at context. Those that were started meanwhile, as to
     /// write a checkpoint, have what is left of the grace: they are sent nothing before it is over.
     fn wait(&mut self) -> Result<Grace, Refusal> {
         let mut deadline = Deadline::after(self.grace);
@@ -145,7 +150,7 @@ impl<'a> Termination<'a> {
 
     /// Takes in what is new and those that were started since; gives a reason to give up.
     fn events(&mut self) -> Result<Option<&'static str>, Refusal> {
-        let events = self.work.inbox.events(self.work.request.id);
+        let events = self.context.inbox.events(self.context.request.id);
         if let Some(why) = events.give_up {
             return Ok(Some(why));
         }
@@ -176,7 +181,7 @@ impl<'a> Termination<'a> {
         if let Err(why) = self.hold_still()?.and_then(|()| self.unless_called_off(Group::kill)) {
             return Ok(Err(why));
         }
-        self.until_ended(Deadline::after(SETTLE.min(self.work.settings.verify)));
+        self.until_ended(Deadline::after(SETTLE.min(self.context.settings.verify)));
         // A process that received KILL gets no second one; processes that came since are what the last resort is for.
         if self.group.renew()? > 0
             && !self.kill_cgroup()
@@ -184,24 +189,24 @@ impl<'a> Termination<'a> {
         {
             return Ok(Err(why));
         }
-        self.until_ended(Deadline::after(self.work.settings.verify));
+        self.until_ended(Deadline::after(self.context.settings.verify));
         Ok(Ok(()))
     }
 
     /// Sends signals, unless the action is called off: nothing is sent once `pause` was answered.
     fn unless_called_off(&mut self, send: fn(&mut Group<'a>, &Permit)) -> Result<(), &'static str> {
-        self.work.inbox.unless_called_off(self.work.request.id, || send(&mut self.group, self.permit))
+        self.context.inbox.unless_called_off(self.context.request.id, || send(&mut self.group, self.permit))
     }
 
     /// Waits until the audit log has what will be stopped and the state is on the disk; gives a reason to give up.
     fn until_recorded(&mut self) -> Result<Option<&'static str>, Refusal> {
-        let question = Question { id: self.work.request.id, stage: Stage::Kill };
+        let question = Question { id: self.context.request.id, stage: Stage::Kill };
         loop {
             if let Some(why) = self.events()? {
                 return Ok(Some(why));
             }
             let again = Deadline::after(AGAIN);
-            let answer = self.work.inbox.ask(question, again);
+            let answer = self.context.inbox.ask(question, again);
             if self.group.all_ended() || (answer == Some(Permission::Granted) && self.record_stop()) {
                 return Ok(None);
             }
@@ -229,7 +234,8 @@ impl<'a> Termination<'a> {
     /// Records in the audit log what is about to be stopped, and informs the watchdog if there is one.
     fn record(&mut self, still: &HeldStill) -> bool {
         let after = After { held_still: Some(still.clone()), ..After::default() };
-        let recorded = self.work.audit.record(&self.work.request.record(STOPPING, "", Some(&after))).is_ok();
+        let recorded =
+            self.context.audit.record(&self.context.request.record(STOPPING, "", Some(&after))).is_ok();
         if recorded {
             self.watch(still);
         }
@@ -238,7 +244,7 @@ impl<'a> Termination<'a> {
 
     fn watch(&mut self, still: &HeldStill) {
         if self.watchdog.is_none() {
-            self.watchdog = Watchdog::start(&self.work.settings.watchdog).ok();
+            self.watchdog = Watchdog::start(&self.context.settings.watchdog).ok();
         }
         let watched = self.watchdog.as_mut().map(|watchdog| watchdog.watch(still));
         if !matches!(watched, Some(Ok(()))) {
@@ -250,7 +256,7 @@ impl<'a> Termination<'a> {
     }
 
     fn given_up(&self) -> Option<&'static str> {
-        self.work.inbox.given_up(self.work.request.id)
+        self.context.inbox.given_up(self.context.request.id)
     }
 
     /// Stops the members until no new one turns up: a process that is killed before it was examined would leave unknown
@@ -276,9 +282,9 @@ impl<'a> Termination<'a> {
 
     /// The last resort: all of a container's or a unit's processes at once, so that none can start another.
     fn kill_cgroup(&mut self) -> bool {
-        let work = self.work;
-        let Some(root) = &work.settings.cgroups else { return false };
-        let freezer = cgroup::freezer(root, &self.group);
+        let context = self.context;
+        let Some(root) = &context.settings.cgroups else { return false };
+        let freezer = cgroup_kill::freezer(root, &self.group);
         if freezer.is_none()
             || !self.record(&HeldStill { freezer, ..HeldStill::default() })
             || self.watchdog.is_none()
@@ -286,7 +292,7 @@ impl<'a> Termination<'a> {
         {
             return false;
         }
-        match cgroup::kill(root, work.inbox, &mut self.group, self.permit) {
+        match cgroup_kill::kill(root, context.inbox, &mut self.group, self.permit) {
             Ok(()) => self.group.sent_to_all("cgroup.kill"),
             Err(ref why) => self.group.notes.push(format!("its cgroup was not ended as a whole: {why}")),
         }
@@ -304,13 +310,13 @@ impl<'a> Termination<'a> {
     fn until_event(&self, deadline: Deadline) {
         let living = self.group.living();
         if !living.is_empty() {
-            self.work.inbox.wait(&living, deadline);
+            self.context.inbox.wait(&living, deadline);
         }
     }
 
     /// Sent is not ended, and ended is not given back.
     fn verify(&mut self) -> ActionResult {
-        let left: Vec<String> = self.group.left().map(|held| describe(held, self.work)).collect();
+        let left: Vec<String> = self.group.left().map(|held| describe(held, self.context)).collect();
         if !left.is_empty() {
             return ActionResult::new(Outcome::Unkillable, left.join(", "));
         }
@@ -340,17 +346,17 @@ impl<'a> Termination<'a> {
 
     /// Examines snapshots taken after the end, until one shows the memory released or the time is up.
     fn until_back(&self, gone_at: Duration) -> Back {
-        let inbox = self.work.inbox;
+        let inbox = self.context.inbox;
         let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
         else {
             return Back::Unknown("there was no snapshot before".to_owned());
         };
         // Two intervals bring one snapshot that began after the end.
-        let patience = self.work.settings.verify.max(interval * 2);
+        let patience = self.context.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
         let mut last = Back::Unknown("no snapshot came in time".to_owned());
         loop {
-            let stopped = inbox.events(self.work.request.id).stopped;
+            let stopped = inbox.events(self.context.request.id).stopped;
             if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
                 last = back(before, &Memory::of(&view.snapshot), &self.group.keys());
                 if matches!(last, Back::Yes { .. }) {
@@ -370,9 +376,9 @@ fn cancelled(why: &str) -> ActionResult {
 }
 
 /// Describes a process that is still running.
-fn describe(held: &super::group::MemberHandle, work: &Work<'_>) -> String {
+fn describe(held: &super::group::MemberHandle, context: &ActionContext<'_>) -> String {
     let pid = held.found.key().pid;
-    let now = work.proc_table.person(pid).ok().flatten();
+    let now = context.proc_table.person(pid).ok().flatten();
     let state = now.map_or("unknown", |person| person.stat.state.name());
     format!("{pid} is still running, in state {state}")
 }

@@ -5,18 +5,18 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bailiff_snapshot::{ProcessKey, State};
 use rustix::process::Signal;
 use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
-use serde::{Deserialize, Serialize};
 
-use super::clock::Deadline;
 use super::permit::Permit;
 use super::pidfd::{Handle, readable};
+use crate::audit::HeldStill;
+use crate::clock::Deadline;
 use crate::process_table::Processes;
 
 /// The watchdog continues what is stopped after this long, whatever its parent does.
@@ -24,29 +24,16 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// How long it may take until it has noted something.
 const ACK: Duration = Duration::from_secs(5);
 
-/// What an action holds still.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldStill {
-    /// Processes that are sent SIGSTOP.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub processes: Vec<ProcessKey>,
-    /// The `cgroup.freeze` of a cgroup that is frozen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub freezer: Option<PathBuf>,
-}
-
-impl HeldStill {
-    /// Continues what is still the same and still stopped; gives how many processes were.
-    #[must_use]
-    pub fn continued(&self) -> usize {
-        if let Some(file) = &self.freezer {
-            let opened = std::fs::OpenOptions::new().write(true).open(file);
-            drop(opened.and_then(|mut file| file.write_all(b"0")));
-        }
-        let Ok(proc_table) = Processes::open(Path::new("/proc"), "/dev/nvidia") else { return 0 };
-        let continued = self.processes.iter().filter(|key| continue_one(&proc_table, **key));
-        continued.count()
+/// Continues what is still the same and still stopped; returns the number of processes.
+#[must_use]
+pub fn continue_stopped(still: &HeldStill) -> usize {
+    if let Some(file) = &still.freezer {
+        let opened = std::fs::OpenOptions::new().write(true).open(file);
+        drop(opened.and_then(|mut file| file.write_all(b"0")));
     }
+    let Ok(proc_table) = Processes::open(Path::new("/proc"), "/dev/nvidia") else { return 0 };
+    let continued = still.processes.iter().filter(|key| continue_one(&proc_table, **key));
+    continued.count()
 }
 
 fn continue_one(proc_table: &Processes, key: ProcessKey) -> bool {
@@ -124,7 +111,7 @@ pub fn run() -> io::Result<()> {
         io::stdout().flush()?;
     }
     for still in &noted {
-        let _ = still.continued();
+        let _ = continue_stopped(still);
     }
     Ok(())
 }

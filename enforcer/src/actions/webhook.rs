@@ -6,8 +6,8 @@ use std::time::Duration;
 use bailiff_lifecycle::file::{self, PATIENCE};
 use ureq::Agent;
 
-use super::clock::Deadline;
 use super::pidfd::readable;
+use crate::clock::Deadline;
 use crate::trust;
 use bailiff_engine::policy::Address;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bailiff_lease::legacy::WriterEvidence;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::actions::clock::Deadline;
 use crate::actions::pidfd::{Handle, readable};
+use crate::clock::Deadline;
 use bailiff_engine::policy::Leases;
 use bailiff_engine::view::View;
 

@@ -21,9 +21,9 @@ use super::evidence::{Evidence, On};
 use super::mailbox::{Orders, Shared};
 use super::memory::Memory;
 use super::status::{AgentStatus, Judged};
-use crate::actions::clock;
 use crate::actions::pidfd::Handle;
 use crate::audit::Audit;
+use crate::clock;
 use bailiff_engine::engine::STALE_INTERVALS;
 use bailiff_engine::policy::{Leases, Server};
 

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::HeldStill;
 use super::status::LogStatus;
 use super::{BEGUN, STOPPING};
-use crate::actions::watchdog::HeldStill;
 use crate::disk;
 
 /// How far back begun actions are looked for in each file.

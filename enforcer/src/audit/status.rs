@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_lifecycle::file::PATIENCE;
 
-use crate::actions::clock;
+use crate::clock;
 
 #[derive(Debug, Default)]
 pub(super) struct LogStatus {

@@ -13,7 +13,7 @@ use super::*;
 
 fn open(path: &Path, max_bytes: u64) -> Audit {
     let settings = AuditSettings { path: path.into(), max_bytes, keep: 3, kept: None };
-    Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
+    Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }, |_| 0).unwrap()
 }
 
 fn record<'a>(id: u64, result: &'a str, detail: &'a str) -> Record<'a> {
@@ -145,16 +145,16 @@ fn result_that_was_kept_is_written_and_is_no_interruption() {
         keep: 3,
         kept: Some(kept.clone()),
     };
-    let begun = Audit::open(settings(&path), About::default()).unwrap();
+    let begun = Audit::open(settings(&path), About::default(), |_| 0).unwrap();
     begun.record(&record(1, BEGUN, "")).unwrap();
     drop(begun);
     assert!(!kept.exists(), "all was written");
     // A directory is no file, so that nothing is written there.
-    let unwritable = Audit::open(settings(directory.path()), About::default()).unwrap();
+    let unwritable = Audit::open(settings(directory.path()), About::default(), |_| 0).unwrap();
     unwritable.append(&record(1, "cancelled", ""));
     drop(unwritable);
     assert!(kept.exists());
-    let audit = Audit::open(settings(&path), About::default()).unwrap();
+    let audit = Audit::open(settings(&path), About::default(), |_| 0).unwrap();
     assert!(audit.begun_without_result().is_empty());
     drop(audit);
     assert_eq!(

@@ -157,7 +157,8 @@ impl Daemon {
         let node = settings.node.clone();
         let boot_id = rights::boot_id(&settings.host.procfs);
         let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
-        let audit = Audit::open(journal(&settings), about).context("cannot start the thread that records")?;
+        let audit = Audit::open(journal(&settings), about, crate::actions::watchdog::continue_stopped)
+            .context("cannot start the thread that records")?;
         let tools = tools(&settings);
         let (executor, reports) =
             Executor::start(tools, audit.clone()).context("cannot start the thread that acts")?;

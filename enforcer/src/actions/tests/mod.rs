@@ -23,9 +23,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::clock;
 use super::{ActionRequest, Executor, ExecutorSettings, Permission, Question};
 use crate::audit::{self, About, Audit};
+use crate::clock;
 use crate::process_table::Processes;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::{Limits, OnHold, Root};
@@ -143,7 +143,12 @@ impl Home {
 
     fn audit(&self) -> Audit {
         let settings = audit::AuditSettings { path: self.log(), max_bytes: 1 << 20, keep: 2, kept: None };
-        Audit::open(settings, About { node: "n1".into(), boot_id: Some("b".into()) }).unwrap()
+        Audit::open(
+            settings,
+            About { node: "n1".into(), boot_id: Some("b".into()) },
+            super::watchdog::continue_stopped,
+        )
+        .unwrap()
     }
 
     /// The lines of the audit log.

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::actions::cgroup::{self, Boundary};
+use crate::actions::cgroup::Boundary;
+use crate::actions::cgroup_kill;
 use crate::actions::group::Group;
 use crate::actions::inbox::Inbox;
 use bailiff_engine::verdict::Outcome;
@@ -157,7 +158,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let mut group = gather();
     let stranger = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);
     container.take(stranger.pid());
-    let refused = cgroup::kill(&container.root, &inbox, &mut group, &permit).unwrap_err();
+    let refused = cgroup_kill::kill(&container.root, &inbox, &mut group, &permit).unwrap_err();
     assert!(refused.contains("of uid 0"), "{refused}");
     assert!(holder.lives() && stranger.lives());
     let frozen = fs::read_to_string(container.directory().join("cgroup.freeze")).unwrap();
@@ -165,7 +166,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     drop(stranger);
 
     let mut group = gather();
-    cgroup::kill(&container.root, &inbox, &mut group, &permit).unwrap();
+    cgroup_kill::kill(&container.root, &inbox, &mut group, &permit).unwrap();
     until("the end", || (!holder.lives()).then_some(()));
 }
 

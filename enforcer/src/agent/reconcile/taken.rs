@@ -9,9 +9,9 @@ use bailiff_lease::legacy::{Found, Taker, WriterEvidence};
 use bailiff_lease::process::session_has_open;
 
 use super::{Pass, Reconciler};
-use crate::actions::clock;
 use crate::agent::actions::{LeaseExecutor, owner};
 use crate::agent::memory::is_nowhere;
+use crate::clock;
 
 /// A GPU that was taken by GPU.py's rules, or lost.
 pub(super) struct Taken {

@@ -26,11 +26,13 @@
 
 mod fixture;
 mod mps;
+mod parse;
 mod pool;
 mod print;
 mod quota;
 mod script;
 mod series;
+mod timeline;
 mod written;
 
 use std::collections::BTreeMap;
@@ -43,7 +45,9 @@ use std::time::Duration;
 use bailiff_lifecycle::exit::Exit;
 use serde::Serialize;
 
-use self::script::{Case, Faults, Pattern};
+use self::parse::Faults;
+use self::script::{Case, Pattern};
+use self::timeline::TimelineReader;
 use super::simulation::answer;
 use super::{Failure, Form, files, layout};
 use bailiff_engine::engine::{Engine, Now};
@@ -211,7 +215,7 @@ fn test(case: &Case) -> TestReport {
 /// All that happens in a test.
 fn play(case: &Case) -> Vec<Happened> {
     let mut engine = Engine::new(Arc::clone(&case.policy), Mode::Enforce);
-    let mut playing = case.fixture.play();
+    let mut playing = TimelineReader::new(&case.fixture);
     let mut before: Option<Arc<View>> = None;
     let mut answers = Vec::new();
     let mut happened = Vec::new();
@@ -322,6 +326,6 @@ pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<baili
     let head = script::head(&written, &mut faults);
     let case = script::case(written.tests.remove(0), &head, policy, &mut faults);
     assert_eq!(faults.0, [""; 0]);
-    let mut playing = case.fixture.play();
+    let mut playing = TimelineReader::new(&case.fixture);
     (0..case.samples).filter_map(|_| playing.next()).collect()
 }

@@ -2,29 +2,16 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::{Claim, GpuState, Held, Leases, PoolGpu, ProcessKey, Truth};
+use bailiff_snapshot::{GpuState, Held, Leases, PoolGpu, ProcessKey, Truth};
 
-use super::fixture::{Device, Fixture, TestProcess, millis};
-use super::script::{self, Faults};
+use super::fixture::{Device, Fixture, Lease, TestProcess, millis};
+use super::parse::{self, Faults};
 use super::series::Timeline;
 use super::written;
 use bailiff_engine::value::Unit;
 
 /// Holders that are none of the targets have pids from here on.
 const OTHERS: u32 = 4_000_000;
-
-/// A lease.
-#[derive(Debug)]
-pub(super) struct Lease {
-    held: Held,
-    /// Place of the process that holds it.
-    holder: Option<usize>,
-    age: Duration,
-    from: usize,
-    until: usize,
-    alive: Timeline<String>,
-    silent: Timeline<f64>,
-}
 
 impl Lease {
     /// As written, the one in this place of the list.
@@ -46,7 +33,7 @@ impl Lease {
             place
         });
         let (from, until, age) =
-            script::times((&written.from, &written.until, &written.age), interval, faults);
+            parse::times((&written.from, &written.until, &written.age), interval, faults);
         let held = Held {
             lease: written.name.clone(),
             token: u64::from(place) + 1,
@@ -68,9 +55,9 @@ impl Lease {
             from,
             until,
             alive: alive.map_or(Timeline::Always("true".to_owned()), |text| {
-                script::words(text, &["true", "false"], faults)
+                parse::words(text, &["true", "false"], faults)
             }),
-            silent: script::plays(series.heartbeat_age.as_ref(), Unit::Duration, faults),
+            silent: parse::plays(series.heartbeat_age.as_ref(), Unit::Duration, faults),
         }
     }
 
@@ -132,9 +119,4 @@ impl Fixture {
     fn answered(&self, sample: usize) -> bool {
         self.up("redis", sample) && self.intervals.at(sample).is_some_and(|interval| interval > 0.0)
     }
-}
-
-/// What the environment of a process says.
-pub(super) fn claim(lease: Option<&String>) -> Claim {
-    lease.map_or(Claim::Nothing, |name| Claim::Lease(name.clone()))
 }

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_saphyr::Spanned;
-
+use super::fixture::Lease;
 use super::fixture::{Device, Fixture, TestProcess};
-use super::pool::Lease;
+use super::parse::{Faults, bytes, interval, moment, percents, plays, sample, times, words, words_of};
 use super::series::{self, Timeline};
-use super::written::{self, Text, When};
+use super::written::{self, Text};
 use crate::commands::layout::{foreign, length};
-use bailiff_engine::attributes;
-use bailiff_engine::policy::{Policy, quantity};
+use bailiff_engine::policy::Policy;
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::Hold;
 
@@ -33,22 +31,6 @@ const STEPS: [&str; 11] = [
     "withheld",
     "reprieve",
 ];
-
-/// What is wrong with the file, each with its line.
-#[derive(Debug, Default)]
-pub(super) struct Faults(pub(super) Vec<String>);
-
-impl Faults {
-    fn at<T>(&mut self, place: &Spanned<T>, message: &str) {
-        let line = place.referenced.line();
-        self.0.push(format!("line {line}: {}", message.replace(char::is_control, "\u{fffd}")));
-    }
-
-    /// The value, or nothing and a fault.
-    fn take<T>(&mut self, place: &Text, value: Result<T, String>) -> Option<T> {
-        value.map_err(|message| self.at(place, &message)).ok()
-    }
-}
 
 /// One test.
 #[derive(Debug)]
@@ -277,22 +259,6 @@ fn actor(
     }
 }
 
-/// The sample that it is first seen at, the one from which on it is gone, and how old it is at first: one that is there
-/// from the beginning has been there for a day.
-pub(super) fn times(
-    (from, until, age): (&Option<Text>, &Option<Text>, &Option<Text>),
-    interval: Duration,
-    faults: &mut Faults,
-) -> (usize, usize, Duration) {
-    let mut time =
-        |text: &Option<Text>| text.as_ref().and_then(|text| faults.take(text, self::time(&text.value)));
-    let (from, until, age) = (time(from), time(until), time(age));
-    let usual_age = if from.is_some() { Duration::ZERO } else { Duration::from_hours(24) };
-    let intervals = |time: Duration| time.as_nanos().div_ceil(interval.as_nanos());
-    let number = |time: Duration| usize::try_from(intervals(time)).unwrap_or(usize::MAX);
-    (from.map_or(0, number), until.map_or(usize::MAX, number), age.unwrap_or(usual_age))
-}
-
 fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
     let Some(text) = &process.uid else { return Some(1000) };
     if text.value == "_" {
@@ -300,74 +266,4 @@ fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
     }
     let uid = text.value.parse::<u32>().map_err(|_| format!("{:?} is no uid", text.value));
     faults.take(text, uid)
-}
-
-/// The permitted values of an attribute.
-fn words_of(name: &str) -> Vec<&'static str> {
-    let attribute = attributes::ALL.iter().find(|attribute| attribute.name == name);
-    match attribute.map(|attribute| attribute.unit) {
-        Some(Unit::Words(words)) => words.to_vec(),
-        _ => Vec::new(),
-    }
-}
-
-pub(super) fn words(text: &Text, known: &[&str], faults: &mut Faults) -> Timeline<String> {
-    faults.take(text, series::words(&text.value, known)).map_or(Timeline::Never, Timeline::Series)
-}
-
-pub(super) fn plays(text: Option<&Text>, unit: Unit, faults: &mut Faults) -> Timeline<f64> {
-    let Some(text) = text else { return Timeline::Never };
-    faults.take(text, series::numbers(&text.value, unit)).map_or(Timeline::Never, Timeline::Series)
-}
-
-/// The driver reports whole percents.
-fn percents(text: Option<&Text>, faults: &mut Faults) -> Timeline<f64> {
-    let play = plays(text, Unit::Percent, faults);
-    if let (Some(text), Timeline::Series(values)) = (text, &play) {
-        let odd = |value: &&f64| (**value * 100.0 - (**value * 100.0).round()).abs() > 1e-9 || **value > 1.0;
-        if let Some(value) = values.iter().flatten().find(odd) {
-            let message = format!("{}% is not a whole percentage, as drivers report", value * 100.0);
-            faults.at(text, &message);
-        }
-    }
-    play
-}
-
-fn sample(when: &When, interval: Duration) -> Result<usize, String> {
-    match when {
-        When::Sample(sample) => Ok(sample.sample),
-        When::Time(text) => {
-            let time = time(text)?;
-            if time.as_nanos() % interval.as_nanos() != 0 {
-                let interval = humantime::format_duration(interval);
-                return Err(format!("{text} is between two samples: there is one each {interval}"));
-            }
-            usize::try_from(time.as_nanos() / interval.as_nanos()).map_err(|_| format!("{text} is too long"))
-        }
-    }
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    // A sample is at nothing as well as at 0s.
-    let text = if text == "0" { "0s" } else { text };
-    quantity::time(text).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = time(text)?;
-    if interval < Duration::from_millis(1) {
-        return Err("an interval is at least 1ms".to_owned());
-    }
-    Ok(interval)
-}
-
-fn moment(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no moment: write it as 2026-01-01T00:00:00Z");
-    let moment = humantime::parse_rfc3339(text).map_err(|_| wrong())?;
-    moment.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, and not below nothing")]
-fn bytes(text: &str) -> Result<u64, String> {
-    series::amount(text, Unit::Bytes).map(|bytes| bytes as u64)
 }

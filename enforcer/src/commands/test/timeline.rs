@@ -1,0 +1,178 @@
+//! Produces the snapshots of a rule test, one per sampling interval, in the form of the exporter's stream.
+
+use std::sync::Arc;
+
+use bailiff_snapshot::wire;
+
+use super::fixture::{Fixture, TestProcess, UPTIME, millis, percent, whole};
+use super::mps::mps;
+use super::quota::quotas;
+use super::series::Timeline;
+
+/// What counters of one process have come to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counters {
+    cpu_seconds: f64,
+    io_bytes: f64,
+}
+
+/// A stage at work.
+#[derive(Debug)]
+pub(super) struct TimelineReader<'a> {
+    fixture: &'a Fixture,
+    counters: Vec<Counters>,
+    next: usize,
+}
+
+impl<'a> TimelineReader<'a> {
+    /// Starts at the first sample.
+    pub(super) fn new(fixture: &'a Fixture) -> Self {
+        Self { fixture, counters: vec![Counters::default(); fixture.actors.len()], next: 0 }
+    }
+
+    /// The next sample's snapshot; none if its interval is missed.
+    pub(super) fn next(&mut self) -> Option<wire::Snapshot> {
+        let sample = self.next;
+        self.next += 1;
+        self.count(sample);
+        let interval = self.fixture.intervals.at(sample).is_some_and(|interval| interval > 0.0);
+        interval.then(|| self.snapshot(sample))
+    }
+
+    /// Counters advance between samples too.
+    fn count(&mut self, sample: usize) {
+        let interval = self.fixture.interval.as_secs_f64();
+        for (actor, counters) in self.fixture.actors.iter().zip(&mut self.counters) {
+            if actor.is_there(sample) {
+                counters.cpu_seconds += actor.cpu_util.at(sample).unwrap_or_default() * interval;
+                counters.io_bytes += actor.io_rate.at(sample).unwrap_or_default() * interval;
+            }
+        }
+    }
+
+    fn snapshot(&self, sample: usize) -> wire::Snapshot {
+        let fixture = self.fixture;
+        let up = |name: &str| {
+            let up = fixture.up(name, sample);
+            (name.to_owned(), wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) })
+        };
+        let gpus: Vec<wire::Gpu> = (0..fixture.devices.len()).map(|place| self.gpu(place, sample)).collect();
+        let held = |pid: u32| gpus.iter().any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
+        let (mut processes, mut relatives) = (Vec::new(), Vec::new());
+        for (actor, counters) in fixture.actors.iter().zip(&self.counters) {
+            if held(actor.pid) {
+                processes.push(self.process(actor, *counters, sample));
+            } else if actor.holds.is_empty() && actor.is_there(sample) {
+                relatives.push(self.relative(actor, *counters, sample));
+            }
+        }
+        wire::Snapshot {
+            version: wire::VERSION,
+            seq: sample as u64 + 1,
+            boot_id: Some("test".to_owned()),
+            wall_ms: millis(fixture.start + fixture.since_boot(sample).saturating_sub(UPTIME)),
+            boot_ms: millis(fixture.since_boot(sample)),
+            interval_ms: millis(fixture.interval),
+            pid_namespace: "host".to_owned(),
+            sources: ["nvml", "proc"]
+                .into_iter()
+                .chain(fixture.leases.as_ref().map(|_| "redis"))
+                .chain(fixture.actors.iter().any(|actor| actor.quota.is_some()).then_some("quota"))
+                .chain(fixture.has_mps().then_some("mps"))
+                .map(up)
+                .collect(),
+            quotas: quotas(fixture, (sample, &gpus)),
+            mps: mps(fixture, sample),
+            gpus,
+            processes,
+            device_processes: None,
+            groups: fixture.actors.iter().filter_map(TestProcess::groups).collect(),
+            relatives: fixture.up("proc", sample).then_some(relatives),
+            leases: fixture.pool(sample),
+            lost: Vec::new(),
+        }
+    }
+
+    fn gpu(&self, place: usize, sample: usize) -> wire::Gpu {
+        let device = &self.fixture.devices[place];
+        let answers = device.answers(sample) && self.fixture.up("nvml", sample);
+        let on_it = |actor: &&TestProcess| actor.holds.contains(&place) && actor.is_there(sample);
+        let holders = self.fixture.actors.iter().filter(|_| answers).filter(on_it);
+        let holders: Vec<wire::Holder> = holders.map(|actor| actor.holder(sample)).collect();
+        let known: Option<u64> = holders.iter().map(|holder| holder.memory).sum();
+        let unaccounted = match device.unaccounted {
+            Timeline::Never => Some(0),
+            _ => device.unaccounted.at(sample).map(whole),
+        };
+        let of_holders = holders.iter().filter_map(|holder| holder.memory).sum::<u64>();
+        let used = device.used.at(sample).map_or(of_holders + unaccounted.unwrap_or_default(), whole);
+        wire::Gpu {
+            index: device.index.clone(),
+            uuid: Some(device.uuid.clone()),
+            name: None,
+            parent_uuid: None,
+            minor: None,
+            fault: (!answers).then(|| "timeout".to_owned()),
+            mig: device.mig,
+            memory: answers.then(|| wire::Memory {
+                total: device.memory,
+                free: device.memory.saturating_sub(used),
+                used,
+                unaccounted: known.and(unaccounted).and_then(|bytes| i64::try_from(bytes).ok()),
+                unreleased: device.unreleased.at(sample).map(whole),
+                ..wire::Memory::default()
+            }),
+            utilization: device.gpu_util.at(sample).filter(|_| answers).map(percent),
+            compute_mode: None,
+            listed: answers.then_some(holders.len() as u64),
+            unlisted_processes: device.unlisted.at(sample).map(whole),
+            holders,
+            ..wire::Gpu::default()
+        }
+    }
+
+    fn process(&self, actor: &TestProcess, counters: Counters, sample: usize) -> wire::Process {
+        if !self.fixture.up("proc", sample) {
+            let first_seq = Some(actor.from as u64 + 1);
+            let state = "unknown".to_owned();
+            return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
+        }
+        let start_ticks = self.fixture.start_ticks(actor);
+        let tree = || format!("tree:{}@{start_ticks}", actor.pid);
+        let facts = wire::Facts {
+            cpu_seconds: counters.cpu_seconds,
+            reaped_cpu_seconds: actor.cpu_util.at(sample).map(|_| 0.0),
+            io_bytes: actor.io_rate.at(sample).map(|_| whole(counters.io_bytes)),
+            orphaned: actor.orphaned.at(sample).map(|orphaned| orphaned == "true"),
+            workload: Some(actor.facts.facts.workload.clone().unwrap_or_else(tree)),
+            ..actor.facts.facts.clone()
+        };
+        let state = actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned());
+        // What is gone has no `/proc` that could say anything of it.
+        if state == "gone" {
+            let first_seq = Some(actor.from as u64 + 1);
+            return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
+        }
+        let start_ticks = Some(start_ticks);
+        wire::Process { pid: actor.pid, start_ticks, first_seq: None, state, facts: Some(facts) }
+    }
+
+    fn relative(&self, actor: &TestProcess, counters: Counters, sample: usize) -> wire::Relative {
+        let facts = &actor.facts.facts;
+        wire::Relative {
+            pid: actor.pid,
+            start_ticks: self.fixture.start_ticks(actor),
+            ppid: facts.ppid,
+            uid: facts.uid,
+            user: facts.user.clone(),
+            comm: facts.comm.clone(),
+            state: actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned()),
+            workload: facts.workload.clone().unwrap_or_default(),
+            place: Arc::clone(&facts.place),
+            exe: facts.exe.clone(),
+            command: facts.command.clone(),
+            cpu_seconds: counters.cpu_seconds,
+            reaped_cpu_seconds: 0.0,
+        }
+    }
+}
