@@ -3,9 +3,8 @@
 /// Path below the cgroup mount point, and the line that the file contains while the cgroup is frozen.
 pub type File = (String, &'static str);
 
-/// Returns the files that show whether a process with this `/proc/PID/cgroup` (version 1, 2 or both) is
-/// frozen. Root cgroups are omitted because they cannot be frozen, and so are paths outside the mount
-/// (another cgroup namespace).
+/// Returns the files that show whether a process with this `/proc/PID/cgroup` is frozen. Omits root cgroups,
+/// which cannot be frozen, and paths outside the mount (of another cgroup namespace).
 #[must_use]
 pub fn files(cgroup: &str) -> Vec<File> {
     let mut files = Vec::new();

@@ -120,7 +120,6 @@ impl Place {
         true
     }
 
-    /// Parses one cgroup path, from the root downwards.
     fn read(path: &str) -> Self {
         let mut place = Self::default();
         let mut parent = Parent::Root;
@@ -233,7 +232,6 @@ fn confinement(path: &str) -> &str {
     path
 }
 
-/// Returns whether a directory is a slice of user sessions.
 fn is_users(name: &str) -> bool {
     name == "user.slice" || name.starts_with("user-")
 }

@@ -168,8 +168,7 @@ pub struct Facts {
     pub role: Option<Role>,
     /// Lease named in its environment; read only if leases are exported.
     pub claim: Claim,
-    /// Ancestors, from the parent to the first process; `None` if one is unreadable or leases are not
-    /// exported.
+    /// Ancestors, up to the first process; `None` if one is unreadable or leases are not exported.
     pub ancestors: Option<Vec<ProcessKey>>,
 }
 

@@ -157,7 +157,6 @@ pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Quota
     }
 }
 
-/// Data of the driver and `/proc` from the same sample.
 pub(crate) struct QuotaInput<'a> {
     pub(crate) gpus: &'a [Gpu],
     pub(crate) processes: &'a BTreeMap<ProcessId, Process>,

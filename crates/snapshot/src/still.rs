@@ -11,7 +11,6 @@ const IDLE_CPU: f64 = 0.01;
 /// Error of the kernel's CPU time accounting, in seconds.
 const TICK: f64 = 0.011;
 
-/// Data of this sample and of the previous one.
 pub(crate) struct Evidence<'a> {
     pub(crate) previous: Option<&'a Snapshot>,
     pub(crate) gpus: &'a [Gpu],

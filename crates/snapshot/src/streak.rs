@@ -1,5 +1,4 @@
-//! Number of samples for which a condition has been true. Unknown samples do not count; too many end a
-//! streak.
+//! Number of samples for which a condition has been true. Unknown samples do not count.
 
 use serde::{Deserialize, Serialize};
 

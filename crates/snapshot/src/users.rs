@@ -22,7 +22,6 @@ pub fn user_label(facts: &Facts) -> Option<String> {
     facts.user.clone().or_else(|| facts.uid.map(|uid| uid.to_string()))
 }
 
-/// Data of this sample.
 pub(crate) struct UserInput<'a> {
     pub(crate) at: Moment,
     pub(crate) gpus: &'a [Gpu],

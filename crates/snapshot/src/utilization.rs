@@ -311,7 +311,6 @@ impl Reading {
         matches!(self.answer, Answer::Nothing | Answer::Samples(_))
     }
 
-    /// Returns the samples of the answer; empty if there is none.
     fn samples(&self) -> &[UtilSample] {
         match &self.answer {
             Answer::Samples(samples) => samples,

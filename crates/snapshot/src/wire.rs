@@ -164,8 +164,7 @@ pub struct Gpu {
     /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<u64>,
-    /// Number of processes that have its device file open but are not listed by the driver; `None` if
-    /// unknown.
+    /// Number of processes that have its device file open but are in no driver list; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlisted_processes: Option<u64>,
     /// Processes that the driver lists on the GPU.
