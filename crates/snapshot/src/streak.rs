@@ -1,4 +1,4 @@
-//! Number of samples for which a condition has been true. Unknown samples do not count.
+//! Number of samples for which a condition is true. Unknown ones are not counted; too many end the streak.
 
 use serde::{Deserialize, Serialize};
 
