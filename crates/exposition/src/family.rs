@@ -1,30 +1,30 @@
-//! Types of a metric table. Each daemon has its own table in its `metrics.rs`.
+//! Types that describe a daemon's metrics. Each daemon lists its metric families in its own `metrics.rs`.
 
 /// Type of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Goes up and down.
+    /// Value that can rise and fall.
     Gauge,
-    /// Only goes up, until its process or this one restarts.
+    /// Value that only rises until this daemon, or the process that it describes, restarts.
     Counter,
-    /// Always 1: the labels carry the information.
+    /// Constant 1: the labels carry the information.
     Info,
-    /// Counts by size: in buckets, with their sum.
+    /// Distribution: a count for each bucket, and the sum of all values.
     Histogram,
 }
 
 /// Unit of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// A count, or 0 and 1.
+    /// A count, or a flag that is 0 or 1.
     One,
     /// Bytes.
     Bytes,
     /// Seconds.
     Seconds,
-    /// Bytes held, integrated over seconds.
+    /// Bytes multiplied by the seconds for which they were held.
     ByteSeconds,
-    /// 0 to 1.
+    /// Ratio from 0 to 1.
     Ratio,
     /// Watts.
     Watts,
@@ -37,7 +37,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Suffix of the name, before `_total`; empty for counts.
+    /// Returns the suffix of metric names in this unit, which precedes `_total`; empty for counts.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,25 +54,25 @@ impl Unit {
     }
 }
 
-/// A metric family: a name and its series.
+/// A metric family: all series with one metric name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Name of its samples.
+    /// Metric name.
     pub name: &'static str,
-    /// Its type.
+    /// Metric type.
     pub kind: Kind,
-    /// Its unit.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Label names, separated by spaces. A label of unknown value is left out of the series.
+    /// Label names, separated by spaces. A series omits a label if its value is unknown.
     pub labels: &'static str,
     /// HELP text: one sentence of at most [`table::HELP_CHARS`](crate::table::HELP_CHARS) characters.
     pub help: &'static str,
-    /// Label values, and when and why the family is absent; for the documentation.
+    /// Further text for the documentation: label values, and when and why the metric is absent.
     pub detail: &'static str,
 }
 
-/// Declares metric families: a static for each family, and each list of them in the order of the page. An entry is
-/// `ID Kind Unit "name" ["labels"] "help"`, optionally followed by `"detail"`.
+/// Declares a static for each metric family, and a static list of families in the order of the page. An entry
+/// is `ID Kind Unit "name" ["labels"] "help"`, optionally followed by `"detail"`.
 #[macro_export]
 macro_rules! families {
     ($($list:ident { $($id:ident $kind:ident $unit:ident $name:literal [$labels:literal] $help:literal $($detail:literal)?;)* })*) => {
@@ -88,7 +88,7 @@ macro_rules! families {
             };
         )*)*
         $(
-            /// Families in the order of the page.
+            /// Metric families in the order of the page.
             pub static $list: &[&$crate::Family] = &[$(&$id),*];
         )*
     };

@@ -1,5 +1,5 @@
-//! Status pages: plain HTML that works without scripts. Markup is `'static`, so text that was read can only get
-//! into a page escaped, through [`Html::text`] and the functions that use it.
+//! Status pages: plain HTML without scripts. Markup must be `'static`, so all other text reaches a page only
+//! through functions that escape it, such as [`Html::text`].
 
 mod bar;
 mod table;
@@ -14,29 +14,29 @@ use crate::human::{Span, clock, rfc3339};
 
 const STYLE: &str = include_str!("style.css");
 
-/// What a browser may do with these pages: show them with their own style, and nothing else. A test compares the hash.
+/// `Content-Security-Policy` of the pages: allows only their own style sheet. A test checks the hash.
 pub const POLICY: &str = "default-src 'none'; style-src 'sha256-HrBMW6jzNU0xDqmDPWaUNNrHH5vzvG/4/nXsPHtxwCc='; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A browser asks again so often at most, and so seldom at least.
+/// Limits of the automatic refresh: a page reloads at most once a second and at least once a minute.
 const REFRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
-/// The beginning of a page.
+/// Title, heading and refresh interval of a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
-    /// Of its window.
+    /// Title of the browser window.
     pub title: &'a str,
-    /// Its one heading of the first rank.
+    /// Text of the page's `h1` heading.
     pub heading: &'a str,
-    /// How often a browser should ask for it again; never where none.
+    /// Interval of the automatic refresh; `None` if the page does not refresh.
     pub refresh: Option<Duration>,
 }
 
-/// HTML in the making.
+/// HTML text under construction.
 #[derive(Debug, Default)]
 pub struct Html(String);
 
 impl Html {
-    /// A page, up to the heading in its header, which is open.
+    /// Starts a page and writes its `h1` heading. The `header` element stays open.
     #[must_use]
     pub fn begin(head: &Head<'_>) -> Self {
         let mut html = Self::default();
@@ -59,7 +59,7 @@ impl Html {
         html
     }
 
-    /// The age of the data on the page, and further text; there may be no snapshot yet.
+    /// Writes how old the data on the page is, then calls `more`. `age` is `None` before the first snapshot.
     pub fn age(&mut self, done: &'static str, age: Option<Duration>, more: impl FnOnce(&mut Self)) {
         self.raw("<p>");
         match age {
@@ -75,7 +75,7 @@ impl Html {
         self.raw("</p>");
     }
 
-    /// Links to other pages, by their words and addresses, and to this one as it does not ask for itself again, or does.
+    /// Writes links (label, address), and a link that turns this page's automatic refresh on or off.
     pub fn nav(&mut self, links: &[(&str, &str)], refreshes: bool) {
         let other = if refreshes { ("Stop refreshing", "./?still") } else { ("Refresh by itself", "./") };
         self.raw("<nav aria-label=\"Pages\"><ul>");
@@ -87,12 +87,12 @@ impl Html {
         self.raw("</ul></nav>");
     }
 
-    /// Ends the header and begins what the page is about.
+    /// Closes the header and opens the main part of the page.
     pub fn main(&mut self) {
         self.raw("</header>\n<main>");
     }
 
-    /// The whole page, with these words at its end.
+    /// Writes the footer and returns the whole page.
     #[must_use]
     pub fn end(mut self, words: &str) -> String {
         self.raw("</main>\n<footer><p>");
@@ -101,7 +101,7 @@ impl Html {
         self.0
     }
 
-    /// A part of the page under a heading of its own.
+    /// Writes a section of the page under its own heading.
     pub fn section(&mut self, id: &'static str, title: &str, write: impl FnOnce(&mut Self)) {
         self.raw("\n<section");
         self.attribute("id", id);
@@ -115,7 +115,7 @@ impl Html {
         self.raw("</section>");
     }
 
-    /// A sentence of this class.
+    /// Writes a paragraph of this CSS class.
     pub fn paragraph(&mut self, class: &'static str, words: &str) {
         self.raw("<p");
         self.attribute("class", class);
@@ -124,7 +124,7 @@ impl Html {
         self.raw("</p>");
     }
 
-    /// Findings that need attention, if there are any.
+    /// Writes the findings that need attention as a list; nothing if there are none.
     pub fn notes(&mut self, notes: &[String]) {
         if notes.is_empty() {
             return;
@@ -138,7 +138,7 @@ impl Html {
         self.raw("</ul></section>");
     }
 
-    /// What stands where nothing was observed, and why that is.
+    /// Writes `unknown` and the reason, in place of a value that was not observed.
     pub fn unknown(&mut self, why: &str) {
         self.raw("<span class=\"unknown\">unknown");
         if !why.is_empty() {
@@ -148,14 +148,14 @@ impl Html {
         self.raw("</span>");
     }
 
-    /// That nothing was observed, as a sentence of its own.
+    /// Writes `unknown` and the reason as a paragraph.
     pub fn unknown_paragraph(&mut self, why: &str) {
         self.raw("<p>");
         self.unknown(why);
         self.raw("</p>");
     }
 
-    /// A moment of the wall clock.
+    /// Writes a wall-clock time, given as the time since the Unix epoch.
     pub fn time(&mut self, wall: Duration) {
         let (Some(machine), Some(human)) = (rfc3339(wall), clock(wall)) else {
             return self.unknown("the clock cannot be right");
@@ -167,7 +167,7 @@ impl Html {
         self.raw("</time>");
     }
 
-    /// A link.
+    /// Writes a link.
     pub fn link(&mut self, words: &str, address: &str) {
         self.raw("<a");
         self.attribute("href", address);

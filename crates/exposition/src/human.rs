@@ -1,24 +1,24 @@
-//! Sizes and times as people say them.
+//! Sizes and times formatted for people.
 
 use std::fmt::{self, Display};
 use std::time::{Duration, UNIX_EPOCH};
 
 pub use bailiff_size::Bytes;
 
-/// What stands where nothing was observed, and there is no room for a reason.
+/// Placeholder for a value that was not observed, where a reason does not fit.
 pub const UNKNOWN: &str = "?";
-/// What stands where there is no such thing.
+/// Placeholder for a value that does not exist.
 pub const NOTHING: &str = "–";
 
-/// Times from the year 10000 on are not formatted.
+/// Start of the year 10000, as time since the Unix epoch. Times from then on are not formatted.
 const LAST: Duration = Duration::from_hours(70_389_528);
 
-/// A value, or the placeholder for none.
+/// Returns the value as text, or [`UNKNOWN`].
 pub fn or_unknown(value: Option<impl Display>) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string())
 }
 
-/// A time as people say it, in its two largest units.
+/// A duration, shown in its two largest units.
 #[derive(Debug, Clone, Copy)]
 pub struct Span(pub Duration);
 
@@ -34,20 +34,21 @@ impl Display for Span {
     }
 }
 
-/// A moment of the wall clock as programs read it, in UTC; none if the clock cannot be right.
+/// Formats a wall-clock time as RFC 3339 in UTC; `None` from the year 10000 on.
 #[must_use]
 pub fn rfc3339(wall: Duration) -> Option<String> {
     let time = UNIX_EPOCH.checked_add(wall).filter(|_| wall < LAST)?;
     Some(humantime::format_rfc3339_seconds(time).to_string())
 }
 
-/// The same as people read it.
+/// Formats a wall-clock time for people, in UTC; `None` from the year 10000 on.
 #[must_use]
 pub fn clock(wall: Duration) -> Option<String> {
     Some(rfc3339(wall)?.replace('T', " ").replace('Z', " UTC"))
 }
 
-/// How long ago a moment was, in seconds since the Unix epoch; one to come is now, as clocks are set back.
+/// Formats how long before `wall` the time `at` (seconds since the Unix epoch) was. A future time is shown as
+/// now, because clocks can be set back.
 #[must_use]
 pub fn ago(at: f64, wall: Duration) -> String {
     let at = Duration::try_from_secs_f64(at).unwrap_or_default();

@@ -1,24 +1,24 @@
-//! Label blocks, rendered once and put on many lines. Values come from processes that call themselves
-//! whatever they like, so they are escaped and bounded here.
+//! Label blocks: each is rendered once and used on many lines. Processes choose the values themselves, so the
+//! values are escaped and bounded here.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::is_unprintable;
 
-/// A label value has at most this many bytes; container ids have 64.
+/// Maximum length of a label value, in bytes. Container ids have 64.
 const MOST_BYTES: usize = 128;
-/// A sentence has at most this many.
+/// Maximum length of a sentence, in bytes.
 const MOST_PROSE_BYTES: usize = 2048;
 /// Replacement for a character that is unprintable or changes the direction of text.
 const UNPRINTABLE: char = '\u{fffd}';
 
-/// `{gpu="0",pid="41"` without its closing brace, so that a last label can be added per line.
+/// Rendered labels such as `{gpu="0",pid="41"`. The closing brace is missing, so that a line can add a label.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Labels(String);
 
 impl Labels {
-    /// A copy with room for this many further bytes.
+    /// Returns a copy with capacity for this many more bytes.
     #[must_use]
     pub fn roomy(&self, bytes: usize) -> Self {
         let mut copy = String::with_capacity(self.0.len() + bytes);
@@ -26,16 +26,16 @@ impl Labels {
         Self(copy)
     }
 
-    /// These labels and one more with a pid as its value.
+    /// Appends a `pid` label.
     #[must_use]
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.0.push_str(if self.0.is_empty() { "{pid=\"" } else { ",pid=\"" });
-        // Into memory, so it does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(self.0, "{pid}\"");
         self
     }
 
-    /// These labels and one more; one without value is left out, as Prometheus takes the two for the same.
+    /// Appends a label, unless its value is empty: Prometheus treats empty and absent labels alike.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         if value.is_empty() {
@@ -53,9 +53,9 @@ impl Labels {
         self
     }
 
-    /// As [`Self::with`], but written also where it is empty. Prometheus fills in a label that a series lacks from
-    /// the target, which in Kubernetes has `pod`, `namespace` and `container` of its own: the exporter's. With
-    /// `honor_labels` an empty label keeps that from happening.
+    /// Appends a label even if its value is empty. Prometheus fills a missing label from the scrape target,
+    /// whose `pod`, `namespace` and `container` in Kubernetes are those of the exporter. With `honor_labels`,
+    /// an empty label prevents that.
     #[must_use]
     pub fn even_empty(mut self, name: &str, value: Option<&str>) -> Self {
         match value {
@@ -69,27 +69,27 @@ impl Labels {
         }
     }
 
-    /// As [`Self::with`], where there is a value.
+    /// Appends a label if there is a value.
     #[must_use]
     pub fn maybe(self, name: &str, value: Option<&str>) -> Self {
         self.with(name, value.unwrap_or_default())
     }
 
-    /// The block without its closing brace; empty if there are no labels.
+    /// Returns the block without its closing brace; empty if there are no labels.
     #[must_use]
     pub fn open(&self) -> &str {
         &self.0
     }
 }
 
-/// Text that is safe to show to a person: bounded, and no character that hides or moves others. The newline is kept: it has an
-/// escape.
+/// Returns text that is safe to display: bounded, and without characters that hide or reorder others.
+/// Newlines are kept, because label values can escape them.
 #[must_use]
 pub fn bounded(value: &str) -> Cow<'_, str> {
     if is_plain(value) { Cow::Borrowed(value) } else { Cow::Owned(cut(value, MOST_BYTES)) }
 }
 
-/// As [`bounded`], for sentences: they may be longer than names are.
+/// As [`bounded`], with the higher limit for sentences.
 #[must_use]
 pub fn bounded_prose(value: &str) -> String {
     cut(value, MOST_PROSE_BYTES)
@@ -107,10 +107,10 @@ fn cut(value: &str, most: usize) -> String {
     short
 }
 
-/// Short, printable, and without anything that has an escape: nearly every value is.
+/// Returns whether the value is short printable ASCII that needs no escapes, as nearly all values are.
 fn is_plain(value: &str) -> bool {
     let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
-    // Without an early exit, so that the compiler checks many bytes per step.
+    // No early exit, so that the compiler can check many bytes per step.
     value.len() <= MOST_BYTES && value.bytes().fold(true, |all, byte| all & plain(byte))
 }
 

@@ -1,5 +1,5 @@
-//! Metric tables, the writer of metric pages, and HTML with safe escaping, for both daemons. Independent of the
-//! metrics and pages themselves.
+//! Metric tables, the writer of metric pages, and HTML with safe escaping, shared by both daemons. The
+//! metrics and pages themselves are defined elsewhere.
 
 mod family;
 pub mod html;

@@ -1,4 +1,4 @@
-//! Metrics of this process itself, which every exporter has (`process_*`).
+//! Metrics of this process itself (`process_*`), as Prometheus client libraries export them.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc/self, whatever --procfs says")]
 
@@ -27,25 +27,25 @@ START_TIME Gauge Seconds "process_start_time_seconds" [""]
 }
 }
 
-/// Figures of this process; `None` where they could not be read.
+/// Figures of this process; a field is `None` if it could not be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Own {
-    /// CPU time used.
+    /// CPU time used, in seconds.
     pub cpu_seconds: Option<f64>,
-    /// Memory in RAM.
+    /// Resident memory, in bytes.
     pub resident_bytes: Option<u64>,
-    /// Memory mapped.
+    /// Virtual memory, in bytes.
     pub virtual_bytes: Option<u64>,
-    /// Descriptors open.
+    /// Number of open file descriptors.
     pub open_fds: Option<u64>,
-    /// Descriptors allowed.
+    /// Maximum number of open file descriptors; `None` also if unlimited.
     pub max_fds: Option<u64>,
-    /// When it started, seconds since the Unix epoch.
+    /// Start time, in seconds since the Unix epoch.
     pub started: Option<f64>,
 }
 
 impl Own {
-    /// Reads them.
+    /// Reads the figures from `/proc`.
     #[must_use]
     pub fn read() -> Self {
         let line = fs::read("/proc/self/stat").unwrap_or_default();
@@ -57,7 +57,7 @@ impl Own {
             cpu_seconds: stat.as_ref().map(|stat| seconds(stat.cpu_ticks)),
             virtual_bytes: pages(&sizes, 0),
             resident_bytes: pages(&sizes, 1),
-            // The descriptor that lists the directory is in the list.
+            // Listing the directory opens a descriptor, which is in the list.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|list| (list.count() as u64).saturating_sub(1)),
             max_fds: fs::read_to_string("/proc/self/limits").ok().and_then(|text| max_fds(&text)),
             started: boot.zip(started).map(|(boot, since)| boot + since),
@@ -65,7 +65,7 @@ impl Own {
     }
 }
 
-/// Writes them.
+/// Writes the metrics of the figures that are known.
 pub fn write(own: &Own, page: &mut Writer<'_>) {
     let none = Labels::default();
     if let Some(seconds) = own.cpu_seconds {
@@ -92,18 +92,18 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
 
-/// A field of `/proc/PID/statm`, in bytes.
+/// Returns a field of `/proc/PID/statm`, converted from pages to bytes.
 fn pages(statm: &str, field: usize) -> Option<u64> {
     let pages: u64 = statm.split_ascii_whitespace().nth(field)?.parse().ok()?;
     pages.checked_mul(page_size() as u64)
 }
 
-/// `btime` of `/proc/stat`.
+/// Returns the boot time in seconds since the Unix epoch (`btime` of `/proc/stat`).
 fn boot_time(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
-/// The soft limit; none if unlimited.
+/// Returns the soft limit of open files; `None` if unlimited.
 fn max_fds(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().next()?.parse().ok()

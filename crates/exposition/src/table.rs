@@ -5,14 +5,14 @@ use std::fmt::Write;
 
 use crate::{Family, Kind};
 
-/// Longest HELP text, in characters.
+/// Maximum length of a HELP text, in characters.
 pub const HELP_CHARS: usize = 120;
 
-/// Labels that Prometheus reserves for the scrape configuration ("Writing exporters", target labels).
+/// Labels reserved for the scrape configuration (Prometheus guide "Writing exporters", target labels).
 const TARGET_LABELS: [&str; 9] =
     ["type", "owner", "service", "env", "cluster", "region", "zone", "customer", "stage"];
 
-/// The families as rows of a Markdown table: metric, type, labels, meaning.
+/// Returns the families as rows of a Markdown table: metric, type, labels, meaning.
 #[must_use]
 pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> String {
     let mut rows = String::new();
@@ -33,7 +33,7 @@ pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Stri
     rows
 }
 
-/// A Markdown section on the values of a label of these families: value, meaning.
+/// Returns a Markdown section that explains the values of a label of these families.
 #[must_use]
 pub fn values<V: AsRef<str>>(
     families: &[&Family],
@@ -49,7 +49,7 @@ pub fn values<V: AsRef<str>>(
     section
 }
 
-/// Faults in the families of one page, by name.
+/// Returns the faults in the families of one page, each with the name of its family.
 #[must_use]
 pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Vec<String> {
     let mut faults = Vec::new();
@@ -75,7 +75,7 @@ pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Ve
     faults
 }
 
-/// Name of the family in `OpenMetrics`, without the suffix of its type.
+/// Returns the family's `OpenMetrics` name, without the suffix of its type; `None` if the two disagree.
 fn stem(family: &Family) -> Option<&'static str> {
     match family.kind {
         Kind::Gauge | Kind::Histogram => {

@@ -1,4 +1,4 @@
-//! What a terminal is shown: colours where it has them, and foreign text that moves nothing.
+//! Terminal output: colours if supported, and text from other programs without control characters.
 
 #![expect(clippy::disallowed_methods, reason = "NO_COLOR and TERM say what the user wants")]
 
@@ -7,17 +7,17 @@ use std::io::{self, IsTerminal};
 
 use crate::bounded_prose;
 
-/// Whether colours are written.
+/// Whether to write colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colors {
-    /// Text as it is.
+    /// Text without colours.
     Plain,
-    /// Colours of a terminal.
+    /// Text with ANSI colours.
     Colour,
 }
 
 impl Colors {
-    /// Colours if standard output is a terminal with colours and `NO_COLOR` is not set.
+    /// Returns `Colour` if standard output is a terminal with colours and `NO_COLOR` is not set.
     #[must_use]
     pub fn of_stdout() -> Self {
         let says_no = env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty());
@@ -25,25 +25,25 @@ impl Colors {
         if io::stdout().is_terminal() && !says_no && !dumb { Self::Colour } else { Self::Plain }
     }
 
-    /// What stands above others.
+    /// Formats a title (bold).
     #[must_use]
     pub fn title(self, text: &str) -> String {
         self.dress("1", text)
     }
 
-    /// What is well.
+    /// Formats text about a good state (green).
     #[must_use]
     pub fn good(self, text: &str) -> String {
         self.dress("32", text)
     }
 
-    /// Text that needs attention.
+    /// Formats text that needs attention (yellow).
     #[must_use]
     pub fn odd(self, text: &str) -> String {
         self.dress("33", text)
     }
 
-    /// What is wrong.
+    /// Formats text about a fault (red).
     #[must_use]
     pub fn bad(self, text: &str) -> String {
         self.dress("31", text)
@@ -57,13 +57,13 @@ impl Colors {
     }
 }
 
-/// Foreign text as one line that moves no terminal.
+/// Returns text from another program as one line without control characters.
 #[must_use]
 pub fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
 }
 
-/// Shortens to at most this many characters.
+/// Shortens text to at most this many characters, with `…` at the end.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
@@ -72,7 +72,7 @@ pub fn cut(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Broken at spaces; a word that is too long is broken anywhere.
+/// Breaks text into lines of at most `width` characters at spaces. Longer words are broken anywhere.
 #[must_use]
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

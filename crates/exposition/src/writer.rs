@@ -1,23 +1,23 @@
-//! Writes samples as text: Prometheus' format 0.0.4, or `OpenMetrics` 1.0, from the same table.
+//! Writer of metric pages: Prometheus text format 0.0.4 or `OpenMetrics` 1.0, from the same metric table.
 
 use std::io::{self, Write};
 
 use crate::{Family, Kind, Labels, Unit};
 
-/// Size of the buffer in bytes: a page is never held in memory as a whole.
+/// Buffer size in bytes. A page is never held in memory as a whole.
 const CHUNK: usize = 32 * 1024;
 
-/// The form of a page.
+/// Format of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// `text/plain; version=0.0.4`
+    /// Prometheus text format: `text/plain; version=0.0.4`.
     Text,
-    /// `application/openmetrics-text; version=1.0.0`
+    /// `OpenMetrics` format: `application/openmetrics-text; version=1.0.0`.
     OpenMetrics,
 }
 
 impl Format {
-    /// The value of the `Content-Type` header.
+    /// Returns the value of the `Content-Type` header.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -27,16 +27,16 @@ impl Format {
     }
 }
 
-/// A sample's number. Whole numbers are written exactly.
+/// Value of a sample. Integers are written exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
-    /// Not below zero.
+    /// Unsigned integer.
     Whole(u64),
-    /// Either.
+    /// Signed integer.
     Signed(i64),
-    /// Any; one that is not finite is not written.
+    /// Floating-point number. A value that is not finite is not written.
     Real(f64),
-    /// Written as a ratio.
+    /// Percentage, written as a ratio: 50 becomes 0.5.
     Percent(u32),
 }
 
@@ -70,21 +70,21 @@ impl From<f64> for Number {
     }
 }
 
-/// Counts by size.
+/// Data of a histogram.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
-    /// How many were at most so large, and larger than the bound before; from the smallest bound on.
+    /// Upper bounds in rising order, each with the number of values above the previous bound.
     pub buckets: Vec<(f64, u64)>,
-    /// How many were larger than all bounds.
+    /// Number of values above all bounds.
     pub larger: u64,
-    /// All together.
+    /// Sum of all values.
     pub sum: f64,
 }
 
-/// 1, the number of every info.
+/// Value of every info metric.
 pub const PRESENT: Number = Number::Whole(1);
 
-/// What a page is written with. An error is kept until the end: half a page is no page.
+/// Writer of one page. It keeps the first error until the end, because an incomplete page must not be used.
 pub struct Writer<'a> {
     format: Format,
     out: &'a mut dyn Write,
@@ -95,17 +95,17 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Nothing is written yet.
+    /// Creates a writer; nothing is written yet.
     pub fn new(format: Format, out: &'a mut dyn Write) -> Self {
         Self { format, out, buffer: Vec::new(), headed: None, outcome: Ok(()) }
     }
 
-    /// Writes one sample, under its family's head.
+    /// Writes one sample, after the HELP and TYPE lines if it is the first of its family.
     pub fn put(&mut self, family: &'static Family, labels: &Labels, number: impl Into<Number>) {
         self.line((family, ""), (labels.open(), None), number.into());
     }
 
-    /// Writes one sample with one more label.
+    /// Writes one sample with one more label, whose value is not escaped.
     pub fn put_as(
         &mut self,
         (family, label, value): (&'static Family, &str, &str),
@@ -115,12 +115,13 @@ impl<'a> Writer<'a> {
         self.line((family, ""), (labels.open(), Some((label, value))), number.into());
     }
 
-    /// Writes a histogram's samples: buckets, each with those before it, their sum and their number.
+    /// Writes the samples of a histogram: cumulative buckets, sum and count.
     pub fn put_histogram(&mut self, family: &'static Family, labels: &Labels, histogram: &Histogram) {
         let mut count = 0;
         for (bound, more) in &histogram.buckets {
             count += more;
-            // With a point, as `OpenMetrics` has it, in both formats: it is one series.
+            // `{:?}` writes the decimal point that `OpenMetrics` requires. Both formats write the same
+            // series.
             let bound = format!("{bound:?}");
             self.line((family, "_bucket"), (labels.open(), Some(("le", &bound))), count.into());
         }
@@ -130,10 +131,10 @@ impl<'a> Writer<'a> {
         self.line((family, "_count"), (labels.open(), None), count.into());
     }
 
-    /// Ends the static part of a page; its tail may follow.
+    /// Writes the buffered text without ending the page, so that more can be appended to it.
     ///
     /// # Errors
-    /// If not all of it could be written.
+    /// If a write failed.
     pub fn finish(mut self) -> io::Result<()> {
         self.hand_on();
         self.outcome
@@ -142,7 +143,7 @@ impl<'a> Writer<'a> {
     /// Ends the page.
     ///
     /// # Errors
-    /// If not all of it could be written.
+    /// If a write failed.
     pub fn end(mut self) -> io::Result<()> {
         if self.format == Format::OpenMetrics {
             self.buffer.extend_from_slice(b"# EOF\n");
@@ -185,7 +186,7 @@ impl<'a> Writer<'a> {
             (Format::Text, Kind::Counter) => (family.name, "counter"),
             (Format::OpenMetrics, Kind::Counter) => (family.name.trim_end_matches("_total"), "counter"),
             (Format::OpenMetrics, Kind::Info) => (family.name.trim_end_matches("_info"), "info"),
-            // The text format knows no info.
+            // The text format has no info type.
             (_, Kind::Gauge) | (Format::Text, Kind::Info) => (family.name, "gauge"),
             (_, Kind::Histogram) => (family.name, "histogram"),
         };
@@ -214,7 +215,7 @@ impl<'a> Writer<'a> {
         let written = match number {
             Number::Whole(number) => write!(self.buffer, "{number}"),
             Number::Signed(number) => write!(self.buffer, "{number}"),
-            // Nearly every number is whole, and those are written several times as fast.
+            // Most real numbers are whole, and integers are written several times as fast.
             #[expect(clippy::cast_possible_truncation, reason = "it is whole and small")]
             Number::Real(number) if number.fract() == 0.0 && number.abs() < 1e15 => {
                 write!(self.buffer, "{}", number as i64)

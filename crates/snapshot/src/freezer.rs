@@ -1,10 +1,10 @@
-//! Where the kernel says whether a process's cgroup is frozen, as by `docker pause`: which files, and which line of them.
+//! Files that show whether a process's cgroup is frozen, for example by `docker pause`.
 
-/// A file below the directory where cgroups are mounted, and the line that it has while the cgroup is frozen.
+/// Path below the cgroup mount point, and the line that the file contains while the cgroup is frozen.
 pub type File = (String, &'static str);
 
-/// The files that say it of a process with this `/proc/PID/cgroup`, of version 1, version 2 or both. A root cgroup cannot
-/// be frozen, and a path that leaves the mount (another cgroup namespace) says nothing here.
+/// Returns the files that show whether a process with this `/proc/PID/cgroup` is frozen. Omits root cgroups,
+/// which cannot be frozen, and paths outside the mount (of another cgroup namespace).
 #[must_use]
 pub fn files(cgroup: &str) -> Vec<File> {
     let mut files = Vec::new();
@@ -16,7 +16,7 @@ pub fn files(cgroup: &str) -> Vec<File> {
             continue;
         }
         if names.is_empty() {
-            // Version 2 is mounted alone, or beside version 1 (`unified`).
+            // Version 2 is mounted on its own, or as `unified` beside version 1.
             files.push((format!("{path}/cgroup.events"), "frozen 1"));
             files.push((format!("unified/{path}/cgroup.events"), "frozen 1"));
         } else if names.split(',').any(|name| name == "freezer") {

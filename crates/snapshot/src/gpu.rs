@@ -1,4 +1,4 @@
-//! One GPU, or one MIG instance, as reported by the driver.
+//! One GPU or MIG instance, as reported by the driver.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Fault, Memory, Reading};
 
-/// A GPU's UUID, or a MIG device's: the only name that survives a reboot and a renumbering.
+/// UUID of a GPU or MIG device: its only name that stays the same after a reboot or a renumbering.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GpuId(pub String);
 
-/// What does not change while the driver is loaded.
+/// Properties of a GPU that do not change while the driver is loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// The driver's index; a MIG instance has its parent's and its own, `0:1`.
+    /// The driver's index. A MIG instance has its parent's index and its own: `0:1`.
     pub index: String,
-    /// UUID; `None` for a GPU that was lost or hung before it reported it.
+    /// UUID; `None` if the GPU was lost or hung before the driver reported it.
     pub id: Option<GpuId>,
     /// Product name.
     pub name: Option<String>,
-    /// PCI bus id, `00000000:17:00.0`.
+    /// PCI bus id, such as `00000000:17:00.0`.
     pub pci_bus_id: Option<String>,
-    /// N of `/dev/nvidiaN`.
+    /// Minor number: N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
-    /// CUDA compute capability.
+    /// CUDA compute capability: major, minor.
     pub compute_capability: Option<(i32, i32)>,
-    /// For a MIG instance.
+    /// Ids of a MIG instance; `None` for a whole GPU.
     pub mig: Option<MigIds>,
 }
 
 impl About {
-    /// A GPU of which only the index is known.
+    /// Returns a GPU of which only the index is known.
     #[must_use]
     pub fn unnamed(index: u32) -> Self {
         Self { index: index.to_string(), ..Self::default() }
     }
 }
 
-/// The ids of a MIG instance.
+/// Ids of a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigIds {
-    /// The GPU that it is a part of.
+    /// UUID of the GPU that contains the instance.
     pub parent: Option<GpuId>,
     /// GPU instance id.
     pub gpu_instance: Option<u32>,
@@ -48,7 +48,7 @@ pub struct MigIds {
     pub compute_instance: Option<u32>,
 }
 
-/// `nvmlComputeMode_t`.
+/// Which processes may create a context (`nvmlComputeMode_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
@@ -58,12 +58,12 @@ pub enum ComputeMode {
     ExclusiveThread,
     /// No contexts.
     Prohibited,
-    /// One process; the mode that MPS asks for.
+    /// Contexts of one process only: the recommended mode for MPS.
     ExclusiveProcess,
 }
 
 impl ComputeMode {
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,42 +75,42 @@ impl ComputeMode {
     }
 }
 
-/// Figures of the device as a whole; `None` if not reported.
+/// Readings of the device as a whole; `None` if not reported.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Telemetry {
     /// Percent of the last sampling period in which a kernel ran.
     pub utilization: Option<u32>,
     /// Percent of the last sampling period in which memory was read or written.
     pub memory_utilization: Option<u32>,
-    /// Milliwatts.
+    /// Power draw in milliwatts.
     pub power: Option<u32>,
-    /// Millijoules since the driver was loaded.
+    /// Energy in millijoules since the driver was loaded.
     pub energy: Option<u64>,
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<u32>,
-    /// MHz by clock: `sm`, `memory`, `graphics`, `video`.
+    /// Clock frequencies in MHz, by name: `sm`, `memory`, `graphics`, `video`.
     pub clocks: BTreeMap<String, u32>,
     /// Which processes may create a context.
     pub compute_mode: Option<ComputeMode>,
-    /// MIG mode is on.
+    /// Whether MIG mode is on.
     pub mig_enabled: Option<bool>,
-    /// Accounting mode is on.
+    /// Whether accounting mode is on.
     pub accounting: Option<bool>,
 }
 
-/// The kinds of context that a process has on one GPU.
+/// Kinds of context that a process has on one GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kinds {
-    /// In the compute list.
+    /// Listed as a compute process.
     pub compute: bool,
-    /// In the graphics list.
+    /// Listed as a graphics process.
     pub graphics: bool,
-    /// In the list of MPS clients.
+    /// Listed as an MPS client.
     pub mps: bool,
 }
 
 impl Kinds {
-    /// As `nvidia-smi` writes them: `C`, `G`, `M+C`, `C+G`.
+    /// Returns the kinds as `nvidia-smi` writes them: `C`, `G`, `M+C`, `C+G`.
     #[must_use]
     pub const fn letters(self) -> &'static str {
         match (self.compute, self.graphics, self.mps) {
@@ -123,7 +123,7 @@ impl Kinds {
         }
     }
 
-    /// In either.
+    /// Returns the kinds that either value contains.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self {
@@ -134,42 +134,42 @@ impl Kinds {
     }
 }
 
-/// One pid of a GPU's process lists, the three lists merged.
+/// One process in the driver's lists of a GPU. The three lists are merged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// As the driver gave it; 0 is a process that the driver cannot name in this namespace.
+    /// Pid as reported by the driver; 0 is a process that the driver cannot name in this PID namespace.
     pub pid: u32,
-    /// Bytes; `None` is the driver's "not available". In several lists it is the same memory: the largest.
+    /// Bytes, the largest value of the lists; `None` if the driver reports "not available".
     pub memory: Option<u64>,
-    /// The lists it was in.
+    /// Lists that contain the process.
     pub kinds: Kinds,
-    /// The most memory it ever held, where accounting is on.
+    /// Largest amount of memory that the process ever held, in bytes; `None` unless accounting mode is on.
     pub peak: Option<u64>,
 }
 
-/// One GPU in one sample.
+/// State of one GPU in one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GpuSample {
-    /// Its names.
+    /// Names and ids of the GPU.
     pub about: About,
-    /// Why nothing could be read; then all below is empty.
+    /// Why the GPU could not be read; all fields below are then empty.
     pub fault: Option<Fault>,
-    /// Memory.
+    /// Memory use of the device.
     pub memory: Option<Memory>,
-    /// Power, clocks and the like.
+    /// Power, clocks and other readings.
     pub telemetry: Telemetry,
-    /// Its holders; `None` if the list could not be read.
+    /// Processes listed by the driver; `None` if the list could not be read.
     pub entries: Option<Vec<Entry>>,
-    /// Number of instances, if MIG is on and the driver gave all of them: the processes are in their lists.
+    /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.
     pub instances: Option<u64>,
-    /// The driver's evidence on its processes' utilization.
+    /// Utilization samples of the device and its processes.
     pub reading: Reading,
-    /// Xid errors since the sample before.
+    /// Xid errors since the previous sample.
     pub xids: Vec<u64>,
 }
 
 impl GpuSample {
-    /// A GPU that gave nothing.
+    /// Returns a GPU that could not be read.
     #[must_use]
     pub fn faulty(about: About, fault: Fault) -> Self {
         Self {

@@ -1,10 +1,10 @@
-//! Identity of a process: never a pid alone, because pids are reused.
+//! Identity of processes: never a pid alone, because pids are reused.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A process of this boot: its pid and the clock tick it started at (`/proc/PID/stat`, field 22).
+/// Identity of a process within one boot: its pid and its start time (`/proc/PID/stat`, field 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessKey {
     /// The pid in the host's PID namespace.
@@ -14,30 +14,30 @@ pub struct ProcessKey {
 }
 
 impl ProcessKey {
-    /// When it started, since boot: `USER_HZ` is 100.
+    /// Returns the start time since boot. A clock tick is 10 ms, because `USER_HZ` is 100.
     #[must_use]
     pub const fn started(&self) -> Duration {
         Duration::from_millis(self.start_ticks.saturating_mul(10))
     }
 }
 
-/// The name of a holder's process: confirmed by `/proc`, or only listed by the driver.
+/// Identity of a process that holds GPU memory: confirmed by `/proc`, or only listed by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessId {
-    /// `/proc` confirmed it.
+    /// The process exists in `/proc`.
     Live(ProcessKey),
-    /// The driver lists the pid and `/proc` does not show it. It can be shown and flagged, never signalled.
+    /// The driver lists the pid, but `/proc` does not show it. It is reported, but never signalled.
     Unconfirmed {
-        /// The pid as the driver gave it.
+        /// Pid as reported by the driver.
         pid: u32,
-        /// The snapshot that first listed it; two of the same pid at different times are different.
+        /// Number of the snapshot that first listed the pid. The same pid at another time is another process.
         first_seq: u64,
     },
 }
 
 impl ProcessId {
-    /// The pid, for a label; not an identity.
+    /// Returns the pid. It is suitable as a label, but not as an identity.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         match self {
@@ -47,42 +47,42 @@ impl ProcessId {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id`: start ticks mean nothing across boots.
+/// Id of a boot (`/proc/sys/kernel/random/boot_id`). Start ticks of different boots are not comparable.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BootId(pub String);
 
-/// When something was seen, by both clocks.
+/// A point in time, on two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Moment {
-    /// Since the Unix epoch (`CLOCK_REALTIME`); may step.
+    /// Time since the Unix epoch (`CLOCK_REALTIME`). It can step, so it is not used for intervals.
     pub wall: Duration,
-    /// Since boot, suspend included (`CLOCK_BOOTTIME`); never steps back. Intervals come from it.
+    /// Time since boot, including suspend (`CLOCK_BOOTTIME`). It never steps back and is used for intervals.
     pub boot: Duration,
 }
 
-/// Whether the pids that the driver gives can be looked up in our `/proc`.
+/// Whether the driver's pids are those of our `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PidNamespace {
-    /// The host's own (`/proc/self/ns/pid` is the initial namespace), or declared to be as good.
+    /// The initial PID namespace according to `/proc/self/ns/pid`, or a namespace configured as equivalent.
     Host,
-    /// Another one: pids of the driver may name other processes here, so none is attributed.
+    /// Another namespace. The driver's pids may belong to other processes here, so none is attributed.
     Other,
-    /// `/proc/self/ns/pid` could not be read: as `Other`.
+    /// `/proc/self/ns/pid` could not be read; treated like `Other`.
     Unknown,
 }
 
 impl PidNamespace {
-    /// The initial PID namespace: its inode number is fixed (`PROC_PID_INIT_INO`, `linux/proc_ns.h`).
+    /// Link target of the initial PID namespace; the inode is fixed (`PROC_PID_INIT_INO`, `linux/proc_ns.h`).
     pub const INITIAL: &'static str = "pid:[4026531836]";
 
-    /// Understands the target of the link `/proc/self/ns/pid`.
+    /// Parses the target of the link `/proc/self/ns/pid`.
     #[must_use]
     pub fn of_link(target: &str) -> Self {
         if target == Self::INITIAL { Self::Host } else { Self::Other }
     }
 
-    /// Its name on the wire and as a label.
+    /// Returns the name in the stream and as a label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl PidNamespace {
         }
     }
 
-    /// Whether processes may be attributed.
+    /// Returns whether the driver's pids may be attributed to processes.
     #[must_use]
     pub fn attributes(self) -> bool {
         self == Self::Host

@@ -1,5 +1,5 @@
-//! A lease pool at one moment, as reported by Redis. The stream has it in this form; [`attribution`] determines
-//! the lease of a process.
+//! State of a lease pool at one moment, as reported by Redis and as written to the stream. [`attribution`]
+//! determines the lease of a process.
 
 pub mod attribution;
 
@@ -10,49 +10,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Gpu, ProcessKey, Truth, wire};
 
-/// A pool at one moment.
+/// State of a lease pool at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Leases {
-    /// When it was asked, milliseconds since boot.
+    /// Time of the query, in milliseconds since boot.
     pub boot_ms: u64,
-    /// Time of the previous query, if it was answered.
+    /// Time of the previous query, in milliseconds since boot; `None` if it was not answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_ms: Option<u64>,
-    /// Managed GPUs.
+    /// GPUs managed by the pool.
     pub gpus: Vec<PoolGpu>,
-    /// Leases of ours that are held.
+    /// Held leases. GPUs held by GPU.py clients have no lease but a [`Record`].
     pub held: Vec<Held>,
-    /// Tickets, in the order in which they will be served.
+    /// Waiting requests, in the order in which they will be served.
     pub queue: Vec<Ticket>,
-    /// What the server has counted; it is not in the stream.
+    /// Counters of the server; not part of the stream.
     #[serde(skip)]
     pub tally: Tally,
 }
 
-/// Where a GPU of a pool is.
+/// State of a GPU in a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuState {
     /// Free: the next request receives it.
     Idle,
-    /// Held by a lease of ours.
+    /// Held by a lease.
     Leased,
-    /// Held by a client of GPU.py, by its record.
+    /// Held by a GPU.py client, according to its record.
     Legacy,
     /// Reserved for a waiting request for several GPUs.
     Gathering,
-    /// Withheld, since something is wrong with it.
+    /// Withheld because something is wrong with it.
     Quarantined,
-    /// Withheld for a while after the server was restarted.
+    /// Withheld for a while after a restart of the server.
     Barrier,
-    /// In no list, or in one that only a newer program knows: a client of GPU.py may be taking it.
+    /// In no list of the pool, or in a list of a newer version. A GPU.py client may be taking it.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl GpuState {
-    /// Every spot, in the order of a page.
+    /// All states, in the order of the page.
     pub const ALL: [Self; 7] = [
         Self::Idle,
         Self::Leased,
@@ -63,7 +63,7 @@ impl GpuState {
         Self::Unknown,
     ];
 
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,90 +78,91 @@ impl GpuState {
     }
 }
 
-/// A GPU of a pool.
+/// A GPU in a pool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolGpu {
-    /// Its id in the pool; GPU.py takes it for the driver's index.
+    /// Id in the pool. GPU.py uses it as the driver's index.
     pub id: String,
-    /// Its UUID, where the pool knows it.
+    /// UUID, if the pool knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Where it is.
+    /// State in the pool.
     #[serde(rename = "state")]
     pub gpu_state: GpuState,
-    /// The lease of ours that has it; it need not be among those that are held.
+    /// Name of the lease that holds the GPU. The pool's list of held leases may lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
-    /// What a client of GPU.py has written of it.
+    /// Record that a GPU.py client has written for this GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Record>,
-    /// For how long all samples have shown the same of it; 0 in the first.
+    /// How long all samples have shown the same state, lease and record; 0 in the first.
     #[serde(default)]
     pub since_ms: u64,
-    /// For how long it was seen leased to this lease and idle; time that was not observed adds nothing.
+    /// Time observed idle under this lease since last observed busy. Unobserved time is not counted.
     #[serde(default)]
     pub idle_ms: u64,
-    /// Whether it was idle in the last window, where it is leased.
+    /// Whether the GPU was idle in the last window; unknown unless it is leased.
     #[serde(default)]
     pub idle: Truth,
 }
 
-/// A record of GPU.py's.
+/// Record of a GPU.py client that took a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The process that it names: the parent of a `GPU.py --get`. None if it is no number.
+    /// Pid in the record: the parent of a `GPU.py --get`. `None` if it is not a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// When that process began, where a node's agent saw it as the record was written.
+    /// Start tick of that process, if a node's agent saw the process when the record was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
     /// Time of the record, in an unknown local time zone.
     pub time: String,
-    /// Whether there is this process; a process of this number on this node, where no more is known of it.
+    /// Whether the process is alive. Without a start tick, any process with this pid on this node counts.
     pub alive: Truth,
 }
 
-/// A lease of ours that is held.
+/// A held lease.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Held {
-    /// Its name: what the environment of its processes says.
+    /// Name of the lease, as in the environment of its processes.
     pub lease: String,
-    /// It rises with each grant.
+    /// Fencing token: rises with each grant.
     pub token: u64,
-    /// Ids of its GPUs in the pool.
+    /// Pool ids of its GPUs.
     pub gpus: Vec<String>,
-    /// Since it was granted; none if the server has forgotten that.
+    /// Time since the grant; `None` if the server no longer knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
-    /// Since its holder last renewed it himself; none if that was not noted.
+    /// Time since the holder itself last renewed the lease; `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// Until it is overdue; below 0 it is.
+    /// Time until the lease is overdue; negative once it is.
     pub left_ms: i64,
-    /// The user, as given by the holder.
+    /// User name, as given by the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The same as a number.
+    /// Uid, as given by the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// `run`, `compat` and so on.
+    /// Mode of the holder: `run`, `compat` and so on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Higher ones were served first.
+    /// Priority of the request. Higher priorities are served first.
     #[serde(default)]
     pub priority: i32,
-    /// The process that holds it, where it is of this boot and PID namespace.
+    /// Process that holds the lease, if it is of this boot and PID namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<ProcessKey>,
-    /// Other processes that may hold it by GPU.py's rules: the shells that the holder is a part of.
+    /// Other processes that may hold the lease by the rules of GPU.py: the shells that contain the holder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<ProcessKey>,
-    /// Whether that process, or one of these, lives. Processes that it started may outlive it, and have the lease then.
+    /// Whether the holder or a process in `chain` is alive. Their children may outlive them and
+    /// still hold the lease.
     pub alive: Truth,
 }
 
 impl Held {
-    /// The rules of GPU.py: it outlives the process that took it, and anybody may release it.
+    /// Returns whether GPU.py's rules apply: the lease outlives its process, and any process may release it.
     #[must_use]
     pub fn is_compat(&self) -> bool {
         self.mode.as_deref() == Some("compat")
@@ -171,14 +172,14 @@ impl Held {
 /// A waiting request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
-    /// The name of what will be a lease.
+    /// Name of the lease that the request will become.
     pub lease: String,
-    /// How many GPUs, all or none.
+    /// Number of GPUs, granted all together or not at all.
     pub want: u32,
-    /// The user, as given in the request.
+    /// User name, as given in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Higher ones are served first.
+    /// Priority. Higher priorities are served first.
     #[serde(default)]
     pub priority: i32,
     /// Time since the request.
@@ -186,49 +187,49 @@ pub struct Ticket {
     pub age_ms: Option<u64>,
 }
 
-/// What the server of leases has counted since its data began.
+/// Counters of the lease server since its data was created.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
-    /// Events by name.
+    /// Number of events, by name.
     pub events: BTreeMap<String, u64>,
     /// Waiting times of granted requests.
     pub waits: Option<Waits>,
-    /// Redis writes down what it does (`appendonly`); none if it did not say.
+    /// Whether Redis persists its writes (`appendonly`); `None` if Redis did not report it.
     pub append_only: Option<bool>,
 }
 
-/// A histogram of waits.
+/// Histogram of waiting times.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Waits {
-    /// How many waited at most so long, each counted at the smallest bound that holds for it.
+    /// Upper bounds in rising order, each with the number of requests above the previous bound.
     pub buckets: Vec<(Duration, u64)>,
-    /// How many waited longer.
+    /// Number of requests that waited longer than all bounds.
     pub longer: u64,
-    /// All waits together.
+    /// Sum of all waiting times.
     pub sum: Duration,
 }
 
-/// Which lease a process says that it belongs to, by the environment that it was started with.
+/// Lease that a process claims to belong to, by the environment that it was started with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
-    /// Its environment was not read, may not be read, or is no longer what it was started with.
+    /// The environment was not read, is not readable, or was overwritten by the process.
     #[default]
     Unread,
-    /// It was read, and names no lease.
+    /// The environment names no lease.
     Nothing,
-    /// It names this one.
+    /// The environment names this lease.
     Lease(String),
 }
 
 impl Claim {
-    /// The environment of every process of a lease has its name here.
+    /// Environment variable with the name of the lease; every process of a lease has it.
     pub const VARIABLE: &str = "BAILIFF_LEASE_ID";
-    /// More bytes than this no lease has in its name.
+    /// Maximum length of a lease name, in bytes.
     pub const MOST: usize = 64;
 
-    /// Understands `/proc/PID/environ`, of which all was read. A process may have written something else over it, its
-    /// title for example: that says nothing.
+    /// Parses the whole of `/proc/PID/environ`. A process may have overwritten it, for example with its
+    /// title; then the result is `Unread`.
     #[must_use]
     pub fn of_environment(environ: &[u8]) -> Self {
         let Some(pairs) = environ.strip_suffix(b"\0") else { return Self::Unread };
@@ -236,7 +237,7 @@ impl Claim {
         for pair in pairs.split(|byte| *byte == 0) {
             let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { return Self::Unread };
             let (name, value) = pair.split_at(equals);
-            // The first occurrence of a name is what getenv returns.
+            // `getenv` returns the first occurrence of a name.
             if name == Self::VARIABLE.as_bytes() && claim == Self::Nothing {
                 claim = Self::named(&value[1..]);
             }
@@ -251,21 +252,21 @@ impl Claim {
         }
     }
 
-    /// For what is left out of a line.
+    /// Returns whether the claim is `Unread`; serialization then omits it.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         *self == Self::Unread
     }
 }
 
-/// The names by which a pool may know a GPU.
+/// Names by which a pool may know a GPU.
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'a> {
-    /// The driver's index; of a MIG instance its GPU's and its own, `0:1`.
+    /// The driver's index. A MIG instance has its GPU's index and its own: `0:1`.
     pub index: &'a str,
-    /// UUID.
+    /// UUID of the GPU or MIG instance.
     pub uuid: Option<&'a str>,
-    /// UUID of the GPU that it is an instance of.
+    /// UUID of the GPU that contains the MIG instance.
     pub parent: Option<&'a str>,
 }
 
@@ -287,7 +288,7 @@ impl<'a> From<&'a wire::Gpu> for Names<'a> {
 }
 
 impl PoolGpu {
-    /// Whether it is this one, or the GPU that this one is an instance of: by UUID where the pool knows it, else by index.
+    /// Returns whether this is the named GPU or contains it, by UUID if the pool knows it, else by index.
     #[must_use]
     pub fn is(&self, names: Names<'_>) -> bool {
         match &self.uuid {
@@ -296,7 +297,7 @@ impl PoolGpu {
         }
     }
 
-    /// The same GPU, in the same place, of the same lease.
+    /// Returns whether the GPU has the same state, lease and record as before.
     fn as_before(&self, before: &Self) -> bool {
         let facts_of =
             |gpu: &Self| (gpu.gpu_state, gpu.record.as_ref().map(|record| (record.pid, record.time.clone())));
@@ -306,28 +307,28 @@ impl PoolGpu {
 }
 
 impl Leases {
-    /// The GPU of the pool that this one is, or is an instance of.
+    /// Returns the pool's entry for a GPU; for a MIG instance its own entry, or that of its GPU.
     #[must_use]
     pub fn gpu<'a>(&self, names: impl Into<Names<'a>>) -> Option<&PoolGpu> {
         let names = names.into();
-        // An instance that is in the pool itself comes before its GPU.
+        // A MIG instance's own entry takes precedence over that of its GPU.
         let itself = self.gpus.iter().find(|gpu| gpu.uuid.is_some() && gpu.uuid.as_deref() == names.uuid);
         itself.or_else(|| self.gpus.iter().find(|gpu| gpu.is(names)))
     }
 
-    /// A lease that is held.
+    /// Returns the held lease with this name.
     #[must_use]
     pub fn held(&self, lease: &str) -> Option<&Held> {
         self.held.iter().find(|held| held.lease == lease)
     }
 
-    /// The lease that holds a GPU, where it is known.
+    /// Returns the lease that holds a GPU, if known.
     #[must_use]
     pub fn holding(&self, gpu: &PoolGpu) -> Option<&Held> {
         self.held(gpu.lease.as_deref()?)
     }
 
-    /// Joins it with the previous sample's pool; none without one.
+    /// Updates the durations of each GPU from the previous sample's pool, if there is one.
     pub(crate) fn carry_on(&mut self, before: Option<&Self>, window: Duration, gpus: &[Gpu]) {
         let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
         self.before_ms = before.map(|before| before.boot_ms);

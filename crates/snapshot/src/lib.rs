@@ -1,5 +1,5 @@
-//! The types that exporter and enforcer share. A **sample** is what the sources reported once; a **snapshot** is a sample
-//! joined with the snapshot before. Everything here is pure: text and values in, values out.
+//! Types that the exporter and the enforcer share. A **sample** is what the sources reported at one time; a
+//! **snapshot** is a sample joined with the previous snapshot. Nothing here performs I/O.
 
 pub mod freezer;
 pub mod gap;

@@ -1,5 +1,5 @@
-//! Lost GPUs, and which processes may still hold them. The holders are remembered from the last sample that
-//! listed them: this marks values as unknown, and is published as no metric.
+//! Lost GPUs, and the processes that may still hold them, taken from the last sample that listed them. They
+//! mark values as unknown, and are not exported as a metric.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::{About, Fault, Gpu, ProcessId, Snapshot};
 
-/// Milliseconds in a tick of `start_ticks`: `USER_HZ` is 100.
+/// Milliseconds per clock tick of `start_ticks`: `USER_HZ` is 100.
 const MILLIS_PER_TICK: u64 = 10;
 
-/// A GPU or MIG instance that has fallen off the bus, or that the driver no longer lists.
+/// A GPU or MIG instance that fell off the bus, or that the driver no longer lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostGpu {
-    /// The index that it had.
+    /// Index that the GPU had.
     pub index: String,
-    /// Its UUID; none if it was never read.
+    /// UUID; `None` if it was never read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// UUID of the GPU that it is an instance of.
+    /// UUID of the GPU that contains the MIG instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_uuid: Option<String>,
-    /// The end of the first sample that found it lost, milliseconds since boot: a process that started later does not
-    /// hold it. None while it is not certain that it is lost.
+    /// End of the first sample that found it lost, in milliseconds since boot. A process that started later
+    /// does not hold it. `None` while it is uncertain whether it is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
-    /// The processes that held it in the sample before; none if that is not known.
+    /// Processes that held it in the sample before; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastListed>,
 }
 
-/// The last list of a GPU's processes before it was lost.
+/// Last process list of a GPU before it was lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastListed {
-    /// The begin of that sample, milliseconds since boot: processes that started since are not in it.
+    /// Start of that sample, in milliseconds since boot. Processes that started later are not in the list.
     pub at_ms: u64,
-    /// Pid and start tick of each; no start tick where `/proc` did not confirm the process.
+    /// Pid and start tick of each process. There is no start tick if `/proc` did not confirm the process.
     pub holders: Vec<(u32, Option<u64>)>,
 }
 
@@ -50,7 +50,7 @@ impl LostGpu {
         }
     }
 
-    /// Whether this is the GPU of this index and UUID.
+    /// Returns whether this is the GPU with this UUID, or with this index if a UUID is unknown.
     #[must_use]
     pub fn is(&self, index: &str, uuid: Option<&str>) -> bool {
         match (self.uuid.as_deref(), uuid) {
@@ -63,7 +63,7 @@ impl LostGpu {
         self.is(&about.index, about.id.as_ref().map(|id| id.0.as_str()))
     }
 
-    /// Whether a process, by its pid and start tick, may hold it.
+    /// Returns whether the process with this pid and start tick may hold the GPU.
     #[must_use]
     pub fn may_be_held_by(&self, pid: u32, start_ticks: Option<u64>) -> bool {
         let started = start_ticks.map(|ticks| ticks.saturating_mul(MILLIS_PER_TICK));
@@ -81,18 +81,18 @@ impl LostGpu {
     }
 }
 
-/// What one sample says, and the snapshot before it.
+/// Data of one sample, and the snapshot before it.
 pub(crate) struct LostInput<'a> {
     pub(crate) previous: Option<&'a Snapshot>,
-    /// When the sample was complete, since boot.
+    /// Time since boot when the sample was complete.
     pub(crate) end: Duration,
-    /// The driver answered as a whole.
+    /// Whether the driver as a whole answered.
     pub(crate) answered: bool,
     pub(crate) gpus: &'a [Gpu],
 }
 
 impl LostInput<'_> {
-    /// The GPUs that are lost: those that the driver calls so, and those that it no longer lists.
+    /// Returns the lost GPUs: those that the driver reports as lost, and those that it no longer lists.
     pub(crate) fn lost(&self) -> Vec<LostGpu> {
         let named = self.gpus.iter().filter(|gpu| gpu.fault == Some(Fault::Lost));
         let mut lost: Vec<LostGpu> = named.map(|gpu| self.remembered(LostGpu::named(&gpu.about))).collect();
@@ -108,7 +108,7 @@ impl LostInput<'_> {
         lost
     }
 
-    /// A GPU that this sample does not list; none if it is an instance that was removed.
+    /// Returns the state of a GPU that this sample does not list; `None` for a MIG instance that was removed.
     fn missing(&self, gpu: LostGpu) -> Option<LostGpu> {
         let parent = gpu.parent_uuid.as_ref().and_then(|uuid| {
             self.gpus.iter().find(|now| now.about.id.as_ref().is_some_and(|id| id.0 == *uuid))
@@ -121,7 +121,7 @@ impl LostInput<'_> {
         Some(if certain { self.remembered(gpu) } else { LostGpu { since_ms: None, last: None, ..gpu } })
     }
 
-    /// What the snapshot before says of a GPU that is lost now.
+    /// Returns a lost GPU with what the previous snapshot shows of its loss or its holders.
     fn remembered(&self, gpu: LostGpu) -> LostGpu {
         let earlier = self.previous.and_then(|previous| {
             let same = |other: &&LostGpu| other.is(&gpu.index, gpu.uuid.as_deref());

@@ -1,50 +1,50 @@
-//! Memory of a GPU, and the sum that must come out even.
+//! Memory of a GPU, and its breakdown, whose parts sum to the total.
 
 use serde::{Deserialize, Serialize};
 
-/// What the driver says of a GPU's memory, in bytes.
+/// Memory of a GPU as reported by the driver, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// All there is.
+    /// All memory.
     pub total: u64,
     /// Free to allocate.
     pub free: u64,
-    /// Allocated; by `nvmlDeviceGetMemoryInfo` (v1) the reserved part is in it.
+    /// Allocated. `nvmlDeviceGetMemoryInfo` (v1) includes the reserved part.
     pub used: u64,
     /// Reserved by driver and firmware; `None` from drivers before 510, which do not report it separately.
     pub reserved: Option<u64>,
 }
 
-/// `total = free + reserved + holders + dead_pids + other_namespaces + unaccounted`, exactly.
+/// Breakdown: `total = free + reserved + holders + dead_pids + other_namespaces + unaccounted`, exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     /// Free to allocate.
     pub free: u64,
-    /// Kept by driver and firmware.
+    /// Reserved by driver and firmware.
     pub reserved: u64,
     /// Held by processes that exist.
     pub holders: u64,
-    /// Held by pids that the driver lists and `/proc` does not have.
+    /// Held by pids that the driver lists but that do not exist in `/proc`.
     pub dead_pids: u64,
-    /// Held by processes of PID namespaces that cannot be seen from here.
+    /// Held by processes in PID namespaces that are not visible from here.
     pub other_namespaces: u64,
-    /// The rest. The reads are not atomic, so it may be slightly negative, and is reported as it is.
+    /// The rest. It may be slightly negative, because the reads are not atomic.
     pub unaccounted: i64,
 }
 
-/// The memory of listed entries, summed by kind of holder.
+/// Memory of the listed processes, summed by kind of holder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     /// Held by processes that exist.
     pub holders: u64,
-    /// Held by pids that are gone.
+    /// Held by pids that no longer exist.
     pub dead_pids: u64,
-    /// Held by processes of other PID namespaces.
+    /// Held by processes in other PID namespaces.
     pub other_namespaces: u64,
 }
 
 impl Parts {
-    /// The sum; `None` where a part was not observed. `held` is `None` when any holder's memory is.
+    /// Returns the breakdown; `None` if a part is unknown. `held` is `None` if a holder's memory is unknown.
     #[must_use]
     pub fn of(memory: Option<Memory>, held: Option<Held>) -> Option<Self> {
         let (memory, held) = (memory?, held?);

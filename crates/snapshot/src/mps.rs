@@ -1,4 +1,4 @@
-//! MPS on a node: control daemons and servers from `/proc`, the daemons' answers, and their logs.
+//! MPS on a node: control daemons and servers from `/proc`, the daemons' answers, and counts from their logs.
 
 use std::collections::BTreeMap;
 
@@ -6,81 +6,81 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ProcessKey, State, Truth};
 
-/// All of MPS; empty if nothing of it runs.
+/// State of MPS on a node; empty if no part of it runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mps {
-    /// Control daemons that live: root's first, then the oldest.
+    /// Running control daemons: root's first, then the oldest.
     pub daemons: Vec<MpsDaemon>,
-    /// Servers that live.
+    /// Running servers.
     pub servers: Vec<MpsServer>,
 }
 
-/// A control daemon.
+/// An MPS control daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MpsDaemon {
-    /// Its identity.
+    /// Pid and start time.
     pub process: ProcessKey,
-    /// Its owner.
+    /// Uid of the owner.
     pub uid: Option<u32>,
-    /// What it is doing.
+    /// Process state.
     pub state: State,
-    /// When it started, seconds since the Unix epoch.
+    /// Start time, in seconds since the Unix epoch.
     pub started: Option<f64>,
-    /// Where it is reached; `None` where its environment may not be read.
+    /// Directory of its control pipe; `None` if its environment is not readable.
     pub pipe_directory: Option<String>,
-    /// Where it writes its logs; likewise.
+    /// Directory of its logs; `None` if its environment is not readable.
     pub log_directory: Option<String>,
-    /// Whether the pids that it reports are those of this node.
+    /// Whether the pids that it reports are of this node's PID namespace.
     pub own_pids: Truth,
-    /// What it last answered; `None` where it was not asked yet.
+    /// Its latest answer; `None` before the first query.
     pub answer: Option<MpsAnswer>,
-    /// Counts from its logs since they were first read; `None` if none could be read.
+    /// Counts from its logs since they were first read; `None` if no log could be read.
     pub log: Option<MpsLog>,
-    /// How each log file is read, by name.
+    /// Result of reading each log file, by file name.
     #[serde(default)]
     pub files: BTreeMap<String, MpsFile>,
 }
 
-/// What a daemon answered, or why it did not.
+/// Answer of a control daemon, or why there is none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MpsAnswer {
-    /// When it was asked, milliseconds since boot.
+    /// Time of the query, in milliseconds since boot.
     pub boot_ms: u64,
-    /// How long the answer took, microseconds; `None` where there was none.
+    /// Time until the answer, in microseconds; `None` without an answer.
     pub took_us: Option<u64>,
-    /// Why there was none.
+    /// Why the daemon did not answer.
     pub fault: Option<MpsFault>,
     /// Percent of a GPU's threads that a new client may use.
     pub thread_percentage: Option<f64>,
-    /// Bytes that a new client may have of a device, by the daemon's number of it; without those that have no limit.
+    /// Memory limits of a new client in bytes, by the daemon's device number. Unlimited devices are absent.
     #[serde(default)]
     pub pinned_limits: BTreeMap<u32, u64>,
 }
 
-/// Why a daemon did not answer.
+/// Why a control daemon did not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MpsFault {
-    /// Not within two seconds: every new CUDA program waits as well.
+    /// No answer within two seconds. New CUDA programs wait for it as well.
     Timeout,
-    /// It stands still (SIGSTOP, a debugger), so it was not asked.
+    /// The daemon is stopped (SIGSTOP, a debugger), so it was not queried.
     Stopped,
-    /// The client program that asks is not installed.
+    /// The client program for queries is not installed.
     NoProgram,
-    /// We may not ask it.
+    /// No permission to query the daemon.
     NotPermitted,
-    /// No process answers in its directory.
+    /// No process answers in the daemon's directory.
     Unreachable,
-    /// Its directory is not known, since its environment may not be read.
+    /// The daemon's directory is unknown, because its environment is not readable.
     NoDirectory,
-    /// Another process listens in its directory, or in what is visible at its path: its answers are not reported.
+    /// Another process answers in the daemon's directory, or at its path. Its answers are not reported.
     Foreign,
-    /// Any other error; the log has it.
+    /// Any other error; the log has the details.
     Error,
 }
 
 impl MpsFault {
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,7 +95,8 @@ impl MpsFault {
         }
     }
 
-    /// Whether it answers no client; `None` if unknown, as when its directory is in another mount namespace.
+    /// Returns whether the daemon answers no client; `None` if unknown, for example because its directory is
+    /// in another mount namespace.
     #[must_use]
     pub const fn is_silence(self) -> Option<bool> {
         match self {
@@ -105,43 +106,43 @@ impl MpsFault {
     }
 }
 
-/// A server, which acts for its clients.
+/// An MPS server, which acts for its clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MpsServer {
-    /// Its identity.
+    /// Pid and start time.
     pub process: ProcessKey,
-    /// Its pid in its own namespace, which is how its daemon calls it.
+    /// Pid in its own PID namespace, by which its daemon names it.
     pub inside: Option<u32>,
-    /// Its user, the only one whose clients it serves.
+    /// Uid of the owner. The server accepts only this user's clients.
     pub uid: Option<u32>,
-    /// The directory of its daemon; `None` where its environment may not be read.
+    /// Directory of its daemon's control pipe; `None` if its environment is not readable.
     pub pipe_directory: Option<String>,
-    /// The daemon that started it, if that lives.
+    /// Daemon that started it, if still running.
     pub daemon: Option<ProcessKey>,
-    /// Its daemon is gone; `None` where not all processes could be looked at.
+    /// Whether its daemon has exited; `None` if not all processes could be examined.
     pub orphaned: Option<bool>,
-    /// As its daemon says; `None` where it does not, as those before 550 do not.
+    /// State reported by its daemon; `None` if the daemon does not report it, as before version 550.
     pub status: Option<MpsStatus>,
-    /// Pids of its clients as reported by its daemon; `None` if it does not report them.
+    /// Pids of its clients as reported by its daemon; `None` if the daemon does not report them.
     pub clients: Option<Vec<u32>>,
     /// Percent of a GPU's threads that its clients may use.
     pub thread_percentage: Option<f64>,
 }
 
-/// What a server is doing.
+/// State of an MPS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MpsStatus {
-    /// It starts.
+    /// Starting.
     Initializing,
-    /// It serves.
+    /// Serving clients.
     Active,
-    /// A client had a fatal fault: new ones are refused until all that are affected have ended.
+    /// A client had a fatal fault. New clients are refused until all affected clients have exited.
     Fault,
 }
 
 impl MpsStatus {
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -152,24 +153,24 @@ impl MpsStatus {
     }
 }
 
-/// How a log file is read.
+/// Result of reading a log file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MpsFile {
-    /// All of it.
+    /// The file was read.
     Read,
-    /// There is none.
+    /// The file does not exist.
     Absent,
-    /// It may not be read.
+    /// The file could not be read.
     Unreadable,
-    /// It is a FIFO, a link, a device.
+    /// Not a regular file: a FIFO, a link, a device.
     NoFile,
-    /// It is not of the daemon's own user, so it is not the daemon's.
+    /// The file belongs to a user other than the daemon's, so the daemon did not write it.
     Foreign,
 }
 
 impl MpsFile {
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -185,39 +186,39 @@ impl MpsFile {
 /// Counts from log files since they were first read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpsLog {
-    /// Servers that were started.
+    /// Number of servers started.
     pub server_starts: u64,
-    /// Servers that ended, by exit status.
+    /// Number of servers that exited, by exit status.
     #[serde(default)]
     pub server_exits: BTreeMap<i64, u64>,
-    /// Fatal faults of clients.
+    /// Number of fatal client faults.
     pub client_faults: u64,
-    /// Clients that were turned away, by reason.
+    /// Number of clients rejected, by reason.
     #[serde(default)]
     pub rejected: BTreeMap<String, u64>,
-    /// Clients that wait for a server, by uid.
+    /// Number of clients that wait for a server, by uid.
     #[serde(default)]
     pub pending: BTreeMap<u32, u64>,
-    /// Lines that were not understood.
+    /// Number of lines that could not be parsed.
     pub unparsed: u64,
-    /// Bytes that were passed over, since there were too many at once.
+    /// Number of bytes skipped because too many arrived at once.
     pub skipped_bytes: u64,
 }
 
 impl Mps {
-    /// Whether there is anything of it.
+    /// Returns whether no part of MPS runs.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.daemons.is_empty() && self.servers.is_empty()
     }
 
-    /// The server of this process.
+    /// Returns the server with this identity.
     #[must_use]
     pub fn server(&self, process: ProcessKey) -> Option<&MpsServer> {
         self.servers.iter().find(|server| server.process == process)
     }
 
-    /// The daemon that a server has, if it lives.
+    /// Returns the daemon of a server, if still running.
     #[must_use]
     pub fn daemon_of(&self, server: &MpsServer) -> Option<&MpsDaemon> {
         self.daemons.iter().find(|daemon| Some(daemon.process) == server.daemon)
@@ -225,7 +226,7 @@ impl Mps {
 }
 
 impl MpsDaemon {
-    /// Whether it answers; `None` if unknown.
+    /// Returns whether the daemon answers; `None` if unknown.
     #[must_use]
     pub fn responsive(&self) -> Option<bool> {
         let answer = self.answer.as_ref()?;

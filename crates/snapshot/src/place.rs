@@ -1,5 +1,5 @@
-//! Where a process runs, by its cgroup paths. The outermost container, pod or job counts, and only where root's
-//! daemons alone create cgroups: a user who may create cgroups can give them any name.
+//! Place of a process (container, pod, job, unit), from its cgroup paths. The outermost container, pod or job
+//! counts. Names are trusted only where root's daemons alone create cgroups: users could choose any name.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use serde::{Deserialize, Serialize};
 /// Container, pod, job, unit and session of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The cgroup path: of version 2, or of version 1's systemd hierarchy. Empty where it was not read, or where hierarchies
-    /// name different containers, pods or jobs.
+    /// Cgroup path: of version 2, or of version 1's systemd hierarchy. Empty if it was not read, or if
+    /// hierarchies name different containers, pods or jobs.
     pub cgroup: String,
-    /// The path up to and including the name of the container, pod or job, in the hierarchy of that name: a process
-    /// cannot leave it by itself, and all processes in it share it. The same id at another path is another.
+    /// Path up to and including the name of the container, pod or job, in the hierarchy with that name. All
+    /// its processes share this path, and none can leave it by itself. The same id at another path is a
+    /// different container, pod or job.
     #[serde(default)]
     pub boundary: Option<String>,
-    /// Container id, in full.
+    /// Full container id.
     pub container: Option<String>,
-    /// The runtime: `containerd`, `docker`, `crio`, `podman`, or `kubernetes` if the path names only the pod.
+    /// Runtime: `containerd`, `docker`, `crio`, `podman`, or `kubernetes` if the path names only the pod.
     pub runtime: Option<String>,
     /// Pod UID.
     pub pod_uid: Option<String>,
@@ -26,42 +27,42 @@ pub struct Place {
     pub pod: Option<String>,
     /// Kubernetes namespace, from `/var/log/pods`.
     pub namespace: Option<String>,
-    /// Slurm job id; with Slurm 26.05 and later the job's SLUID, since the path holds nothing else.
+    /// Slurm job id. From Slurm 26.05 on the job's SLUID, because the path contains nothing else.
     pub slurm_job: Option<String>,
-    /// Slurm step.
+    /// Slurm step, such as `0`, `batch` or `extern`.
     pub slurm_step: Option<String>,
-    /// The innermost systemd service or scope that is no container's, and in none.
+    /// Innermost systemd service or scope that is not part of a container, pod or job.
     pub unit: Option<String>,
 }
 
-/// The hierarchies of version 1 that place a process, best first.
+/// Version 1 hierarchies that determine the place of a process, preferred ones first.
 const VERSION_1: [&str; 5] = ["name=systemd", "memory", "pids", "freezer", "devices"];
 
-/// Who creates the cgroups in a directory, and therefore which names in it are trusted.
+/// Kind of a cgroup directory: determines what creates cgroups in it, and thus which names are trusted.
 #[derive(Clone, Copy)]
 enum Parent {
-    /// Root's services: the root and slices. Containers have the runtime's name before their id.
+    /// The root or a slice, managed by root's services. Names of containers start with the runtime's name.
     Root,
-    /// A runtime that names containers by their id alone.
+    /// Directory of a runtime that names containers by id alone.
     Runtime(&'static str),
-    /// Kubernetes: pods, and directories of them.
+    /// Directory of Kubernetes, which contains pods or further such directories.
     Pods,
-    /// A directory above the reader's own cgroup namespace, without a visible name. Created by root's services.
+    /// Directory above the reader's cgroup namespace, without a visible name. Root's services created it.
     Unnamed,
-    /// A pod: containers, with or without the runtime's name.
+    /// Pod, which contains containers named with or without the runtime.
     Pod,
-    /// Slurm: users and jobs.
+    /// Directory of Slurm, which contains users and jobs.
     Slurm,
-    /// A job: steps.
+    /// Slurm job, which contains steps.
     Job,
-    /// A container.
+    /// Container. Names below it are not trusted.
     Container,
-    /// Any process: nothing is believed.
+    /// Directory in which any process may create cgroups. Names below it are not trusted.
     Anyone,
 }
 
 impl Place {
-    /// Understands `/proc/PID/cgroup`, of either version or both.
+    /// Parses `/proc/PID/cgroup` of cgroup version 1, 2 or both.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut place = Self::default();
@@ -76,13 +77,13 @@ impl Place {
         place
     }
 
-    /// Started as a systemd service: the manager of a user's session does not count.
+    /// Returns whether the process is in a systemd service. The manager of a user's session does not count.
     #[must_use]
     pub fn in_service(&self) -> bool {
         self.unit.as_deref().is_some_and(|unit| is_unit(unit, "service") && !unit.starts_with("user@"))
     }
 
-    /// Keeps equal places once: most processes run in a few.
+    /// Replaces equal places by one shared copy, because most processes run in a few places.
     pub fn share<'a>(places: impl Iterator<Item = &'a mut Arc<Self>>) {
         let mut met: HashSet<Arc<Self>> = HashSet::new();
         for place in places {
@@ -94,14 +95,14 @@ impl Place {
         }
     }
 
-    /// The path that the process cannot leave by itself: of its container, pod or job, of the user's slice that it is in, of
-    /// a service or scope of the system's; else the whole path.
+    /// Returns the path that the process cannot leave by itself: of its container, pod or job, of its user's
+    /// slice, or of its system service or scope. Otherwise returns the whole path.
     #[must_use]
     pub fn confinement(&self) -> &str {
         self.boundary.as_deref().unwrap_or_else(|| confinement(&self.cgroup))
     }
 
-    /// Takes over what another hierarchy says; false if that contradicts.
+    /// Adds the place that another hierarchy shows; returns false if the two contradict each other.
     fn agree(&mut self, other: Self) -> bool {
         if other.unit.is_some() {
             self.unit = other.unit;
@@ -119,7 +120,6 @@ impl Place {
         true
     }
 
-    /// One path, from the root on.
     fn read(path: &str) -> Self {
         let mut place = Self::default();
         let mut parent = Parent::Root;
@@ -134,7 +134,7 @@ impl Place {
         place
     }
 
-    /// A directory in such a parent.
+    /// Records the name of a directory in this parent, and returns its kind.
     fn enter(&mut self, parent: Parent, part: &str) -> Parent {
         match parent {
             Parent::Container | Parent::Anyone => Parent::Anyone,
@@ -192,8 +192,8 @@ impl Place {
     }
 }
 
-/// What a directory that root's services made is for. Below those that are not in this list anyone may make cgroups:
-/// services, scopes, sessions, LXC's containers, the directories of libpam-cgfs.
+/// Returns the kind of a directory that root's services created. Any process may create cgroups below all
+/// others: services, scopes, sessions, LXC containers, the directories of libpam-cgfs.
 fn directory(name: &str) -> Parent {
     match name {
         ".." => Parent::Unnamed,
@@ -208,7 +208,7 @@ fn directory(name: &str) -> Parent {
     }
 }
 
-/// The directories of a path, each with the path so far.
+/// Returns the directory names of a path, each with the path up to and including it.
 fn parts(path: &str) -> impl Iterator<Item = (&str, &str)> {
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
     ends.filter_map(|end| {
@@ -232,7 +232,6 @@ fn confinement(path: &str) -> &str {
     path
 }
 
-/// A slice of users' sessions.
 fn is_users(name: &str) -> bool {
     name == "user.slice" || name.starts_with("user-")
 }
@@ -255,7 +254,7 @@ fn paths(text: &str) -> Vec<&str> {
     std::iter::once("").chain(VERSION_1).filter_map(of).collect()
 }
 
-/// `pod1234_…` in `kubepods-burstable-pod1234_….slice` or `kubepods/pod1234-…`.
+/// Returns the pod UID in `kubepods-burstable-pod1234_….slice` or `kubepods/pod1234-…`.
 fn pod_uid(part: &str, parent: Parent) -> Option<String> {
     let name = part.strip_suffix(".slice").unwrap_or(part);
     let (before, uid) = name.rsplit_once("pod").filter(|(_, uid)| uid.len() >= 32)?;
@@ -265,7 +264,8 @@ fn pod_uid(part: &str, parent: Parent) -> Option<String> {
     ((systemd || cgroupfs) && plain).then(|| uid.replace('_', "-"))
 }
 
-/// `docker-ID.scope` and similar; `SLICE:docker:ID` if a runtime took a systemd path for a plain one.
+/// Returns runtime and id of a container's cgroup: `docker-ID.scope` and similar, or `SLICE:docker:ID` if a
+/// runtime used a systemd path as a plain one.
 fn container(part: &str) -> Option<(&'static str, &str)> {
     const FORMS: [(&str, &str); 4] =
         [("cri-containerd", "containerd"), ("docker", "docker"), ("crio", "crio"), ("libpod", "podman")];
@@ -278,7 +278,7 @@ fn container(part: &str) -> Option<(&'static str, &str)> {
     is_id(id).then_some((*runtime, id))
 }
 
-/// Container ids are the 64 hexadecimal digits of a SHA-256.
+/// Returns whether text is a container id: the 64 hexadecimal digits of a SHA-256.
 fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -291,20 +291,21 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `slurm`, `slurm_NODE` (version 1), `slurmstepd.scope`, `NODE_slurmstepd.scope` (version 2).
+/// Returns whether a directory is Slurm's: `slurm`, `slurm_NODE` (version 1), `slurmstepd.scope`,
+/// `NODE_slurmstepd.scope` (version 2).
 fn is_slurm_root(part: &str) -> bool {
     part == "slurm" || part.starts_with("slurm_") || part.ends_with("slurmstepd.scope")
 }
 
-/// `s` and 13 digits of Crockford's base 32: Slurm 26.05 keys cgroup directories by SLUID, unless
-/// `CgroupJobIdPaths=yes` (release notes of 26.05; guilbaults/slurm-job-exporter#66).
+/// Returns whether a directory is named by a SLUID: `s` and 13 digits of Crockford's base 32. Slurm 26.05
+/// uses SLUIDs unless `CgroupJobIdPaths=yes` (release notes of 26.05; guilbaults/slurm-job-exporter#66).
 fn is_sluid(part: &str) -> bool {
     part.len() == 14
         && part.starts_with('s')
         && part.bytes().skip(1).all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
 }
 
-/// A directory of `/var/log/pods`, `NAMESPACE_NAME_UID`: namespace, name, UID.
+/// Splits the name of a directory in `/var/log/pods`, `NAMESPACE_NAME_UID`, into namespace, name and UID.
 #[must_use]
 pub fn pod_directory(name: &str) -> Option<(&str, &str, &str)> {
     let (rest, uid) = name.rsplit_once('_')?;
@@ -383,7 +384,7 @@ mod tests {
         assert_eq!(unit("0::/"), None);
     }
 
-    /// What a path of version 2 is read as: kind and boundary, if it has one.
+    /// Returns the kind and boundary that are read from a version 2 path.
     fn boundary(path: &str) -> (Option<&'static str>, Option<String>) {
         let place = Place::parse(&format!("0::{path}"));
         let named = [("slurm", &place.slurm_job), ("container", &place.container), ("pod", &place.pod_uid)];

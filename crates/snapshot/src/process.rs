@@ -1,4 +1,4 @@
-//! What `/proc` says of one process.
+//! Facts about one process, from `/proc`.
 
 use std::sync::Arc;
 
@@ -10,36 +10,36 @@ use crate::{Claim, Place, ProcessKey};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// `R`.
+    /// `R`: running or runnable.
     Running,
-    /// `S`.
+    /// `S`: in an interruptible sleep.
     Sleeping,
-    /// `D`: in an uninterruptible wait, where no signal reaches it.
+    /// `D`: in an uninterruptible sleep, in which no signal reaches it.
     DiskSleep,
-    /// `T`.
+    /// `T`: stopped by a signal.
     Stopped,
-    /// `t`.
+    /// `t`: stopped by a debugger.
     Traced,
-    /// Its cgroup is frozen, as by `docker pause`.
+    /// In a frozen cgroup, for example by `docker pause`.
     Frozen,
     /// `I`: an idle kernel thread.
     Idle,
-    /// `Z` with nothing left: it holds no VRAM, and its parent has not reaped it.
+    /// `Z` without other threads: it holds no GPU memory, and its parent has not reaped it.
     Zombie,
-    /// `Z`, but other threads run and keep its contexts. SIGKILL works.
+    /// `Z`, but other threads run and keep its GPU contexts. SIGKILL works.
     ZombieLeader,
-    /// `X`: ending at this moment.
+    /// `X`: exiting at this moment.
     Dead,
-    /// The driver lists the pid and no such process exists.
+    /// The driver lists the pid, but the process does not exist.
     Gone,
-    /// The process exists and `/proc` does not show it to us (`hidepid`).
+    /// The process exists, but `/proc` hides it from us (`hidepid`).
     Hidden,
-    /// A letter that this program does not know, or that could not be read.
+    /// A state letter that this program does not know, or a state that could not be read.
     Unknown,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 13] = [
         Self::Running,
         Self::Sleeping,
@@ -56,13 +56,13 @@ impl State {
         Self::Unknown,
     ];
 
-    /// The state of this name.
+    /// Returns the state with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Understands field 3 of `/proc/PID/stat`; `Z` is a true zombie until live threads are found.
+    /// Parses field 3 of `/proc/PID/stat`. `Z` counts as a zombie until live threads are found.
     #[must_use]
     pub fn of_letter(letter: &str) -> Self {
         match letter {
@@ -78,19 +78,19 @@ impl State {
         }
     }
 
-    /// It has ended: nothing of it can hold memory.
+    /// Returns whether the process has ended, so that it can hold no memory.
     #[must_use]
     pub const fn ended(self) -> bool {
         matches!(self, Self::Zombie | Self::Dead | Self::Gone)
     }
 
-    /// It was put on hold on purpose: by a signal, a debugger or a frozen cgroup.
+    /// Returns whether the process was paused on purpose: by a signal, a debugger or a frozen cgroup.
     #[must_use]
     pub const fn on_hold(self) -> bool {
         matches!(self, Self::Stopped | Self::Traced | Self::Frozen)
     }
 
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -111,17 +111,17 @@ impl State {
     }
 }
 
-/// Bytes to and from storage (`/proc/PID/io`, `read_bytes` and `write_bytes`).
+/// Bytes read from and written to storage (`read_bytes` and `write_bytes` of `/proc/PID/io`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
-    /// Read from storage.
+    /// Bytes read from storage.
     pub read_bytes: u64,
-    /// Written to storage.
+    /// Bytes written to storage.
     pub write_bytes: u64,
 }
 
 impl Io {
-    /// Understands `/proc/PID/io`.
+    /// Parses `/proc/PID/io`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let value = |name: &str| {
@@ -131,59 +131,59 @@ impl Io {
     }
 }
 
-/// One process that `/proc` shows.
+/// Facts about one process that `/proc` shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Its identity.
+    /// Pid and start time.
     pub key: ProcessKey,
-    /// What it is doing.
+    /// Process state.
     pub state: State,
-    /// Its parent's pid.
+    /// Parent's pid.
     pub ppid: u32,
-    /// Its name, at most 15 bytes of anything the process likes.
+    /// Name, at most 15 bytes. The process can set it to any bytes.
     pub comm: String,
-    /// Its owner.
+    /// Uid of the owner.
     pub uid: Option<u32>,
-    /// Its owner's name; `None` until the name service has answered.
+    /// Owner's name; `None` until the name service has answered.
     pub user: Option<String>,
-    /// Where it runs.
+    /// Container, pod, job and unit that it runs in.
     pub place: Place,
-    /// Its command line, redacted, where asked for.
+    /// Command line without secrets; `None` unless command lines are read.
     pub command: Option<String>,
-    /// When it started, seconds since the Unix epoch; `None` where the time of boot could not be read.
+    /// Start time, in seconds since the Unix epoch; `None` if the time of boot could not be read.
     pub started: Option<f64>,
-    /// CPU time used, all threads, seconds.
+    /// CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
-    /// Bytes to and from storage; `None` without the right to read it.
+    /// Bytes read from and written to storage; `None` without permission.
     pub io: Option<Io>,
     /// Whether its session, job or container has ended; `None` if unknown.
     pub orphaned: Option<bool>,
-    /// CPU time of its children that have ended and were waited for, seconds.
+    /// CPU time of its reaped children, in seconds.
     pub reaped_cpu_seconds: Option<f64>,
-    /// Its workload ([`crate::workload`]), as text; `None` if unknown.
+    /// Workload ([`crate::workload`]) as text; `None` if unknown.
     pub workload: Option<String>,
-    /// Path of its program; `None` without the right to read it.
+    /// Path of its program; `None` without permission.
     pub exe: Option<String>,
-    /// What it is to MPS.
+    /// Role in MPS, if any.
     pub role: Option<Role>,
-    /// The lease named in its environment; read only if leases are exported.
+    /// Lease named in its environment; read only if leases are exported.
     pub claim: Claim,
-    /// Its parent, and so on up to the first process; `None` if one could not be read, or leases are not exported.
+    /// Ancestors, up to the first process; `None` if one is unreadable or leases are not exported.
     pub ancestors: Option<Vec<ProcessKey>>,
 }
 
-/// A part of MPS: both bear the same `comm`.
+/// Role of a process in MPS. Both programs have the same `comm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The server, which acts for its clients.
+    /// Server, which acts for its clients.
     MpsServer,
-    /// The control daemon.
+    /// Control daemon.
     MpsControl,
 }
 
 impl Role {
-    /// The `comm` of both, as the kernel cuts it.
+    /// The `comm` of both programs, as truncated by the kernel.
     pub const COMM: &'static str = "nvidia-cuda-mps";
 
     /// Parses the path of a program, or the first argument of a command line.
@@ -197,7 +197,7 @@ impl Role {
         }
     }
 
-    /// Its name on the wire.
+    /// Returns the name in the stream.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -207,32 +207,32 @@ impl Role {
     }
 }
 
-/// A process that holds nothing itself and belongs to the workload of one that does, or descends from one.
+/// A process without GPU memory that belongs to the workload of a holder, or descends from a holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Relative {
-    /// Its identity.
+    /// Pid and start time.
     pub key: ProcessKey,
-    /// What it is doing.
+    /// Process state.
     pub state: State,
-    /// Its parent's pid.
+    /// Parent's pid.
     pub ppid: u32,
-    /// Its name.
+    /// Name (`comm`).
     pub comm: String,
-    /// Its owner.
+    /// Uid of the owner.
     pub uid: Option<u32>,
-    /// Its owner's name, once the name service has answered.
+    /// Owner's name; `None` until the name service has answered.
     pub user: Option<String>,
-    /// Container, pod, job and unit that it runs in; processes of one cgroup share it.
+    /// Container, pod, job and unit that it runs in; shared by all processes of a cgroup.
     pub place: Arc<Place>,
-    /// Path of its program; `None` without the right to read it, or where it is too long.
+    /// Path of its program; `None` without permission, or if too long.
     pub exe: Option<String>,
-    /// Its command line, redacted; `None` unless command lines are read.
+    /// Command line without secrets; `None` unless command lines are read.
     pub command: Option<String>,
-    /// Its workload, in words.
+    /// Workload, as text.
     pub workload: String,
-    /// CPU time used, all threads, seconds.
+    /// CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
-    /// CPU time of its children that have ended and were waited for, seconds.
+    /// CPU time of its reaped children, in seconds.
     pub reaped_cpu_seconds: f64,
 }
 
@@ -240,22 +240,22 @@ pub struct Relative {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
-    /// It is there.
+    /// The process exists.
     Found(Box<Facts>),
-    /// There is no such process.
+    /// The process does not exist.
     Gone,
-    /// There is one, and we may not see it.
+    /// The process exists, but we may not see it.
     Hidden,
 }
 
 impl Seen {
-    /// What `/proc` says, where it is there.
+    /// Returns the facts, if the process was found.
     #[must_use]
     pub fn found(&self) -> Option<&Facts> {
         if let Self::Found(facts) = self { Some(facts) } else { None }
     }
 
-    /// The same, to be added to.
+    /// Returns the facts for changes, if the process was found.
     pub fn found_mut(&mut self) -> Option<&mut Facts> {
         if let Self::Found(facts) = self { Some(facts) } else { None }
     }

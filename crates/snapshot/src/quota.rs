@@ -1,5 +1,5 @@
-//! Shared quota files: their content, which is a claim of the users who write them, and the driver's figures for the
-//! processes that use them.
+//! Shared quota files. Their contents are claims of the users who write them. The driver's memory figures for
+//! the same processes are added here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Gpu, Process, ProcessId, ProcessKey, Snapshot, Truth};
 
-/// Why a file says nothing.
+/// Why a quota file cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InvalidQuota {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     Unreadable,
-    /// It is a FIFO, a link, a device.
+    /// Not a regular file: a FIFO, a link, a device.
     NoFile,
-    /// It ends before it should.
+    /// The file is truncated.
     Short,
-    /// It begins with something else.
+    /// The file does not have the contents of a quota file.
     NoQuota,
-    /// Of a version that is not known here.
+    /// The file has an unknown version.
     Version,
 }
 
 impl InvalidQuota {
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,77 +37,77 @@ impl InvalidQuota {
     }
 }
 
-/// One file.
+/// A shared quota file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
-    /// Its path below the directory of quotas.
+    /// Path relative to the quota directory.
     pub name: String,
-    /// Why it says nothing.
+    /// Why the file cannot be used; `None` if it is valid.
     pub invalid: Option<InvalidQuota>,
-    /// GPUs that have a row in it, each once.
+    /// GPUs with a row in the file, each once.
     pub gpus: Vec<QuotaGpu>,
-    /// Processes that have a place in it.
+    /// Processes with a slot in the file.
     pub processes: Vec<QuotaProcess>,
-    /// Faults of the library: it could not share the quota, or not write something down.
+    /// Number of times that the library could not share the quota or record an allocation.
     pub faults: u64,
-    /// Calls that were let through without being counted in bytes.
+    /// Number of calls that were passed through without counting their bytes.
     pub uncounted: u64,
-    /// Functions of the driver that the library should know and does not.
+    /// Number of driver functions that the library should intercept and cannot.
     pub hooks_missing: u64,
 }
 
-/// A GPU in a file.
+/// A GPU in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaGpu {
-    /// Its UUID without `GPU-` or `MIG-`.
+    /// UUID without `GPU-` or `MIG-`.
     pub uuid: String,
-    /// Bytes that all together may have; none if there is no limit.
+    /// Limit in bytes for all processes together; `None` if there is no limit.
     pub limit: Option<u64>,
-    /// Bytes that all together have.
+    /// Bytes in use by all processes together.
     pub used: u64,
-    /// The most that they ever had.
+    /// Largest number of bytes ever in use by all processes together.
     pub peak: u64,
-    /// Refused requests.
+    /// Number of refused requests.
     pub denied: u64,
-    /// Bytes that those asked for.
+    /// Bytes requested by the refused requests.
     pub denied_bytes: u64,
-    /// Bytes that the driver says the quota's processes hold; none if it did not say so of each.
+    /// Bytes that the quota's processes hold according to the driver; `None` if not all are reported.
     pub held: Option<u64>,
-    /// The same with the other processes of their container.
+    /// Bytes that these processes and all others in their containers hold.
     pub held_around: Option<u64>,
 }
 
-/// A process in a file.
+/// A process in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaProcess {
-    /// Its identity on this node; only of a process that has the file mapped, because any user can write a pid.
+    /// Pid and start time on this node, if the process has the file mapped: any user can write a pid into it.
     pub process: Option<ProcessKey>,
-    /// Whether the one that the file means lives.
+    /// Whether the process that the file names is alive.
     pub alive: Truth,
-    /// Pid and start tick as the file has them, in a namespace of pids of this number.
+    /// Pid, start tick and PID namespace (inode), as the file names them.
     pub claim: (u32, u64, u64),
-    /// Bytes of each GPU, in the order of [`Quota::gpus`].
+    /// Bytes on each GPU, in the order of [`Quota::gpus`].
     pub used: Vec<u64>,
-    /// Refused requests.
+    /// Number of refused requests.
     pub denied: u64,
-    /// Those of them since the snapshot before.
+    /// Number of requests refused since the previous snapshot.
     pub denied_since: Option<u64>,
 }
 
 impl QuotaGpu {
-    /// Whether it is this GPU or MIG instance.
+    /// Returns whether the row is for the GPU or MIG instance with this UUID.
     #[must_use]
     pub fn is(&self, id: &str) -> bool {
         id.split_once('-').is_some_and(|(_, uuid)| uuid.eq_ignore_ascii_case(&self.uuid))
     }
 
-    /// Its GPU or MIG instance among those of a node.
+    /// Returns the GPU or MIG instance of this row.
     #[must_use]
     pub fn among<'a>(&self, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
         gpus.iter().find(|gpu| gpu.about.id.as_ref().is_some_and(|id| self.is(&id.0)))
     }
 
-    /// What the processes hold by the driver's account, as a part of the limit.
+    /// Returns the memory that the processes hold according to the driver, as a fraction of the limit.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
     pub fn ratio(&self) -> Option<f64> {
@@ -117,18 +117,18 @@ impl QuotaGpu {
 }
 
 impl Quota {
-    /// The place that a process has in it.
+    /// Returns the slot of a process.
     #[must_use]
     pub fn place(&self, key: ProcessKey) -> Option<&QuotaProcess> {
         self.processes.iter().find(|process| process.process == Some(key))
     }
 
-    /// The processes that use it, as far as they hold memory.
+    /// Returns the processes that use the file and hold memory.
     pub fn users(&self) -> impl Iterator<Item = ProcessKey> {
         self.processes.iter().filter_map(|process| process.process)
     }
 
-    /// Bytes of a GPU allocated by processes that are not known to have exited.
+    /// Returns the bytes of a GPU in use by all processes, except those known to have exited.
     #[must_use]
     pub fn used_by_the_living(&self, gpu: usize) -> u64 {
         let living = self.processes.iter().filter(|process| process.alive != Truth::False);
@@ -136,7 +136,7 @@ impl Quota {
     }
 }
 
-/// Adds what two samples and the driver show of the files.
+/// Adds the figures of the previous snapshot and of the driver to the quotas.
 pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &QuotaInput<'_>) {
     let around: Vec<BTreeSet<ProcessId>> =
         (0..quotas.len()).map(|place| seen.around(quotas, place)).collect();
@@ -157,15 +157,14 @@ pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &Quota
     }
 }
 
-/// What the driver and `/proc` showed in the same sample.
 pub(crate) struct QuotaInput<'a> {
     pub(crate) gpus: &'a [Gpu],
     pub(crate) processes: &'a BTreeMap<ProcessId, Process>,
 }
 
 impl QuotaInput<'_> {
-    /// A quota's processes, and the others in a container with one, if no other quota has a process there: so allocations that
-    /// bypassed the library are visible, though not by which process.
+    /// Returns the quota's processes, and all others in their containers if no other quota has a process
+    /// there. This shows allocations that bypassed the library, but not which process made them.
     fn around(&self, quotas: &[Quota], place: usize) -> BTreeSet<ProcessId> {
         let containers = |quota: &Quota| -> BTreeSet<&str> {
             quota.users().filter_map(|key| self.container(ProcessId::Live(key))).collect()
@@ -186,7 +185,8 @@ impl QuotaInput<'_> {
         self.processes.get(&id)?.facts.as_ref()?.place.container.as_deref()
     }
 
-    /// Memory of the members on a GPU; none if a process with memory there cannot be found, or the driver does not report it.
+    /// Returns the memory of the members on a GPU; `None` if a process with memory there was not found, or
+    /// the driver does not report all memory.
     fn held(&self, quota: &Quota, place: usize, members: &BTreeSet<ProcessId>) -> Option<u64> {
         let row = quota.gpus.get(place)?;
         let gpu = row.among(self.gpus)?;

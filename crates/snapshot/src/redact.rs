@@ -1,13 +1,13 @@
-//! A command line fit to be shown: secrets taken out, length bounded.
+//! Command lines that are safe to show: without secrets, and bounded in length.
 
-/// What an argument's name must hold for its value to be hidden.
+/// Parts of an argument's name that mark its value as a secret.
 const SECRET: [&str; 9] =
     ["password", "passwd", "secret", "token", "api-key", "apikey", "api_key", "credential", "private-key"];
 
-/// At most this many bytes of a command line are kept.
+/// Maximum length of a command line, in bytes.
 pub const MOST: usize = 256;
 
-/// Joins arguments with spaces and redacts the values of those whose name suggests a secret: `--api-key=…`,
+/// Joins arguments with spaces and hides the values of those whose name suggests a secret: `--api-key=…`,
 /// `--token …`, `HF_TOKEN=…`, and the password in `scheme://user:password@host`.
 #[must_use]
 pub fn command(arguments: &[u8]) -> String {
@@ -15,7 +15,7 @@ pub fn command(arguments: &[u8]) -> String {
     let mut hide_next = false;
     for argument in arguments.split(|byte| *byte == 0).filter(|argument| !argument.is_empty()) {
         if line.len() >= MOST {
-            // What follows is left out, and that shows.
+            // Show that the rest is omitted.
             line.push('…');
             break;
         }
@@ -30,7 +30,7 @@ pub fn command(arguments: &[u8]) -> String {
     cut(line)
 }
 
-/// Whether a line may go on beyond what was kept of it.
+/// Returns whether the end of the command line may have been cut off.
 #[must_use]
 pub fn is_cut(line: &str) -> bool {
     line.len() >= MOST && line.ends_with('…')
@@ -49,7 +49,7 @@ fn is_secret(name: &str) -> bool {
     SECRET.iter().any(|word| name.contains(word))
 }
 
-/// A password may hold a slash, so it ends at the last `@`; where that hides a port and a path, so be it.
+/// Hides the password of a URL. It may contain slashes, so it ends at the last `@`, even if a path is hidden.
 fn without_password(argument: &str) -> String {
     let hidden = argument.split_once("://").and_then(|(scheme, rest)| {
         let (user, host) = rest.rsplit_once('@')?;

@@ -12,79 +12,79 @@ use crate::{
 /// Versions reported by the driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
-    /// Driver release.
+    /// Version of the driver.
     pub version: Option<String>,
-    /// NVML release.
+    /// Version of NVML.
     pub nvml: Option<String>,
-    /// The newest CUDA that the driver serves, major and minor.
+    /// Newest CUDA version that the driver supports: major, minor.
     pub cuda: Option<(i32, i32)>,
 }
 
 /// A process that has a device file of a GPU open, whether the driver lists it or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcess {
-    /// Its pid.
+    /// Pid.
     pub pid: u32,
-    /// Start time in clock ticks since boot: with the pid, its identity; none from an older program.
+    /// Start time in clock ticks since boot, which with the pid identifies it; `None` from older versions.
     #[serde(default)]
     pub start_ticks: Option<u64>,
-    /// Its name.
+    /// Name (`comm`).
     pub comm: String,
-    /// Its owner.
+    /// Uid of the owner.
     pub uid: Option<u32>,
-    /// Minor numbers: N of each `/dev/nvidiaN`.
+    /// Minor numbers: N of each `/dev/nvidiaN` that is open.
     pub minors: Vec<u32>,
 }
 
-/// Processes with open device files at some moment: expensive to find, so scanned seldom.
+/// Processes with open device files. The scan is expensive, and therefore less frequent than samples.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcesses {
-    /// When it was looked for.
+    /// Time of the scan.
     pub at: Moment,
-    /// The processes.
+    /// Processes that were found.
     #[serde(rename = "who")]
     pub processes: Vec<DeviceProcess>,
-    /// Processes whose descriptors could not be read: the list is complete only if this is 0.
+    /// Number of processes whose descriptors could not be read. The list is complete only if this is 0.
     pub unreadable: u64,
 }
 
-/// Everything that was read in one interval.
+/// All data read in one interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Counts up by one an interval.
+    /// Sequence number; rises by one each interval.
     pub seq: u64,
-    /// When the interval began.
+    /// Start of the sample.
     pub at: Moment,
-    /// How long it took.
+    /// Duration of the sample.
     pub took: Duration,
-    /// The interval's period.
+    /// Sampling interval.
     pub interval: Duration,
-    /// Which boot; `None` where it could not be read.
+    /// Id of the boot; `None` if it could not be read.
     pub boot_id: Option<BootId>,
-    /// Whether pids can be attributed.
+    /// Whether the driver's pids can be attributed to processes.
     pub namespace: PidNamespace,
-    /// How each source did.
+    /// State of each source.
     pub sources: BTreeMap<Source, SourceState>,
-    /// Versions.
+    /// Versions of driver, NVML and CUDA.
     pub driver: Driver,
     /// GPUs and MIG instances, in the driver's order.
     pub gpus: Vec<GpuSample>,
-    /// What `/proc` says of each listed pid.
+    /// Result of reading each listed pid from `/proc`.
     pub processes: BTreeMap<u32, Seen>,
-    /// Members of their workloads without memory; `None` if not all processes could be read.
+    /// Processes without GPU memory in the workloads of holders; `None` if not all processes could be read.
     pub relatives: Option<Vec<Relative>>,
-    /// Names of their owners' groups, by uid, as far as the name service has answered.
+    /// Group names of the processes' owners by uid, as far as the name service has answered.
     pub groups: BTreeMap<u32, Vec<String>>,
     /// Processes with open device files, from the latest scan.
     pub device_processes: Option<DeviceProcesses>,
-    /// The pool of leases; `None` where there is none, or it did not answer.
+    /// State of the lease pool; `None` if there is none or it did not answer.
     pub leases: Option<Leases>,
-    /// Files of shared quotas; `None` where there is no directory of them, or it could not be read.
+    /// Shared quota files; `None` if there is no quota directory or it could not be read.
     pub quotas: Option<Vec<Quota>>,
-    /// MPS; `None` where nothing of it was seen.
+    /// State of MPS; `None` if no part of it was found.
     pub mps: Option<Mps>,
-    /// What could not be read.
+    /// Number of gaps: data that could not be read.
     pub gaps: Gaps,
-    /// Sampling workers that hung and could not be ended.
+    /// Number of sampling workers that hung and could not be terminated.
     pub workers_hung: u32,
 }

@@ -1,5 +1,5 @@
-//! A snapshot: a sample joined with the previous snapshot. What is computed from two samples is computed here
-//! and nowhere else; it neither fails nor waits.
+//! A snapshot: a sample joined with the previous snapshot. Everything that depends on two samples is computed
+//! here. The computation cannot fail and does not wait.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -17,123 +17,121 @@ use crate::{
     Seen, Source, SourceState, State, Stuck, Telemetry, Truth, UnknownReason, Unreleased, Utilization, Why,
 };
 
-/// Evidence that is older than this, and two intervals, says nothing any more.
+/// Evidence is valid for this long plus two intervals.
 const FRESH: Duration = Duration::from_mins(1);
 
-/// The state of a node at one interval.
+/// State of a node in one interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// The sample's number.
+    /// Sequence number of the sample.
     pub seq: u64,
-    /// When it was taken.
+    /// Start of the sample.
     pub at: Moment,
     /// Duration of the sample.
     pub took: Duration,
-    /// The interval's period.
+    /// Sampling interval.
     pub interval: Duration,
-    /// Which boot.
+    /// Id of the boot; `None` if it could not be read.
     pub boot_id: Option<BootId>,
-    /// Whether pids can be attributed.
+    /// Whether the driver's pids can be attributed to processes.
     pub namespace: PidNamespace,
-    /// How each source did.
+    /// State of each source.
     pub sources: BTreeMap<Source, SourceState>,
-    /// Versions.
+    /// Versions of driver, NVML and CUDA.
     pub driver: Driver,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
-    /// GPUs that are lost or no longer listed, and a memory of which processes held them.
+    /// GPUs that are lost or no longer listed, with the processes that last held them.
     pub lost: Vec<LostGpu>,
-    /// Every process that holds a part of a GPU.
+    /// Processes that the driver lists on a GPU.
     pub processes: BTreeMap<ProcessId, Process>,
-    /// Members of their workloads without memory; `None` if not all processes could be read.
+    /// Processes without GPU memory in the workloads of holders; `None` if not all processes could be read.
     pub relatives: Option<Vec<Relative>>,
-    /// Names of the groups of the processes' owners, by uid.
+    /// Group names of the processes' owners, by uid.
     pub groups: BTreeMap<u32, Vec<String>>,
-    /// What each user has held so far, by label: name, or uid where there is none.
+    /// GPU time of each user so far, by name, or by uid if there is no name.
     pub users: BTreeMap<String, UserTotals>,
-    /// Processes with open device files.
+    /// Processes with open device files, from the latest scan.
     pub device_processes: Option<DeviceProcesses>,
-    /// The pool of leases; `None` where there is none, or it did not answer.
+    /// State of the lease pool; `None` if there is none or it did not answer.
     pub leases: Option<Leases>,
-    /// Files of shared quotas; `None` where there is no directory of them, or it could not be read.
+    /// Shared quota files; `None` if there is no quota directory or it could not be read.
     pub quotas: Option<Vec<Quota>>,
-    /// MPS; `None` where nothing of it was seen.
+    /// State of MPS; `None` if no part of it was found.
     pub mps: Option<Mps>,
-    /// All gaps so far.
+    /// Number of all gaps so far.
     pub gaps: Gaps,
-    /// Sampling workers that hung and could not be ended.
+    /// Number of sampling workers that hung and could not be terminated.
     pub workers_hung: u32,
 }
 
 /// One GPU or MIG instance in a snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
-    /// Its names.
+    /// Names and ids of the GPU.
     pub about: About,
-    /// Why nothing is known of it.
+    /// Why the GPU could not be read.
     pub fault: Option<Fault>,
-    /// Memory.
+    /// Memory use of the device.
     pub memory: Option<Memory>,
-    /// The sum of its memory; `None` where a part is unknown.
+    /// Breakdown of the memory; `None` if a part is unknown.
     pub parts: Option<Parts>,
-    /// Power, clocks and the like.
+    /// Power, clocks and other readings.
     pub telemetry: Telemetry,
-    /// How many entries the driver listed; `None` where it gave no list.
+    /// Number of entries in the driver's process list; `None` if there is no list.
     pub listed: Option<u64>,
-    /// Number of instances, if MIG is on and the driver gave all of them: the processes are in their lists.
+    /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.
     pub instances: Option<u64>,
-    /// Its holders.
+    /// Processes that the driver lists on the GPU.
     pub holders: Vec<Holder>,
     /// Memory not released after its holders exited.
     pub unreleased: Unreleased,
-    /// Xid errors so far, by number.
+    /// Number of Xid errors so far, by Xid.
     pub xids: BTreeMap<u64, u64>,
-    /// Whether nothing computed on it in the last window.
+    /// Whether nothing computed on the GPU in the last window.
     pub idle: Truth,
-    /// The evidence, for the next window.
+    /// Utilization samples, kept for the next window.
     pub reading: Reading,
 }
 
 /// One process on one GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {
-    /// The process.
+    /// Identity of the process.
     pub process: ProcessId,
-    /// Kinds of context.
+    /// Kinds of context on the GPU.
     pub kinds: Kinds,
-    /// Bytes held; `None` where the driver does not say.
+    /// Bytes held; `None` if the driver does not report it.
     pub memory: Option<u64>,
-    /// The most it ever held, where accounting is on.
+    /// Largest number of bytes ever held; `None` unless accounting mode is on.
     pub peak: Option<u64>,
-    /// For how long every sample has listed it; 0 in the first.
+    /// How long every sample has listed the process; 0 in the first.
     pub listed: Duration,
-    /// Use of the GPU in the last window.
+    /// Utilization of the GPU by the process in the last window.
     pub utilization: Utilization,
-    /// Observed idle since it was last observed busy: the sum of the windows seen idle, so time that was not
-    /// observed adds nothing.
+    /// Time observed idle since last observed busy. Only windows observed as idle are counted.
     pub idle: Duration,
-    /// Integral over time of the observed utilization, the largest sample of each window: seconds of a fully
-    /// busy GPU.
+    /// Observed utilization (largest sample of each window) over time, in seconds of a fully busy GPU.
     pub busy_seconds: f64,
-    /// Integral of the memory held over time.
+    /// Memory held, integrated over time, in byte-seconds.
     pub byte_seconds: f64,
 }
 
 /// A process that holds GPU memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
-    /// Its state.
+    /// State of the process.
     pub state: State,
-    /// Consecutive samples in this state.
+    /// Number of consecutive samples in this state.
     pub samples: u32,
-    /// Consecutive windows in which it and all of its workload did nothing; counted for orphaned processes.
+    /// Number of consecutive windows in which its whole workload did nothing; 0 unless it is orphaned.
     pub still: u32,
-    /// What `/proc` says; `None` where it shows nothing.
+    /// Facts from `/proc`; `None` if `/proc` does not show the process.
     pub facts: Option<Facts>,
 }
 
 impl Snapshot {
-    /// Joins a sample with the snapshot before it.
+    /// Joins a sample with the previous snapshot.
     #[must_use]
     pub fn between(previous: Option<&Self>, sample: Sample) -> Self {
         let previous = previous.filter(|previous| previous.boot_id == sample.boot_id);
@@ -187,13 +185,13 @@ impl Snapshot {
         }
     }
 
-    /// How a holder is stuck; none if it is not, or that is unknown.
+    /// Returns how a holder is stuck; `None` if it is not stuck or that is unknown.
     #[must_use]
     pub fn stuck(&self, holder: &Holder) -> Option<Stuck> {
         Stuck::of(self.processes.get(&holder.process)?)
     }
 
-    /// The GPU of the same UUID, or of the same index where it has none.
+    /// Returns the GPU with the same UUID, or with the same index if a UUID is unknown.
     #[must_use]
     pub fn gpu(&self, about: &About) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| match (&gpu.about.id, &about.id) {
@@ -204,22 +202,22 @@ impl Snapshot {
 }
 
 impl Gpu {
-    /// MIG mode is on, or it is an instance.
+    /// Returns whether MIG mode is on, or this is a MIG instance.
     #[must_use]
     pub fn mig(&self) -> bool {
         self.about.mig.is_some() || self.telemetry.mig_enabled == Some(true)
     }
 
-    /// Whether the driver listed its processes: in a list of its own, or by its instances.
+    /// Returns whether the driver listed the GPU's processes, in one list or by MIG instance.
     #[must_use]
     pub fn lists_processes(&self) -> bool {
         self.listed.is_some() || self.instances.is_some()
     }
 
-    /// The largest utilization of the device as a whole since the previous snapshot, percent, by any process.
+    /// Returns the largest utilization of the device since the previous snapshot, in percent, by any process.
     ///
     /// # Errors
-    /// If its own sampler gives no answer.
+    /// If the device's utilization sampler has no valid answer.
     pub fn used_since(&self, before: Option<&Self>) -> Result<u32, Why> {
         let before = before.filter(|gpu| gpu.fault.is_none()).map(|gpu| &gpu.reading);
         let sampled = Window { before, now: &self.reading, mig: self.mig() }.device()?;
@@ -227,7 +225,7 @@ impl Gpu {
     }
 }
 
-/// The work of one `between`.
+/// Working state of [`Snapshot::between`].
 struct Join<'a> {
     seq: u64,
     at: Moment,
@@ -241,7 +239,7 @@ struct Join<'a> {
     gaps: Gaps,
 }
 
-/// A GPU's holders at the start of the window, by pid, and the window's length.
+/// Holders of a GPU at the start of the window, by pid, and the length of the window.
 struct Past<'a> {
     holders: HashMap<u32, &'a Holder>,
     window: Duration,
@@ -295,7 +293,7 @@ impl Join<'_> {
         }
     }
 
-    /// The time since the snapshot before.
+    /// Returns the time since the previous snapshot.
     fn window(&self) -> Duration {
         self.previous.map_or(Duration::ZERO, |previous| self.at.boot.saturating_sub(previous.at.boot))
     }
@@ -328,7 +326,7 @@ impl Join<'_> {
         holder
     }
 
-    /// Names a listed pid; one pid has one name in a snapshot, on however many GPUs it is listed.
+    /// Returns the identity of a listed pid. It is the same on all GPUs of a snapshot that list the pid.
     fn identify(&mut self, pid: u32, past: &Past<'_>) -> ProcessId {
         if let Some(id) = self.ids.get(&pid) {
             return *id;
@@ -341,7 +339,7 @@ impl Join<'_> {
             Some(Seen::Found(facts)) => (ProcessId::Live(facts.key), facts.state, Some(*facts)),
             Some(Seen::Gone) => (unconfirmed, State::Gone, None),
             Some(Seen::Hidden) => (unconfirmed, State::Hidden, None),
-            // `/proc` was not asked, or failed: that is neither gone nor alive.
+            // `/proc` was not read or reading failed, so the process may or may not exist.
             None => (unconfirmed, State::Unknown, None),
         };
         let before = self.previous.and_then(|previous| previous.processes.get(&id));
@@ -352,8 +350,7 @@ impl Join<'_> {
         id
     }
 
-    /// Memory by kind of holder; `None` if the memory of one is not available, or the namespace of the pids
-    /// is unknown.
+    /// Sums the memory by kind of holder; `None` if a holder's memory or the PID namespace is unknown.
     fn held(&self, unnamed: &[&Entry], holders: &[Holder]) -> Option<Held> {
         if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
             return None;
@@ -366,7 +363,7 @@ impl Join<'_> {
             let process = self.processes.get(&holder.process)?;
             let part = match (process.state, &process.facts) {
                 (State::Gone, _) => &mut held.dead_pids,
-                // /proc did not say: it may be there, and it may not.
+                // `/proc` was not read or reading failed, so the process may or may not exist.
                 (State::Unknown, None) => return None,
                 _ => &mut held.holders,
             };
@@ -375,7 +372,7 @@ impl Join<'_> {
         Some(held)
     }
 
-    /// The pool of this sample, joined with that of the previous one.
+    /// Joins the lease pool with that of the previous snapshot.
     fn leases(&self, reported: Option<Leases>, gpus: &[Gpu]) -> Option<Leases> {
         let mut leases = reported?;
         let before = self.previous.and_then(|previous| previous.leases.as_ref());
@@ -383,7 +380,7 @@ impl Join<'_> {
         Some(leases)
     }
 
-    /// What files say, joined with what the driver and the snapshot before say.
+    /// Joins the quota files with data of the driver and of the previous snapshot.
     fn quotas(&self, reported: Option<Vec<Quota>>, gpus: &[Gpu]) -> Option<Vec<Quota>> {
         let mut quotas = reported?;
         quota::join(&mut quotas, self.previous, &quota::QuotaInput { gpus, processes: &self.processes });

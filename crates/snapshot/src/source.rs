@@ -1,30 +1,30 @@
-//! The state of each source, and why one is down: closed sets, since they become labels.
+//! State of each source, and why a source is down. These are closed sets, because they become label values.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where figures come from.
+/// Source of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// The NVIDIA driver, through NVML.
+    /// NVIDIA driver, through NVML.
     Nvml,
-    /// `/proc`.
+    /// Processes in `/proc`.
     Proc,
-    /// The server of leases, where one was named.
+    /// Redis server with the lease pool, if configured.
     Redis,
-    /// The directory of quota files, where there is one.
+    /// Directory of quota files, if it exists.
     Quota,
-    /// The control daemons of MPS, where there are any.
+    /// MPS control daemons, if any run.
     Mps,
 }
 
 impl Source {
-    /// Every source, in the order of a page.
+    /// All sources, in the order of the page.
     pub const ALL: [Self; 5] = [Self::Nvml, Self::Proc, Self::Redis, Self::Quota, Self::Mps];
 
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,56 +38,56 @@ impl Source {
 }
 
 crate::label_values! {
-/// Why a source, or one GPU of it, gave nothing.
+/// Why a source, or one GPU, delivered no data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// No `libnvidia-ml.so.1`.
+    /// The library `libnvidia-ml.so.1` was not found.
     LibraryNotFound = "library_not_found",
-    /// The program that asks is not installed: for `mps`, NVIDIA's `nvidia-cuda-mps-control`.
+    /// The program for queries is not installed: for `mps`, NVIDIA's `nvidia-cuda-mps-control`.
     ProgramNotFound = "program_not_found",
-    /// The library is there, the kernel module is not.
+    /// The library is installed, but the kernel module is not loaded.
     DriverNotLoaded = "driver_not_loaded",
-    /// Library and kernel module are of different releases.
+    /// Library and kernel module have different versions.
     VersionMismatch = "version_mismatch",
-    /// The driver answers and knows no GPU.
+    /// The driver answers, but lists no GPU.
     NoDevices = "no_devices",
-    /// It did not answer within its deadline.
+    /// No answer within the deadline.
     Timeout = "timeout",
-    /// The exporter took no sample for more than two intervals and the deadline: it was stopped, or the machine was.
+    /// No sample for more than two intervals plus the deadline: the exporter or the machine was stopped.
     Outdated = "outdated",
-    /// The driver is still being opened.
+    /// The driver is still being initialized.
     Starting = "starting",
     /// The GPU has fallen off the bus (`NVML_ERROR_GPU_IS_LOST`).
     Lost = "lost",
-    /// A right is missing, or a password.
+    /// A permission or a password is missing.
     NotPermitted = "not_permitted",
-    /// No process answers at its address: Redis, or an MPS control daemon.
+    /// No process answers at the address of Redis or of an MPS control daemon.
     Unreachable = "unreachable",
-    /// The sampling worker ended (a crash in the driver's library, say) or could not be started.
+    /// The sampling worker exited (for example a crash in the driver's library) or could not be started.
     WorkerFailed = "worker_failed",
-    /// Any other error; the log has it.
+    /// Any other error; the log has the details.
     Error = "error",
 }
 }
 
-/// How one source did in one sample.
+/// State of one source in one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceState {
-    /// `None`: it answered.
+    /// Why the source did not answer; `None` if it answered.
     pub fault: Option<Fault>,
-    /// How long it took; `None` where it was not asked.
+    /// Duration of the query; `None` if it was not measured.
     pub took: Option<Duration>,
 }
 
 impl SourceState {
-    /// It answered.
+    /// Returns the state of a source that answered.
     #[must_use]
     pub const fn up(took: Duration) -> Self {
         Self { fault: None, took: Some(took) }
     }
 
-    /// It did not.
+    /// Returns the state of a source that did not answer.
     #[must_use]
     pub const fn down(fault: Fault) -> Self {
         Self { fault: Some(fault), took: None }

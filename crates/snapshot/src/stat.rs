@@ -1,36 +1,36 @@
-//! `/proc/PID/stat`, understood. Text in, facts out; nothing is opened here.
+//! Parser of `/proc/PID/stat`. It opens no file.
 
 use crate::{ProcessKey, State};
 
-/// What one line of `/proc/PID/stat` says (proc(5); field numbers are the manual's).
+/// Contents of `/proc/PID/stat`. Field numbers are those of proc(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// Fields 1 and 22.
+    /// Pid and start time: fields 1 and 22.
     pub key: ProcessKey,
-    /// Field 2, without its brackets; any byte may be in it.
+    /// Name: field 2 without the parentheses. It may contain any byte.
     pub comm: String,
-    /// Field 3.
+    /// Process state: field 3.
     pub state: State,
-    /// Field 4.
+    /// Parent's pid: field 4.
     pub ppid: u32,
-    /// Field 6: the pid of the session's leader, which may have ended.
+    /// Session: field 6, the pid of the session leader, which may have exited.
     pub session: u32,
-    /// Fields 14 and 15, user and system time, in clock ticks.
+    /// CPU time in clock ticks, user and system: fields 14 and 15.
     pub cpu_ticks: u64,
-    /// Fields 16 and 17, the same of its children that have ended and were waited for; signed in the kernel, and none
-    /// where one is negative.
+    /// CPU time of its reaped children in clock ticks: fields 16 and 17. The kernel's values are signed;
+    /// `None` if one is negative.
     pub reaped_ticks: Option<u64>,
-    /// Field 20.
+    /// Number of threads: field 20.
     pub threads: u32,
-    /// Field 9, `PF_KTHREAD` (`include/linux/sched.h`).
+    /// Whether it is a kernel thread: `PF_KTHREAD` (`include/linux/sched.h`) in field 9.
     pub kernel_thread: bool,
 }
 
-/// The last field that is read.
+/// Number of the last field that is parsed.
 const LAST: usize = 22;
 const PF_KTHREAD: u32 = 0x0020_0000;
 
-/// Understands one line; `None` where it is cut short or is not one.
+/// Parses one line; `None` if it is truncated or malformed.
 #[must_use]
 pub fn parse(line: &[u8]) -> Option<Stat> {
     let open = line.iter().position(|byte| *byte == b'(')?;
@@ -50,7 +50,7 @@ pub fn parse(line: &[u8]) -> Option<Stat> {
         comm,
         state: State::of_letter(field(3)?),
         ppid: small(4)?,
-        // A process outside the namespace of the reader has session 0, a kernel thread too.
+        // A process outside the reader's PID namespace has session 0, and so has a kernel thread.
         session: small(6).unwrap_or_default(),
         cpu_ticks: value(14)?.checked_add(value(15)?)?,
         reaped_ticks: value(16).zip(value(17)).and_then(|(user, system)| user.checked_add(system)),

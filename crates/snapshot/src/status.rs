@@ -1,33 +1,33 @@
-//! `/proc/PID/status`, parsed. Bytes in, facts out; nothing is opened here.
+//! Parser of `/proc/PID/status`. It opens no file.
 
-/// More than the kernel writes: up to 65,536 groups (`NGROUPS_MAX`) of eleven bytes each, and little else.
+/// Maximum size: more than the kernel writes, mainly 65,536 groups (`NGROUPS_MAX`) of eleven bytes each.
 pub const LONGEST: usize = 1 << 20;
 
-/// One `/proc/PID/status` (proc(5)). The process's name in it may be any bytes, also a part of a character. A field is read
-/// only if its line is complete, so that a file that was cut short leaves it absent.
+/// Contents of `/proc/PID/status` (proc(5)). The process name in it may contain any bytes, including partial
+/// characters. A field is read only if its line is complete, so a truncated file has no wrong values.
 #[derive(Debug, Clone, Copy)]
 pub struct Status<'a>(&'a [u8]);
 
 impl<'a> Status<'a> {
-    /// The status in these bytes.
+    /// Wraps the contents of a file.
     #[must_use]
     pub const fn new(text: &'a [u8]) -> Self {
         Self(text)
     }
 
-    /// The process's pid in each PID namespace from the reader's to its own (`NSpid`, Linux 4.1).
+    /// Returns the pid in each PID namespace, from the reader's to the process's own (`NSpid`, Linux 4.1).
     #[must_use]
     pub fn pids(self) -> Option<Vec<u32>> {
         self.numbers("NSpid:")
     }
 
-    /// Its real, effective, saved and file system's user (`Uid`).
+    /// Returns the real, effective, saved and filesystem uid (`Uid`).
     #[must_use]
     pub fn uids(self) -> Option<Vec<u32>> {
         self.numbers("Uid:")
     }
 
-    /// A set of bits, such as `SigIgn:` or `CapEff:`.
+    /// Returns a bit mask, such as `SigIgn:` or `CapEff:`.
     #[must_use]
     pub fn mask(self, name: &str) -> Option<u64> {
         u64::from_str_radix(self.field(name)?.trim(), 16).ok()

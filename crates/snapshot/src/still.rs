@@ -1,17 +1,16 @@
-//! Consecutive windows in which an orphaned process did nothing, and with it all of its workload: a launcher
-//! that waits for its ranks works as long as they do.
+//! Number of consecutive windows in which an orphaned process and its whole workload did nothing. The whole
+//! workload counts, because a launcher that waits for its ranks is in use as long as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::{Gpu, Process, ProcessId, ProcessKey, Relative, Snapshot};
 
-/// CPU time that an idle process may use, of one core.
+/// Fraction of one core that an idle workload may use.
 const IDLE_CPU: f64 = 0.01;
-/// What the kernel's account of CPU time may be off.
+/// Error of the kernel's CPU time accounting, in seconds.
 const TICK: f64 = 0.011;
 
-/// The evidence of this sample and of the previous one.
 pub(crate) struct Evidence<'a> {
     pub(crate) previous: Option<&'a Snapshot>,
     pub(crate) gpus: &'a [Gpu],
@@ -19,10 +18,10 @@ pub(crate) struct Evidence<'a> {
     pub(crate) window: Duration,
 }
 
-/// CPU seconds of each member of a workload; none if one is unknown.
+/// CPU seconds of each member of a workload; `None` if one is unknown.
 type Used = Option<BTreeMap<ProcessKey, f64>>;
 
-/// Counts the windows of orphaned processes that did nothing in this one.
+/// Sets `still` of each orphaned process whose workload did nothing in this window.
 pub(crate) fn count(processes: &mut BTreeMap<ProcessId, Process>, evidence: &Evidence<'_>) {
     for (id, windows) in windows(processes, evidence) {
         processes.entry(id).and_modify(|process| process.still = windows);
@@ -52,7 +51,7 @@ fn windows(processes: &BTreeMap<ProcessId, Process>, evidence: &Evidence<'_>) ->
     left.iter().filter(|(_, workload)| still(workload)).map(|(id, _)| (*id, windows(*id))).collect()
 }
 
-/// By workload; none if not all were looked at.
+/// Returns the CPU seconds by workload; `None` if not all processes were read.
 fn used<'w>(
     processes: &BTreeMap<ProcessId, Process>,
     relatives: Option<&[Relative]>,
@@ -77,14 +76,14 @@ fn used<'w>(
     Some(found)
 }
 
-/// Whether no process started or exited, and together they used next to nothing.
+/// Returns whether no process started or exited, and all together used almost no CPU time.
 fn did_nothing(before: &Used, now: &Used, window: Duration) -> bool {
     let (Some(before), Some(now)) = (before, now) else { return false };
     let spent: f64 = now.values().sum::<f64>() - before.values().sum::<f64>();
     before.keys().eq(now.keys()) && spent <= IDLE_CPU * window.as_secs_f64() + TICK
 }
 
-/// Workloads of which one was not observed idle on a GPU that it holds.
+/// Returns the workloads with a process that was not observed idle on a GPU that it holds.
 fn busy<'a>(processes: &'a BTreeMap<ProcessId, Process>, gpus: &[Gpu]) -> BTreeSet<&'a str> {
     let holders = gpus.iter().flat_map(|gpu| &gpu.holders);
     holders

@@ -1,20 +1,20 @@
-//! How long something has been true, counted in samples. Unknown never adds, and too much of it ends a streak.
+//! Number of samples for which a condition is true. Unknown ones are not counted; too many end the streak.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Truth;
 
-/// True samples since the last one that was false, and unknown ones in a row.
+/// Number of true samples since the last false one, and of consecutive unknown samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streak {
-    /// True samples.
+    /// Number of true samples.
     pub count: u32,
-    /// Unknown samples since the last known one.
+    /// Number of unknown samples since the last known one.
     pub unknown: u32,
 }
 
 impl Streak {
-    /// Takes one sample; false if that ended the streak.
+    /// Adds a sample; returns false if it ended the streak.
     pub fn feed(&mut self, sample: Truth, max_gap: u32) -> bool {
         match sample {
             Truth::True => {
@@ -27,7 +27,7 @@ impl Streak {
         }
     }
 
-    /// Adds unknown samples; false if that ended the streak.
+    /// Adds unknown samples; returns false if they ended the streak.
     pub fn miss(&mut self, samples: u32, max_gap: u32) -> bool {
         self.unknown = self.unknown.saturating_add(samples);
         if self.unknown > max_gap {
@@ -46,7 +46,7 @@ impl Streak {
 mod tests {
     use super::*;
 
-    /// On which sample, counted from 1, the streak is first as long as needed.
+    /// Returns the first sample, counted from 1, at which the streak has the needed length.
     fn first(samples: &str, needed: u32, max_gap: u32) -> Option<usize> {
         let mut streak = Streak::default();
         samples

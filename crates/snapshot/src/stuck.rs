@@ -1,33 +1,33 @@
-//! Holders that can make no progress, or were left behind: what they are called, and what frees what they hold. The status
-//! page, `bailiff info` and the metrics share these words.
+//! Holders that make no progress or are orphaned: kinds, descriptions, and what frees their memory. The
+//! status page, `bailiff info` and the metrics share these texts.
 
 use crate::{Process, State};
 
-/// One sample may see any process in transition: in a short wait for a disk, exited and not yet reaped, or exited after the
-/// driver has listed it. This many consecutive samples show that it is stuck.
+/// A process counts as stuck after this many consecutive samples. A single sample may catch it in transition:
+/// in a short wait for a disk, exited but not yet reaped, or exited after the driver listed it.
 const SAMPLES: u32 = 3;
-/// An orphaned process has done nothing for this many consecutive windows, and neither has its workload.
+/// An orphaned process counts as stuck after this many consecutive windows without activity of its workload.
 const WINDOWS: u32 = 3;
 
 crate::label_values! {
 /// How a holder is stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stuck {
-    /// The thread-group leader exited, other threads run.
+    /// The thread-group leader exited, but other threads run.
     ZombieLeader = "zombie_leader",
-    /// It has ended, its parent has not waited for it, and the driver lists it.
+    /// It has exited, its parent has not reaped it, and the driver still lists it.
     Zombie = "zombie",
-    /// It waits in the kernel, where no signal reaches it.
+    /// It is in an uninterruptible wait in the kernel, where no signal reaches it.
     DiskSleep = "disk_sleep",
     /// Its session, job or container has ended, and it does nothing.
     LeftBehind = "left_behind",
-    /// The driver lists it and it does not exist.
+    /// The driver lists it, but it does not exist.
     Gone = "gone",
 }
 }
 
 impl Stuck {
-    /// Kind of a stuck holder; none if it is not stuck, or that is unknown.
+    /// Returns how a process is stuck; `None` if it is not stuck or that is unknown.
     #[must_use]
     pub fn of(process: &Process) -> Option<Self> {
         if let Some(kind) = Self::in_state(process.state) {
@@ -37,7 +37,7 @@ impl Stuck {
         (orphaned == Some(true) && process.still >= WINDOWS).then_some(Self::LeftBehind)
     }
 
-    /// Whether the next sample may show that it is stuck.
+    /// Returns whether the process is in a state that counts as stuck after more samples.
     #[must_use]
     pub const fn may_be(process: &Process) -> bool {
         Self::in_state(process.state).is_some() && process.samples < SAMPLES
@@ -53,13 +53,13 @@ impl Stuck {
         }
     }
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// What it is, in words.
+    /// Returns a description in words.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Stuck {
         }
     }
 
-    /// What frees what it holds.
+    /// Returns what frees the memory that it holds.
     #[must_use]
     pub const fn freed_by(self) -> &'static str {
         match self {
@@ -90,11 +90,11 @@ impl Stuck {
     }
 }
 
-/// Unattributed memory above this is reported.
+/// Unattributed memory of at least this many bytes is reported.
 pub const REPORTED_UNATTRIBUTED: i64 = 256 << 20;
-/// What frees memory that no listed process holds.
+/// How to free memory that no listed process holds.
 pub const UNATTRIBUTED_FREED_BY: &str = "the end of the unlisted process that has the device open (bailiff info --who, as root); driver services hold none";
-/// What frees what did not come back.
+/// How to free memory that was not released after its holders exited.
 pub const UNRELEASED_FREED_BY: &str = "the end of the process that inherited or imported it (bailiff info --who, as root); without one, only the driver";
 
 #[cfg(test)]

@@ -1,35 +1,35 @@
-//! Three truth values (Kleene). A comparison with an unobserved value is unknown, and unknown never leads to an action.
+//! Three-valued logic (Kleene). Comparisons with unobserved values are unknown, which never causes an action.
 
 use serde::{Deserialize, Serialize};
 
-/// True, false, or not known.
+/// True, false or unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Truth {
-    /// Observed not to hold.
+    /// Observed to be false.
     False,
-    /// What it rests on was not observed.
+    /// Unknown, because a value was not observed.
     #[default]
     Unknown,
-    /// Observed to hold.
+    /// Observed to be true.
     True,
 }
 
 impl Truth {
-    /// Both hold.
+    /// Returns whether both are true.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
-        // Both are at least as true as the less true one.
+        // In the order false, unknown, true, the smaller value is the conjunction.
         if (self as u8) < other as u8 { self } else { other }
     }
 
-    /// One of them holds.
+    /// Returns whether at least one is true.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         if (self as u8) < other as u8 { other } else { self }
     }
 
-    /// As its name in the audit log.
+    /// Returns the name in the audit log.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Truth {
     }
 }
 
-/// It does not hold; of the unknown nothing is known either.
+/// Negation. The negation of unknown is unknown.
 impl std::ops::Not for Truth {
     type Output = Self;
 

@@ -1,12 +1,12 @@
-//! Processes that have a GPU's device file open, are in none of its lists and are no service of the driver: forked workers that
-//! inherited it.
+//! Processes that have a GPU's device file open, but are neither in the driver's lists nor services of the
+//! driver: forked workers that inherited the file.
 
 use std::collections::BTreeMap;
 
 use crate::{DeviceProcess, Gpu, PidNamespace, ProcessId, Snapshot};
 
-/// Services of the driver and what watches GPUs, by `comm` (cut to 15 bytes by the kernel): they have every device open and
-/// hold nothing.
+/// Driver services and GPU monitors, by `comm` (truncated to 15 bytes by the kernel). They have every device
+/// open and hold no GPU memory.
 const SERVICES: [&str; 8] = [
     "bailiff-exporte",
     "dcgm-exporter",
@@ -17,11 +17,11 @@ const SERVICES: [&str; 8] = [
     "nvidia-persiste",
     "nvidia-powerd",
 ];
-/// First uid of regular users: a process of one of them is no service, whatever its name.
+/// First uid of regular users. A regular user's process is not a service, whatever its name.
 const FIRST_USER: u32 = 1000;
 
-/// The unlisted processes of a GPU; `None` if unknown. A GPU in MIG mode lists its processes in its instances, which
-/// share its device file.
+/// Returns the unlisted processes of a GPU; `None` if unknown. For a GPU in MIG mode, its instances list the
+/// processes and share its device file.
 #[must_use]
 pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceProcess>> {
     let device_processes = snapshot.device_processes.as_ref()?;
@@ -51,7 +51,7 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceP
     Some(device_processes.processes.iter().filter(is_meant).collect())
 }
 
-/// It has every device open and holds nothing.
+/// Returns whether a process is a driver service or GPU monitor.
 #[must_use]
 pub fn is_service(process: &DeviceProcess) -> bool {
     SERVICES.contains(&process.comm.as_str()) && process.uid.is_some_and(|uid| uid < FIRST_USER)

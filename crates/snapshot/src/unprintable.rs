@@ -1,8 +1,7 @@
-//! Unprintable characters. Names of processes, users and jobs may contain them, and a reader must be able to
-//! see them.
+//! Detection of unprintable characters, which names of processes, users and jobs may contain.
 
-/// Control characters, bidirectional controls, zero-width characters, blanks other than the space, and
-/// noncharacters. Letters that resemble letters of another script are not included.
+/// Returns whether a character is a control, bidirectional control, zero-width, private-use or noncharacter,
+/// or a blank other than the space. Letters that resemble letters of another script are not included.
 #[must_use]
 pub fn is_unprintable(character: char) -> bool {
     character.is_control()
@@ -15,7 +14,7 @@ pub fn is_unprintable(character: char) -> bool {
         || is_noncharacter(character)
 }
 
-/// A blank other than the space.
+/// Returns whether a character is a blank other than the space.
 const fn is_blank(character: char) -> bool {
     matches!(
         character,
@@ -23,7 +22,7 @@ const fn is_blank(character: char) -> bool {
     )
 }
 
-/// Unicode keeps the last two of each plane and a block of the first free for ever.
+/// Returns whether it is a Unicode noncharacter: the last two code points of each plane, U+FDD0 to U+FDEF.
 const fn is_noncharacter(character: char) -> bool {
     matches!(character, '\u{fdd0}'..='\u{fdef}') || character as u32 & 0xfffe == 0xfffe
 }

@@ -1,22 +1,23 @@
-//! Memory that was not released after its holders exited: the increase of unattributed memory since then, at most what they
-//! held. Pure.
+//! Memory that was not released after its holders exited: the increase of unattributed memory since then, at
+//! most what the holders held. Pure computation.
 //!
-//! The memory of a process is released when used memory fell by it, other changes aside: used memory minus what all running
-//! processes hold is unattributed memory, and that must be back at its earlier value. The driver's figures are not read at one
-//! moment, it frees a little later than a process exits, and its lists may be late; so a sample counts only if no
-//! other process started, exited or grew since the previous sample (a calm one), and memory is called unreleased only from the
-//! third sample on. A process that takes over released memory is listed with it, so the memory is no longer unattributed.
+//! Unattributed memory is used memory minus the memory of all running processes. When an exited process's
+//! memory is released, unattributed memory returns to its earlier value. The driver's figures are not read at
+//! one moment, the driver frees memory a little after a process exits, and its lists may be late. Therefore
+//! only calm samples count, in which no other process started, exited or grew since the previous sample.
+//! Memory is called unreleased only from the third sample on. If another process takes over released memory,
+//! the driver lists it with that memory, so it is no longer unattributed.
 //!
 //! | sample | result |
 //! |---|---|
-//! | a part of the sum is unknown; the driver's pids are of another namespace | unknown |
+//! | a part of the memory breakdown is unknown, or the driver's pids are of another namespace | unknown |
 //! | the first one, or the first after a gap of a minute in which no holder exited | unknown |
 //! | no holder exited | 0 |
-//! | calm, unattributed memory is at its earlier value | 0: all is released |
-//! | calm, the third since a holder exited or a later one | the increase of unattributed memory, at most what the holders held |
-//! | before that | unknown: the driver may still be freeing |
+//! | calm, unattributed memory is at its earlier value | 0: all memory is released |
+//! | calm, at least the third since a holder exited | the increase of unattributed memory, at most what the holders held |
+//! | calm, before the third | unknown: the driver may still be freeing memory |
 //! | not calm | unknown |
-//! | undecided for a minute, or a holder exited between samples | given up: unknown until a calm sample with no more unattributed memory than before |
+//! | undecided for a minute, or a holder exited in a gap or without a calm sample before | given up: unknown until a calm sample has no more unattributed memory than before the exit |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,9 +26,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Holder, Parts, Process, ProcessId};
 
-/// Less than this is within what drivers round, and counts as nothing.
+/// Differences up to this many bytes are due to rounding by the driver, and count as 0.
 const SLACK: u64 = 16 << 20;
-/// Samples after the one that saw an exit, until memory that is still unattributed is called unreleased.
+/// Number of samples after an exit before unattributed memory is called unreleased.
 const SETTLED: u32 = 2;
 
 /// Why the unreleased memory is unknown.
@@ -36,20 +37,20 @@ const SETTLED: u32 = 2;
 pub enum UnknownReason {
     /// There is no previous sample with enough data.
     FirstLook,
-    /// A part of the sum of the GPU's memory is not known.
+    /// A part of the GPU's memory breakdown is unknown.
     MemoryUnknown,
-    /// The driver's pids are of another namespace: exits cannot be seen.
+    /// The driver's pids are of another namespace, so exits cannot be seen.
     PidNamespace,
-    /// A holder has just exited, and the driver may not have freed all yet.
+    /// A holder has just exited, and the driver may not have freed all its memory yet.
     Settling,
     /// Other processes started, exited or grew since the previous sample.
     OthersChanged,
-    /// It was not decided in time, and unattributed memory is above its value before the exit.
+    /// Not decided in time; unattributed memory is above its value before the exit.
     GivenUp,
 }
 
 impl UnknownReason {
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,21 +64,21 @@ impl UnknownReason {
     }
 }
 
-/// A GPU's memory in one sample, if all parts are known.
+/// Memory of a GPU in one sample in which all parts are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// When, since boot.
+    /// Time of the sample, since boot.
     pub(crate) at: Duration,
-    /// For how long it is good to be compared with.
+    /// How long later samples may be compared with this one.
     pub(crate) good_for: Duration,
     /// Bytes in use that no running process holds.
     pub(crate) unattributed: i64,
-    /// Bytes of each running holder.
+    /// Bytes of each running process.
     pub(crate) living: BTreeMap<ProcessId, u64>,
 }
 
 impl Account {
-    /// The memory of a GPU in a sample; it has no time yet.
+    /// Returns the memory of a GPU in a sample, without its time.
     pub(crate) fn of(
         parts: Option<Parts>,
         holders: &[Holder],
@@ -96,7 +97,7 @@ impl Account {
         Ok(Self { at: Duration::ZERO, good_for: Duration::ZERO, unattributed, living })
     }
 
-    /// The same at a time since boot, good for so long.
+    /// Adds the time since boot, and how long later samples may be compared with this one.
     pub(crate) fn at(self, at: Duration, good_for: Duration) -> Self {
         Self { at, good_for, ..self }
     }
@@ -105,36 +106,36 @@ impl Account {
 /// Memory of exited holders that is being tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Missing {
-    /// Unattributed bytes before the first of them exited.
+    /// Unattributed bytes before the first of these holders exited.
     before: i64,
     /// Bytes that a sample has shown to be unreleased.
     shown: u64,
-    /// Bytes of those that exited since.
+    /// Bytes of the holders that exited since then.
     ended: u64,
-    /// When the first of these was found to have ended, since boot.
+    /// Time since boot at which the first exit counted in `ended` was found.
     since: Duration,
-    /// Samples since the last of them exited.
+    /// Number of samples since the last exit.
     samples: u32,
 }
 
-/// The evidence of one GPU, for the next sample, and the result of this one.
+/// Evidence of one GPU for the next sample, and the result of this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreleased {
     last: Option<Account>,
-    /// Unattributed bytes in the last calm sample, and its time.
+    /// Unattributed bytes in the last calm sample, and the time of that sample.
     calm: Option<(i64, Duration)>,
     missing: Option<Missing>,
     result: Result<u64, UnknownReason>,
-    /// A holder exited, and whether its memory was released cannot be decided: the unattributed bytes before that. Until they
-    /// are no more than these, the unreleased memory is unknown, whatever exits later.
+    /// Unattributed bytes before an exit after which the release could not be decided. Until they are down to
+    /// this value again, the unreleased memory is unknown, whatever exits later.
     lost: Option<i64>,
-    /// Set by this sample.
+    /// Whether this sample gave up deciding on an exit.
     given_up: bool,
 }
 
-/// The difference of a sample to the previous one.
+/// Difference between a sample and the previous one.
 struct Change {
-    /// Bytes of exited holders; none if no holder exited.
+    /// Bytes of the holders that exited; `None` if no holder exited.
     ended: Option<u64>,
     calm: bool,
 }
@@ -161,7 +162,7 @@ impl Missing {
         self.shown.saturating_add(self.ended)
     }
 
-    /// Increase of unattributed memory; 0 if it is next to nothing.
+    /// Returns the increase of unattributed memory; 0 if it is within `SLACK`.
     fn risen(&self, unattributed: i64) -> u64 {
         let risen = u64::try_from(unattributed.saturating_sub(self.before)).unwrap_or_default();
         if risen <= SLACK { 0 } else { risen.min(self.most()) }
@@ -169,7 +170,7 @@ impl Missing {
 }
 
 impl Unreleased {
-    /// Unreleased memory, in bytes.
+    /// Returns the unreleased memory in bytes.
     ///
     /// # Errors
     /// If it is unknown.
@@ -177,12 +178,12 @@ impl Unreleased {
         self.result
     }
 
-    /// Whether this sample gave up deciding on an exited holder's memory.
+    /// Returns whether this sample gave up deciding on an exited holder's memory.
     pub(crate) const fn given_up(&self) -> bool {
         self.given_up
     }
 
-    /// Adds a sample, or why it has no data.
+    /// Returns the state after one more sample, or after a sample without data for the given reason.
     pub(crate) fn after(before: Option<&Self>, step: Result<Account, UnknownReason>) -> Self {
         let nothing = Self {
             last: None,
@@ -210,7 +211,7 @@ impl Unreleased {
         self.last = Some(now);
     }
 
-    /// Exits during a gap cannot be evaluated.
+    /// Handles a gap between two samples: exits in the gap cannot be evaluated.
     fn after_a_gap(&mut self, last: &Account, now: &Account) -> Result<u64, UnknownReason> {
         let went = last.living.keys().any(|process| !now.living.contains_key(process));
         if went || self.missing.is_some() {
@@ -237,7 +238,7 @@ impl Unreleased {
             self.lost = None;
         }
         let result = self.evaluate(&change, now);
-        // Without a decision for so long, unattributed memory may have risen for any reason.
+        // After so long without a decision, unattributed memory may have risen for any reason.
         let old =
             |missing: &Missing| missing.ended > 0 && now.at.saturating_sub(missing.since) > now.good_for;
         if self.missing.as_ref().is_some_and(old) {
@@ -247,7 +248,7 @@ impl Unreleased {
         result
     }
 
-    /// It can no longer be decided what is missing now, nor whether it belongs to another process later.
+    /// Gives up: it can no longer be decided how much is unreleased, or which process holds it later.
     fn give_up(&mut self, last: &Account) {
         let calm =
             self.calm.map_or(last.unattributed, |(unattributed, _)| unattributed.min(last.unattributed));
@@ -256,7 +257,7 @@ impl Unreleased {
         self.lost.get_or_insert(before);
     }
 
-    /// Without a calm sample shortly before it there is no reference.
+    /// Tracks an exit. Gives up without a recent calm sample, because there is no value to compare with.
     fn holder_ended(&mut self, bytes: u64, (last, now): (&Account, &Account)) {
         if self.lost.is_some() {
             return;
@@ -289,7 +290,7 @@ impl Unreleased {
         if settling {
             return Err(UnknownReason::Settling);
         }
-        // What has come back once does not stay away again.
+        // Memory that was released once does not become unreleased again.
         (missing.shown, missing.ended) = (risen, 0);
         Ok(risen)
     }
@@ -307,10 +308,10 @@ mod tests {
     const CHANGED: Result<u64, UnknownReason> = Err(UnknownReason::OthersChanged);
     const GIVEN_UP: Result<u64, UnknownReason> = Err(UnknownReason::GivenUp);
 
-    /// Unattributed memory in MiB, and pid and MiB of each running holder; none is a sample without data.
+    /// Unattributed memory in MiB, and pid and MiB of each running holder; `None` for a sample without data.
     type Step = Option<(i64, &'static [(u32, u64)])>;
 
-    /// Name, samples, and their results, in MiB.
+    /// Name of the case, its samples, and their results in MiB.
     type Case = (&'static str, &'static [Step], &'static [Result<u64, UnknownReason>]);
 
     fn account(interval: u64, step: Step) -> Result<Account, UnknownReason> {
@@ -324,7 +325,7 @@ mod tests {
         })
     }
 
-    /// The result of each sample, in MiB, and the samples that gave up.
+    /// Returns the result of each sample in MiB, and the indexes of the samples that gave up.
     fn walk(samples: &[Step]) -> (Vec<Result<u64, UnknownReason>>, Vec<usize>) {
         let mut last = None;
         let (mut result, mut given_up) = (Vec::new(), Vec::new());
@@ -339,7 +340,7 @@ mod tests {
         (result, given_up)
     }
 
-    /// Intervals of five seconds: alice is 1 with 1000 MiB, bob 2 with 300, carol 3.
+    /// Process 1 (Alice) holds 1000 MiB, process 2 (Bob) 300 MiB. Samples are five seconds apart.
     const BOTH: Step = Some((0, &[(1, 1000), (2, 300)]));
     const BOB: &[(u32, u64)] = &[(2, 300)];
 
@@ -513,7 +514,7 @@ mod tests {
         assert_eq!(&result[whole + 3..], [GIVEN_UP, GIVEN_UP], "unreleased before a gap of a minute");
     }
 
-    /// Bob grows in every sample, for longer than a minute.
+    /// Samples for more than a minute, in each of which the memory of pid 2 grows.
     const GROWING: [Step; 14] = [
         Some((1000, &[(2, 400)])),
         Some((1000, &[(2, 500)])),

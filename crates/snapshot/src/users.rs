@@ -1,4 +1,4 @@
-//! What each user has held so far, over all snapshots of a boot.
+//! GPU time of each user, over all snapshots of a boot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Facts, Gpu, Moment, Process, ProcessId, Snapshot};
 
-/// What one user has held so far.
+/// GPU time of one user so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserTotals {
-    /// GPU-seconds with at least one process on the GPU.
+    /// GPU-seconds in which the user had at least one process on the GPU.
     pub held_seconds: f64,
-    /// Those of them in which all of the user's processes on that GPU were observed idle.
+    /// Part of `held_seconds` in which all of the user's processes on the GPU were observed idle.
     pub idle_seconds: f64,
 }
 
-/// The label of a user: the name where it is known.
+/// Returns the label of a process's owner: the name if known, else the uid.
 #[must_use]
 pub fn user_label(facts: &Facts) -> Option<String> {
     facts.user.clone().or_else(|| facts.uid.map(|uid| uid.to_string()))
 }
 
-/// The evidence of this sample.
 pub(crate) struct UserInput<'a> {
     pub(crate) at: Moment,
     pub(crate) gpus: &'a [Gpu],
     pub(crate) processes: &'a BTreeMap<ProcessId, Process>,
 }
 
-/// Adds the window to what each user has held: all of it for a process that was listed at both of its ends, and for one
-/// that started in it and is listed now, the time since. One that ended in it is not counted beyond the last sample
-/// that listed it, nor is one that was there at that sample and not listed: when it came is not known.
+/// Adds the window to the totals of each user. A process that was listed at both ends of the window counts
+/// for all of it, and one that started in the window for the time since its start. A process that exited in
+/// the window counts only until the last sample that listed it. A process that was running at that sample but
+/// was not listed does not count yet, because it is unknown when it began to use the GPU.
 pub(crate) fn totals(previous: Option<&Snapshot>, seen: &UserInput<'_>) -> BTreeMap<String, UserTotals> {
     let Some(previous) = previous else { return BTreeMap::new() };
     let window = seen.at.boot.saturating_sub(previous.at.boot);
@@ -47,23 +47,23 @@ pub(crate) fn totals(previous: Option<&Snapshot>, seen: &UserInput<'_>) -> BTree
     totals
 }
 
-/// What a user has had of one GPU in a window.
+/// Use of one GPU by a user in a window.
 #[derive(Debug, Clone, Copy)]
 struct Use {
     held: Duration,
-    /// All processes of the user on it were observed idle.
+    /// Whether all of the user's processes on the GPU were observed idle.
     idle: bool,
 }
 
 impl UserInput<'_> {
-    /// For how much of the window each user held a GPU; all of it ends now, so the longest covers the others.
+    /// Returns how long each user held a GPU in the window. Each use ends now, so the longest is the total.
     fn users_of(&self, gpu: &Gpu, before: &Gpu, window: Duration) -> BTreeMap<String, Use> {
         let earlier: BTreeSet<ProcessId> = before.holders.iter().map(|holder| holder.process).collect();
         let mut users: BTreeMap<String, Use> = BTreeMap::new();
         for holder in &gpu.holders {
             let facts = self.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
             let Some(user) = facts.and_then(user_label) else { continue };
-            // A server of MPS works for its clients, and they are counted.
+            // An MPS server works for its clients, which are counted themselves.
             if facts.is_some_and(|facts| facts.role.is_some()) {
                 continue;
             }
@@ -82,7 +82,7 @@ impl UserInput<'_> {
         users
     }
 
-    /// Since a process started; none if `/proc` does not confirm it.
+    /// Returns the time since a process started; `None` if `/proc` does not confirm the process.
     fn age(&self, process: ProcessId) -> Option<Duration> {
         let ProcessId::Live(key) = process else { return None };
         Some(self.at.boot.saturating_sub(key.started()))

@@ -1,8 +1,8 @@
-//! When is 0 % really 0?
+//! Utilization of a GPU by a process, and when it is certain to be 0 %.
 //!
 #![doc = include_str!("utilization.md")]
 //!
-//! `docs/metrics.md` has this table too, and is made from the same file.
+//! `docs/metrics.md` contains this table too, generated from the same file.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Gap, Gaps, Kinds, Role, Truth};
 
-/// At most this many percent is idle: of the whole device in rows 4 and 6, and of a process when idle time
-/// is counted.
+/// Maximum percent that counts as idle: for the device in rows 4 and 6 of the table, and for idle time.
 pub const IDLE_AT_MOST_PERCENT: u32 = 1;
 
-/// Percent busy of each engine of a GPU, by one process.
+/// Utilization of each engine of a GPU by one process, in percent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Engines {
     /// Streaming multiprocessors.
@@ -25,14 +24,14 @@ pub struct Engines {
     pub encoder: u32,
     /// Video decoder.
     pub decoder: u32,
-    /// JPEG decoder; only from newer drivers, else 0.
+    /// JPEG decoder; 0 from older drivers, which do not report it.
     pub jpeg: u32,
-    /// Optical flow accelerator; only from newer drivers, else 0.
+    /// Optical flow accelerator; 0 from older drivers, which do not report it.
     pub ofa: u32,
 }
 
 impl Engines {
-    /// The busiest engine. Memory bandwidth is no engine of work and does not count.
+    /// Returns the utilization of the busiest engine. Memory bandwidth is not an engine and does not count.
     #[must_use]
     pub fn busiest(&self) -> u32 {
         [self.sm, self.encoder, self.decoder, self.jpeg, self.ofa].into_iter().fold(0, u32::max)
@@ -54,68 +53,68 @@ impl Engines {
     }
 }
 
-/// One sample of one pid, as the driver keeps it.
+/// Utilization sample of one pid, as stored by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UtilSample {
-    /// The driver's pid.
+    /// Pid as reported by the driver.
     pub pid: u32,
-    /// The driver's time stamp, microseconds of a clock of its own.
+    /// Timestamp of the driver, in microseconds of its own clock.
     pub stamp: u64,
-    /// Percent, unchecked.
+    /// Percent of each engine, unchecked.
     pub engines: Engines,
 }
 
-/// What the driver answered when asked for samples newer than `since`.
+/// Answer of the driver to a query for samples newer than [`Reading::since`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It was not asked, or failed.
+    /// The driver was not queried, or the query failed.
     #[default]
     Failed,
-    /// This kind of device does not report it.
+    /// The device does not support the query.
     NotSupported,
-    /// `NVML_ERROR_NOT_FOUND`: no sample of any process.
+    /// `NVML_ERROR_NOT_FOUND`: no process has a sample.
     Nothing,
     /// Samples of some processes.
     Samples(Vec<UtilSample>),
 }
 
-/// The device's own utilization samples of the window (`nvmlDeviceGetSamples`).
+/// Utilization of the device as a whole in the window (`nvmlDeviceGetSamples`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceSampler {
-    /// Nothing, so no process can be called idle.
+    /// No samples, so no process can be called idle.
     #[default]
     Silent,
-    /// It answered.
+    /// Samples with timestamps.
     Stamped {
-        /// Its newest stamp.
+        /// Newest timestamp.
         newest: u64,
-        /// The largest utilization since the sample before, percent.
+        /// Largest utilization since the previous sample, in percent.
         maximum: u32,
-        /// The answer was as long as the driver's buffer: older samples may be lost.
+        /// Whether the answer filled the driver's buffer, so that older samples may be lost.
         filled: bool,
     },
-    /// It is not supported, but the device's current utilization was read.
+    /// Samples are not supported, but the device's current utilization was read.
     CurrentOnly {
-        /// Percent.
+        /// Current utilization in percent.
         utilization: u32,
     },
 }
 
-/// One GPU's evidence about its processes' utilization.
+/// Utilization evidence of one GPU and its processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Only samples newer than this timestamp of the driver were queried: the start of the lookback.
+    /// Timestamp of the driver at which the lookback starts: only newer samples were queried.
     pub since: u64,
-    /// What came.
+    /// Answer of the driver about processes.
     pub answer: Answer,
-    /// The device's own sampler.
+    /// Utilization of the device as a whole.
     pub sampler: DeviceSampler,
-    /// Pids with samples that cannot be true; known once it is [`Self::cleaned`].
+    /// Pids with implausible samples; filled in by [`Self::cleaned`].
     #[serde(skip)]
     pub doubted: BTreeSet<u32>,
-    /// There were samples of pids that the process list does not have: work that cannot be attributed.
+    /// Whether there were samples of unlisted pids, so that some work cannot be attributed.
     #[serde(skip)]
     pub strangers: bool,
 }
@@ -125,45 +124,45 @@ crate::label_values! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// MIG is on: figures do not belong to one process.
+    /// MIG is on: values do not belong to one process.
     Mig = "mig",
-    /// The driver does not offer it for this device.
+    /// The driver does not support it for this device.
     NotSupported = "not_supported",
-    /// The driver's call for samples failed, or was late.
+    /// The driver's call for samples failed or was late.
     Failed = "failed",
-    /// The driver's samples of this pid cannot be true.
+    /// The driver's samples of this pid are implausible.
     Garbage = "garbage",
-    /// The driver gave no answer about this GPU one snapshot before: there is no window yet.
+    /// The driver did not answer for this GPU in the previous snapshot, so there is no window yet.
     FirstLook = "first_look",
-    /// It was not listed, or its pid was another process's, at the snapshot before: it has just come.
+    /// The process was not listed in the previous snapshot, or its pid was another process's.
     NotListedBefore = "not_listed_before",
-    /// It is a client or a server of MPS, on a GPU that was in use.
+    /// The process is an MPS client or server, on a GPU that was in use.
     SharedByMps = "shared_by_mps",
-    /// The GPU was busy, and the driver does not report by which process.
+    /// The GPU was busy, and the driver does not report which process used it.
     Unattributed = "unattributed",
-    /// The GPU's own sampler gave nothing new, so no process can be called idle.
+    /// The GPU's own sampler reported nothing new, so no process can be called idle.
     SamplerSilent = "sampler_silent",
-    /// Its newest sample is of an earlier window and still within `--look-back`: it was busy a moment ago.
+    /// Its newest sample is of an earlier window but within `--look-back`: it was busy a moment ago.
     SampledEarlier = "sampled_earlier",
     /// The clock of the driver's samples stepped back.
     ClockStepped = "clock_stepped",
-    /// More time has passed since the snapshot before than the driver's buffer holds.
+    /// More time has passed since the previous snapshot than the driver's buffer covers.
     WindowTooLong = "window_too_long",
 }
 }
 
-/// The utilization of one process on one GPU in one window.
+/// Utilization of one GPU by one process in one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Utilization {
-    /// Seen, also where it is 0.
+    /// Observed, including 0.
     Observed(Engines),
-    /// Not seen: neither idle nor busy.
+    /// Not observed: neither idle nor busy.
     Unknown(Why),
 }
 
 impl Utilization {
-    /// The busiest engine in percent, where observed.
+    /// Returns the utilization of the busiest engine in percent, if observed.
     #[must_use]
     pub fn percent(&self) -> Option<u32> {
         match self {
@@ -172,41 +171,41 @@ impl Utilization {
         }
     }
 
-    /// Observed, and at most [`IDLE_AT_MOST_PERCENT`]; `None` where unknown.
+    /// Returns whether the utilization is at most [`IDLE_AT_MOST_PERCENT`]; `None` if unknown.
     #[must_use]
     pub fn idle(&self) -> Option<bool> {
         self.percent().map(|percent| percent <= IDLE_AT_MOST_PERCENT)
     }
 }
 
-/// The evidence of one GPU over one window.
+/// Utilization evidence of one GPU over one window.
 #[derive(Debug, Clone, Copy)]
 pub struct Window<'a> {
-    /// The evidence of the snapshot before; `None` where it has no such GPU.
+    /// Evidence of the previous snapshot; `None` if it does not contain the GPU.
     pub before: Option<&'a Reading>,
-    /// The evidence now.
+    /// Evidence of this snapshot.
     pub now: &'a Reading,
-    /// MIG is on, or this is an instance.
+    /// Whether MIG is on, or this is a MIG instance.
     pub mig: bool,
 }
 
-/// What is asked of a window about one holder.
+/// Holder whose utilization is evaluated.
 #[derive(Debug, Clone, Copy)]
 pub struct Question {
-    /// The driver's pid.
+    /// Pid as reported by the driver.
     pub pid: u32,
-    /// The lists it is in.
+    /// Lists that contain the process.
     pub kinds: Kinds,
-    /// What it is to MPS.
+    /// Role in MPS, if any.
     pub role: Option<Role>,
-    /// The same process was listed at the start of the window.
+    /// Whether the same process was listed at the start of the window.
     pub listed_before: bool,
-    /// Another process of this pid was listed at the start of the window, so a sample may be that one's.
+    /// Whether another process had this pid at the start of the window. Samples may be of that process.
     pub was_another: bool,
 }
 
 impl Window<'_> {
-    /// The utilization of one holder, by the table of this module.
+    /// Returns the utilization by one holder, according to the table of this module.
     #[must_use]
     pub fn evaluate(&self, question: Question) -> Utilization {
         if self.mig {
@@ -217,7 +216,7 @@ impl Window<'_> {
             Answer::NotSupported => return Utilization::Unknown(Why::NotSupported),
             Answer::Nothing | Answer::Samples(_) => {}
         }
-        // Without a previous answer, or a start of the lookback, old samples cannot be distinguished from new ones.
+        // Without a previous answer or a start of the lookback, samples may be old.
         let Some(before) = self.before.filter(|before| before.answered() && self.now.since > 0) else {
             return Utilization::Unknown(Why::FirstLook);
         };
@@ -246,8 +245,8 @@ impl Window<'_> {
         }
     }
 
-    /// Whether nothing computed on the GPU: by the device itself, or because all listed processes were observed idle. An empty
-    /// list at both ends of the window is no evidence for the time in between.
+    /// Returns whether nothing computed on the GPU: according to the device, or because all listed processes
+    /// were observed idle. Empty lists at both ends of the window are no evidence for the time in between.
     #[must_use]
     pub fn idle(&self, holders: impl Iterator<Item = Utilization>) -> Truth {
         let all: Vec<Option<bool>> = holders.map(|utilization| utilization.idle()).collect();
@@ -261,17 +260,17 @@ impl Window<'_> {
         }
     }
 
-    /// Row 3: the samples of this pid that the snapshot before did not have, joined.
+    /// Returns the maximum of this pid's samples that the previous snapshot lacks (row 3 of the table).
     fn unseen(&self, before: &Reading, pid: u32) -> Option<Engines> {
         let seen = before.samples_of(pid);
         let unseen = self.now.samples_of(pid).iter().filter(|sample| !seen.contains(sample));
         unseen.map(|sample| sample.engines).reduce(Engines::or_busier)
     }
 
-    /// The device's own figure: its largest utilization in the window, percent, by any process.
+    /// Returns the largest utilization of the device in the window, in percent, by any process.
     ///
     /// # Errors
-    /// If its sampler gives no answer.
+    /// If the device's sampler has no valid answer.
     pub fn device(&self) -> Result<u32, Why> {
         if self.mig {
             return Err(Why::Mig);
@@ -299,7 +298,7 @@ fn zero_if(calm: bool, otherwise: Why) -> Utilization {
 }
 
 impl Reading {
-    /// The samples of one pid; the answer is in the order of pids once it is [`Self::cleaned`].
+    /// Returns the samples of one pid. Requires [`Self::cleaned`], which sorts them by pid.
     fn samples_of(&self, pid: u32) -> &[UtilSample] {
         let samples = self.samples();
         let start = samples.partition_point(|sample| sample.pid < pid);
@@ -307,12 +306,11 @@ impl Reading {
         &samples[start..end]
     }
 
-    /// Whether the driver answered, even with an empty list.
+    /// Returns whether the driver answered, even with an empty list.
     fn answered(&self) -> bool {
         matches!(self.answer, Answer::Nothing | Answer::Samples(_))
     }
 
-    /// The samples of the answer.
     fn samples(&self) -> &[UtilSample] {
         match &self.answer {
             Answer::Samples(samples) => samples,
@@ -320,8 +318,8 @@ impl Reading {
         }
     }
 
-    /// The evidence without implausible values: above 100 %, older than the lookback, of pids that are not
-    /// listed. Each is counted, and the rest sorted by pid.
+    /// Removes samples above 100 % or of unlisted pids (both counted as gaps), and samples older than the
+    /// lookback. Sorts the rest by pid.
     #[must_use]
     pub fn cleaned(mut self, listed: impl Fn(u32) -> bool, gaps: &mut Gaps) -> Self {
         let Self { since, answer, doubted, strangers, .. } = &mut self;

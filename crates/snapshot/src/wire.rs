@@ -1,6 +1,6 @@
-//! The stream's form, version 1: one JSON object a line. Its types are its own, so that what this program
-//! holds inside may change without a reader noticing. Fields may be added within a version; a reader
-//! ignores what it does not know, and refuses another version.
+//! Format of the snapshot stream, version 1: one JSON object per line. It has types of its own, so that
+//! internal types can change without affecting readers. Fields may be added within a version. A reader
+//! ignores unknown fields and refuses other versions.
 
 mod of;
 
@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Claim, Leases, LostGpu, Mps, Place, ProcessKey, Quota};
 
-/// The version that is written, and the only one that is read.
+/// Version that is written, and the only one that is accepted.
 pub const VERSION: u32 = 1;
 
-/// Why a line is no snapshot.
+/// Why a line is not a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// It is not JSON of this shape.
+    /// The line is not JSON of this shape.
     #[error("not a snapshot: {0}")]
     Shape(#[from] serde_json::Error),
-    /// It is of another version.
+    /// The line has another version.
     #[error(
         "a snapshot of version {found}, and this program reads version {VERSION}; update the older of the two"
     )]
     Version {
-        /// What the line says.
+        /// Version in the line.
         found: u32,
     },
 }
@@ -33,93 +33,93 @@ pub enum WireError {
 /// One line of the stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// [`VERSION`].
+    /// Version of the format: [`VERSION`].
     pub version: u32,
-    /// Counts up by one an interval; a jump is a missed line.
+    /// Sequence number; rises by one each interval. A jump means that lines were missed.
     pub seq: u64,
-    /// Which boot; none if it could not be read.
+    /// Id of the boot; `None` if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// Milliseconds since the Unix epoch.
+    /// Start of the sample, in milliseconds since the Unix epoch.
     pub wall_ms: u64,
-    /// Milliseconds since boot, suspend included.
+    /// Start of the sample, in milliseconds since boot, including suspend.
     pub boot_ms: u64,
-    /// The interval's period in milliseconds.
+    /// Sampling interval in milliseconds.
     pub interval_ms: u64,
-    /// `host`, `other` or `unknown`; nothing is attributed but in `host`.
+    /// PID namespace: `host`, `other` or `unknown`. Pids are attributed to processes only in `host`.
     pub pid_namespace: String,
-    /// By name: `nvml`, `proc`, `redis` where there is a pool of leases, `quota` where there is a directory of quotas, `mps` where MPS runs.
+    /// State of each source by name: `nvml`, `proc`, `redis` if there is a lease pool, `quota` if there is a
+    /// quota directory, `mps` if MPS runs.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
-    /// GPUs that are lost or that the driver no longer lists, and which processes held them before: a memory, no
-    /// observation. Of a lost GPU that is not here it is not known which processes hold it.
+    /// GPUs that are lost or that the driver no longer lists, with the processes that held them before. They
+    /// are remembered, not observed. If a lost GPU is missing here, the processes that hold it are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<LostGpu>,
-    /// Every process that holds a part of a GPU; a pid stands here once.
+    /// Processes that the driver lists on a GPU; each pid occurs once.
     pub processes: Vec<Process>,
-    /// Processes with open device files, if they were scanned.
+    /// Processes with open device files; `None` without a scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_processes: Option<DeviceProcesses>,
-    /// Processes without GPU memory that belong to the workload of a holder; none if they
-    /// were not searched.
+    /// Processes without GPU memory in the workloads of holders; `None` if they were not searched for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relatives: Option<Vec<Relative>>,
-    /// Names of the groups of owners of `relatives`, by uid; those of holders' owners are in [`Facts::groups`] as well.
+    /// Group names of the owners of `relatives`, by uid. [`Facts::groups`] has those of holders' owners.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<u32, Vec<String>>,
-    /// The pool of leases; none if there is none, or it did not answer: then `sources` has `redis`, and why.
+    /// State of the lease pool; `None` if there is none, or no answer (`sources` then has the reason).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
-    /// Files of shared quotas; none if there is no directory of them, or it could not be read.
+    /// Shared quota files; `None` if there is no quota directory or it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Vec<Quota>>,
-    /// MPS; none if nothing of it was seen.
+    /// State of MPS; `None` if no part of it was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
 }
 
-/// A process that holds no GPU memory and belongs to a workload that does.
+/// A process without GPU memory that belongs to the workload of a holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Relative {
-    /// Pid in the host's namespace.
+    /// Pid in the host's PID namespace.
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// Parent.
+    /// Parent's pid.
     pub ppid: u32,
-    /// Owner.
+    /// Uid of the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Owner's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Name.
+    /// Name (`comm`).
     pub comm: String,
-    /// `sleeping`, `zombie` and so on.
+    /// State: `sleeping`, `zombie` and so on.
     pub state: String,
-    /// The workload that it belongs to, as in [`Facts::workload`].
+    /// Workload that it belongs to, as in [`Facts::workload`].
     pub workload: String,
-    /// Container, pod, job, unit.
+    /// Container, pod, job and unit that it runs in.
     pub place: Arc<Place>,
-    /// Path of its program, where we may read it.
+    /// Path of its program, if readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exe: Option<String>,
-    /// Command line, redacted, where asked for.
+    /// Command line without secrets, if command lines are read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// CPU time used, seconds.
+    /// CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
-    /// CPU time of its children that have ended and were waited for, seconds.
+    /// CPU time of its reaped children, in seconds.
     pub reaped_cpu_seconds: f64,
 }
 
-/// The state of a source.
+/// State of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// It answered.
+    /// Whether the source answered.
     pub up: bool,
-    /// Why not.
+    /// Why the source did not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
@@ -127,7 +127,7 @@ pub struct Source {
 /// A GPU or MIG instance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// `0`, or `0:1` for a MIG instance.
+    /// The driver's index: `0`, or `0:1` for a MIG instance.
     pub index: String,
     /// UUID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,43 +135,42 @@ pub struct Gpu {
     /// Product name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// UUID of the GPU that this is an instance of.
+    /// UUID of the GPU that contains the MIG instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_uuid: Option<String>,
-    /// N of `/dev/nvidiaN`.
+    /// Minor number: N of `/dev/nvidiaN`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
     /// CUDA compute capability, major and minor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_capability: Option<(i32, i32)>,
-    /// Why nothing is known of it.
+    /// Why the GPU could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// MIG is on.
+    /// Whether MIG mode is on, or this is a MIG instance.
     pub mig: bool,
-    /// Bytes.
+    /// Memory in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// Device utilization, percent.
+    /// Utilization of the device, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
     /// Which processes may create a context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<String>,
-    /// Entries of the driver's lists; none if it gave no list, and then `holders` says nothing.
+    /// Number of entries in the driver's process list; `None` without a list (`holders` is then meaningless).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<u64>,
-    /// Number of instances, if MIG is on and the driver gave all of them: the processes are in their lists.
+    /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<u64>,
-    /// Processes that have its device file open and are in none of the driver's lists; none without a scan, or if
-    /// unknown.
+    /// Number of processes that have its device file open but are in no driver list; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlisted_processes: Option<u64>,
-    /// Its holders.
+    /// Processes that the driver lists on the GPU.
     pub holders: Vec<Holder>,
-    /// Which of them are stuck, and how: `zombie_leader`, `zombie`, `disk_sleep`, `left_behind` or `gone`, by pid; seen so at
-    /// the number of consecutive samples that this requires.
+    /// Kind of each stuck holder by pid: `zombie_leader`, `zombie`, `disk_sleep`, `left_behind` or `gone`. It
+    /// is set after the required number of consecutive samples.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stuck: BTreeMap<u32, String>,
 }
@@ -179,25 +178,25 @@ pub struct Gpu {
 /// Memory of a GPU in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// All.
+    /// Total memory.
     pub total: u64,
-    /// Free.
+    /// Free memory.
     pub free: u64,
-    /// Used.
+    /// Used memory.
     pub used: u64,
-    /// Reserved by driver and firmware; none if the driver does not report it separately.
+    /// Reserved by driver and firmware; `None` if the driver does not report it separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
-    /// Held by pids that the driver lists and `/proc` does not have; none if a part of the sum is unknown.
+    /// Held by listed pids that do not exist in `/proc`; `None` if a part of the breakdown is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_pids: Option<u64>,
-    /// Held by processes of PID namespaces that cannot be seen from the exporter; likewise.
+    /// Held in PID namespaces not visible to the exporter; `None` if a part of the breakdown is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_namespaces: Option<u64>,
-    /// Of no listed process; none if a part of the sum is unknown.
+    /// Held by no listed process; `None` if a part of the breakdown is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<i64>,
-    /// Memory not released after its holders exited; none if unknown.
+    /// Memory not released after its holders exited; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<u64>,
 }
@@ -205,17 +204,17 @@ pub struct Memory {
 /// One process on one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Of a process in `processes`.
+    /// Pid of a process in [`Snapshot::processes`].
     pub pid: u32,
-    /// `C`, `G`, `M+C`, `C+G`.
+    /// Kinds of context: `C`, `G`, `M+C`, `C+G`.
     pub kinds: String,
     /// Bytes held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Percent of the busiest engine in the last window; none if it was not observed.
+    /// Utilization of the busiest engine in the last window, in percent; `None` if not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
-    /// Why not.
+    /// Why the utilization was not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<crate::Why>,
     /// Milliseconds observed idle since last observed busy.
@@ -225,67 +224,68 @@ pub struct Holder {
 /// A process that holds GPU memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// Pid in the host's namespace.
+    /// Pid in the host's PID namespace.
     pub pid: u32,
-    /// Start time in clock ticks since boot: with the pid and the boot id, the identity. None if `/proc` does not show the process: then it must never be signalled.
+    /// Start time in clock ticks since boot; with the pid and the boot id, the identity. `None` if `/proc`
+    /// does not show the process, which must then never be signalled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
-    /// For a process without start time: the first snapshot that listed it.
+    /// Number of the first snapshot that listed it, for a process without start time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_seq: Option<u64>,
-    /// `sleeping`, `zombie_leader`, `gone` and so on.
+    /// State: `sleeping`, `zombie_leader`, `gone` and so on.
     pub state: String,
-    /// What `/proc` says.
+    /// Facts from `/proc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Facts>,
 }
 
-/// What `/proc` says of a process.
+/// Facts about a process, from `/proc`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Name.
+    /// Name (`comm`).
     pub comm: String,
-    /// Parent.
+    /// Parent's pid.
     pub ppid: u32,
-    /// Owner.
+    /// Uid of the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Owner's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Container, pod, job, unit.
+    /// Container, pod, job and unit that it runs in.
     pub place: Arc<Place>,
-    /// Command line, redacted, where asked for.
+    /// Command line without secrets, if command lines are read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// CPU time used, seconds.
+    /// CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
-    /// Bytes to and from storage.
+    /// Bytes read from and written to storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_bytes: Option<u64>,
-    /// Left behind by its session, job or container.
+    /// Whether its session, job or container has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphaned: Option<bool>,
-    /// CPU time of its children that have ended and were waited for, seconds.
+    /// CPU time of its reaped children, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reaped_cpu_seconds: Option<f64>,
-    /// The workload: `slurm:PATH`, `container:PATH`, `pod:PATH`, `unit:PATH` of the cgroup, up to and including the name of the
-    /// job or container; `tree:PID@TICKS`; none if unknown.
+    /// Workload: `slurm:PATH`, `container:PATH`, `pod:PATH` or `unit:PATH` with the cgroup path up to and
+    /// including the name, or `tree:PID@TICKS`; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// Path of its program, where we may read it.
+    /// Path of its program, if readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exe: Option<String>,
-    /// Names of its owner's groups, once the name service has answered.
+    /// Group names of its owner, once the name service has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
-    /// `mps_server` or `mps_control`.
+    /// Role in MPS: `mps_server` or `mps_control`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The lease that its environment names: `nothing`, or `{"lease": NAME}`; left out where that was not read.
+    /// Lease named in its environment: `nothing`, or `{"lease": NAME}`; omitted if it was not read.
     #[serde(default, skip_serializing_if = "Claim::is_unread")]
     pub claim: Claim,
-    /// Pid and start tick of its parent, and so on up to the first process; none if one could not be read.
+    /// Pid and start tick of each ancestor, up to the first process; `None` if one is unreadable.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "pairs")]
     pub ancestors: Option<Vec<ProcessKey>>,
 }
@@ -293,16 +293,16 @@ pub struct Facts {
 /// Processes with open device files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcesses {
-    /// When it was looked for, milliseconds since boot.
+    /// Time of the scan, in milliseconds since boot.
     pub boot_ms: u64,
-    /// The processes.
+    /// Processes that were found.
     #[serde(rename = "who")]
     pub processes: Vec<crate::DeviceProcess>,
-    /// Processes that could not be read: the list is complete only if this is 0.
+    /// Number of processes that could not be read. The list is complete only if this is 0.
     pub unreadable: u64,
 }
 
-/// Understands one line.
+/// Parses one line.
 ///
 /// # Errors
 /// If the line is not a snapshot of this version.
@@ -311,12 +311,12 @@ pub fn parse(line: &[u8]) -> Result<Snapshot, WireError> {
     struct Head {
         version: u32,
     }
-    // Once for the whole line is faster than for each string in it. Invalid UTF-8 is reported with its position.
+    // Checking UTF-8 once is faster than for each string. Invalid UTF-8 is reported with its position.
     let parsed = match std::str::from_utf8(line) {
         Ok(text) => serde_json::from_str::<Snapshot>(text),
         Err(_) => serde_json::from_slice(line),
     };
-    // A snapshot of another version may well have another form.
+    // A snapshot of another version may not parse, so only its version is read.
     let found = match &parsed {
         Ok(snapshot) => snapshot.version,
         Err(_) => serde_json::from_slice::<Head>(line)?.version,
@@ -327,17 +327,17 @@ pub fn parse(line: &[u8]) -> Result<Snapshot, WireError> {
     Ok(parsed?)
 }
 
-/// Writes one line, its newline included.
+/// Returns one line, including its newline.
 ///
 /// # Errors
-/// Never in practice: every type here has a JSON form.
+/// Never in practice, because every type here has a JSON form.
 pub fn write(snapshot: &crate::Snapshot) -> Result<Vec<u8>, WireError> {
     let mut line = serde_json::to_vec(&Snapshot::from(snapshot))?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Many processes in two numbers each.
+/// Serialization of each process as a pair of numbers, because there are many.
 mod pairs {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

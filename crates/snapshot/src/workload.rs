@@ -1,5 +1,5 @@
-//! The workload of a process: its Slurm job, else its container, pod, systemd unit or process tree. Processes are
-//! read through a function of one pid, so that callers provide their own reading of `/proc`.
+//! Workload of a process: its Slurm job, else its container, pod, systemd unit or process tree. Processes are
+//! read through a function of the pid, so that callers provide their own access to `/proc`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,18 +7,19 @@ use std::sync::Arc;
 use crate::stat::Stat;
 use crate::{Place, ProcessKey};
 
-/// Parents are older than their children, or began in the same clock tick; more of those in a row than this are a loop.
+/// Maximum number of consecutive ancestors that started in the same clock tick. More of them are a loop,
+/// because parents are otherwise older than their children.
 const MOST_IN_A_TICK: usize = 1024;
 
-/// Shells, by `comm`, sorted. A shell that leads its session is an interactive prompt, or the script that a session was created
-/// for: what it starts are workloads of their own.
+/// Shells, by `comm`, sorted. A shell that leads its session is an interactive prompt, or the script for
+/// which the session was created. The processes that it starts are separate workloads.
 const SHELLS: [&str; 21] = [
     "ash", "bash", "busybox", "csh", "dash", "elvish", "fish", "ksh", "ksh93", "lksh", "mksh", "nu", "osh",
     "posh", "pwsh", "rbash", "sh", "tcsh", "xonsh", "yash", "zsh",
 ];
 
-/// Programs that start other people's work and belong to none of it, by `comm` (cut to 15 bytes by the kernel), in order:
-/// multiplexers, logins, supervisors and desktops.
+/// Programs that start separate workloads and belong to none of them, by `comm` (truncated to 15 bytes by the
+/// kernel), sorted: multiplexers, logins, supervisors and desktops.
 const KEEPERS: [&str; 44] = [
     "(sd-pam)",
     "SCREEN",
@@ -66,15 +67,15 @@ const KEEPERS: [&str; 44] = [
     "zellij",
 ];
 
-/// The same, by how their names begin: `tmux: server`, `sshd-session`, `containerd-shim-runc-v2`.
+/// Name prefixes of programs that start separate workloads: `tmux: server`, `containerd-shim-runc-v2`.
 const KEEPER_PREFIXES: [&str; 4] = ["tmux", "sshd-", "containerd-shim", "systemd-"];
 
-/// What belongs together: the same words mean the same workload, within one boot.
+/// Workload of a process. Within one boot, equal text means the same workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Workload {
-    /// A cgroup's: `slurm:PATH`, `container:PATH`, `pod:PATH`, `unit:PATH`, up to and with the name of the job and so on.
+    /// Cgroup: `slurm:PATH`, `container:PATH`, `pod:PATH` or `unit:PATH`, where PATH ends with its name.
     Named(Arc<str>),
-    /// A process and all below it that are of its session.
+    /// Process tree: this process and its descendants in the same session.
     Tree(ProcessKey),
 }
 
@@ -87,25 +88,25 @@ impl fmt::Display for Workload {
     }
 }
 
-/// What a process's cgroup says of its workload.
+/// What the cgroup of a process shows about its workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Home {
-    /// The cgroup was not read, or contradicts itself.
+    /// The cgroup was not read, or its hierarchies contradict each other.
     Unknown,
     /// The cgroup is the workload.
     Named(Arc<str>),
-    /// It is nothing that holds one workload: the process tree decides.
+    /// The cgroup can hold several workloads, so the process tree decides.
     Tree,
 }
 
-/// The path of a unit's cgroup of more bytes names no workload.
+/// Maximum length of a unit's cgroup path in bytes. A longer path is not used as a workload.
 pub const LONGEST_PATH: usize = 1024;
 
 impl Home {
-    /// Understands a place.
+    /// Determines the workload from the cgroup.
     #[must_use]
     pub fn of(place: &Place) -> Self {
-        // The external step holds Slurm's own sleeper, which is root's, and sessions that it has adopted.
+        // The external step contains Slurm's own sleep process, which belongs to root, and adopted sessions.
         let external = place.slurm_step.as_deref() == Some("extern");
         match named(place) {
             Some(_) if external => return Self::Tree,
@@ -116,21 +117,21 @@ impl Home {
         match (innermost_unit(&place.cgroup), &place.unit) {
             (None, None) => Self::Tree,
             (Some(unit), Some(name)) if unit.name() == name => {
-                // Names are part of every line of the stream: a longer path has none.
+                // The name is in every line of the stream, so a longer path is not used.
                 if unit.is_workload() && unit.path.len() <= LONGEST_PATH {
                     Self::Named(format!("unit:{}", unit.path).into())
                 } else {
                     Self::Tree
                 }
             }
-            // Hierarchies of version 1 that say different things.
+            // Hierarchies of version 1 contradict each other.
             _ => Self::Unknown,
         }
     }
 }
 
-/// The name of the Slurm job, container or pod that a place is in: its kind and the whole path, since the same id at
-/// another path is another. A container in a job is a part of the job.
+/// Returns the name of the Slurm job, container or pod of a place: its kind and full path, because the same
+/// id at another path is different. A container in a job is part of the job.
 fn named(place: &Place) -> Option<Arc<str>> {
     let boundary = place.boundary.as_ref()?;
     let kind = match (&place.slurm_job, &place.container) {
@@ -141,8 +142,8 @@ fn named(place: &Place) -> Option<Arc<str>> {
     Some(format!("{kind}:{boundary}").into())
 }
 
-/// What a process's cgroup is of, which may hold many workloads: a container, a Slurm job, a pod, the session of a login or
-/// another scope; none if it is of none of these, or a service.
+/// Returns the cgroup that contains a process and may hold many workloads: a container, a Slurm job, a pod, a
+/// login session or another scope. Returns `None` for a service or any other cgroup.
 #[must_use]
 pub fn enclosure(place: &Place) -> Option<Arc<str>> {
     if place.in_service() {
@@ -154,8 +155,8 @@ pub fn enclosure(place: &Place) -> Option<Arc<str>> {
     })
 }
 
-/// Whether two processes are in one cgroup, or below one container, job, pod or unit: processes there may create more
-/// cgroups below it.
+/// Returns whether two processes are in one cgroup, or below one container, job, pod or unit, where processes
+/// may create further cgroups.
 #[must_use]
 pub fn share_cgroup(one: &Place, other: &Place) -> bool {
     !one.cgroup.is_empty() && around(one) == around(other) && Home::of(one) == Home::of(other)
@@ -166,11 +167,11 @@ fn around(place: &Place) -> &str {
     place.boundary.as_deref().unwrap_or_else(unit)
 }
 
-/// A unit in a cgroup's path.
+/// A systemd unit in a cgroup path.
 struct Unit<'a> {
-    /// The path, as far as the unit.
+    /// Path up to and including the unit.
     path: &'a str,
-    /// A user's own manager made it.
+    /// Whether a user's own manager created it.
     of_user: bool,
 }
 
@@ -179,8 +180,8 @@ impl<'a> Unit<'a> {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Sessions, managers, and the scopes that terminals, multiplexers and desktops put around a shell or an application
-    /// hold many workloads.
+    /// Returns whether the unit is one workload. Sessions, managers, and scopes that terminals, multiplexers
+    /// and desktops create for a shell or an application hold many.
     fn is_workload(&self) -> bool {
         match self.name().rsplit_once('.') {
             Some((name, "scope")) if self.of_user => name.starts_with("run-"),
@@ -207,23 +208,23 @@ fn innermost_unit(path: &str) -> Option<Unit<'_>> {
     innermost
 }
 
-/// One process, as far as its own workload or that of its children depends on it.
+/// Properties of a process that determine its own workload or that of its children.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its identity.
+    /// Pid and start time.
     pub key: ProcessKey,
     /// Its parent's pid.
     pub ppid: u32,
-    /// The pid of its session's leader.
+    /// Pid of the session leader.
     pub session: u32,
-    /// What its cgroup says.
+    /// What its cgroup shows about its workload.
     pub home: Home,
-    /// The root of its tree, if already found: then its ancestors need not be read.
+    /// Root of its process tree, if known. Its ancestors then need not be read.
     pub root: Option<ProcessKey>,
     kind: Kind,
 }
 
-/// What a process is to the processes that it starts.
+/// Kind of a program, which determines the workload of the processes that it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Program,
@@ -233,16 +234,16 @@ enum Kind {
 }
 
 impl Node {
-    /// One of which this was read.
+    /// Returns the node of a process with this `stat` and cgroup.
     #[must_use]
     pub fn new(stat: &Stat, home: Home) -> Self {
         let kind = if stat.kernel_thread { Kind::KernelThread } else { Kind::of(&stat.comm) };
-        // Slurm's own shepherd lives in the cgroups of its job, and is no part of it.
+        // `slurmstepd` runs in the cgroup of its job, but is not part of the job.
         let home = if stat.comm == "slurmstepd" { Home::Tree } else { home };
         Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: None, kind }
     }
 
-    /// Whether what it starts is no work of its own.
+    /// Returns whether the processes that it starts are separate workloads.
     fn stands_apart(&self) -> bool {
         self.kind == Kind::SessionHost || (self.kind == Kind::Shell && self.key.pid == self.session)
     }
@@ -250,7 +251,7 @@ impl Node {
 
 impl Kind {
     fn of(comm: &str) -> Self {
-        // A login shell may bear a dash.
+        // The name of a login shell may start with a dash.
         let name = comm.strip_prefix('-').unwrap_or(comm);
         if SHELLS.binary_search(&name).is_ok() {
             Self::Shell
@@ -264,8 +265,8 @@ impl Kind {
     }
 }
 
-/// Whether a program of this name starts other people's work and belongs to none of it: a login, a supervisor, a
-/// multiplexer, a desktop.
+/// Returns whether a program with this name starts separate workloads and belongs to none of them: a login, a
+/// supervisor, a multiplexer, a desktop.
 #[must_use]
 pub fn keeps_others(comm: &str) -> bool {
     Kind::of(comm) == Kind::SessionHost
@@ -274,15 +275,15 @@ pub fn keeps_others(comm: &str) -> bool {
 /// Result of reading one pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    /// It is there.
+    /// The process exists.
     There(Node),
-    /// There is no such process, and that is certain.
+    /// The process certainly does not exist.
     Gone,
-    /// It could not be read, or may be hidden.
+    /// The process could not be read, or may be hidden.
     Unknown,
 }
 
-/// The workload of a process; `None` if unknown. `lookup` is called for one ancestor after the other.
+/// Returns the workload of a process; `None` if unknown. `lookup` is called for each ancestor in turn.
 pub fn workload(node: &Node, lookup: impl FnMut(u32) -> Lookup) -> Option<Workload> {
     match &node.home {
         Home::Named(name) => return Some(Workload::Named(Arc::clone(name))),
@@ -292,7 +293,7 @@ pub fn workload(node: &Node, lookup: impl FnMut(u32) -> Lookup) -> Option<Worklo
     let mut climb = Climb { lookup, in_a_tick: 0 };
     let mut root = node.clone();
     loop {
-        // Nothing is of one workload with pid 1.
+        // No process shares a workload with pid 1.
         let parent = if root.ppid == 1 { Lookup::Gone } else { climb.parent(&root) };
         let parent = match parent {
             Lookup::There(parent) if parent.session == node.session && !parent.stands_apart() => parent,
@@ -308,8 +309,9 @@ pub fn workload(node: &Node, lookup: impl FnMut(u32) -> Lookup) -> Option<Worklo
     }
 }
 
-/// Whether one of a process's ancestors is meant, whatever their workloads. `meant` returns for an ancestor yes; no, including
-/// all above it; or nothing. The answer is `None` if an ancestor could not be read before it was decided.
+/// Returns whether a process descends from a certain ancestor, across all workloads. `meant` returns
+/// `Some(true)` for that ancestor, `Some(false)` if neither this nor a further ancestor can be it, and `None`
+/// to continue upwards. The result is `None` if an ancestor could not be read before the decision.
 pub fn descends(
     node: &Node,
     meant: impl Fn(ProcessKey) -> Option<bool>,
@@ -329,14 +331,15 @@ pub fn descends(
     }
 }
 
-/// A way up.
+/// Walk from a process to its ancestors.
 struct Climb<L> {
     lookup: L,
     in_a_tick: usize,
 }
 
 impl<L: FnMut(u32) -> Lookup> Climb<L> {
-    /// The parent of a process. A younger process only has the reused pid, and kernel threads are parents of no process.
+    /// Returns the parent of a process. A process younger than the child is not its parent, but reused the
+    /// parent's pid. Kernel threads do not count as parents.
     fn parent(&mut self, child: &Node) -> Lookup {
         if child.ppid == 0 {
             return Lookup::Gone;
@@ -471,7 +474,7 @@ mod tests {
         );
     }
 
-    /// A process that started when its pid says, in the session of that number.
+    /// Returns a process in this session whose start tick equals its pid.
     fn node(pid: u32, ppid: u32, session: u32, comm: &str) -> Node {
         let stat = Stat {
             key: ProcessKey { pid, start_ticks: u64::from(pid) },
@@ -512,17 +515,17 @@ mod tests {
             node(2, 0, 0, "kthreadd"),
             node(20, 1, 20, "sshd"),
             node(21, 20, 20, "sshd-session"),
-            // Alice's prompt, with two jobs; one is a script.
+            // Alice's prompt with two jobs, one of which is a script.
             node(30, 21, 30, "bash"),
             node(31, 30, 30, "bash"),
             node(32, 31, 30, "python3"),
             node(33, 32, 30, "pt_data_worker"),
             node(34, 30, 30, "python3"),
-            // A session of its own, led by a program.
+            // A separate session, led by a program.
             node(40, 34, 40, "python3"),
             node(41, 40, 40, "sh"),
             node(42, 41, 40, "nvcc"),
-            // A multiplexer in her session, a window, a job in it.
+            // A multiplexer in her session, with a window and a job in it.
             node(50, 30, 30, "tmux: server"),
             node(51, 50, 51, "-zsh"),
             node(52, 51, 51, "train"),
@@ -613,7 +616,7 @@ mod tests {
         assert_eq!(descends(&machine[&12], |_| Some(false), lookup(&machine)), Some(false));
     }
 
-    /// Found one after the other, oldest first, it is the same as found alone.
+    /// Results are the same if the roots of older processes are already known.
     #[test]
     fn found_before_or_not_the_answer_is_the_same() {
         let names = ["python3", "bash", "sudo", "python3", "sh"];

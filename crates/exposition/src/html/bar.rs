@@ -1,35 +1,35 @@
-//! Bars whose parts are also given as text. A bar is drawn only if all its parts were observed.
+//! Stacked bars, with the same amounts as text. A bar is drawn only if all its parts were observed.
 
 use super::Html;
 
-/// Width of a bar in units, so that thin parts are visible.
+/// Width of a bar, and the smallest width at which a part is visible, in SVG units.
 const LENGTH: f64 = 1000.0;
 const THINNEST: f64 = 6.0;
 
-/// A whole and its parts.
+/// A stacked bar: a total and its parts.
 #[derive(Debug)]
 pub struct Bar<'a> {
-    /// What it is of.
+    /// Name of the total, for the accessible label of the bar.
     pub of: &'a str,
-    /// Its parts, from the left.
+    /// Parts of the total, from left to right.
     pub parts: &'a [Part],
 }
 
-/// A part of a whole.
+/// One part of a bar.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// The class of its colour.
+    /// CSS class that sets the colour.
     pub class: &'static str,
-    /// What it is.
+    /// Name of the part.
     pub name: &'static str,
-    /// How much of the whole: 0 to 1.
+    /// Share of the total, 0 to 1.
     pub share: f64,
-    /// How much, for people.
+    /// Amount as text.
     pub text: String,
 }
 
 impl Bar<'_> {
-    /// Draws it.
+    /// Draws the bar as SVG.
     pub fn draw(&self, html: &mut Html) {
         let texts: Vec<String> =
             self.parts.iter().map(|part| format!("{} {}", part.name, part.text)).collect();
@@ -49,7 +49,7 @@ impl Bar<'_> {
         html.raw("</svg>");
     }
 
-    /// Its parts as a list, with their colours beside their names.
+    /// Writes the parts as a list, each with its colour, name and amount.
     pub fn legend(&self, html: &mut Html) {
         html.raw("<ul class=\"legend\">");
         for part in self.parts {

@@ -1,4 +1,4 @@
-//! Tables: a caption, headers with their scope, a maximum of rows, and the number of rows left out.
+//! HTML tables with a caption, header scopes, a maximum number of rows, and the number of omitted rows.
 
 use std::borrow::Cow;
 
@@ -7,51 +7,51 @@ use std::time::Duration;
 use super::Html;
 use crate::human::NOTHING;
 
-/// CSS class of columns with sentences; cells of other columns contain names and are truncated.
+/// CSS class of columns with sentences. Cells of other columns contain names, which are truncated.
 const SENTENCES: &str = "wide";
 
-/// A column's title and class: `n` is for numbers, `wide` for sentences.
+/// Title and CSS class of a column. Class `n` is for numbers, `wide` for sentences.
 pub type Column = (&'static str, &'static str);
 
-/// A table.
+/// Layout of a table.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
-    /// Its name within the page.
+    /// HTML id of the table, unique within its page.
     pub id: &'static str,
-    /// What it shows, and in which order.
+    /// Caption: what the table shows, and in which order.
     pub caption: &'static str,
-    /// Its columns, of which the first names the row.
+    /// Columns. The first column identifies the row.
     pub columns: [Column; N],
-    /// Rows that are shown.
+    /// Maximum number of rows shown.
     pub most: usize,
-    /// Where the others are.
+    /// Text that says where the omitted rows are available.
     pub rest: &'static str,
 }
 
-/// What stands in a cell.
+/// Content of a table cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
-    /// A name or a word; in a column of sentences a sentence.
+    /// A name or word; a sentence in a column of class `wide`.
     Text(String),
-    /// A name and further text.
+    /// A name, followed by further text in a dimmed style.
     Named(String, String),
-    /// How long ago it was, and at which time of the wall clock.
+    /// A relative time such as `5 s ago`, and the same moment as time since the Unix epoch.
     At(String, Duration),
-    /// A text that needs attention.
+    /// Text that needs attention.
     Bad(String),
-    /// It was not observed, for this reason.
+    /// A value that was not observed, with the reason.
     Unknown(Cow<'static, str>),
-    /// There is no such thing here.
+    /// No value exists in this row; shown as a dash.
     Nothing,
 }
 
 impl Cell {
-    /// A value, or why there is none.
+    /// Returns a cell with the value, or with the reason why it is unknown.
     pub fn of(value: Option<impl ToString>, why: &'static str) -> Self {
         value.map_or(Self::Unknown(why.into()), |value| Self::Text(value.to_string()))
     }
 
-    /// A value, where there is such a thing.
+    /// Returns a cell with the value, or with a dash if no value exists.
     pub fn maybe(value: Option<impl ToString>) -> Self {
         value.map_or(Self::Nothing, |value| Self::Text(value.to_string()))
     }
@@ -70,7 +70,7 @@ impl From<String> for Cell {
 }
 
 impl<const N: usize> Table<N> {
-    /// Writes it, a row for each of these.
+    /// Writes the table with one row for each item.
     pub fn write<T>(&self, html: &mut Html, items: &[T], cells: impl Fn(&T) -> [Cell; N]) {
         self.begin(html);
         for item in items.iter().take(self.most) {
@@ -86,7 +86,7 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Up to its body. What is too wide is moved within a region of its own, which the keyboard reaches.
+    /// Writes the table up to its body. A wide table scrolls in its own region, which the keyboard can reach.
     fn begin(&self, html: &mut Html) {
         let caption = format!("{}-caption", self.id);
         html.raw("<div class=\"scroll\" role=\"region\" tabindex=\"0\"");

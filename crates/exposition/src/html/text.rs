@@ -1,36 +1,36 @@
-//! Escaping of arbitrary text for HTML: bounded in length, with unprintable characters shown by their
-//! number. Letters of different scripts may still look alike.
+//! Escaping of arbitrary text for HTML: bounded in length, with unprintable characters shown as code points.
+//! Letters of different scripts may still look alike.
 
 use super::Html;
 use crate::is_unprintable;
 
 /// Maximum length of a name, in bytes.
 const NAME: usize = 128;
-/// Maximum length of a sentence.
+/// Maximum length of a sentence, in bytes.
 const PROSE: usize = 2048;
 
 impl Html {
-    /// Puts markup of ours.
+    /// Appends trusted markup without escaping it.
     pub fn raw(&mut self, html: &'static str) {
         self.0.push_str(html);
     }
 
-    /// Puts a name, whatever is in it.
+    /// Appends a name from any source, escaped.
     pub fn text(&mut self, text: &str) {
         self.isolated(text, NAME);
     }
 
-    /// Puts a sentence, whatever is in it.
+    /// Appends a sentence from any source, escaped.
     pub fn prose(&mut self, text: &str) {
         self.isolated(text, PROSE);
     }
 
-    /// Puts a name where there can be no markup, as in a title.
+    /// Appends a name, escaped and without tags, for elements that allow only text, such as `title`.
     pub fn plain(&mut self, text: &str) {
         self.bounded(text, NAME, Odd::Named);
     }
 
-    /// An attribute of the tag that is open.
+    /// Appends an attribute, with its value escaped, to the tag that is open.
     pub fn attribute(&mut self, name: &'static str, value: &str) {
         self.raw(" ");
         self.raw(name);
@@ -39,7 +39,7 @@ impl Html {
         self.raw("\"");
     }
 
-    /// Letters that are written from right to left turn only each other about.
+    /// Wraps non-ASCII text in `bdi`, so that right-to-left letters do not reorder the text around it.
     fn isolated(&mut self, text: &str, most: usize) {
         if text.is_ascii() {
             return self.bounded(text, most, Odd::Marked);
@@ -82,12 +82,12 @@ impl Html {
     }
 }
 
-/// How a character that would not print is shown.
+/// How an unprintable character is shown.
 #[derive(Debug, Clone, Copy)]
 enum Odd {
-    /// By its number alone.
+    /// As its code point, in plain text.
     Named,
-    /// As a framed code point number, which no name can imitate.
+    /// As its code point in a styled `span`, which no name can imitate.
     Marked,
 }
 

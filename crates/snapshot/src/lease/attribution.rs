@@ -1,25 +1,25 @@
-//! The lease of a process. True and false are reported only if certain; all else is unknown.
+//! Determines the lease of a process. True and false are reported only if certain; all else is unknown.
 
 use super::{Claim, GpuState, Held, Leases, PoolGpu, Record};
 use crate::{Facts, Place, ProcessKey, Truth, wire};
 
-/// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
+/// Clock ticks per second in `start_ticks`: `USER_HZ` of `include/uapi/asm-generic/param.h`.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What a process is, as far as a lease may be its.
+/// Properties of a process that show which lease it belongs to.
 #[derive(Debug, Clone, Copy)]
 pub struct Members<'a> {
-    /// Its identity.
+    /// Pid and start time.
     pub key: ProcessKey,
-    /// Its owner.
+    /// Uid of the owner.
     pub uid: Option<u32>,
-    /// What its environment says.
+    /// Lease named in its environment.
     pub claim: &'a Claim,
-    /// Its parent, and so on up to the first process; none if one of them could not be read.
+    /// Ancestors, from the parent up to the first process; `None` if one could not be read.
     pub ancestors: Option<&'a [ProcessKey]>,
-    /// A part of MPS, which acts for other processes.
+    /// Whether it is an MPS process, which acts for other processes.
     pub stands_for_others: bool,
-    /// It is in a container or a pod: started by a daemon, for an unknown user.
+    /// Whether it is in a container or pod, and was therefore started by a daemon for an unknown user.
     pub contained: bool,
 }
 
@@ -41,7 +41,7 @@ fn is_contained(place: &Place) -> bool {
 }
 
 impl<'a> Members<'a> {
-    /// Of a process of the stream; none if `/proc` did not confirm it.
+    /// Returns the properties of a process in the stream; `None` if `/proc` did not confirm the process.
     #[must_use]
     pub fn of_wire(process: &'a wire::Process) -> Option<Self> {
         let facts = process.facts.as_ref()?;
@@ -55,22 +55,22 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// It and its ancestors, as far as they are known.
+    /// Iterates over the process and its known ancestors.
     fn line(&self) -> impl Iterator<Item = ProcessKey> {
         std::iter::once(self.key).chain(self.ancestors.unwrap_or_default().iter().copied())
     }
 }
 
-/// What ties a process to a GPU that it uses.
+/// Result of attributing a process on a GPU to a lease.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Attribution<'a> {
-    /// The GPU is leased to it.
+    /// The GPU is leased to the process.
     Lease(&'a Held),
-    /// A client of GPU.py took the GPU for it, by the record's pid.
+    /// A GPU.py client took the GPU for the process, according to the pid in its record.
     Legacy(&'a Record),
-    /// None: the GPU is not leased, or leased to another holder.
+    /// The GPU is not leased, or is leased to another holder.
     Nothing,
-    /// It cannot be determined; with the reason.
+    /// Unknown, for this reason.
     Unknown(&'static str),
 }
 
@@ -87,11 +87,12 @@ impl Attribution<'_> {
 }
 
 impl Leases {
-    /// Whether a process has a lease for a GPU that it uses, and which.
+    /// Returns the lease that a process has for a GPU that it uses.
     ///
-    /// The pool and the GPU are read one shortly after the other, so a process that was granted its lease in between
-    /// appears to have none: [`Attribution::Nothing`] is returned only if the previous sample showed the same of the GPU and
-    /// the process is older than that. An action is checked again in the next sample all the same.
+    /// The pool and the GPU are read shortly after each other. A process that received its lease in between
+    /// would appear to have none. [`Attribution::Nothing`] is therefore returned only if the previous sample
+    /// showed the same state of the GPU and the process is older. The next sample is checked again before an
+    /// action.
     #[must_use]
     pub fn lease_of(&self, members: &Members<'_>, gpu: Option<&PoolGpu>) -> Attribution<'_> {
         let Some(gpu) = gpu.and_then(|gpu| self.gpus.iter().find(|ours| ours.id == gpu.id)) else {
@@ -114,7 +115,7 @@ impl Leases {
         }
     }
 
-    /// Whether it was running when the pool was read for the previous sample.
+    /// Returns whether the process was running when the pool was read for the previous sample.
     fn is_settled(&self, members: &Members<'_>) -> bool {
         let began = members.key.start_ticks.saturating_mul(1000 / TICKS_PER_SECOND);
         self.before_ms.is_some_and(|before| began < before)
@@ -133,7 +134,7 @@ impl Leases {
 }
 
 impl Held {
-    /// Whether a process belongs to it: it holds it, descends from the holder, or says so.
+    /// Returns whether a process belongs to the lease, by its ancestors (itself included) or its environment.
     #[must_use]
     pub fn has(&self, members: &Members<'_>) -> Truth {
         let holds = |key| self.holder == Some(key) || self.chain.contains(&key);
@@ -142,7 +143,7 @@ impl Held {
         }
         let others = self.uid.zip(members.uid).map(|(holder, owner)| holder != owner);
         match members.claim {
-            // Any user can put another lease's name into an environment.
+            // Any user can put the name of another user's lease into an environment.
             Claim::Lease(name) if *name == self.lease => {
                 if others == Some(true) {
                     Truth::Unknown
@@ -151,9 +152,9 @@ impl Held {
                 }
             }
             Claim::Unread => Truth::Unknown,
-            // A process that a daemon starts for the holder (in a container, in a multiplexer, by a timer) has neither the holder as an
-            // ancestor nor its environment; a holder in a PID namespace of its own is not found at all; and a script of GPU.py may
-            // have taken the GPU in a subshell that has ended.
+            // A process that a daemon starts for the holder (in a container, a multiplexer or by a timer) has
+            // neither the holder as an ancestor nor its environment. A holder in its own PID namespace is not
+            // found at all. A GPU.py script may have taken the GPU in a subshell that has exited.
             Claim::Lease(_) | Claim::Nothing => {
                 let known = self.holder.is_some() && members.ancestors.is_some() && !self.is_compat();
                 if known && others == Some(true) && !members.contained {
@@ -166,9 +167,9 @@ impl Held {
     }
 }
 
-/// The record has a pid, and a start time only where an agent saw it; the pid may be a subshell's that has ended. It can
-/// prove, not refute.
-/// Pid 1 is everybody's ancestor, and what a record of a container says.
+/// Attributes a GPU by the record of a GPU.py client. The record can prove that a process has the GPU, but
+/// cannot refute it: its pid may be that of an exited subshell, and the start time is known only if an agent
+/// saw the process. Pid 1 is ignored: it is every process's ancestor and the pid in containers' records.
 fn attribute_to_record<'a>(members: &Members<'_>, record: &'a Record) -> Attribution<'a> {
     let is_meant = |key: ProcessKey, pid| {
         key.pid == pid && record.start_ticks.is_none_or(|start_ticks| key.start_ticks == start_ticks)
@@ -193,7 +194,7 @@ mod tests {
         PoolGpu { id: "0".into(), gpu_state, since_ms: 5000, ..PoolGpu::default() }
     }
 
-    /// A pool of one GPU that is leased to the holder.
+    /// Returns a pool with one GPU, which is leased to the holder.
     fn pool() -> Leases {
         let held = Held {
             lease: "ours".into(),
@@ -231,7 +232,7 @@ mod tests {
         contained: bool,
     }
 
-    /// Another user's process, of which all is known, and nothing ties it to the lease.
+    /// Returns a fully known process of another user, which has no connection to the lease.
     fn stranger() -> Case {
         Case {
             key: PROCESS,

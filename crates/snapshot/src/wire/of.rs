@@ -1,4 +1,4 @@
-//! What is written, of what this program holds.
+//! Conversion of the internal types into those of the stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl From<&crate::Relative> for Relative {
     }
 }
 
-/// Groups of the owners of processes without GPU memory.
+/// Returns the group names of the owners of processes without GPU memory, by uid.
 fn groups(snapshot: &crate::Snapshot) -> BTreeMap<u32, Vec<String>> {
     let relatives = snapshot.relatives.iter().flatten();
     let owners: BTreeSet<u32> = relatives.filter_map(|relative| relative.uid).collect();
