@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Gpu, ProcessKey, Truth, wire};
+use crate::{ProcessKey, Truth};
 
 /// State of a lease pool at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -270,23 +270,6 @@ pub struct Names<'a> {
     pub parent: Option<&'a str>,
 }
 
-impl<'a> From<&'a Gpu> for Names<'a> {
-    fn from(gpu: &'a Gpu) -> Self {
-        let parent = gpu.about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
-        Self {
-            index: &gpu.about.index,
-            uuid: gpu.about.id.as_ref().map(|id| id.0.as_str()),
-            parent: parent.map(|id| id.0.as_str()),
-        }
-    }
-}
-
-impl<'a> From<&'a wire::Gpu> for Names<'a> {
-    fn from(gpu: &'a wire::Gpu) -> Self {
-        Self { index: &gpu.index, uuid: gpu.uuid.as_deref(), parent: gpu.parent_uuid.as_deref() }
-    }
-}
-
 impl PoolGpu {
     /// Returns whether this is the named GPU or contains it, by UUID if the pool knows it, else by index.
     #[must_use]
@@ -298,7 +281,7 @@ impl PoolGpu {
     }
 
     /// Returns whether the GPU has the same state, lease and record as before.
-    fn as_before(&self, before: &Self) -> bool {
+    pub(crate) fn as_before(&self, before: &Self) -> bool {
         let facts_of =
             |gpu: &Self| (gpu.gpu_state, gpu.record.as_ref().map(|record| (record.pid, record.time.clone())));
         (&self.id, &self.uuid, &self.lease) == (&before.id, &before.uuid, &before.lease)
@@ -326,27 +309,6 @@ impl Leases {
     #[must_use]
     pub fn holding(&self, gpu: &PoolGpu) -> Option<&Held> {
         self.held(gpu.lease.as_deref()?)
-    }
-
-    /// Updates the durations of each GPU from the previous sample's pool, if there is one.
-    pub(crate) fn carry_on(&mut self, before: Option<&Self>, window: Duration, gpus: &[Gpu]) {
-        let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
-        self.before_ms = before.map(|before| before.boot_ms);
-        for gpu in &mut self.gpus {
-            let before = before.and_then(|before| before.gpus.iter().find(|before| gpu.as_before(before)));
-            let seen = gpus.iter().find(|seen| gpu.is(Names::from(*seen)));
-            if let Some(before) = before {
-                gpu.since_ms = before.since_ms.saturating_add(window);
-            }
-            if gpu.gpu_state == GpuState::Leased {
-                gpu.idle = before.and(seen).map_or(Truth::Unknown, |seen| seen.idle);
-                gpu.idle_ms = match (before, gpu.idle) {
-                    (Some(before), Truth::True) => before.idle_ms.saturating_add(window),
-                    (Some(before), Truth::Unknown) => before.idle_ms,
-                    (Some(_), Truth::False) | (None, _) => 0,
-                };
-            }
-        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Types that the exporter and the enforcer share. A **sample** is what the sources reported at one time; a
 //! **snapshot** is a sample joined with the previous snapshot. Nothing here performs I/O.
 
+mod between;
 pub mod freezer;
 pub mod gap;
 pub mod gpu;
+mod holder;
 pub mod identity;
 mod label;
 pub mod lease;
@@ -13,13 +15,13 @@ pub mod mps;
 pub mod place;
 pub mod process;
 pub mod quota;
+mod reading;
 pub mod redact;
 pub mod sample;
 pub mod snapshot;
 pub mod source;
 pub mod stat;
 pub mod status;
-mod still;
 pub mod streak;
 pub mod stuck;
 pub mod truth;
@@ -33,6 +35,7 @@ pub mod workload;
 
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
+pub use holder::{Holder, Process};
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey};
 pub use lease::{Claim, GpuState, Held, Leases, PoolGpu};
 pub use lost::{LastListed, LostGpu};
@@ -41,8 +44,9 @@ pub use mps::{Mps, MpsAnswer, MpsDaemon, MpsFault, MpsFile, MpsLog, MpsServer, M
 pub use place::Place;
 pub use process::{Facts, Io, Relative, Role, Seen, State};
 pub use quota::{InvalidQuota, Quota, QuotaGpu, QuotaProcess};
+pub use reading::{Answer, DeviceSampler, Engines, Reading, UtilSample};
 pub use sample::{DeviceProcess, DeviceProcesses, Driver, Sample};
-pub use snapshot::{Gpu, Holder, Process, Snapshot};
+pub use snapshot::{Gpu, Snapshot};
 pub use source::{Fault, Source, SourceState};
 pub use status::Status;
 pub use streak::Streak;
@@ -51,5 +55,5 @@ pub use truth::Truth;
 pub use unprintable::is_unprintable;
 pub use unreleased::{UnknownReason, Unreleased};
 pub use users::UserTotals;
-pub use utilization::{Answer, DeviceSampler, Engines, Reading, UtilSample, Utilization, Why};
+pub use utilization::{Utilization, Why};
 pub use workload::Workload;

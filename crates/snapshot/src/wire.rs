@@ -360,3 +360,9 @@ mod pairs {
         Ok(pairs.map(|pairs| pairs.into_iter().map(key).collect()))
     }
 }
+
+impl<'a> From<&'a Gpu> for crate::lease::Names<'a> {
+    fn from(gpu: &'a Gpu) -> Self {
+        Self { index: &gpu.index, uuid: gpu.uuid.as_deref(), parent: gpu.parent_uuid.as_deref() }
+    }
+}

@@ -1,0 +1,240 @@
+//! Joins a sample with the previous snapshot. Everything that is computed from two samples is computed here and in the modules
+//! that this one calls; it neither fails nor waits.
+
+mod leases;
+mod lost;
+mod quotas;
+mod still;
+mod users;
+
+use crate::memory::Held;
+use crate::unreleased::Account;
+use crate::utilization::{Question, Window};
+use crate::{
+    Entry, Gap, Gaps, Gpu, GpuSample, Holder, Leases, Moment, Parts, PidNamespace, Place, Process, ProcessId,
+    Quota, Sample, Seen, Snapshot, Source, State, UnknownReason, Unreleased,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+/// Evidence is valid for this long plus two intervals.
+const FRESH: Duration = Duration::from_mins(1);
+
+impl Snapshot {
+    /// Joins a sample with the previous snapshot.
+    #[must_use]
+    pub fn between(previous: Option<&Self>, sample: Sample) -> Self {
+        let previous = previous.filter(|previous| previous.boot_id == sample.boot_id);
+        let mut gaps = previous.map(|previous| previous.gaps.clone()).unwrap_or_default();
+        gaps.add(&sample.gaps);
+        let mut join = Join {
+            seq: sample.seq,
+            at: sample.at,
+            namespace: sample.namespace,
+            good_for: FRESH + sample.interval * 2,
+            previous,
+            seen: sample.processes,
+            ids: HashMap::new(),
+            processes: BTreeMap::new(),
+            gaps,
+        };
+        let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
+        let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
+        let users = users::totals(previous, &input);
+        let mut relatives = sample.relatives.filter(|_| sample.namespace.attributes());
+        Place::share(relatives.iter_mut().flatten().map(|relative| &mut relative.place));
+        let evidence =
+            still::Evidence { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
+        still::count(&mut join.processes, &evidence);
+        let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
+        let end = sample.at.boot + sample.took;
+        let lost = lost::LostInput { previous, end, answered, gpus: &gpus }.lost();
+        let leases = join.leases(sample.leases, &gpus);
+        let quotas = join.quotas(sample.quotas, &gpus);
+        Self {
+            seq: sample.seq,
+            at: sample.at,
+            took: sample.took,
+            interval: sample.interval,
+            boot_id: sample.boot_id,
+            namespace: sample.namespace,
+            sources: sample.sources,
+            driver: sample.driver,
+            gpus,
+            lost,
+            processes: join.processes,
+            relatives,
+            groups: sample.groups,
+            users,
+            device_processes: sample.device_processes,
+            leases,
+            quotas,
+            mps: sample.mps,
+            gaps: join.gaps,
+            workers_hung: sample.workers_hung,
+        }
+    }
+}
+
+/// Working state of [`Snapshot::between`].
+struct Join<'a> {
+    seq: u64,
+    at: Moment,
+    namespace: PidNamespace,
+    /// How long evidence stays valid without a newer sample.
+    good_for: Duration,
+    previous: Option<&'a Snapshot>,
+    seen: BTreeMap<u32, Seen>,
+    ids: HashMap<u32, ProcessId>,
+    processes: BTreeMap<ProcessId, Process>,
+    gaps: Gaps,
+}
+
+/// Holders of a GPU at the start of the window, by pid, and the length of the window.
+struct Past<'a> {
+    holders: HashMap<u32, &'a Holder>,
+    window: Duration,
+}
+
+impl Join<'_> {
+    fn gpu(&mut self, sample: GpuSample) -> Gpu {
+        let last = self.previous.and_then(|previous| previous.gpu(&sample.about));
+        let healthy = last.filter(|gpu| gpu.fault.is_none());
+        let holders = healthy.map(|gpu| gpu.holders.as_slice()).unwrap_or_default();
+        let past = Past {
+            holders: holders.iter().map(|holder| (holder.process.pid(), holder)).collect(),
+            window: self.window(),
+        };
+        let entries = sample.entries.as_deref().unwrap_or_default();
+        let pids: BTreeSet<u32> = entries.iter().map(|entry| entry.pid).collect();
+        let reading = sample.reading.cleaned(|pid| pids.contains(&pid), &mut self.gaps);
+        let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
+        let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig };
+        let (unnamed, named): (Vec<&Entry>, Vec<&Entry>) =
+            entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
+        let holders: Vec<Holder> =
+            named.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
+        let idle = window.idle(holders.iter().map(|holder| holder.utilization));
+        let held = sample.entries.is_some().then(|| self.held(&unnamed, &holders)).flatten();
+        let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
+        for xid in sample.xids {
+            *xids.entry(xid).or_default() += 1;
+        }
+        let parts = Parts::of(sample.memory, held).filter(|_| !mig || sample.about.mig.is_some());
+        let account = Account::of(parts, &holders, &self.processes)
+            .map(|account| account.at(self.at.boot, self.good_for));
+        let account = if self.namespace.attributes() { account } else { Err(UnknownReason::PidNamespace) };
+        let unreleased = Unreleased::after(last.map(|gpu| &gpu.unreleased), account);
+        if unreleased.given_up() {
+            self.gaps.count(Gap::Unreleased);
+        }
+        Gpu {
+            parts,
+            unreleased,
+            listed: sample.entries.as_ref().map(|entries| entries.len() as u64),
+            instances: sample.instances,
+            about: sample.about,
+            fault: sample.fault,
+            memory: sample.memory,
+            telemetry: sample.telemetry,
+            holders,
+            xids,
+            idle,
+            reading,
+        }
+    }
+
+    /// Returns the time since the previous snapshot.
+    fn window(&self) -> Duration {
+        self.previous.map_or(Duration::ZERO, |previous| self.at.boot.saturating_sub(previous.at.boot))
+    }
+
+    fn holder(&mut self, entry: &Entry, window: &Window<'_>, past: &Past<'_>) -> Holder {
+        let process = self.identify(entry.pid, past);
+        let same_pid = past.holders.get(&entry.pid).copied();
+        let before = same_pid.filter(|holder| holder.process == process);
+        let utilization = window.evaluate(Question {
+            pid: entry.pid,
+            kinds: entry.kinds,
+            role: self.processes.get(&process).and_then(|process| process.facts.as_ref()?.role),
+            listed_before: before.is_some(),
+            was_another: before.is_none() && same_pid.is_some(),
+        });
+        let mut holder = Holder {
+            process,
+            kinds: entry.kinds,
+            memory: entry.memory,
+            peak: entry.peak,
+            listed: Duration::ZERO,
+            utilization,
+            idle: Duration::ZERO,
+            busy_seconds: 0.0,
+            byte_seconds: 0.0,
+        };
+        if let Some(before) = before {
+            holder.carry_on(before, past.window);
+        }
+        holder
+    }
+
+    /// Returns the identity of a listed pid. It is the same on all GPUs of a snapshot that list the pid.
+    fn identify(&mut self, pid: u32, past: &Past<'_>) -> ProcessId {
+        if let Some(id) = self.ids.get(&pid) {
+            return *id;
+        }
+        let unconfirmed = match past.holders.get(&pid).map(|holder| holder.process) {
+            Some(id @ ProcessId::Unconfirmed { .. }) => id,
+            _ => ProcessId::Unconfirmed { pid, first_seq: self.seq },
+        };
+        let (id, state, facts) = match self.seen.remove(&pid) {
+            Some(Seen::Found(facts)) => (ProcessId::Live(facts.key), facts.state, Some(*facts)),
+            Some(Seen::Gone) => (unconfirmed, State::Gone, None),
+            Some(Seen::Hidden) => (unconfirmed, State::Hidden, None),
+            // `/proc` was not read or reading failed, so the process may or may not exist.
+            None => (unconfirmed, State::Unknown, None),
+        };
+        let before = self.previous.and_then(|previous| previous.processes.get(&id));
+        let samples = before.filter(|before| before.state == state).map_or(0, |before| before.samples);
+        let process = Process { state, samples: samples.saturating_add(1), still: 0, facts };
+        self.ids.insert(pid, id);
+        self.processes.insert(id, process);
+        id
+    }
+
+    /// Sums the memory by kind of holder; `None` if a holder's memory or the PID namespace is unknown.
+    fn held(&self, unnamed: &[&Entry], holders: &[Holder]) -> Option<Held> {
+        if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
+            return None;
+        }
+        let mut held = Held::default();
+        for entry in unnamed {
+            held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
+        }
+        for holder in holders {
+            let process = self.processes.get(&holder.process)?;
+            let part = match (process.state, &process.facts) {
+                (State::Gone, _) => &mut held.dead_pids,
+                // `/proc` was not read or reading failed, so the process may or may not exist.
+                (State::Unknown, None) => return None,
+                _ => &mut held.holders,
+            };
+            *part = part.checked_add(holder.memory?)?;
+        }
+        Some(held)
+    }
+
+    /// Joins the lease pool with that of the previous snapshot.
+    fn leases(&self, reported: Option<Leases>, gpus: &[Gpu]) -> Option<Leases> {
+        let mut leases = reported?;
+        let before = self.previous.and_then(|previous| previous.leases.as_ref());
+        leases.carry_on(before, self.window(), gpus);
+        Some(leases)
+    }
+
+    /// Joins the quota files with data of the driver and of the previous snapshot.
+    fn quotas(&self, reported: Option<Vec<Quota>>, gpus: &[Gpu]) -> Option<Vec<Quota>> {
+        let mut quotas = reported?;
+        quotas::join(&mut quotas, self.previous, &quotas::QuotaInput { gpus, processes: &self.processes });
+        Some(quotas)
+    }
+}
