@@ -5,7 +5,7 @@ use crate::abi::{Address, Code, Device, Handle};
 use crate::allocations::{Allocation, Owner};
 use crate::driver;
 use crate::gpu::GpuAccount;
-use crate::log::{self, EventKind};
+use crate::log::EventKind;
 use crate::panic_guard::DriverCall;
 use crate::state::{self, ProcessState};
 
@@ -21,7 +21,7 @@ impl Reservation {
             return Some(Self { gpu, bytes });
         }
         gpu.denied(bytes);
-        log::event(EventKind::Denied, call, gpu, (bytes, 0));
+        gpu.log(EventKind::Denied, call, (bytes, 0));
         None
     }
 
@@ -40,7 +40,7 @@ impl Reservation {
     fn keep(mut self, call: &'static str, address: Address) -> u64 {
         let bytes = std::mem::take(&mut self.bytes);
         self.gpu.granted();
-        log::event(EventKind::Granted, call, self.gpu, (bytes, address));
+        self.gpu.log(EventKind::Granted, call, (bytes, address));
         bytes
     }
 }
@@ -166,7 +166,7 @@ pub(crate) fn free<F: Fn() -> Code>(call: &DriverCall<F>, address: Address) -> C
         if answer.is_success() {
             give_back(state, record);
             if let Some(gpu) = state.gpu(record.device) {
-                log::event(EventKind::Freed, call.name, gpu, (record.bytes, address));
+                gpu.log(EventKind::Freed, call.name, (record.bytes, address));
             }
         } else if !state.allocations.reinsert(address, record) {
             give_back(state, record);

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::abi::Device;
+use crate::environment;
+use crate::log::{self, EventKind};
 use crate::settings::{Limit, Uuid};
-use crate::shared::{GpuSlot, Shared};
-use crate::{log, start};
+use crate::shared::{GpuSlot, Shared, subtract};
 
 /// The account of a GPU.
 pub(crate) struct GpuAccount {
@@ -30,8 +31,8 @@ impl GpuAccount {
         (device, uuid): (Device, Option<Uuid>),
         shared: Option<&'static Shared>,
     ) -> Self {
-        let settings = start::settings();
-        let limit = start::limits().limit(u32::try_from(device).ok(), uuid);
+        let settings = environment::settings();
+        let limit = environment::limits().limit(u32::try_from(device).ok(), uuid);
         report_warnings();
         let gpu_slot = shared.zip(uuid).and_then(|(shared, uuid)| shared.gpu_slot(uuid, limit.bytes));
         let ledger = match gpu_slot {
@@ -47,7 +48,16 @@ impl GpuAccount {
     /// Charges the overhead of a context, once.
     pub(crate) fn open(&self) {
         if !self.opened.load(Ordering::Relaxed) && !self.opened.swap(true, Ordering::Relaxed) {
-            self.charge(start::settings().overhead);
+            self.charge(environment::settings().overhead);
+        }
+    }
+
+    /// Logs an event, if a log is configured.
+    #[inline]
+    pub(crate) fn log(&self, kind: EventKind, call: &'static str, memory: (u64, u64)) {
+        if let Some(path) = environment::settings().log.as_deref() {
+            let (limit, used) = self.view();
+            log::event(path, (kind, call), (self.device, limit, used), memory);
         }
     }
 
@@ -122,18 +132,11 @@ fn reserve(used: &AtomicU64, limit: u64, bytes: u64) -> bool {
     used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }
 
-/// Subtracts, but not below 0: if another program changed the file, it may count less than was added.
-pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
-    let less = |used: u64| Some(used.saturating_sub(bytes));
-    // The closure always returns `Some`, so this cannot fail.
-    let _ = used.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
-}
-
 /// Reports invalid settings, once.
 fn report_warnings() {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        start::limits().warnings.iter().for_each(|warning| log::warn(format_args!("{warning}")));
+        environment::limits().warnings.iter().for_each(|warning| log::warn(format_args!("{warning}")));
     }
 }
 

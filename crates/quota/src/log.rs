@@ -6,8 +6,8 @@ use std::fmt::{self, Arguments, Write};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::gpu::GpuAccount;
-use crate::start;
+use crate::abi::Device;
+use crate::environment;
 
 /// The kind of an event.
 #[derive(Clone, Copy)]
@@ -17,27 +17,23 @@ pub(crate) enum EventKind {
     Freed,
 }
 
-/// Logs an event, if a log is configured.
-#[inline]
-pub(crate) fn event(kind: EventKind, call: &'static str, gpu: &GpuAccount, (bytes, address): (u64, u64)) {
-    if let Some(path) = start::settings().log.as_deref() {
-        write_event(path, (kind, call), gpu, (bytes, address));
-    }
-}
-
+/// Appends an event to the log.
 #[cold]
-fn write_event(path: &CStr, (kind, call): (EventKind, &str), gpu: &GpuAccount, (bytes, address): (u64, u64)) {
+pub(crate) fn event(
+    path: &CStr,
+    (kind, call): (EventKind, &str),
+    (device, limit, used): (Device, u64, u64),
+    (bytes, address): (u64, u64),
+) {
     let kind = match kind {
         EventKind::Granted => "granted",
         EventKind::Denied => "denied",
         EventKind::Freed => "freed",
     };
-    let (limit, used) = gpu.view();
     let mut line = Line::begin();
     let _ = writeln!(
         line,
-        "event={kind} call={call} gpu={} bytes={bytes} address={address:#x} used={used} limit={limit}",
-        gpu.device()
+        "event={kind} call={call} gpu={device} bytes={bytes} address={address:#x} used={used} limit={limit}"
     );
     append(path, line.bytes());
 }
@@ -48,7 +44,7 @@ pub(crate) fn warn(text: Arguments<'_>) {
     let _ = writeln!(line, "bailiff-quota: {text}");
     // SAFETY: the descriptor may be closed; it is the program's own and is left as it is.
     unsafe { write_nonblocking(libc::STDERR_FILENO, line.bytes()) };
-    if let Some(path) = start::settings().log.as_deref() {
+    if let Some(path) = environment::settings().log.as_deref() {
         let mut line = Line::begin();
         let _ = writeln!(line, "event=note text=\"{text}\"");
         append(path, line.bytes());

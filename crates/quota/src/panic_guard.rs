@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::Code;
-use crate::{start, state};
+use crate::{environment, state};
 
 /// A call of the driver on behalf of the program, which is made at most once.
 pub(crate) struct DriverCall<F> {
@@ -33,7 +33,7 @@ impl<F: Fn() -> Code> DriverCall<F> {
 
 /// Runs a hook; calls only the driver if the library is disabled or the hook panics.
 pub(crate) fn guard<F: Fn() -> Code>(call: &DriverCall<F>, hook: impl FnOnce() -> Code) -> Code {
-    if start::settings().disabled {
+    if environment::settings().disabled {
         return call.result();
     }
     catch_unwind(AssertUnwindSafe(hook)).unwrap_or_else(|_| {

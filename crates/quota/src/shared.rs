@@ -6,13 +6,12 @@ use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::gpu::subtract;
+use crate::log;
 use crate::process::{self, OwnProcess};
 use crate::region::{self, Region, Row, Slot};
 use crate::settings::Uuid;
-use crate::{hooks, log, state};
 
 /// How long a process waits for the file lock at its start, and when the quota seems full; nanoseconds.
 const AT_FIRST: u64 = 1_000_000_000;
@@ -56,7 +55,6 @@ impl Shared {
         match Self::try_join(path) {
             Ok(shared) => Some(shared),
             Err(Refusal(reason)) => {
-                state::fault();
                 log::warn(format_args!("{}: {reason}: the quota is not shared", path.to_string_lossy()));
                 None
             }
@@ -70,8 +68,13 @@ impl Shared {
         let region = file.map()?;
         prepare(region)?;
         let slot = claim(region, &own).ok_or(Refusal("it has no free slot for this process"))?;
-        region.hooks_missing.fetch_max(hooks::unknown(), Ordering::Relaxed);
+        region.hooks_missing.fetch_max(missing_hooks(), Ordering::Relaxed);
         Ok(Self { region, slot, path, file: found, local_lock: Mutex::new(()) })
+    }
+
+    /// Counts an internal fault.
+    pub(crate) fn count_fault(&self) {
+        self.region.faults.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The file.
@@ -93,7 +96,7 @@ impl Shared {
             })
         });
         let Some(row) = row else {
-            state::fault();
+            self.count_fault();
             log::warn(format_args!(
                 "the shared quota has no free row for this GPU: the limit applies to this process alone"
             ));
@@ -162,7 +165,7 @@ impl GpuSlot {
         }
         let _local_lock = self.shared.local_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(_lock) = self.shared.lock(AT_THE_LIMIT) else {
-            state::fault();
+            self.shared.count_fault();
             return self.attempt(bytes);
         };
         reclaim(self.shared.region, self.slot.namespace.load(Ordering::Relaxed));
@@ -363,4 +366,23 @@ impl Drop for File {
             libc::close(self.0);
         }
     }
+}
+
+/// Subtracts, but not below 0: if another program changed the file, it may count less than was added.
+pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
+    let less = |used: u64| Some(used.saturating_sub(bytes));
+    // The closure always returns `Some`, so this cannot fail.
+    let _ = used.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+}
+
+/// Counts the versions of hooked functions that the driver has and this library does not hook.
+static MISSING_HOOKS: OnceLock<fn() -> u64> = OnceLock::new();
+
+/// Sets the function that counts missing hooks: the hooks use this module, so that it cannot call them.
+pub(crate) fn count_missing_hooks_by(count: fn() -> u64) {
+    MISSING_HOOKS.get_or_init(|| count);
+}
+
+fn missing_hooks() -> u64 {
+    MISSING_HOOKS.get().map_or(0, |count| count())
 }

@@ -1,82 +1,8 @@
-//! The start of the library: it reads the environment and registers the handler for forked children. Only the limit is
-//! read later, at its first use, because a program may set it itself.
+//! The start of the library: it reads the environment and registers the handler for forked children.
 
-use std::ffi::{CStr, c_char, c_int};
-use std::ptr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{c_char, c_int};
 
-use crate::settings::{LIMIT, QuotaSettings};
-use crate::state;
-
-static LOADED: OnceLock<Loaded> = OnceLock::new();
-
-/// The environment when the library was loaded.
-struct Loaded {
-    /// The relevant variables, as `NAME=VALUE`.
-    variables: Vec<String>,
-    settings: QuotaSettings,
-}
-
-/// The settings with the limit that the program has set; null until the limit is needed.
-static WITH_LIMIT: AtomicPtr<QuotaSettings> = AtomicPtr::new(ptr::null_mut());
-
-/// The settings from the environment at the time of loading.
-pub(crate) fn settings() -> &'static QuotaSettings {
-    &loaded().settings
-}
-
-fn loaded() -> &'static Loaded {
-    unsafe extern "C" {
-        static environ: *const *const c_char;
-    }
-    // The initializer of another library may call a hook before ours has run.
-    // SAFETY: the C library keeps it valid; programs change it after start, not while libraries are loaded.
-    LOADED.get_or_init(|| unsafe { read(environ) })
-}
-
-/// The settings with the current limits: [`LIMIT`] is read when this is first called in a process, as cuda-wrapper does
-/// in `cuInit`. For a shared quota the value at the start applies, because a program must not change the quota of
-/// others.
-pub(crate) fn limits() -> &'static QuotaSettings {
-    let loaded = loaded();
-    if loaded.settings.shared.is_some() {
-        return &loaded.settings;
-    }
-    let known = WITH_LIMIT.load(Ordering::Acquire);
-    // SAFETY: null, or from a box that is never freed.
-    unsafe { known.as_ref() }.unwrap_or_else(|| read_limit(loaded))
-}
-
-/// Reads the limit without a lock, because a child of a fork could find a lock held forever.
-#[cold]
-fn read_limit(loaded: &Loaded) -> &'static QuotaSettings {
-    // SAFETY: a C string. A program that changes its environment concurrently breaks every `getenv`, including the
-    // driver's.
-    let value = unsafe { libc::getenv(c"WRAPPER_MAX_MEMORY".as_ptr()) };
-    // SAFETY: null, or a C string, which is copied at once.
-    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned());
-    // If the program has removed the variable, for example by clearing its environment, the value at the start applies.
-    let kept = |name: &str| name != LIMIT || value.is_none();
-    let others =
-        loaded.variables.iter().filter_map(|text| text.split_once('=')).filter(|(name, _)| kept(name));
-    let new = QuotaSettings::read(others.chain(value.as_deref().map(|value| (LIMIT, value))));
-    let new = Box::into_raw(Box::new(new));
-    match WITH_LIMIT.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: from a box that is not freed from now on.
-        Ok(_) => unsafe { &*new },
-        // SAFETY: no other thread has ours, and the first one is never freed.
-        Err(first) => unsafe {
-            drop(Box::from_raw(new));
-            &*first
-        },
-    }
-}
-
-/// Makes a child of a fork read the limit again.
-pub(crate) fn forked() {
-    WITH_LIMIT.store(ptr::null_mut(), Ordering::Release);
-}
+use crate::{environment, hooks, shared, state};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -86,31 +12,22 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, variables: 
     // Panics are reported only by the fault counter.
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
-    state::register_fork_handler();
+    register_fork_handler();
+    shared::count_missing_hooks_by(hooks::unknown);
     // SAFETY: the loader passes the environment of the C library.
-    LOADED.get_or_init(|| unsafe { read(variables) });
+    unsafe { environment::load(variables) };
 }
 
-/// Reads the settings from an environment.
-///
-/// # Safety
-/// Null, or a null-terminated list of C strings that do not change during the call.
-unsafe fn read(variables: *const *const c_char) -> Loaded {
-    let mut texts = Vec::new();
-    let mut next = variables;
-    // SAFETY: the caller guarantees a valid list, which is read up to its terminating null.
-    while let Some(text) = unsafe { next.as_ref() }.filter(|text| !text.is_null()) {
-        // SAFETY: the caller guarantees valid strings.
-        let text = unsafe { CStr::from_ptr(*text) };
-        // Other variables are irrelevant and may be long.
-        if [&b"WRAPPER_"[..], b"CUDA_DEVICE_MEMORY_LIMIT"]
-            .iter()
-            .any(|prefix| text.to_bytes().starts_with(prefix))
-        {
-            texts.push(text.to_string_lossy().into_owned());
-        }
-        next = next.wrapping_add(1);
-    }
-    let settings = QuotaSettings::read(texts.iter().filter_map(|text| text.split_once('=')));
-    Loaded { variables: texts, settings }
+/// Registers the handler for children of `fork`, when the library is loaded. Later another thread could fork before the
+/// registration, and the child would keep its parent's accounts and locks.
+fn register_fork_handler() {
+    // SAFETY: the handler does only what is allowed in a child of a process with threads.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+}
+
+/// The old state is leaked: another thread may have been writing to it at the time of the fork.
+extern "C" fn forked() {
+    state::forked();
+    environment::forked();
+    shared::forked();
 }

@@ -2,17 +2,17 @@
 
 use std::alloc::{Layout, alloc};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::abi::{Device, Handle};
 use crate::allocations::AllocationTable;
 use crate::gpu::GpuAccount;
-use crate::hooks::pools::Pools;
-use crate::shared::{self, Shared};
+use crate::pools::{PoolLocation, Pools};
+use crate::shared::Shared;
 use crate::sparse_map::SparseMap;
 use crate::vmm::Vmm;
-use crate::{driver, start};
+use crate::{driver, environment};
 
 /// The number of GPUs that a process may use; memory on others is not counted.
 const GPUS: usize = 64;
@@ -25,9 +25,6 @@ pub(crate) struct ProcessState {
     pub(crate) pools: Mutex<Pools>,
     gpus: [OnceLock<GpuAccount>; GPUS],
     shared: OnceLock<Option<Shared>>,
-    /// Internal faults, and calls that are not counted in bytes.
-    faults: AtomicU64,
-    uncounted: AtomicU64,
 }
 
 static STATE: AtomicPtr<ProcessState> = AtomicPtr::new(ptr::null_mut());
@@ -59,27 +56,17 @@ fn begin() -> Option<&'static ProcessState> {
     Some(unsafe { &*state })
 }
 
-/// Registers the handler for children of `fork`, when the library is loaded. Later another thread could fork before the
-/// registration, and the child would keep its parent's accounts and locks.
-pub(crate) fn register_fork_handler() {
-    // SAFETY: the handler does only what is allowed in a child of a process with threads.
-    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-}
-
-/// The old state is leaked: another thread may have been writing to it at the time of the fork.
-extern "C" fn forked() {
+/// Drops the state in a child of a fork. It is leaked: another thread may have been writing to it at the time of the fork.
+pub(crate) fn forked() {
     STATE.store(ptr::null_mut(), Ordering::Release);
-    start::forked();
-    shared::forked();
 }
 
-/// Counts an internal fault.
+/// Counts an internal fault in the file of a shared quota.
 #[cold]
 pub(crate) fn fault() {
     if let Some(state) = get() {
-        state.faults.fetch_add(1, Ordering::Relaxed);
         if let Some(Some(shared)) = state.shared.get() {
-            shared.region().faults.fetch_add(1, Ordering::Relaxed);
+            shared.count_fault();
         }
     }
 }
@@ -93,8 +80,6 @@ impl ProcessState {
             pools: Mutex::new(Pools::new()),
             gpus: [const { OnceLock::new() }; GPUS],
             shared: OnceLock::new(),
-            faults: AtomicU64::new(0),
-            uncounted: AtomicU64::new(0),
         }
     }
 
@@ -125,19 +110,18 @@ impl ProcessState {
 
     /// The quota that is shared with other processes, if one is configured and usable.
     pub(crate) fn shared(&'static self) -> Option<&'static Shared> {
-        self.shared.get_or_init(|| start::settings().shared.as_deref().and_then(Shared::join)).as_ref()
+        self.shared.get_or_init(|| environment::settings().shared.as_deref().and_then(Shared::join)).as_ref()
     }
 
-    /// Counts a call whose memory is not counted in bytes.
+    /// Counts a call whose memory is not counted in bytes, in the file of a shared quota.
     pub(crate) fn not_counted(&self) {
-        self.uncounted.fetch_add(1, Ordering::Relaxed);
         if let Some(Some(shared)) = self.shared.get() {
             shared.region().uncounted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The location of a pool's memory.
-    pub(crate) fn pool(&self, pool: Handle) -> Option<crate::hooks::pools::PoolLocation> {
+    pub(crate) fn pool(&self, pool: Handle) -> Option<PoolLocation> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).get(pool)
     }
 }

@@ -4,6 +4,7 @@
 mod arrays;
 mod contexts;
 mod info;
+mod interposition;
 mod nvml;
 mod plain;
 pub(crate) mod pools;
@@ -14,7 +15,6 @@ mod vmm;
 use std::ffi::{CStr, c_char};
 use std::io::Write;
 
-use crate::interposition;
 use crate::symbol::Symbol;
 
 /// Exports hooks with these names, and lists them.

@@ -6,7 +6,7 @@ use crate::gpu::GpuAccount;
 use crate::panic_guard::DriverCall;
 use crate::settings::{self, Uuid};
 use crate::symbol::{NVML, Symbol};
-use crate::{start, state};
+use crate::{environment, state};
 
 static UUID: Symbol = Symbol::of(&NVML, c"nvmlDeviceGetUUID");
 
@@ -26,7 +26,7 @@ fn view(device: Handle) -> Option<(u64, u64)> {
     let (state, uuid) = (state::get()?, uuid(device)?);
     let opened = state.accounts().find(|gpu| gpu.uuid() == Some(uuid)).map(GpuAccount::view);
     let shared = || state.shared().and_then(|shared| shared.usage(uuid));
-    opened.or_else(shared).or_else(|| Some((start::limits().limit(None, Some(uuid)).bytes, 0)))
+    opened.or_else(shared).or_else(|| Some((environment::limits().limit(None, Some(uuid)).bytes, 0)))
 }
 
 /// Reduces total and free memory to the quota.
@@ -37,7 +37,7 @@ fn with_quota<F: Fn() -> Code>(
 ) -> Code {
     let answer = call.result();
     if answer.is_success()
-        && start::settings().lie_nvml
+        && environment::settings().lie_nvml
         && let Some((limit, used)) = view(device)
     {
         change(&|total, free| (total.min(limit), free.min(limit.saturating_sub(used))));

@@ -6,7 +6,7 @@ use super::{hooks, read_output};
 use crate::abi::{Address, Code, OldAddress};
 use crate::account::{Ownership, allocate, allocate_rows, free};
 use crate::panic_guard::DriverCall;
-use crate::{start, state};
+use crate::{environment, state};
 
 fn plain<F: Fn() -> Code>(call: &DriverCall<F>, bytes: u64, read_result: impl FnOnce() -> Address) -> Code {
     match state::get() {
@@ -21,7 +21,7 @@ hooks! { of CUDA:
         plain(call, bytes as u64, || unsafe { read_output(out) })
     }
     cuMemAllocManaged(out: *mut Address, bytes: usize, flags: c_uint) |call| {
-        if start::settings().managed_free {
+        if environment::settings().managed_free {
             return call.result();
         }
         // SAFETY: called only after the driver succeeded.

@@ -1,58 +1,13 @@
 //! Hooks of pools, to know the GPU of each. Memory that a pool keeps in reserve is not charged.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;
 
 use super::{hooks, read_input, read_output};
 use crate::abi::{Code, Device, Handle, Location, Properties};
 use crate::panic_guard::DriverCall;
+use crate::pools::PoolLocation;
 use crate::state;
-
-/// The location of a pool's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PoolLocation {
-    Gpu(Device),
-    /// Managed memory; charged to the GPU of the allocation.
-    Managed,
-    Host,
-}
-
-/// All known pools.
-pub(crate) struct Pools(Option<HashMap<Handle, PoolLocation>>);
-
-impl Pools {
-    pub(crate) const fn new() -> Self {
-        Self(None)
-    }
-
-    /// The location of this pool's memory.
-    pub(crate) fn get(&self, pool: Handle) -> Option<PoolLocation> {
-        self.0.as_ref()?.get(&pool).copied()
-    }
-
-    fn put(&mut self, pool: Handle, place: PoolLocation) {
-        let pools = self.0.get_or_insert_default();
-        if pools.try_reserve(1).is_ok() {
-            pools.insert(pool, place);
-        }
-    }
-
-    fn take(&mut self, pool: Handle) -> Option<PoolLocation> {
-        self.0.as_mut()?.remove(&pool)
-    }
-}
-
-impl PoolLocation {
-    /// The location of memory with these properties; `managed` memory is charged to its preferred location.
-    fn of(location: Location, managed: bool) -> Self {
-        match location.device() {
-            Some(device) => Self::Gpu(device),
-            None if managed => Self::Managed,
-            None => Self::Host,
-        }
-    }
-}
 
 fn record_pool(pool: Handle, place: PoolLocation) {
     if let Some(state) = state::get() {

@@ -1,13 +1,13 @@
 //! Hooks of stream-ordered memory. It is charged at the call of the allocation and released at the call of the free;
 //! what a pool keeps in between belongs to the pool.
 
-use super::pools::PoolLocation;
 use super::{hooks, read_output, uncounted_memory};
 use crate::abi::{Address, Code, Handle};
 use crate::account::{Ownership, allocate, free};
 use crate::driver::Stream;
 use crate::panic_guard::DriverCall;
-use crate::{start, state};
+use crate::pools::PoolLocation;
+use crate::{environment, state};
 
 /// Allocates from the stream's own pool or from a named one. Captured allocations become part of a graph and belong to
 /// it.
@@ -24,7 +24,7 @@ fn ordered<F: Fn() -> Code>(
     let gpu = match pool.and_then(|pool| state.pool(pool)) {
         Some(PoolLocation::Gpu(device)) => state.gpu(device),
         Some(PoolLocation::Host) => return call.result(),
-        Some(PoolLocation::Managed) if start::settings().managed_free => return call.result(),
+        Some(PoolLocation::Managed) if environment::settings().managed_free => return call.result(),
         Some(PoolLocation::Managed) | None => stream.device().and_then(|device| state.gpu(device)),
     };
     // SAFETY: called only after the driver succeeded.

@@ -6,10 +6,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr::{self, NonNull};
 
+use super::{Name, hooks};
 use crate::abi::Code;
-use crate::hooks::{self, Name, hooks};
+use crate::environment;
+use crate::hooks;
 use crate::panic_guard::DriverCall;
-use crate::start;
 use crate::symbol::{Symbol, dlsym as real, forget_error};
 
 /// The result of our `dlsym`: a pointer to return, or the `dlsym` to continue in.
@@ -74,7 +75,7 @@ fn resolve_hook(handle: *mut c_void, name: &CStr) -> Option<Resolution> {
 
 /// Whether the settings enable a hook.
 fn is_requested(hook: &Symbol) -> bool {
-    let settings = start::settings();
+    let settings = environment::settings();
     !settings.disabled && (settings.lie_nvml || !hook.is_of_nvml())
 }
 

@@ -1,0 +1,50 @@
+//! The memory pools of this process, and the GPU of each.
+
+use std::collections::HashMap;
+
+use crate::abi::{Device, Handle, Location};
+
+/// The location of a pool's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PoolLocation {
+    Gpu(Device),
+    /// Managed memory; charged to the GPU of the allocation.
+    Managed,
+    Host,
+}
+
+/// All known pools.
+pub(crate) struct Pools(Option<HashMap<Handle, PoolLocation>>);
+
+impl Pools {
+    pub(crate) const fn new() -> Self {
+        Self(None)
+    }
+
+    /// The location of this pool's memory.
+    pub(crate) fn get(&self, pool: Handle) -> Option<PoolLocation> {
+        self.0.as_ref()?.get(&pool).copied()
+    }
+
+    pub(crate) fn put(&mut self, pool: Handle, place: PoolLocation) {
+        let pools = self.0.get_or_insert_default();
+        if pools.try_reserve(1).is_ok() {
+            pools.insert(pool, place);
+        }
+    }
+
+    pub(crate) fn take(&mut self, pool: Handle) -> Option<PoolLocation> {
+        self.0.as_mut()?.remove(&pool)
+    }
+}
+
+impl PoolLocation {
+    /// The location of memory with these properties; `managed` memory is charged to its preferred location.
+    pub(crate) fn of(location: Location, managed: bool) -> Self {
+        match location.device() {
+            Some(device) => Self::Gpu(device),
+            None if managed => Self::Managed,
+            None => Self::Host,
+        }
+    }
+}
