@@ -1,6 +1,8 @@
 //! Types that the exporter and the enforcer share. A **sample** is what the sources reported at one time; a
 //! **snapshot** is a sample joined with the previous snapshot. Nothing here performs I/O.
 
+#![cfg_attr(not(test), forbid(clippy::disallowed_methods))]
+
 mod between;
 pub mod freezer;
 pub mod gap;

@@ -226,7 +226,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "a busy holder is picked",
-        "enforcer/engine/src/engine/pick.rs",
+        "enforcer/engine/src/engine/picking.rs",
         ("                && seen.streak.count >= needed\n", ""),
     ),
     mutant(
@@ -239,7 +239,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     mutant(
         "a holder that left the GPU stays picked",
-        "enforcer/engine/src/engine/pick.rs",
+        "enforcer/engine/src/engine/picking.rs",
         (
             "if view.targets[target].gpus.iter().any(|held| gpu.gpus.contains(held)) {",
             "if target < view.targets.len() {",

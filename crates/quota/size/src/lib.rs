@@ -10,6 +10,7 @@
     clippy::arithmetic_side_effects,
     reason = "a panic would end the host program"
 )]
+#![cfg_attr(not(test), forbid(clippy::disallowed_methods))]
 
 mod human;
 
