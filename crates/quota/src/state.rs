@@ -64,10 +64,8 @@ pub(crate) fn forked() {
 /// Counts an internal fault in the file of a shared quota.
 #[cold]
 pub(crate) fn fault() {
-    if let Some(state) = get() {
-        if let Some(Some(shared)) = state.shared.get() {
-            shared.count_fault();
-        }
+    if let Some(Some(shared)) = get().and_then(|state| state.shared.get()) {
+        shared.count_fault();
     }
 }
 
