@@ -368,3 +368,11 @@ fn every_link_between_documents_leads_somewhere() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
 }
+
+#[test]
+fn overviews_stay_short() {
+    for name in ["README.md", "ARCHITECTURE.md"] {
+        let lines = fs::read_to_string(root().join(name)).unwrap().lines().count();
+        assert!(lines <= 150, "{name} has {lines} lines");
+    }
+}
