@@ -10,8 +10,8 @@ use clap::{Parser, ValueEnum};
 /// Export GPU memory and utilization per process to Prometheus.
 ///
 /// Samples the GPUs (through NVML) and /proc at a fixed interval, and serves the latest sample: metrics for
-/// Prometheus, a status page at /, and a stream of snapshots on a Unix socket for other programs. It is read-only:
-/// it changes no setting and sends no signal.
+/// Prometheus, a status page at /, and a stream of snapshots on a Unix socket for other programs. It is
+/// read-only: it changes no setting and sends no signal.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-exporter", version, after_help = EXAMPLES, args_override_self = true)]
 pub struct Flags {

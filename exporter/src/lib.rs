@@ -1,5 +1,5 @@
-//! The exporter: takes samples at an interval, and publishes them as metrics, a status page, a stream and a record.
-//! Sampling itself is the task of bailiff-sampler.
+//! The exporter: takes samples at an interval, and publishes them as metrics, a status page, a stream and a
+//! record. Sampling itself is the task of bailiff-sampler.
 
 mod clock;
 pub mod flags;

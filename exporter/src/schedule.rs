@@ -1,4 +1,5 @@
-//! The sampling schedule: one thread samples at fixed times and publishes the result. It never waits for readers.
+//! The sampling schedule: one thread samples at fixed times and publishes the result. It never waits for
+//! readers.
 
 use std::io;
 use std::sync::Arc;

@@ -1,12 +1,11 @@
-//! The log in the format of Python's `logging`. Lines of the logger `gpu_idle_timeout` have the texts of the original;
-//! additional lines have the logger name `bailiff`.
+//! The log in the format of Python's `logging`. Lines of the logger `gpu_idle_timeout` have the texts of the
+//! original; additional lines have the logger name `bailiff`.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use super::NAME;
 
-/// The log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Debug,

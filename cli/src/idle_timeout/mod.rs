@@ -1,5 +1,5 @@
-//! `bailiff idle-timeout`, also started under the name `gpu_idle_timeout`: stops a command whose GPUs stay idle, with
-//! the flags, log and exit codes of `gpu_idle_timeout.py`.
+//! `bailiff idle-timeout`, also started under the name `gpu_idle_timeout`: stops a command whose GPUs stay
+//! idle, with the flags, log and exit codes of `gpu_idle_timeout.py`.
 
 pub(crate) mod detector;
 mod end;
@@ -27,7 +27,7 @@ use crate::output::print_message;
 /// The program name in usage and messages.
 const NAME: &str = "gpu_idle_timeout";
 
-/// Whether the program was started under the original's name.
+/// Returns whether the program was started under the original's name.
 pub(crate) fn is_called(name: &OsStr) -> bool {
     let name = Path::new(name).file_name().and_then(OsStr::to_str).unwrap_or_default();
     name.strip_suffix(".py").unwrap_or(name) == NAME
@@ -47,7 +47,6 @@ pub(crate) fn main(name: Name, args: impl IntoIterator<Item = OsString>) -> Exit
     flags::parse(args).map_or_else(|stop| report(name, stop), |flags| run(name, flags))
 }
 
-/// Runs the command.
 pub(crate) fn run(name: Name, flags: Flags) -> ExitCode {
     let settings = match IdleTimeoutSettings::try_from(flags) {
         Ok(settings) => settings,

@@ -21,13 +21,13 @@ pub(super) struct IdleTimeoutSettings {
     pub(super) visible: Visible,
     /// The interval of `--sample-freq`.
     pub(super) sample_interval: Duration,
-    /// The number of samples in which it must be idle.
+    /// Number of samples in which the command must be idle.
     pub(super) samples: u32,
     /// The number of driver samples per interval.
     pub(super) samples_per_interval: u32,
     /// The number of the first sample that counts; values below 1 mean 1.
     pub(super) delay: i64,
-    /// `None` sends SIGKILL immediately.
+    /// First signal to the command; `None` sends SIGKILL immediately.
     pub(super) signal: Option<Signal>,
     pub(super) signal_children: bool,
     pub(super) kill: Kill,

@@ -76,7 +76,8 @@ pub(crate) struct SourceFlags {
 
 /// Show each GPU with its memory, utilization and processes
 ///
-/// The data comes from bailiff-exporter if it runs; otherwise the driver and /proc are sampled twice, one second apart.
+/// The data comes from bailiff-exporter if it runs; otherwise the driver and /proc are sampled twice, one
+/// second apart.
 #[derive(Debug, Parser)]
 #[command(name = "cuda_info.sh", version)]
 pub(crate) struct ScriptArgs {

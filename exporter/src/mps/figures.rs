@@ -29,7 +29,7 @@ pub(super) struct Figures {
     log: MpsLog,
     /// Uid of each server, by the server's pid.
     owners: BTreeMap<u32, u32>,
-    /// Clients that wait for a server: uid and pid; those of another namespace have no pid.
+    /// Waiting clients by uid and pid; clients of another PID namespace have pid 0.
     pending: BTreeMap<(u32, u32), Waiting>,
     now: Duration,
 }
@@ -47,7 +47,6 @@ impl Figures {
         self.now = now;
     }
 
-    /// Evaluates one line.
     pub(super) fn line(&mut self, line: &[u8], age: Age) {
         let text = String::from_utf8_lossy(line);
         let event = Line::of(&text).event;
@@ -57,7 +56,6 @@ impl Figures {
         }
     }
 
-    /// Adds skipped bytes to their count.
     pub(super) fn skipped(&mut self, bytes: u64) {
         self.log.skipped_bytes += bytes;
     }
@@ -71,7 +69,6 @@ impl Figures {
         });
     }
 
-    /// Returns the current figures.
     pub(super) fn report(&self) -> MpsLog {
         let mut log = self.log.clone();
         for ((uid, _), waiting) in &self.pending {

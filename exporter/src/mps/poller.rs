@@ -26,7 +26,6 @@ pub(super) struct Turn {
     /// Time of the sample, since boot.
     pub(super) boot: Duration,
     pub(super) daemon: MpsDaemon,
-    /// Number of GPUs of the node.
     pub(super) devices: usize,
     /// Time since boot from which the daemon can be queried; `None` if it cannot.
     pub(super) asks: Option<Duration>,
@@ -50,7 +49,6 @@ pub(super) struct Poller {
     reports: Receiver<PollReport>,
     latest: Option<PollReport>,
     seen: Duration,
-    /// Uid of the daemon.
     pub(super) uid: Option<u32>,
     /// Time of the first request, since boot.
     began: Option<Duration>,
@@ -120,7 +118,6 @@ struct PollerThread {
     logged: Option<MpsFault>,
 }
 
-/// Logs of one directory.
 struct Logs {
     directory: String,
     tails: [Tail; FILES.len()],

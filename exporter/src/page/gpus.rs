@@ -44,7 +44,6 @@ fn joules(millijoules: u64) -> Number {
     (millijoules as f64 / 1e3).into()
 }
 
-/// Writes all metrics of GPUs.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let all: Vec<(Labels, &Gpu)> = snapshot.gpus.iter().map(|gpu| (labels(gpu), gpu)).collect();
     let up: Vec<(Labels, &Gpu)> = all.iter().filter(|(_, gpu)| gpu.fault.is_none()).cloned().collect();

@@ -5,7 +5,6 @@ use bailiff_snapshot::{Driver, Fault, Gap, Snapshot};
 
 use crate::metrics;
 
-/// Writes all metrics of the sampling.
 pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
     let none = Labels::default();
     page.put(&metrics::PROCESSES_DROPPED, &none, dropped);

@@ -42,7 +42,6 @@ const PID_BYTES: usize = 20;
 /// Approximate size of the labels of `bailiff_process_info` in bytes.
 const INFO_BYTES: usize = 400;
 
-/// Writes all metrics of single processes.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let shown = snapshot.processes.iter().filter(|(id, _)| selection.shows(**id));
     let processes: Vec<(Labels, ProcessId, &Process)> = shown

@@ -45,7 +45,6 @@ impl Tally {
 /// occurs twice.
 type Tallies = BTreeMap<Labels, Tally>;
 
-/// Writes all metrics of users and containers.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let (users, containers) = tally(snapshot);
     for (labels, tally) in &users {

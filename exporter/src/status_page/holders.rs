@@ -36,7 +36,6 @@ const TABLE: Table<8> = Table {
 /// Maximum number of GPUs without a process list that are named.
 const MOST_UNLISTED: usize = 16;
 
-/// A row of the table.
 struct Row<'a> {
     gpu: &'a Gpu,
     holder: &'a Holder,
@@ -44,7 +43,6 @@ struct Row<'a> {
     stuck: bool,
 }
 
-/// Writes the table.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let mut rows: Vec<Row<'_>> = snapshot.gpus.iter().flat_map(|gpu| of_gpu(gpu, snapshot)).collect();
     rows.sort_by_key(|row| Reverse(row.holder.memory.unwrap_or(u64::MAX)));
