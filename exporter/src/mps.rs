@@ -22,7 +22,7 @@ use poller::{Poller, Turn};
 const MOST: usize = 16;
 const MOST_OF_USERS: usize = 8;
 const MOST_OF_ONE: usize = 4;
-/// Maximum age of a published report, plus two intervals. It is long enough for the answer of the slowest
+/// Published reports are at most this old plus two intervals, which is enough for the answer of the slowest
 /// daemon.
 const FRESH: Duration = Duration::from_secs(10);
 /// A daemon that was not seen for this long is forgotten. It is longer than an interval because a single scan

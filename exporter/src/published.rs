@@ -1,4 +1,4 @@
-//! A snapshot and everything rendered from it. Each form is rendered once, at its first request.
+//! A snapshot and everything rendered from it. Each form is rendered at most once.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;

@@ -9,11 +9,11 @@ use bailiff_http::StatusCode;
 pub enum Page {
     /// The metrics page, at any configured path.
     Telemetry,
-    /// `/`
+    /// The status page.
     Landing,
-    /// `/-/healthy`
+    /// The health check, `/-/healthy`.
     Healthy,
-    /// `/-/ready`
+    /// The readiness check, `/-/ready`.
     Ready,
     /// Any other path.
     Other,

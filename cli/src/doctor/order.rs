@@ -1,4 +1,4 @@
-//! Compares CUDA's GPU indexes with those of the driver: programs that take an index mean CUDA's.
+//! Compares CUDA's GPU indexes with those of the driver, because programs interpret an index as CUDA's.
 
 use bailiff_sampler::cuda;
 use bailiff_snapshot::Sample;

@@ -44,7 +44,7 @@ pub(crate) struct DetectorInput<'a> {
     pub(crate) visible: &'a Visible,
     /// The number of samples missed since the previous one.
     pub(crate) missed: u32,
-    /// Whether this is the last driver sample of an interval; an interval counts with its maximum.
+    /// Whether this is the last driver sample of an interval. The maximum utilization in an interval counts.
     pub(crate) ends_sample: bool,
 }
 
@@ -90,7 +90,7 @@ impl IdleDetector {
         Self { rule, basis: None, streaks: BTreeMap::new(), current: Vec::new() }
     }
 
-    /// Evaluates one sample. A newly counted GPU starts with a count of zero.
+    /// Evaluates one sample. The idle samples of a newly used GPU are counted from zero.
     pub(crate) fn observe(&mut self, input: &DetectorInput<'_>) -> Observation {
         let IdleRule { threshold, samples, max_gap, .. } = self.rule;
         let Some(mut counted) = self.rule.counted(input) else {
@@ -100,12 +100,13 @@ impl IdleDetector {
             self.current.retain(|_| !input.ends_sample);
             return Observation { counted: None, idle: false };
         };
-        // A change of the counted GPUs, such as the command's first context, restarts the count.
+        // If GPUs are counted for another reason, for example after the command's first context, the count
+        // restarts.
         if self.basis.replace(counted.basis) != Some(counted.basis) {
             self.streaks.clear();
         }
         self.streaks.retain(|gpu, _| counted.gpus.iter().any(|usage| usage.gpu == *gpu));
-        // Without counted GPUs the command is not idle.
+        // Without counted GPUs (GPUs that must be idle), the command is not idle.
         let mut idle = !counted.gpus.is_empty();
         for usage in &counted.gpus {
             let streak = self.streaks.entry(usage.gpu.clone()).or_default();

@@ -57,7 +57,7 @@ impl Session<'_> {
         log("signalling started".to_owned());
         for (layer, keys) in layers.iter().enumerate().skip(1).rev() {
             for key in keys {
-                // The original's text also lacks the space after the number.
+                // `gpu_idle_timeout.py` also lacks the space after the signal number.
                 log(format!("send signal {}to pid {} in layer {layer}", signal.as_raw(), key.pid));
                 process_tree::signal(*key, signal);
             }

@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, ValueEnum};
 
 use super::NAME;
 
-/// Help text. The texts of the original's flags are unchanged.
+/// Help text. The texts of the flags of `gpu_idle_timeout.py` are unchanged.
 pub(crate) const HELP: &str = include_str!("help.txt");
 
 /// Examples and exit codes for the man page.
@@ -103,7 +103,7 @@ pub(crate) enum Kill {
     Command,
 }
 
-/// The command line under the original's name.
+/// Command line of the program under the name `gpu_idle_timeout`.
 #[derive(Debug, Parser)]
 #[command(name = NAME, infer_long_args = true, args_override_self = true)]
 struct ScriptArgs {

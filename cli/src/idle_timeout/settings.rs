@@ -41,7 +41,7 @@ pub(super) struct IdleTimeoutSettings {
 impl TryFrom<Flags> for IdleTimeoutSettings {
     type Error = Stop;
 
-    /// Fails with the first error in the original's order and text.
+    /// Fails with the first error, in the order and with the text of `gpu_idle_timeout.py`.
     fn try_from(flags: Flags) -> Result<Self, Stop> {
         let refused = |why: &str| Stop::Refused(why.to_owned());
         let positive = |number: i64, why| u32::try_from(number).ok().filter(|number| *number > 0).ok_or(why);

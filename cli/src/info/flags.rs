@@ -83,7 +83,7 @@ pub(crate) struct SourceFlags {
 pub(crate) struct ScriptArgs {
     #[command(flatten)]
     pub(crate) info: Info,
-    /// Accepted and ignored, as in the script.
+    /// Accepted and ignored, as in `cuda_info.sh`.
     #[arg(short = 'v', long = "verbose", hide = true)]
     _verbose: bool,
 }

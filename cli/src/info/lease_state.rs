@@ -30,7 +30,7 @@ pub(crate) struct LeaseInfo {
     /// Process that holds the lease, or that GPU.py has recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
-    /// Whether that process is running.
+    /// Whether the process in `pid` is running.
     #[serde(default)]
     pub(crate) alive: Truth,
 }

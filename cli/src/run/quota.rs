@@ -217,7 +217,7 @@ impl FileName {
     }
 }
 
-/// Removes the files of creators that were killed, unless one of their processes may still use them.
+/// Removes quota files whose creators were killed, unless one of their processes may still use them.
 fn remove_stale(directory: &Path, own: &FileName) {
     let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let named = files.filter_map(|file| Some((FileName::parse(file.file_name().to_str()?)?, file.path())));

@@ -156,7 +156,7 @@ mod tests {
         let failed = of(&[asks, starts, fails]);
         assert!(failed.pending.is_empty());
         assert_eq!((failed.server_starts, failed.server_exits), (1, [(1, 1)].into()));
-        // A clean exit does not serve the waiting client; the next server of its user does.
+        // A server that exits cleanly leaves its user's clients waiting for the next server.
         assert_eq!(of(&[starts, ready, asks, ends]).pending, [(1001, 1)].into());
         let mut figures = Figures::default();
         figures.line(asks.as_bytes(), Age::New);

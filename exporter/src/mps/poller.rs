@@ -21,13 +21,13 @@ const FILES: [&str; 2] = ["control", "server"];
 /// adds lines to the daemon's log.
 const SETTINGS_EVERY: u32 = 10;
 
-/// Request of one interval to a poller's thread.
+/// Request for one poll, sent to a poller's thread at each sample.
 pub(super) struct Turn {
     /// Time of the sample, since boot.
     pub(super) boot: Duration,
     pub(super) daemon: MpsDaemon,
     pub(super) devices: usize,
-    /// Time since boot from which the daemon can be queried; `None` if it cannot.
+    /// Time since boot at which the daemon became available for queries; `None` if it cannot be queried.
     pub(super) asks: Option<Duration>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct PollReport {
     pub(super) asked: Option<Asked>,
     pub(super) log: Option<MpsLog>,
     pub(super) files: BTreeMap<String, MpsFile>,
-    /// Whether values are missing.
+    /// Whether values are missing, which is counted as a gap.
     pub(super) gap: bool,
 }
 

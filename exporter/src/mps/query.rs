@@ -168,8 +168,8 @@ fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
 }
 
 /// Returns the pids of a server's clients; `None` if there are too many. A client of several devices occurs
-/// once. Clients of other PID namespaces have pid 0, and as many are returned as the device with the most of
-/// them has.
+/// once. Clients of other PID namespaces all have pid 0; the result has as many as the device with the most
+/// of them.
 fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
     let own = || all.iter().filter(|client| client.server == server);
     let mut pids: Vec<u32> = own().map(|client| client.pid).filter(|pid| *pid != 0).collect();

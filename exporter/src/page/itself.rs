@@ -1,4 +1,4 @@
-//! Metrics of the sampling itself: sources, gaps, versions.
+//! Metrics of sampling: sources, gaps, versions.
 
 use bailiff_exposition::{Labels, PRESENT, Writer};
 use bailiff_snapshot::{Driver, Fault, Gap, Snapshot};

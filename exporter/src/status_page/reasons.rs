@@ -74,7 +74,7 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     }
 }
 
-/// Returns why the processes on a GPU are unknown; `None` if they are known. In MIG mode its instances have
+/// Returns why the processes on a GPU are unknown; `None` if they are known. In MIG mode the instances have
 /// the lists.
 pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
     match gpu.fault {
