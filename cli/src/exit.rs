@@ -20,54 +20,55 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Invalid flags (`EX_USAGE`).
+    /// Creates a failure for invalid flags (`EX_USAGE`).
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { code: 64, message: message.into() }
     }
 
-    /// A time limit was reached (`timeout(1)`).
+    /// Creates a failure for a time limit that was reached (`timeout(1)`).
     pub(crate) fn late(message: impl Into<String>) -> Self {
         Self { code: 124, message: message.into() }
     }
 
-    /// Try again later (`EX_TEMPFAIL`).
+    /// Creates a failure for a request that may succeed later (`EX_TEMPFAIL`).
     pub(crate) fn busy(message: impl Into<String>) -> Self {
         Self { code: 75, message: message.into() }
     }
 
-    /// Something required is missing or cannot be used (`EX_UNAVAILABLE`).
+    /// Creates a failure for something required that is missing or cannot be used (`EX_UNAVAILABLE`).
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: 69, message: message.into() }
     }
 
-    /// The lease pool does not exist.
+    /// Creates a failure for a missing lease pool.
     pub(crate) fn no_pool() -> Self {
         Self::unavailable(
             "the lease pool has no GPUs (check --prefix, or create the pool: bailiff lease init)",
         )
     }
 
-    /// The lease belongs to another holder, or has ended.
+    /// Creates a failure for a lease that belongs to another holder, or has ended.
     pub(crate) fn not_ours(message: impl Into<String>) -> Self {
         Self { code: 3, message: message.into() }
     }
 
-    /// The lease ID is unknown.
+    /// Creates a failure for an unknown lease ID.
     pub(crate) fn unknown(message: impl Into<String>) -> Self {
         Self { code: 4, message: message.into() }
     }
 
-    /// The lease was lost, and the command was ended (`EX_IOERR`).
+    /// Creates a failure for a lost lease whose command was ended (`EX_IOERR`).
     pub(crate) fn lost(message: impl Into<String>) -> Self {
         Self { code: 74, message: message.into() }
     }
 
-    /// Ended by a signal, without a message.
+    /// Creates a failure without a message for an exit by a signal.
     pub(crate) fn signalled(number: i32) -> Self {
         Self { code: u8::try_from(128 + number).unwrap_or(255), message: String::new() }
     }
 
-    /// The program cannot be started: 127 if not found, 126 if not executable, as in shells.
+    /// Creates a failure for a program that cannot be started: 127 if not found, 126 if not executable, as in
+    /// shells.
     pub(crate) fn start(program: &str, error: &std::io::Error) -> Self {
         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
         Self { code, message: format!("cannot run {program}: {}", bailiff_lifecycle::exit::plain(error)) }

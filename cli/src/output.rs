@@ -3,8 +3,8 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Prints a line `bailiff: …` on standard error. A write error (closed pipe, full disk) is ignored, so that it does not
-/// end the monitoring of a command.
+/// Prints a line `bailiff: …` on standard error. A write error (closed pipe, full disk) is ignored, so that
+/// it does not end the monitoring of a command.
 pub(crate) fn print_message(text: impl Display) {
     // One write, so that the lines of other processes do not interleave.
     write_stderr(&format!("bailiff: {text}\n"));

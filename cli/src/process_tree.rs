@@ -20,7 +20,8 @@ use rustix::process::{
 /// The processes that the command has started, as opposed to other descendants of this process.
 #[derive(Debug)]
 pub(crate) struct ProcessTree {
-    /// This process already had children at its start, as a shell that replaced itself by `exec` may have.
+    /// Whether this process already had children at its start, as a shell that replaced itself by `exec` may
+    /// have.
     inherited_children: bool,
     /// Children of this process that do not belong to the command.
     excluded: Vec<ProcessKey>,
@@ -47,15 +48,14 @@ impl ProcessTree {
         if wait(WaitOptions::NOHANG).is_ok() {
             self.excluded = processes_below(&[], None)?.into_iter().map(|(_, stat)| stat.key).collect();
         }
-        // As a subreaper this process adopts orphans, so none escapes. With inherited children, their orphans could not
-        // be distinguished from those of the command.
+        // As a subreaper this process adopts orphans, so none escapes. With inherited children, their orphans
+        // could not be distinguished from those of the command.
         if !self.inherited_children {
             set_child_subreaper(Some(getpid()))?;
         }
         Ok(())
     }
 
-    /// Records the started command.
     pub(crate) fn set_command(&mut self, child: Pid) {
         if self.inherited_children {
             self.root =
@@ -63,16 +63,17 @@ impl ProcessTree {
         }
     }
 
-    /// Whether this process has children that do not belong to the command, and whose exit is not awaited.
+    /// Returns whether this process has children that do not belong to the command, and whose exit is not
+    /// awaited.
     pub(crate) fn has_other_children(&self) -> bool {
         self.inherited_children || !self.excluded.is_empty()
     }
 
-    /// Returns every descendant with its depth; a child has depth 0. If this process is the subreaper, the list is
-    /// complete and orphans appear as children.
+    /// Returns every descendant with its depth; a child has depth 0. If this process is the subreaper, the
+    /// list is complete and orphans appear as children.
     ///
     /// # Errors
-    /// If `/proc` cannot be read; there may be descendants then.
+    /// If `/proc` cannot be read; there may be descendants nevertheless.
     pub(crate) fn descendants(&self) -> io::Result<Vec<(usize, Stat)>> {
         match (self.inherited_children, self.root) {
             (true, None) => Ok(Vec::new()),
@@ -88,7 +89,8 @@ impl ProcessTree {
     }
 }
 
-/// Returns the descendants except the excluded processes and their descendants; with a root, only its subtree.
+/// Returns the descendants except the excluded processes and their descendants; with a root, only its
+/// subtree.
 fn processes_below(excluded: &[ProcessKey], root: Option<ProcessKey>) -> io::Result<Vec<(usize, Stat)>> {
     let is_included = |depth, stat: &Stat| depth > 0 || root.is_none_or(|root| stat.key == root);
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
@@ -132,9 +134,9 @@ pub(crate) fn start(pid: u32) -> Option<u64> {
     Some(read_stat(pid)?.key.start_ticks)
 }
 
-/// Whether any process started at or after `since` may use the file: the variable in its environment names it, it has
-/// the file mapped, or its `/proc` files cannot be read. If a program has overwritten its environment, as daemons do to
-/// set a title, the mapped library counts instead.
+/// Returns whether any process started at or after `since` may use the file: the variable in its environment
+/// names it, it has the file mapped, or its `/proc` files cannot be read. If a program has overwritten its
+/// environment, as daemons do to set a title, the mapped library counts instead.
 pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)) -> bool {
     let pair = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
     let Ok(processes) = processes() else { return true };
@@ -150,14 +152,15 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
                     || has(file.as_os_str().as_bytes())
                     || (!intact && has(library.as_bytes()))
             }
-            // It has exited or is a kernel thread, which cannot use the file; or it is unreadable, or its thread-group
-            // leader has exited while other threads run.
+            // Nothing could be read. A process that has exited and a kernel thread cannot use the file. A
+            // process that is unreadable, or whose leader has exited while other threads run, may use it.
             _ => !stat.kernel_thread && may_live(stat.key) && may_be_ours(stat.key.pid),
         }
     })
 }
 
-/// Whether a process may run as our user, evaluated by its UIDs and not by the owner of its `/proc` files.
+/// Returns whether a process may run as our user, evaluated by its UIDs and not by the owner of its `/proc`
+/// files.
 fn may_be_ours(pid: u32) -> bool {
     let us = geteuid().as_raw();
     let is_ours = |status: Vec<u8>| Status::new(&status).uids().is_none_or(|uids| uids.contains(&us));

@@ -47,7 +47,7 @@ impl From<io::Error> for StreamError {
     }
 }
 
-/// An open stream.
+/// A connection to the exporter's stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: UnixStream,

@@ -16,7 +16,6 @@ pub(crate) enum Column {
     Shrink,
 }
 
-/// A cell: its text and its tone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
     text: String,
@@ -26,17 +25,14 @@ pub(crate) struct Cell {
 /// The colour of a cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// No colour.
     #[default]
     Plain,
-    /// A warning.
     Warn,
-    /// An error.
     Bad,
 }
 
 impl Cell {
-    /// A cell with control characters removed from its text.
+    /// Creates a cell and removes control characters from its text.
     pub(crate) fn of(text: impl AsRef<str>, tone: Tone) -> Self {
         Self { text: line(text.as_ref()), tone }
     }
@@ -48,7 +44,6 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// A table under construction.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Column)>,
@@ -56,7 +51,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub(crate) fn new(columns: &[(&'static str, Column)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }

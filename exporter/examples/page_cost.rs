@@ -1,4 +1,5 @@
-//! Prints what a page costs: `cargo run --release -p bailiff-exporter --example page_cost`.
+//! Measures the size and rendering time of the pages:
+//! `cargo run --release -p bailiff-exporter --example page_cost`.
 
 #![expect(clippy::disallowed_methods, reason = "a stopwatch")]
 #![expect(clippy::expect_used, reason = "a measurement that cannot go on ends there")]
@@ -40,7 +41,7 @@ fn main() {
     }
 }
 
-/// The page for people, made again at each request.
+/// Measures the status page, which is rendered at each request.
 fn status_page(snapshot: &Snapshot, most: usize, processes: u32) {
     let deadline = Duration::from_secs(2);
     let health = Health { age: Duration::ZERO, seen: true, interval: snapshot.interval, deadline };
@@ -59,7 +60,7 @@ fn status_page(snapshot: &Snapshot, most: usize, processes: u32) {
     );
 }
 
-/// From a snapshot to the bytes that are served, choosing and sorting included.
+/// Measures the metrics page, from the snapshot to the bytes served, including selection and sorting.
 fn measure(snapshot: &Snapshot, most: usize, form: Form) -> (usize, Vec<Duration>) {
     let mut bytes = 0;
     let times = (0..ROUNDS).map(|_| {

@@ -1,4 +1,4 @@
-//! The command line, as it is written. What it means is decided in `settings`.
+//! Command-line flags as written; `settings` validates them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,78 +10,84 @@ use clap::{Parser, ValueEnum};
 /// Export GPU memory and utilization per process to Prometheus.
 ///
 /// Samples the GPUs (through NVML) and /proc at a fixed interval, and serves the latest sample: metrics for
-/// Prometheus, a status page at /, and a stream of snapshots on a Unix socket for other programs. It is read-only:
-/// it changes no setting and sends no signal.
+/// Prometheus, a status page at /, and a stream of snapshots on a Unix socket for other programs. It is
+/// read-only: it changes no setting and sends no signal.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-exporter", version, after_help = EXAMPLES, args_override_self = true)]
 pub struct Flags {
-    /// Address to listen on, HOST:PORT; may be repeated. An empty host means all addresses. The default is loopback,
-    /// because the pages name users and their programs.
+    /// Address to listen on, HOST:PORT; may be repeated. An empty host means all addresses. The default is
+    /// loopback, because the pages show names of users and programs.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9836")]
     pub listen: Vec<String>,
-    /// Path of the page of metrics.
+    /// Path of the metrics page.
     #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics")]
     pub telemetry: String,
-    /// Address of the enforcer's own page, for a link on the status page, such as `http://node-7:9837/`.
+    /// URL of the enforcer's page, linked from the status page, such as `http://node-7:9837/`.
     #[arg(long = "web.enforcer-url", value_name = "URL")]
     pub enforcer: Option<String>,
-    /// TLS, client certificates, basic authentication and rate limit, in the format of Prometheus' exporter toolkit
-    /// (docs/web-config.md). Changes take effect at once. Default: plain HTTP without authentication.
+    /// File with TLS, client certificates, basic authentication and rate limit, in the format of Prometheus'
+    /// exporter toolkit (docs/web-config.md). Changes take effect at once. Default: plain HTTP without
+    /// authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
-    /// Connections served at one time; more are answered with 503.
+    /// Maximum number of concurrent connections; others are answered with 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,
     /// Sampling interval, such as 5s or 200ms. Scrapes return the latest sample.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub interval: String,
-    /// How long the driver may be silent before it is shown as down; one GPU two fifths of that. Redis as long.
+    /// Deadline of a driver call, after which the driver is reported as down; for a single GPU, two fifths of
+    /// it. Also the deadline of a Redis query.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     pub deadline: String,
-    /// How far back the driver is asked for utilization samples, and two intervals at least: a process is idle
-    /// when there is none. Samples may be seconds old, so a shorter time calls busy processes idle.
+    /// Period for which utilization samples are read from the driver; at least two intervals. A process
+    /// without samples in it is idle. Samples may be seconds old, so a shorter period reports busy processes
+    /// as idle.
     #[arg(long = "look-back", value_name = "DURATION", default_value = "10s")]
     pub lookback: String,
-    /// Processes with series of their own: those that hold the most memory. The rest is summed up per GPU.
+    /// Maximum number of processes with series of their own: those that hold the most memory. The others are
+    /// summed up per GPU.
     #[arg(long, value_name = "N", default_value = "1024")]
     pub max_processes: usize,
-    /// Export the command line of each process, with secrets redacted: at most 256 bytes in the stream and the
-    /// record, 128 on pages.
+    /// Export the command line of each process, with secrets redacted. It is cut to 256 bytes in the stream
+    /// and the record, and to 128 bytes on pages.
     #[arg(long = "process.command")]
     pub command: bool,
-    /// The driver's library; by default the system is searched for libnvidia-ml.so.1.
+    /// Path of the driver's library. Default: search the system for libnvidia-ml.so.1.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub nvml_library: Option<PathBuf>,
-    /// Where the host's /proc is mounted.
+    /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub procfs: PathBuf,
-    /// Where pods have their log directories: names of pods and namespaces are read off those.
+    /// Directory with the log directories of pods, from which names of pods and namespaces are read.
     #[arg(long, value_name = "PATH", default_value = "/var/log/pods")]
     pub pods: PathBuf,
-    /// Treat the PID namespace of --procfs as the host's. Without this, processes are named only where
-    /// this program itself runs in the host's PID namespace.
+    /// Treat the PID namespace of --procfs as the host's. Without this flag, processes are named only if this
+    /// program runs in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,
-    /// Redis with the pool of leases, as `redis://[USER:PASSWORD@]HOST:PORT/DB` or `redis+unix:///PATH`. Leases are shown only where this is given; in the environment a password is seen by fewer people.
+    /// Redis with the lease pool: `redis://[USER:PASSWORD@]HOST:PORT/DB` or `redis+unix:///PATH`. Leases are
+    /// shown only with this flag. Set a URL with a password in the environment, because other users can read
+    /// the command line.
     #[arg(long = "lease.redis", value_name = "URL", env = "LEASE_REDIS_URL", hide_env_values = true)]
     pub lease_redis: Option<String>,
-    /// What all keys of the pool begin with, as GPU.py's --redis-prefix.
+    /// Prefix of all keys of the pool, as GPU.py's --redis-prefix.
     #[arg(long = "lease.prefix", value_name = "PREFIX", env = "LEASE_PREFIX", default_value = "GPU")]
     pub lease_prefix: String,
-    /// Directory of shared quota files (docs/quota.md) and of directories with such files.
+    /// Directory with shared quota files, and with subdirectories of such files (docs/quota.md).
     #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
     pub quota_dir: PathBuf,
-    /// NVIDIA's client for MPS control daemons, searched in PATH. If empty, daemons are not queried, and MPS is
-    /// reported from /proc, the driver and the logs alone.
+    /// NVIDIA's client for MPS control daemons, searched for in PATH. If empty, daemons are not queried, and
+    /// MPS is reported from /proc, the driver and the logs alone.
     #[arg(long = "mps.control", value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
     pub mps_control: OsString,
-    /// Time between two times that a control daemon of MPS is asked. Each time adds some kilobytes to its log.
+    /// Time between two queries of an MPS control daemon. Each query adds some kilobytes to the daemon's log.
     #[arg(long = "mps.interval", value_name = "DURATION", default_value = "1m")]
     pub mps_interval: String,
-    /// Unix socket on which to stream snapshots, a line of JSON each; owner and group may read.
+    /// Unix socket on which to stream snapshots, one line of JSON each. Owner and group may read it.
     #[arg(long, value_name = "PATH")]
     pub stream: Option<PathBuf>,
-    /// File to append every snapshot to, a line of JSON each.
+    /// File to append every snapshot to, one line of JSON each.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Take two samples one interval apart, print the metrics and exit.
@@ -90,12 +96,12 @@ pub struct Flags {
     /// Name of this node.
     #[command(flatten)]
     pub node: NodeFlags,
-    /// What to log, and how.
+    /// Log settings.
     #[command(flatten)]
     pub logs: logs::LogFlags,
 }
 
-/// The format of a page that is printed.
+/// Format of a page that is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Once {
     /// Prometheus' text format 0.0.4.

@@ -1,5 +1,5 @@
-//! A gzip member (RFC 1952) of two parts: a long one, packed once, and a short one that differs from answer
-//! to answer. Only the short one costs anything per answer, and it is stored as it is.
+//! A gzip member (RFC 1952) of two parts: a long one that is compressed once, and a short tail that differs
+//! between responses. The tail is stored uncompressed, so a response costs little.
 
 use std::io::{self, Write};
 use std::mem;
@@ -7,19 +7,19 @@ use std::mem;
 use bailiff_http::Bytes;
 use flate2::{Compression, Crc, write::DeflateEncoder};
 
-/// Deflate, no flags, no time, fastest, unknown system.
+/// Gzip header: deflate, no flags, no time stamp, fastest compression, unknown operating system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
-/// What a stored block of deflate can hold.
+/// Maximum length of a stored deflate block in bytes.
 const STORED_MOST: usize = 0xffff;
 
-/// Packs what is written to it.
+/// Compresses what is written to it.
 #[derive(Debug)]
 pub struct Packer {
     encoder: DeflateEncoder<Vec<u8>>,
     crc: Crc,
 }
 
-/// The long part, packed and open at its end.
+/// The compressed long part, to which blocks can be appended.
 #[derive(Debug)]
 pub struct Packed {
     bytes: Bytes,
@@ -33,10 +33,10 @@ impl Default for Packer {
 }
 
 impl Packer {
-    /// Ends the long part at a whole byte, so that another block can follow.
+    /// Ends the long part at a byte boundary, so that another block can follow.
     ///
     /// # Errors
-    /// If the packing fails.
+    /// If the compression fails.
     pub fn finish(mut self) -> io::Result<Packed> {
         self.encoder.flush()?;
         let bytes = mem::take(self.encoder.get_mut());
@@ -57,7 +57,7 @@ impl Write for Packer {
 }
 
 impl Packed {
-    /// The pieces of the whole member.
+    /// Returns the complete member in two pieces, with `tail` at its end.
     #[must_use]
     pub fn with_tail(&self, tail: &[u8]) -> [Bytes; 2] {
         let mut end = Vec::with_capacity(tail.len() + 16);
@@ -73,12 +73,12 @@ impl Packed {
     }
 }
 
-/// Stored blocks, the last of them marked so (RFC 1951, 3.2.4).
+/// Appends `bytes` as stored blocks; the last block is marked as final (RFC 1951, 3.2.4).
 fn store(bytes: &[u8], into: &mut Vec<u8>) {
     let mut rest = bytes;
     loop {
         let (block, after) = rest.split_at(rest.len().min(STORED_MOST));
-        // At most STORED_MOST, so nothing is lost.
+        // The length is at most STORED_MOST, so two bytes are enough.
         let [low, high, ..] = block.len().to_le_bytes();
         into.extend_from_slice(&[u8::from(after.is_empty()), low, high, !low, !high]);
         into.extend_from_slice(block);

@@ -1,31 +1,31 @@
-//! Whether the exporter does its work: pure, ages in, verdict out.
+//! Health of the exporter, computed from the age of the newest snapshot. Pure.
 
 use std::time::Duration;
 
-/// What health is evaluated by.
+/// Input of the health checks.
 #[derive(Debug, Clone, Copy)]
 pub struct Health {
-    /// Age of the newest snapshot; before the first, the time since the start.
+    /// Age of the newest snapshot; before the first snapshot, the time since the start.
     pub age: Duration,
-    /// There was a snapshot.
+    /// Whether there was a snapshot.
     pub seen: bool,
-    /// The interval's period.
+    /// Sampling interval.
     pub interval: Duration,
     /// Maximum time that a sample waits for the driver.
     pub deadline: Duration,
 }
 
 impl Health {
-    /// The newest snapshot shows the present: it is not older than two intervals and the deadline.
+    /// Returns whether the newest snapshot is at most two intervals plus the deadline old.
     #[must_use]
     pub fn current(&self) -> bool {
         self.seen && self.age <= self.interval * 2 + self.deadline
     }
 
-    /// Nothing, or why the interval is taken for dead: three intervals and one deadline without a snapshot.
+    /// Checks that the newest snapshot is at most three intervals plus the deadline old.
     ///
     /// # Errors
-    /// If it is.
+    /// If it is older: the reason why the exporter is unhealthy.
     pub fn healthy(&self) -> Result<(), String> {
         let most = self.interval * 3 + self.deadline;
         if self.age <= most {
@@ -39,7 +39,7 @@ impl Health {
         ))
     }
 
-    /// Nothing, or why there is nothing to show yet.
+    /// Checks that there is a snapshot to show.
     ///
     /// # Errors
     /// Before the first snapshot.

@@ -1,5 +1,5 @@
-//! Leases: a separate thread queries the pool once per interval, and the sample takes the answer to its own query. A late
-//! answer is not published as new, and nothing waits for it.
+//! Leases: a separate thread queries the pool once per interval, and a sample uses only the answer to its own
+//! query. The sample waits briefly for it; a late answer is discarded.
 
 use std::fmt;
 use std::io;
@@ -16,24 +16,24 @@ use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState}
 use crate::SampleSource;
 use crate::clock::now;
 
-/// The sample waits for an answer no longer than this part of the deadline and of the interval: a delayed sample
-/// costs more than missing leases.
+/// A sample waits for the answer at most this fraction of the deadline or of the interval, whichever is
+/// shorter: a delayed sample costs more than missing leases.
 const PATIENCE_PART: u32 = 10;
 
-/// The pool, and how to query it.
+/// The lease pool and how to query it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSettings {
-    /// Redis' address; a password may be in it.
+    /// URL of Redis; may contain a password.
     pub redis: Secret,
-    /// What all keys begin with.
+    /// Prefix of all keys of the pool.
     pub prefix: String,
-    /// How long Redis may be silent.
+    /// Deadline of a Redis query.
     pub deadline: Duration,
-    /// Between two intervals.
+    /// Sampling interval.
     pub interval: Duration,
-    /// Where holders are looked for.
+    /// `/proc`, in which holders of leases are looked up.
     pub procfs: PathBuf,
-    /// What is known of the PID namespace that this is the `/proc` of.
+    /// What is known of the PID namespace of `procfs`.
     pub namespace: PidNamespace,
 }
 
@@ -53,12 +53,12 @@ pub struct Leasing {
     query: Sender<u64>,
     answers: Receiver<Answer>,
     patience: Duration,
-    /// How the interval before went, and what was logged last.
+    /// Fault of the previous interval; `logged` is the fault that was logged last.
     before: Option<Fault>,
     logged: Option<Fault>,
 }
 
-/// What came for one interval.
+/// Result of the query of one interval.
 struct Answer {
     seq: u64,
     outcome: Result<PoolReply, Down>,
@@ -69,14 +69,14 @@ struct PoolReply {
     took: Duration,
 }
 
-/// Why nothing came, and in words.
+/// Why a query failed, and its error message.
 struct Down(Fault, String);
 
 impl Leasing {
-    /// Starts the thread that asks; it has not asked yet.
+    /// Starts the query thread. The first query is sent with the first sample.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If the thread cannot be started.
     pub fn start(source: Box<dyn SampleSource>, settings: LeaseSettings) -> io::Result<Self> {
         let (query, asked) = channel();
         let (answer, answers) = channel();
@@ -87,7 +87,7 @@ impl Leasing {
         Ok(Self { source, query, answers, patience, before: None, logged: None })
     }
 
-    /// What came for this interval; what came for others is let go.
+    /// Returns the answer to the query of this interval, and discards answers to earlier queries.
     fn answer(&self, seq: u64) -> Result<PoolReply, Down> {
         let until = now() + self.patience;
         while let Ok(answer) = self.answers.recv_timeout(until.saturating_duration_since(now())) {
@@ -98,7 +98,8 @@ impl Leasing {
         Err(Down(Fault::Timeout, "Redis is late".to_owned()))
     }
 
-    /// Logs a change of state, once, and only where it lasts: a busy machine is late now and then.
+    /// Logs a change of state once, and only if it lasts two intervals, because a busy machine is
+    /// occasionally late.
     fn say(&mut self, down: Option<&Down>) {
         let fault = down.map(|Down(fault, _)| *fault);
         let lasts = std::mem::replace(&mut self.before, fault) == fault;
@@ -116,7 +117,7 @@ impl Leasing {
 
 impl SampleSource for Leasing {
     fn sample(&mut self, seq: u64) -> Option<Sample> {
-        // It has ended where this fails, and so no answer comes.
+        // If this fails, the query thread has ended: no answer follows, and the source is reported as down.
         let _ = self.query.send(seq);
         let mut sample = self.source.sample(seq)?;
         let answer = self.answer(seq);
@@ -134,7 +135,7 @@ impl SampleSource for Leasing {
     }
 }
 
-/// The thread that asks.
+/// The query thread.
 struct Asker {
     settings: LeaseSettings,
     node: Node,
@@ -144,7 +145,7 @@ struct Asker {
 impl Asker {
     fn run(&mut self, asked: &Receiver<u64>, answer: &Sender<Answer>) {
         while let Ok(first) = asked.recv() {
-            // Intervals that have passed while it waited want no answer any more.
+            // Queries of earlier intervals need no answer any more.
             let seq = asked.try_iter().last().unwrap_or(first);
             let outcome = self.outcome(now());
             if answer.send(Answer { seq, outcome }).is_err() {
@@ -168,7 +169,8 @@ impl Asker {
 
     fn query(&mut self) -> Result<Audit, LeaseError> {
         let LeaseSettings { redis, prefix, deadline, .. } = &self.settings;
-        // After an error another connection is used: on this one the answer may come yet, and be taken for the next.
+        // After an error the connection is not reused: its late answer could be taken for the answer to the
+        // next query.
         let mut pool = match self.pool.take() {
             Some(pool) => pool,
             None => Pool::open(&redis.0, prefix, *deadline)?,
@@ -196,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Sees nothing, at once.
+    /// A source of empty samples.
     struct Blind;
 
     impl SampleSource for Blind {

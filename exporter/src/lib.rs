@@ -1,5 +1,5 @@
-//! The exporter: takes samples at an interval, and publishes them as metrics, a status page, a stream and a record.
-//! Sampling itself is the task of bailiff-sampler.
+//! The exporter: takes samples at an interval, and publishes them as metrics, a status page, a stream and a
+//! record. Sampling itself is the task of bailiff-sampler.
 
 mod clock;
 pub mod flags;
@@ -44,13 +44,13 @@ use crate::schedule::Latest;
 use crate::settings::Settings;
 use crate::stream::Clients;
 
-/// A source of samples. A call may take as long as the source's own deadlines allow.
+/// Source of samples. A call may take as long as the source's own deadlines allow.
 pub trait SampleSource: Send {
-    /// Takes the sample of this number; `None` if no further sample is possible.
+    /// Takes the sample with the sequence number `seq`; `None` if no further sample is possible.
     fn sample(&mut self, seq: u64) -> Option<Sample>;
 }
 
-/// Runs until shutdown: serves, or prints one page with --once.
+/// Serves until shutdown, or prints one page with `--once`.
 ///
 /// # Errors
 /// If an address, socket or file cannot be opened, or sampling ends by itself.
@@ -83,10 +83,10 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Opens all that may fail to be opened.
+    /// Opens the web configuration, the listeners, the stream's socket and the record file.
     ///
     /// # Errors
-    /// At the first that does.
+    /// If one of them cannot be opened.
     pub fn open(settings: Settings) -> Result<Self> {
         Ok(Self {
             web: Web::open(settings.web.config.as_deref())?,
@@ -97,10 +97,10 @@ impl Exporter {
         })
     }
 
-    /// The addresses that it listens on.
+    /// Returns the addresses of all listeners.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the system does not report an address.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>> {
         self.listeners.iter().map(|listener| Ok(listener.local_addr()?)).collect()
     }
@@ -169,7 +169,7 @@ fn open_stream(path: &Path) -> Result<Socket> {
     Socket::open(path, "stream")
 }
 
-/// As long as snapshots come.
+/// Notifies the watchdog of systemd while the exporter is healthy.
 async fn say_alive(routes: Arc<Routes>, often: Duration) {
     let mut interval = tokio::time::interval(often);
     loop {
@@ -180,7 +180,7 @@ async fn say_alive(routes: Arc<Routes>, often: Duration) {
     }
 }
 
-/// Waits until one of them ends; true if it was the interval.
+/// Waits for the shutdown request or the end of the sampling thread; returns true for the latter.
 async fn until(shutdown: impl Future<Output = ()>, mut latest: Latest) -> bool {
     tokio::select! {
         () = shutdown => false,

@@ -1,4 +1,5 @@
-//! The program: its roles, flags, settings, run, exit code.
+//! Entry point: runs the exporter, or the sampling worker or its launcher if the first argument names that
+//! role.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -27,7 +28,7 @@ fn start() -> Result<(), Stop> {
     let settings = Settings::try_from(Flags::try_parse()?).map_err(Stop::Usage)?;
     logs::start(settings.logs);
     exit::end_on_panic();
-    // The launcher keeps the rights that this process gives up before it faces the network.
+    // The launcher keeps the capabilities that this process drops before it opens network sockets.
     let sampler = settings.sampler();
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
     privileges::drop_all().context("cannot give up capabilities")?;
@@ -35,13 +36,13 @@ fn start() -> Result<(), Stop> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let outcome = runtime.block_on(signals::until_signal(|shutdown| run(settings, source, shutdown)));
-    // A disk or a client that hangs must not hold up the end.
+    // A hanging disk or client must not delay the exit.
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;
     Ok(outcome.unwrap_or_else(|| Err(anyhow::anyhow!("ended before it was finished")))?)
 }
 
-/// The supervisor, as the exporter wants to see it.
+/// The sampler's supervisor as a sample source of the exporter.
 struct NodeSampler(Supervisor);
 
 impl SampleSource for NodeSampler {

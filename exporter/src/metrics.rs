@@ -1,4 +1,4 @@
-//! The table of metrics, and the only file that spells a metric's name. `docs/metrics.md` is made from it.
+//! Table of all metrics, and the only file with their names. `docs/metrics.md` is generated from it.
 
 use bailiff_exposition::families;
 pub use bailiff_exposition::own::FAMILIES as OWN_PROCESS;

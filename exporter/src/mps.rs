@@ -1,5 +1,5 @@
-//! MPS: for each control daemon that was found, a thread queries it and reads its logs. A sample takes what the
-//! threads reported last and waits for none of them, so a hanging daemon or file system costs only its own values.
+//! MPS: one thread per control daemon queries the daemon and reads its logs. A sample uses the latest reports
+//! of the threads without waiting, so a hanging daemon or file system affects only its own values.
 
 mod figures;
 mod poller;
@@ -17,23 +17,26 @@ use bailiff_snapshot::{
 use crate::SampleSource;
 use poller::{Poller, Turn};
 
-/// Maximum number of daemons that are polled, of those of users, and of those of one user: any user can start some.
+/// Maximum number of daemons that are polled: in total, of all users except root, and of one such user. Any
+/// user can start daemons.
 const MOST: usize = 16;
 const MOST_OF_USERS: usize = 8;
 const MOST_OF_ONE: usize = 4;
-/// A report is published for this long plus two intervals, so that the answer of the slowest daemon is no older.
+/// Published reports are at most this old plus two intervals, which is enough for the answer of the slowest
+/// daemon.
 const FRESH: Duration = Duration::from_secs(10);
-/// A daemon that was not seen for this long is forgotten; a single scan may fail.
+/// A daemon that was not seen for this long is forgotten. It is longer than an interval because a single scan
+/// may fail.
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
-/// How daemons are asked.
+/// How MPS control daemons are queried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpsSettings {
-    /// NVIDIA's client, which asks; daemons are not asked where it is empty.
+    /// NVIDIA's client, which runs the queries; if empty, daemons are not queried.
     pub control: PathBuf,
-    /// Between two times that a daemon is asked.
+    /// Time between two queries of a daemon.
     pub interval: Duration,
-    /// Where clients that wait are looked for.
+    /// `/proc`, in which waiting clients are looked up.
     pub procfs: PathBuf,
 }
 
@@ -45,7 +48,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Starts without any poller.
+    /// Creates the source without pollers; samples start them.
     #[must_use]
     pub fn new(source: Box<dyn SampleSource>, settings: MpsSettings) -> Self {
         Self { source, settings, pollers: BTreeMap::new() }
@@ -90,7 +93,8 @@ impl Watching {
         }
     }
 
-    /// A daemon's thread; none if there are too many, or it cannot be started.
+    /// Returns the poller of a daemon and starts it if needed; `None` if there are too many or it cannot be
+    /// started.
     fn poller(&mut self, daemon: &MpsDaemon) -> Option<&mut Poller> {
         let (process, uid) = (daemon.process, daemon.uid);
         if !self.pollers.contains_key(&process) {
@@ -125,7 +129,7 @@ impl SampleSource for Watching {
     }
 }
 
-/// Whether one more daemon of this user may have a thread: no user takes those of all.
+/// Returns whether one more daemon of this user may be polled, so that no user occupies all pollers.
 fn has_room(taken: impl Iterator<Item = Option<u32>>, uid: Option<u32>) -> bool {
     let taken: Vec<Option<u32>> = taken.collect();
     let count = |is: &dyn Fn(&Option<u32>) -> bool| taken.iter().filter(|one| is(one)).count();
@@ -134,7 +138,7 @@ fn has_room(taken: impl Iterator<Item = Option<u32>>, uid: Option<u32>) -> bool 
     taken.len() < MOST && (uid == Some(0) || (of_users() < MOST_OF_USERS && own() < MOST_OF_ONE))
 }
 
-/// Why a daemon is not asked at all.
+/// Returns why a daemon cannot be queried; `None` if it can.
 fn unasked(daemon: &MpsDaemon) -> Option<MpsFault> {
     if matches!(daemon.state, State::Stopped | State::Traced) {
         return Some(MpsFault::Stopped);
@@ -142,7 +146,8 @@ fn unasked(daemon: &MpsDaemon) -> Option<MpsFault> {
     daemon.pipe_directory.is_none().then_some(MpsFault::NoDirectory)
 }
 
-/// The source as a whole is up where one daemon answered: anybody can start one that does not. None if none was asked.
+/// Returns the state of the MPS source: up if one daemon answered, because any user can start one that does
+/// not answer; `None` if no daemon was queried.
 fn state(daemons: &[MpsDaemon]) -> Option<SourceState> {
     let answers: Vec<&MpsAnswer> = daemons.iter().filter_map(|daemon| daemon.answer.as_ref()).collect();
     if let Some(took) = answers.iter().filter_map(|answer| answer.took_us).max() {

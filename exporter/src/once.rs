@@ -1,4 +1,4 @@
-//! One page on stdout, without a server.
+//! Prints one metrics page on stdout, without a server (`--once`).
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ use crate::page::{self, Format, Moment};
 use crate::published::Published;
 use crate::schedule::{self, Schedule};
 
-/// Utilization needs two samples.
+/// Number of samples to take; utilization needs two.
 const SAMPLES: u64 = 2;
 
-/// Takes two samples one interval apart, and prints the page.
+/// Takes two samples one interval apart, and prints the metrics page.
 ///
 /// # Errors
 /// If sampling or printing fails, or the shutdown request comes first.

@@ -1,4 +1,4 @@
-//! The page that Prometheus reads: a static part, written once per snapshot, and a small tail per request.
+//! The metrics page: a static part, rendered once per snapshot, and a small tail, rendered per request.
 
 mod gpus;
 mod itself;
@@ -19,21 +19,22 @@ use crate::selection::Selection;
 pub use bailiff_exposition::Format;
 pub use tail::Moment;
 
-/// What the static part is made of.
+/// Content of the static part.
 #[derive(Debug, Clone, Copy)]
 pub struct Content<'a> {
-    /// What was seen.
+    /// The snapshot to render.
     pub snapshot: &'a Snapshot,
-    /// The processes that are shown one by one.
+    /// Processes with series of their own.
     pub selection: &'a Selection,
-    /// How many were not shown so far, over all snapshots.
+    /// Processes without series of their own, summed over all snapshots.
     pub dropped: u64,
 }
 
-/// Writes the part without samples: what is running, and that no source answered since an outdated snapshot.
+/// Writes a static part without samples: the exporter's version, and all sources of an outdated snapshot as
+/// down.
 ///
 /// # Errors
-/// If `out` does not take it.
+/// If writing to `out` fails.
 pub fn write_outdated(snapshot: Option<&Snapshot>, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     if let Some(snapshot) = snapshot {
@@ -43,10 +44,10 @@ pub fn write_outdated(snapshot: Option<&Snapshot>, format: Format, out: &mut dyn
     page.finish()
 }
 
-/// Writes the static part; without a snapshot it says only what is running.
+/// Writes the static part; without a snapshot, only the exporter's version.
 ///
 /// # Errors
-/// If `out` does not take it.
+/// If writing to `out` fails.
 pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     if let Some(content) = content {
@@ -62,10 +63,10 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
     page.finish()
 }
 
-/// Writes the tail, and with it the end of the page.
+/// Writes the tail and the end of the page.
 ///
 /// # Errors
-/// If `out` does not take it.
+/// If writing to `out` fails.
 pub fn write_tail(moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     tail::write(moment, &mut page);

@@ -1,4 +1,4 @@
-//! A snapshot and everything that is rendered from it: each form once, when it is first asked for.
+//! A snapshot and everything rendered from it. Each form is rendered at most once.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -13,12 +13,12 @@ use crate::gzip::{Packed, Packer};
 use crate::page::{self, Content, Format, Moment};
 use crate::selection::Selection;
 
-/// One form of the page.
+/// Format and encoding of the metrics page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// What it is written in.
+    /// Exposition format.
     pub format: Format,
-    /// Its content encoding.
+    /// Content encoding.
     pub encoding: Encoding,
 }
 
@@ -35,15 +35,15 @@ impl Form {
     }
 }
 
-/// The static part of a page in one form.
+/// Static part of a page in one form.
 #[derive(Debug)]
 enum Rendered {
     Plain(Pieces),
     Packed(Packed),
 }
 
-/// A page in the pieces that it was written in. As one piece it would be grown and copied as it is written,
-/// and its place could hardly be used again for the next one.
+/// A page as the list of pieces in which it was written. A single buffer would be copied as it grows, and its
+/// memory could hardly be reused for the next page.
 #[derive(Debug, Default)]
 struct Pieces(Vec<Bytes>);
 
@@ -58,28 +58,29 @@ impl Write for Pieces {
     }
 }
 
-/// A form that was requested is rendered for this many further snapshots: a minute of them at the default interval,
-/// which is longer than between two scrapes.
+/// A requested form is rendered in advance for this many further snapshots. At the default interval that is a
+/// minute, which is longer than the time between two scrapes.
 const READY_FOR: u8 = 12;
 
-/// A snapshot as it is shown.
+/// A published snapshot.
 #[derive(Debug)]
 pub struct Published {
-    /// What was seen.
+    /// The snapshot itself.
     pub snapshot: Snapshot,
-    /// The processes that are shown one by one.
+    /// Processes with series of their own.
     pub selection: Selection,
-    /// How many were not shown so far, over all snapshots.
+    /// Processes without series of their own, summed over all snapshots.
     dropped: u64,
     began: Duration,
     forms: [OnceLock<io::Result<Rendered>>; Form::ALL.len()],
-    /// For how many more snapshots each form is made ready.
+    /// Number of further snapshots for which each form is rendered in advance.
     wanted: [AtomicU8; Form::ALL.len()],
     line: OnceLock<Bytes>,
 }
 
 impl Published {
-    /// Prepares a snapshot for publication; it was begun at `began`, since boot.
+    /// Prepares a snapshot for publication. `began` is the start of the sample since boot, and `most` the
+    /// maximum number of processes with series of their own.
     #[must_use]
     pub fn new(snapshot: Snapshot, began: Duration, most: usize, previous: Option<&Self>) -> Self {
         let selection = Selection::of(&snapshot, most);
@@ -99,16 +100,16 @@ impl Published {
         published
     }
 
-    /// Age of the snapshot; `now` is since boot, including suspend.
+    /// Returns the age of the snapshot; `now` is the time since boot, including suspend.
     #[must_use]
     pub const fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began)
     }
 
-    /// The page in this form, with this tail.
+    /// Returns the page in this form, with the tail for this request.
     ///
     /// # Errors
-    /// If it cannot be packed.
+    /// If the page cannot be rendered.
     pub fn page(&self, form: Form, moment: &Moment) -> io::Result<Body> {
         self.wanted[form.index()].store(READY_FOR, Relaxed);
         let mut tail = Vec::new();
@@ -121,20 +122,20 @@ impl Published {
         }
     }
 
-    /// What the static part is made of.
+    /// Returns the content of the static part.
     #[must_use]
     pub fn content(&self) -> Content<'_> {
         Content { snapshot: &self.snapshot, selection: &self.selection, dropped: self.dropped }
     }
 
-    /// The line of the stream.
+    /// Returns the snapshot as a line of JSON, for the stream and the record.
     #[must_use]
     pub fn line(&self) -> Bytes {
         let line = || wire::write(&self.snapshot).inspect_err(|error| tracing::error!(%error, "no line"));
         self.line.get_or_init(|| line().unwrap_or_default().into()).clone()
     }
 
-    /// Renders the forms that were requested lately, because the same clients will request them again.
+    /// Renders the forms that were requested recently, because the same clients will request them again.
     fn prepare(&self, previous: &Self) {
         for form in Form::ALL {
             let left = previous.wanted[form.index()].load(Relaxed);

@@ -1,5 +1,5 @@
-//! The record: the lines of the stream, appended to a file. A disk that is full or slow loses lines and
-//! nothing else.
+//! The record: every snapshot is appended to a file as a line of JSON. A full or slow disk only causes
+//! missing lines.
 
 #![expect(clippy::disallowed_methods, reason = "the one file that opens the record")]
 
@@ -16,29 +16,29 @@ use tokio::task::spawn_blocking;
 use crate::published::Published;
 use crate::schedule::Latest;
 
-/// How many lines could not be written.
+/// Number of snapshots that could not be written.
 #[derive(Debug, Clone, Default)]
 pub struct Failures(Arc<AtomicU64>);
 
 impl Failures {
-    /// The number.
+    /// Returns the number of snapshots that could not be written.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// The file, open at its end.
+/// The record file, open for appending.
 #[derive(Debug)]
 pub struct Record {
     file: File,
     failures: Failures,
-    /// The last write failed, maybe in the middle of a line.
+    /// Whether the last write failed, perhaps in the middle of a line.
     torn: bool,
 }
 
 impl Record {
-    /// Opens it; it is made where there is none.
+    /// Opens the file, and creates it if it does not exist.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -49,14 +49,14 @@ impl Record {
         Ok(Self { file: opened.map_err(cannot)?, failures: Failures::default(), torn: false })
     }
 
-    /// Count of its failures, to be published while it works.
+    /// Returns the shared count of failures, which is published while the record runs.
     #[must_use]
     pub fn failures(&self) -> Failures {
         self.failures.clone()
     }
 
-    /// Writes every snapshot until the interval ends. Writing may wait for a disk, so it has a thread of its own
-    /// while it lasts.
+    /// Writes every snapshot until sampling ends. A write may wait for the disk, so it runs on a blocking
+    /// thread.
     pub async fn run(mut self, mut latest: Latest) {
         while latest.changed().await.is_ok() {
             let Some(published) = latest.borrow_and_update().clone() else { continue };
@@ -67,8 +67,8 @@ impl Record {
         }
     }
 
-    /// One write a line, so that lines of two writers do not mix. What is left of a write that failed becomes a
-    /// line of its own, which no reader takes for a snapshot.
+    /// Appends a snapshot in one write, so that the lines of two writers do not mix. After a failed write a
+    /// newline comes first: it ends the incomplete line, which no reader takes for a snapshot.
     fn append(mut self, published: &Published) -> Self {
         let line = published.line();
         let written = if self.torn {

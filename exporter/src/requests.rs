@@ -1,28 +1,28 @@
-//! Counts responses by path and code, both closed sets, because clients choose the path.
+//! Counts responses by page and status code. Both sets are closed, because clients choose the path.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bailiff_http::StatusCode;
 
-/// The pages there are.
+/// Pages of the exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Page {
-    /// The page of metrics, whatever its path is set to.
+    /// The metrics page, at any configured path.
     Telemetry,
-    /// `/`
+    /// The status page.
     Landing,
-    /// `/-/healthy`
+    /// The health check, `/-/healthy`.
     Healthy,
-    /// `/-/ready`
+    /// The readiness check, `/-/ready`.
     Ready,
-    /// None of them.
+    /// Any other path.
     Other,
 }
 
 impl Page {
     const ALL: [Self; 5] = [Self::Telemetry, Self::Landing, Self::Healthy, Self::Ready, Self::Other];
 
-    /// The page of a path.
+    /// Returns the page at a path.
     #[must_use]
     pub fn of(path: &str, telemetry: &str) -> Self {
         match path {
@@ -45,7 +45,7 @@ impl Page {
     }
 }
 
-/// The codes that are answered with.
+/// Status codes of the exporter's responses.
 const CODES: [StatusCode; 7] = [
     StatusCode::OK,
     StatusCode::UNAUTHORIZED,
@@ -56,18 +56,18 @@ const CODES: [StatusCode; 7] = [
     StatusCode::SERVICE_UNAVAILABLE,
 ];
 
-/// How often one page was answered with one code.
+/// Number of responses of one page with one status code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Count {
-    /// Of the page.
+    /// Path of the page.
     pub path: String,
-    /// Of the answers.
+    /// Status code.
     pub code: u16,
-    /// How many.
+    /// Number of responses.
     pub requests: u64,
 }
 
-/// Counts of all pages.
+/// Response counts of all pages.
 #[derive(Debug, Default)]
 pub struct Requests {
     answered: [[AtomicU64; CODES.len()]; Page::ALL.len()],
@@ -75,25 +75,25 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Counts one answer.
+    /// Counts one response.
     pub fn count(&self, page: Page, code: StatusCode) {
         if let Some(code) = CODES.iter().position(|known| *known == code) {
             self.answered[page as usize][code].fetch_add(1, Relaxed);
         }
     }
 
-    /// Counts one connection that was refused.
+    /// Counts one refused connection.
     pub fn refuse(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
 
-    /// Connections refused so far.
+    /// Returns the number of refused connections.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
-    /// All that happened at least once.
+    /// Returns all counts above 0.
     #[must_use]
     pub fn counts(&self, telemetry: &str) -> Vec<Count> {
         let mut counts = Vec::new();

@@ -1,4 +1,4 @@
-//! Which answer a request gets.
+//! HTTP routes: the response to each request.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -21,26 +21,26 @@ use crate::schedule::Latest;
 use crate::status_page::{Links, View};
 use crate::stream::Clients;
 
-/// What answers are made of.
+/// State that responses are made from.
 #[derive(Debug)]
 pub struct Routes {
-    /// The newest snapshot.
+    /// Receiver of the newest snapshot.
     pub latest: Latest,
-    /// The path of the page of metrics.
+    /// Path of the metrics page.
     pub telemetry: String,
-    /// The address of the enforcer's page.
+    /// URL of the enforcer's page.
     pub enforcer: Option<String>,
-    /// What the node is called.
+    /// Name of the node.
     pub node: String,
-    /// Sampling interval, and maximum time of a sample.
+    /// Sampling interval, and maximum time that a sample waits for the driver.
     pub patience: (Duration, Duration),
-    /// When the exporter began.
+    /// Start time of the exporter.
     pub started: Instant,
-    /// Clients of the stream; `None` without one.
+    /// Number of stream clients; `None` without a stream.
     pub clients: Option<Clients>,
-    /// Failures of the record; `None` without one.
+    /// Number of record failures; `None` without a record.
     pub failures: Option<Failures>,
-    /// Answers so far.
+    /// Response counts.
     pub requests: Requests,
 }
 
@@ -144,7 +144,7 @@ fn form(headers: &HeaderMap, packable: bool) -> Form {
     }
 }
 
-/// The page where there is no snapshot yet, or none that is current.
+/// Returns the metrics page without samples, used before the first snapshot and while the newest is outdated.
 fn page_without_samples(
     outdated: Option<&Published>,
     format: Format,

@@ -1,4 +1,5 @@
-//! The sampling schedule: one thread samples at fixed times and publishes the result. It never waits for readers.
+//! The sampling schedule: one thread samples at fixed times and publishes the result. It never waits for
+//! readers.
 
 use std::io;
 use std::sync::Arc;
@@ -13,23 +14,23 @@ use crate::SampleSource;
 use crate::clock::{now, since_boot};
 use crate::published::Published;
 
-/// The newest snapshot; none before the first sample.
+/// Receiver of the newest snapshot; `None` before the first sample.
 pub type Latest = watch::Receiver<Option<Arc<Published>>>;
 
-/// How often, and how much is shown.
+/// Sampling interval, and limit of processes.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
-    /// Time from the begin of one sample to the begin of the next.
+    /// Time from the start of one sample to the start of the next.
     pub interval: Duration,
-    /// Processes with series of their own.
+    /// Maximum number of processes with series of their own.
     pub max_processes: usize,
 }
 
-/// While it lives, the interval goes on.
+/// Handle of the sampling thread; dropping it ends sampling.
 #[derive(Debug)]
 pub struct Interval(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
 
-/// Starts sampling. When the thread ends, for whatever reason, the channel of [`Latest`] is closed.
+/// Starts sampling. When the thread ends for any reason, the channel of [`Latest`] is closed.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -61,7 +62,7 @@ impl Sampling {
         }
     }
 
-    /// Takes one sample; `None` if no further sample is possible.
+    /// Takes and publishes one sample; `None` if no further sample is possible.
     fn interval(&mut self, seq: u64) -> Option<()> {
         let began = since_boot();
         let sample = self.source.sample(seq)?;
@@ -73,7 +74,8 @@ impl Sampling {
     }
 }
 
-/// The schedule is fixed at the start: a late interval does not move those after it, and is not made up for.
+/// Returns the time to wait for the next sample. Sample times are fixed at the start: a late sample does not
+/// move those after it, and missed samples are not made up for.
 fn until_next(elapsed: Duration, interval: Duration) -> Duration {
     let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
     interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))

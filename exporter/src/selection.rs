@@ -1,32 +1,32 @@
-//! Which processes get series of their own where there are too many: those that hold the most.
+//! Selects the processes with series of their own if there are too many: those that hold the most memory.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use bailiff_snapshot::{ProcessId, Snapshot};
 
-/// A sum of bytes that is unknown as soon as one part is.
+/// Sum of bytes; unknown if one part is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sum(Option<u64>);
 
 impl Sum {
-    /// Nothing yet.
+    /// The empty sum.
     pub const ZERO: Self = Self(Some(0));
 
-    /// With one part more.
+    /// Returns the sum plus one part.
     #[must_use]
     pub fn plus(self, part: Option<u64>) -> Self {
         let sum = self.0.zip(part).and_then(|(sum, part)| sum.checked_add(part));
         Self(sum)
     }
 
-    /// Two sums as one.
+    /// Returns the sum of both.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
         self.plus(other.0)
     }
 
-    /// The sum, where every part is known.
+    /// Returns the sum; `None` if a part is unknown.
     #[must_use]
     pub const fn known(self) -> Option<u64> {
         self.0
@@ -39,16 +39,16 @@ impl Default for Sum {
     }
 }
 
-/// The processes that are shown one by one.
+/// Processes with series of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
-    /// `None` shows all.
+    /// The selected processes; `None` for all.
     shown: Option<HashSet<ProcessId>>,
 }
 
 impl Selection {
-    /// At most this many of a snapshot's processes: those with the most memory over all GPUs. A process of
-    /// unknown memory comes first, because it may hold any amount; ties go to the lower pid.
+    /// Selects at most `most` processes of a snapshot: those with the most memory over all GPUs. A process of
+    /// unknown memory comes first, because it may hold any amount; on a tie, the lower pid comes first.
     #[must_use]
     pub fn of(snapshot: &Snapshot, most: usize) -> Self {
         if snapshot.processes.len() <= most {
@@ -69,13 +69,13 @@ impl Selection {
         Self { shown: Some(ranked.into_iter().take(most).map(|(_, _, id)| id).collect()) }
     }
 
-    /// Whether this process is shown.
+    /// Returns whether this process is selected.
     #[must_use]
     pub fn shows(&self, id: ProcessId) -> bool {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&id))
     }
 
-    /// Number of processes that are not shown.
+    /// Returns the number of processes that are not selected, of `processes`.
     #[must_use]
     pub fn left_out_of(&self, processes: usize) -> u64 {
         self.shown.as_ref().map_or(0, |shown| (processes - shown.len().min(processes)) as u64)

@@ -1,5 +1,5 @@
-//! The status page for people: the newest snapshot, as HTML that works without scripts. It is made of one snapshot alone,
-//! and what that does not hold is shown as unknown, with the reason.
+//! The status page: the newest snapshot as HTML that works without scripts. It is made from that snapshot
+//! alone, and a missing value is shown as unknown, with the reason.
 
 mod gpus;
 mod holders;
@@ -19,32 +19,32 @@ use bailiff_snapshot::Snapshot;
 
 use crate::health::Health;
 
-/// What is shown.
+/// Content of the status page.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// The newest snapshot.
+    /// The newest snapshot; `None` before the first.
     pub snapshot: Option<&'a Snapshot>,
-    /// Its age, and how old it may be.
+    /// Age of the snapshot, and how old it may be.
     pub health: Health,
-    /// Where other pages are.
+    /// Links to other pages.
     pub links: Links<'a>,
-    /// What the node is called.
+    /// Name of the node.
     pub node: &'a str,
-    /// The browser asks for it again.
+    /// Whether the browser reloads the page periodically.
     pub refreshes: bool,
 }
 
-/// Where other pages are.
+/// Links to other pages.
 #[derive(Debug, Clone, Copy)]
 pub struct Links<'a> {
-    /// The page of metrics.
+    /// Path of the metrics page.
     pub telemetry: &'a str,
-    /// The enforcer's page; none if none was named.
+    /// URL of the enforcer's page; `None` if not configured.
     pub enforcer: Option<&'a str>,
 }
 
 impl View<'_> {
-    /// The page.
+    /// Renders the page.
     #[must_use]
     pub fn html(&self) -> String {
         let refresh = self.refreshes.then_some(self.health.interval);
@@ -74,7 +74,8 @@ impl View<'_> {
         });
     }
 
-    /// Relative addresses, so that they are right behind a proxy that puts the page elsewhere.
+    /// Writes the links. They are relative, so that they work behind a proxy that serves the page at another
+    /// path.
     fn nav(&self, html: &mut Html) {
         let telemetry = format!(".{}", self.links.telemetry);
         let mut links =
@@ -105,7 +106,7 @@ fn parts(snapshot: &Snapshot, age: Duration, html: &mut Html) {
     sources::write(snapshot, age, html);
 }
 
-/// The index of the GPU of a pool or a quota, where the driver has it.
+/// Returns the index of the GPU that `is` matches; `None` if the driver does not report that GPU.
 fn index(snapshot: &Snapshot, is: impl Fn(&bailiff_snapshot::Gpu) -> bool) -> Option<&str> {
     snapshot.gpus.iter().find(|gpu| is(gpu)).map(|gpu| gpu.about.index.as_str())
 }

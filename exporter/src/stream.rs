@@ -1,5 +1,5 @@
-//! The stream: every snapshot as a line of JSON, over a Unix socket. A client that is slow misses lines and
-//! gets the newest; it never holds up anybody.
+//! The stream: every snapshot as a line of JSON on a Unix socket. A slow client misses lines and gets the
+//! newest one; it never delays sampling or other clients.
 
 use std::io;
 use std::sync::Arc;
@@ -15,18 +15,19 @@ use tokio::time::{sleep, timeout};
 
 use crate::schedule::Latest;
 
-/// Clients at one time; more are turned away.
+/// Maximum number of concurrent clients; others are disconnected.
 const MOST_CLIENTS: u64 = 64;
-/// A client that takes longer to read one line is cut: it would keep an old line in memory.
+/// Maximum time for writing one line. A slower client is disconnected, because it would keep an old line in
+/// memory.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many clients there are.
+/// Number of connected clients.
 #[derive(Debug, Clone, Default)]
 pub struct Clients(Arc<AtomicU64>);
 
 impl Clients {
-    /// The number.
+    /// Returns the number of connected clients.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.load(Relaxed)
@@ -38,7 +39,7 @@ impl Clients {
     }
 }
 
-/// One client, counted while this lives.
+/// Counts one client until it is dropped.
 struct Present(Clients);
 
 impl Drop for Present {
@@ -47,7 +48,7 @@ impl Drop for Present {
     }
 }
 
-/// Serves the stream until it is dropped; the socket's file goes with it.
+/// Serves the stream until the future is dropped, which also removes the socket file.
 pub async fn serve(socket: Socket, latest: Latest, clients: Clients) {
     let Socket { listener, file: _file } = socket;
     let listener = match UnixListener::from_std(listener) {
@@ -79,7 +80,7 @@ fn welcome(stream: UnixStream, latest: &Latest, clients: &Clients) {
     });
 }
 
-/// The latest line at once, then each new one.
+/// Sends the latest line at once, then each new one.
 async fn feed(stream: UnixStream, mut latest: Latest) -> io::Result<()> {
     let (mut from, mut to) = stream.into_split();
     latest.mark_changed();
@@ -98,7 +99,7 @@ fn newest_line(latest: &mut Latest) -> Option<Bytes> {
     latest.borrow_and_update().clone().map(|published| published.line())
 }
 
-/// What a client says is not listened to, only that it hangs up.
+/// Waits until the client disconnects; its input is ignored.
 async fn until_gone(from: &mut OwnedReadHalf) -> io::Result<()> {
     let mut ignored = [0; 256];
     while from.read(&mut ignored).await? > 0 {}

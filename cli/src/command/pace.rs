@@ -14,8 +14,8 @@ use super::Event;
 /// Keeps the sampling thread running; dropping it stops the thread.
 pub(crate) struct Pace(#[expect(dead_code, reason = "dropping it stops the thread")] Sender<()>);
 
-/// Starts the thread, which sends a sample after each interval. Samples that would be late by a whole interval are
-/// skipped. `seq` is the number of the first sample.
+/// Starts the thread, which sends a sample after each interval. Samples that would be late by a whole
+/// interval are skipped. `seq` is the number of the first sample.
 pub(crate) fn start(
     supervisor: Supervisor,
     (seq, interval): (u64, Duration),
@@ -48,8 +48,8 @@ fn run(
     }
 }
 
-/// Returns the time until the next tick. Ticks are fixed at the start: a late sample does not shift the following ones
-/// and is not repeated.
+/// Returns the time until the next tick. Ticks are fixed at the start: a late sample does not shift the
+/// following ones and is not repeated.
 fn until_next(elapsed: Duration, interval: Duration) -> Duration {
     let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
     interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))

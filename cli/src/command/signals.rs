@@ -20,40 +20,42 @@ use super::Event;
 const FORWARDED: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// A signal that this process received.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReceivedSignal {
     pub(crate) number: i32,
-    /// Sent by the terminal (a key or a hangup), which also sent it to the command's process group.
+    /// Whether the terminal sent the signal (a key or a hangup). It then also sent it to the command's
+    /// process group.
     pub(crate) by_terminal: bool,
 }
 
 impl ReceivedSignal {
-    /// Whether the signal has a meaning for the command only, and none once it has exited.
+    /// Returns whether the signal concerns only the command, so that it is ignored once the command has
+    /// exited.
     pub(crate) const fn is_for_command(self) -> bool {
         matches!(self.number, libc::SIGUSR1 | libc::SIGUSR2)
     }
 }
 
-/// Signals that are blocked for [`Self::listen`] before any thread starts. Their disposition is unchanged, so the
-/// command inherits ignored signals (nohup), and an ignored signal is not forwarded.
+/// Signals that are blocked before any thread starts, so that [`Self::listen`] receives them. Their
+/// disposition is unchanged: the command inherits ignored signals (nohup), and an ignored signal is not
+/// forwarded.
 pub(crate) struct Signals {
     blocked: SigSet,
     mask: SigSet,
 }
 
 impl Signals {
-    /// Blocks the signals.
+    /// Blocks the forwarded signals and SIGCHLD.
     pub(crate) fn block() -> io::Result<Self> {
         reset_sigchld()?;
-        // The kernel queues a blocked signal even if it is ignored.
+        // The kernel queues a blocked signal even if it is ignored, so ignored signals are not blocked.
         let mut set: SigSet = FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         set.add(Signal::SIGCHLD);
         let mask = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         Ok(Self { blocked: set, mask })
     }
 
-    /// The signal mask before [`Self::block`].
+    /// Returns the signal mask before [`Self::block`].
     pub(crate) const fn mask(&self) -> &SigSet {
         &self.mask
     }
@@ -97,8 +99,8 @@ extern "C" fn record(number: libc::c_int) {
     DEFERRED.store(number, Ordering::Relaxed);
 }
 
-/// Records terminating signals from now on instead of exiting. Unlike a blocked signal, a handler is reset by `exec`,
-/// so programs started later receive signals as usual.
+/// Records terminating signals from now on instead of exiting. Unlike a blocked signal, a handler is reset by
+/// `exec`, so programs started later receive signals as usual.
 #[expect(unsafe_code, reason = "handlers may be unsound")]
 pub(crate) fn defer() -> io::Result<()> {
     for deferred in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -115,11 +117,11 @@ pub(crate) fn deferred() -> Option<i32> {
     Some(DEFERRED.load(Ordering::Relaxed)).filter(|number| *number != 0)
 }
 
-/// Resets SIGCHLD to its default. If a parent had set it to be ignored, the exit of a child and its status would be
-/// lost. As in `timeout(1)`, the command does not inherit the ignored signal.
+/// Resets SIGCHLD to its default. If a parent had set it to be ignored, the exit of a child and its status
+/// would be lost. As in `timeout(1)`, the command does not inherit the ignored signal.
 #[expect(unsafe_code, reason = "handlers may be unsound")]
 fn reset_sigchld() -> io::Result<()> {
-    // SAFETY: no handler is set.
+    // SAFETY: the default disposition does not install a handler.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     Ok(())
 }
@@ -132,14 +134,14 @@ fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {
     Some(Event::Signal(ReceivedSignal { number, by_terminal: signal.ssi_code == libc::SI_KERNEL }))
 }
 
-/// Whether this process ignores a signal, such as SIGHUP under nohup.
+/// Returns whether this process ignores a signal, such as SIGHUP under nohup.
 pub(crate) fn is_ignored(signal: Signal) -> bool {
     let status = fs::read("/proc/self/status").unwrap_or_default();
     Status::new(&status).mask("SigIgn:").unwrap_or_default() & (1 << (signal as i32 - 1)) != 0
 }
 
-/// Ends this process by a signal, so that a shell sees the same status as from the command. Returns if that is
-/// impossible, as for the init process of a container.
+/// Ends this process by a signal, so that a shell sees the same status as from the command. Returns if that
+/// is impossible, as for the init process of a container.
 pub(crate) fn terminate_by(number: i32) {
     let Ok(signal) = Signal::try_from(number) else { return };
     // Only the command itself should leave a core dump.

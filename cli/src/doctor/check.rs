@@ -3,17 +3,16 @@
 use bailiff_exposition::terminal::{Colors, line, wrapped};
 use serde::Serialize;
 
-/// The state of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     /// No problem.
     Ok,
-    /// It works, but needs attention.
+    /// The checked part works, but needs attention.
     Warn,
-    /// It does not work.
+    /// The checked part does not work.
     Fail,
-    /// It is not installed, or this user may not see it.
+    /// The checked part is not installed, or this user may not see it.
     Skip,
 }
 
@@ -31,34 +30,33 @@ impl State {
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
-    /// The name of the check.
     #[serde(rename = "check")]
     pub(crate) name: &'static str,
     pub(crate) state: State,
-    /// The finding.
+    /// Text of the finding.
     pub(crate) text: String,
-    /// How to fix it.
+    /// How to fix the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
 
 impl Check {
-    /// A check without a problem.
+    /// Creates a check without a problem.
     pub(crate) fn ok(name: &'static str, text: impl Into<String>) -> Self {
         Self { name, state: State::Ok, text: text.into(), hint: None }
     }
 
-    /// A check that needs attention.
+    /// Creates a check that needs attention.
     pub(crate) fn warn(name: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { name, state: State::Warn, text: text.into(), hint: Some(hint.into()) }
     }
 
-    /// A failed check.
+    /// Creates a failed check.
     pub(crate) fn fail(name: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { name, state: State::Fail, text: text.into(), hint: Some(hint.into()) }
     }
 
-    /// A check that does not apply or is not possible.
+    /// Creates a check that does not apply or is not possible.
     pub(crate) fn skip(name: &'static str, text: impl Into<String>, hint: Option<&str>) -> Self {
         Self { name, state: State::Skip, text: text.into(), hint: hint.map(str::to_owned) }
     }

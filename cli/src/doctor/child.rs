@@ -28,7 +28,7 @@ pub(crate) fn output(program: &Path, args: &[&str], deadline: Duration) -> Resul
     run(command, deadline)
 }
 
-/// This program, even if an upgrade has replaced its file.
+/// Returns a command that starts this program, even if an upgrade has replaced its file.
 pub(super) fn itself() -> Command {
     Command::new("/proc/self/exe")
 }

@@ -1,5 +1,5 @@
-//! The driver, its version, and its GPUs. A helper process queries it, so that a hung driver does not hang this
-//! program.
+//! The driver, its version, and its GPUs. A helper process queries it, so that a hung driver does not hang
+//! this program.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::files;
 use super::flags::Doctor;
 use crate::args::Machine;
 
-/// The deadline of one driver call; longer means that the driver hangs.
+/// Deadline of one driver call. A driver that takes longer counts as hung.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A sample of the driver, and its error message.
@@ -25,7 +25,7 @@ impl DriverReport {
         self.sample.sources.get(&Source::Nvml).and_then(|state| state.fault)
     }
 
-    /// The driver was opened.
+    /// Returns whether the driver was opened.
     pub(crate) fn opened(&self) -> bool {
         self.sample.driver != Driver::default()
     }
@@ -84,7 +84,7 @@ fn driver(report: &DriverReport) -> Check {
     Check::fail("driver", format!("{}{message}", fault.name().replace('_', " ")), hint(fault))
 }
 
-/// How to fix a driver that cannot be queried.
+/// Returns how to fix a driver that cannot be queried.
 fn hint(fault: Fault) -> &'static str {
     match fault {
         Fault::LibraryNotFound => {
@@ -104,7 +104,7 @@ fn hint(fault: Fault) -> &'static str {
     }
 }
 
-/// Compares the release of NVML, which is `MAJOR.RELEASE`, with that of the kernel module.
+/// Compares the driver release in the NVML version (`MAJOR.RELEASE`) with that of the kernel module.
 fn release(report: &DriverReport, module: Option<&str>) -> Check {
     const NAME: &str = "kernel module";
     let library = report.sample.driver.nvml.as_deref().and_then(|nvml| Some(nvml.split_once('.')?.1));
@@ -120,8 +120,8 @@ fn release(report: &DriverReport, module: Option<&str>) -> Check {
     }
 }
 
-/// Returns the release in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Mon …`, or in the text of the
-/// open kernel module.
+/// Returns the release in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Mon …`, or in the text
+/// of the open kernel module.
 fn module_release(text: &str) -> Option<&str> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_release =

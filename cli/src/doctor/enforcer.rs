@@ -12,7 +12,7 @@ use super::flags::Doctor;
 
 const NAME: &str = "enforcer";
 const RULES: &str = "rules";
-/// The maximum number of shown lines of a rules file's errors.
+/// Maximum number of error lines of a rules file that are shown.
 const MAX_LINES: usize = 3;
 
 /// Checks the status that the control socket reports.
@@ -51,7 +51,7 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
     }
 }
 
-/// `status` is the output of `bailiff-enforcer status --json`.
+/// Checks a status, as printed by `bailiff-enforcer status --json`.
 fn of_status(status: &Value) -> Vec<Check> {
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     let empty = Vec::new();

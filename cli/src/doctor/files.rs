@@ -5,17 +5,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns a file's text.
 pub(super) fn text(path: &Path) -> Option<String> {
     bytes(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns a file's bytes.
 pub(super) fn bytes(path: &Path) -> Option<Vec<u8>> {
     fs::read(path).ok()
 }
 
-/// Returns the target of a symbolic link.
 pub(super) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }

@@ -1,5 +1,5 @@
-//! MPS: daemons that do not answer, servers without a daemon, conflicting compute modes, and clients that name GPUs by
-//! index.
+//! MPS: daemons that do not answer, servers without a daemon, conflicting compute modes, and clients that
+//! name GPUs by index.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ fn of_daemon(daemon: &Daemon) -> Option<Check> {
                 hint.unwrap_or_else(|| "bailiff mps status".to_owned()),
             ))
         }
-        // Its process runs, so its files may only be unreachable, as those of a container are.
+        // The daemon's process runs. Perhaps only its files are unreachable, as those of a container are.
         State::Stale | State::Unknown => {
             let why = daemon.why.as_deref().unwrap_or("its state is unknown");
             Some(Check::skip(NAME, format!("{}: {why}", daemon.label()), Some("sudo bailiff mps status")))
@@ -77,7 +77,7 @@ fn of_daemon(daemon: &Daemon) -> Option<Check> {
     }
 }
 
-/// GPUs in compute mode `EXCLUSIVE_PROCESS`.
+/// Returns the GPUs in compute mode `EXCLUSIVE_PROCESS`.
 fn exclusive(sample: Option<&Sample>) -> Vec<String> {
     let gpus = sample.into_iter().flat_map(|sample| &sample.gpus);
     let exclusive = gpus.filter(|gpu| gpu.telemetry.compute_mode == Some(ComputeMode::ExclusiveProcess));

@@ -1,4 +1,4 @@
-//! The GPU indexes of CUDA compared with those of the driver: programs that take an index mean CUDA's.
+//! Compares CUDA's GPU indexes with those of the driver, because programs interpret an index as CUDA's.
 
 use bailiff_sampler::cuda;
 use bailiff_snapshot::Sample;
@@ -26,7 +26,7 @@ pub(super) fn check(flags: &Doctor, sample: Option<&Sample>) -> Check {
 fn query(flags: &Doctor) -> Result<Vec<String>, String> {
     let mut command = child::itself();
     command.arg(cuda::ROLE).arg(&flags.cuda_library);
-    // Lists all GPUs, and does not start an MPS server for the query.
+    // With these variables, the query lists all GPUs and does not start an MPS server.
     command.env_remove("CUDA_VISIBLE_DEVICES").env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
     let output = child::run(command, flags.deadline)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();

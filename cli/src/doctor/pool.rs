@@ -72,7 +72,7 @@ fn missing_pool() -> Check {
     Check::skip(POOL, "there is no lease pool", Some(hint))
 }
 
-/// Converts an error; the part after its last semicolon is the hint.
+/// Converts an error to a failed check. The part of its message after the last semicolon is the hint.
 fn refused(name: &'static str, error: &LeaseError) -> Check {
     let message = error.to_string();
     let (text, hint) = match error {
@@ -84,8 +84,8 @@ fn refused(name: &'static str, error: &LeaseError) -> Check {
     Check::fail(name, text, hint)
 }
 
-/// Warns about a Redis without a password: any client may release the leases of others. A Unix socket is protected by
-/// its owner and group.
+/// Warns about a Redis without a password: any client may release the leases of others. A Unix socket is
+/// protected by its owner and group.
 fn unprotected(address: &str) -> Option<Check> {
     let (scheme, rest) = address.split_once("://")?;
     let closed = rest.contains('@') || scheme.contains("unix");

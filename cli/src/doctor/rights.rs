@@ -35,7 +35,8 @@ fn of_namespace(namespace: PidNamespace) -> Check {
     }
 }
 
-/// `first` is whether process 1 is visible; only `hidepid` or another mount hides it.
+/// Checks whether `/proc` hides other users' processes. `first` is whether process 1 is visible; only
+/// `hidepid` or another mount hides it.
 fn of_mount(procfs: &Path, mounts: &str, first: bool) -> Check {
     const NAME: &str = "/proc";
     let hides = hidepid(procfs, mounts);

@@ -13,7 +13,7 @@ use super::visible::Visible;
 pub(crate) struct IdleRule {
     /// Utilization must be strictly below this percentage.
     pub(crate) threshold: u32,
-    /// In this many consecutive samples, on each counted GPU.
+    /// Number of consecutive samples in which each counted GPU must be idle.
     pub(crate) samples: u32,
     /// The number of consecutive unknown samples that do not reset the count.
     pub(crate) max_gap: u32,
@@ -21,10 +21,10 @@ pub(crate) struct IdleRule {
     pub(crate) count: Count,
 }
 
-/// Why GPUs are counted.
+/// Why GPUs are counted, that is, must be idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Basis {
-    /// The command has a context on them.
+    /// The command has a context on these GPUs.
     Used,
     /// The command has no context, so all visible GPUs count.
     Visible,
@@ -44,11 +44,10 @@ pub(crate) struct DetectorInput<'a> {
     pub(crate) visible: &'a Visible,
     /// The number of samples missed since the previous one.
     pub(crate) missed: u32,
-    /// Whether this is the last driver sample of an interval; an interval counts with its maximum.
+    /// Whether this is the last driver sample of an interval. The maximum utilization in an interval counts.
     pub(crate) ends_sample: bool,
 }
 
-/// The counted GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) basis: Basis,
@@ -59,9 +58,9 @@ pub(crate) struct Counted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GpuUse {
     pub(crate) gpu: String,
-    /// The lower bound in percent.
+    /// Lower bound of the utilization in percent.
     min: u32,
-    /// The upper bound; `None` if unknown.
+    /// Upper bound of the utilization in percent; `None` if unknown.
     max: Option<u32>,
     /// Why the upper bound is unknown.
     pub(crate) why: &'static str,
@@ -72,27 +71,26 @@ pub(crate) struct GpuUse {
 pub(crate) struct Observation {
     /// The counted GPUs with the maximum of the current interval; `None` if the GPUs are unknown.
     pub(crate) counted: Option<Counted>,
-    /// The command is idle and is to be stopped.
+    /// Whether the command is idle and must be stopped.
     pub(crate) idle: bool,
 }
 
-/// Counts idle samples.
+/// Counts the idle samples of a command.
 #[derive(Debug)]
 pub(crate) struct IdleDetector {
     rule: IdleRule,
     basis: Option<Basis>,
     streaks: BTreeMap<String, Streak>,
-    /// The utilization in the current interval.
+    /// The utilization so far in the current interval.
     current: Vec<GpuUse>,
 }
 
 impl IdleDetector {
-    /// Creates a detector without samples.
     pub(crate) const fn new(rule: IdleRule) -> Self {
         Self { rule, basis: None, streaks: BTreeMap::new(), current: Vec::new() }
     }
 
-    /// Evaluates one sample. A newly counted GPU starts with a count of zero.
+    /// Evaluates one sample. The idle samples of a newly used GPU are counted from zero.
     pub(crate) fn observe(&mut self, input: &DetectorInput<'_>) -> Observation {
         let IdleRule { threshold, samples, max_gap, .. } = self.rule;
         let Some(mut counted) = self.rule.counted(input) else {
@@ -102,12 +100,13 @@ impl IdleDetector {
             self.current.retain(|_| !input.ends_sample);
             return Observation { counted: None, idle: false };
         };
-        // A command that opens its first context is active.
+        // If GPUs are counted for another reason, for example after the command's first context, the count
+        // restarts.
         if self.basis.replace(counted.basis) != Some(counted.basis) {
             self.streaks.clear();
         }
         self.streaks.retain(|gpu, _| counted.gpus.iter().any(|usage| usage.gpu == *gpu));
-        // Without counted GPUs the command is not idle.
+        // Without counted GPUs (GPUs that must be idle), the command is not idle.
         let mut idle = !counted.gpus.is_empty();
         for usage in &counted.gpus {
             let streak = self.streaks.entry(usage.gpu.clone()).or_default();
@@ -145,7 +144,7 @@ impl IdleRule {
         }
         let (used, unclear) = input.used();
         if used.is_empty() {
-            // If a GPU's process list is missing, the command may use that GPU.
+            // If a GPU's process list is missing, the command may use that GPU, so its use is unknown.
             return unclear.is_empty().then(|| input.devices(Basis::Visible, input.visible));
         }
         Some(Counted { basis: Basis::Used, gpus: used.into_iter().chain(unclear).collect() })
@@ -153,7 +152,8 @@ impl IdleRule {
 }
 
 impl DetectorInput<'_> {
-    /// Returns the number of intervals without a sample since the previous one, as after suspend or under overload.
+    /// Returns the number of intervals without a sample since the previous one, as after suspend or under
+    /// overload.
     pub(crate) fn missed(before: Option<&Snapshot>, now: &Snapshot, interval: Duration) -> u32 {
         let Some(before) = before else { return 0 };
         let intervals = now.at.boot.saturating_sub(before.at.boot).as_nanos() / interval.as_nanos().max(1);
@@ -174,7 +174,7 @@ impl DetectorInput<'_> {
         (used, unclear)
     }
 
-    /// Whether a holder belongs to the command.
+    /// Returns whether a holder belongs to the command.
     pub(crate) fn is_ours(&self, holder: &Holder) -> bool {
         match holder.process {
             ProcessId::Live(key) => self.tree.get(&key.pid) == Some(&key),
@@ -188,8 +188,8 @@ impl DetectorInput<'_> {
         Counted { basis, gpus: gpus.map(|gpu| self.device_use(gpu)).collect() }
     }
 
-    /// Returns the utilization by the command's processes. If one of them is unknown, the upper bound is that of the
-    /// device.
+    /// Returns the utilization by the command's processes. If one of them is unknown, the upper bound is that
+    /// of the device.
     fn command_use(&self, gpu: &Gpu, own: &[&Holder]) -> GpuUse {
         let min = own.iter().filter_map(|holder| holder.utilization.percent()).sum();
         let unknown = own.iter().find_map(|holder| match holder.utilization {
@@ -219,7 +219,7 @@ impl GpuUse {
         }
     }
 
-    /// Whether the utilization is below the threshold.
+    /// Returns whether the utilization is below the threshold.
     fn below(&self, threshold: u32) -> Truth {
         match self.max {
             _ if self.min >= threshold => Truth::False,
@@ -239,7 +239,7 @@ impl GpuUse {
     }
 }
 
-/// Whether the GPU is on the bus; a lost GPU cannot be in use.
+/// Returns whether the GPU is on the bus; a lost GPU cannot be in use.
 fn is_present(gpu: &Gpu) -> bool {
     gpu.fault != Some(Fault::Lost)
 }

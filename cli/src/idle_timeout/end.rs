@@ -40,7 +40,7 @@ impl Session<'_> {
         }
         let (number, child) = (signal.as_raw(), self.child.as_raw_nonzero());
         self.log.line(Level::Info, format!("Sending signal {number} to process {child}"));
-        // A pid is not reused before its process was waited for.
+        // The pid is not reused before this process has waited for the command.
         let _ = kill_process(self.child, signal);
     }
 
@@ -57,7 +57,7 @@ impl Session<'_> {
         log("signalling started".to_owned());
         for (layer, keys) in layers.iter().enumerate().skip(1).rev() {
             for key in keys {
-                // The original also lacks the space.
+                // `gpu_idle_timeout.py` also lacks the space after the signal number.
                 log(format!("send signal {}to pid {} in layer {layer}", signal.as_raw(), key.pid));
                 process_tree::signal(*key, signal);
             }
@@ -65,8 +65,8 @@ impl Session<'_> {
         log("signaling ended".to_owned());
     }
 
-    /// Returns the layers of the process tree: the command, its children, their children, and so on. Orphaned processes
-    /// are in the layer of the command's children.
+    /// Returns the layers of the process tree: the command, its children, their children, and so on. Orphaned
+    /// processes are in the layer of the command's children.
     fn layers(&self) -> Vec<Vec<ProcessKey>> {
         let child = self.child.as_raw_nonzero().get();
         let descendants = self.process_tree.descendants().unwrap_or_default();
@@ -80,7 +80,7 @@ impl Session<'_> {
         layers
     }
 
-    /// Waits until the processes to end have exited, up to the timeout.
+    /// Waits until all processes that must end have exited, or the timeout has passed.
     fn await_end(&mut self, events: &Receiver<Event>, timeout: Duration) {
         let began = Instant::now();
         while !self.is_over() {
@@ -88,7 +88,7 @@ impl Session<'_> {
             if left.is_zero() {
                 return;
             }
-            // There is no event for the exit of a process that is not a child.
+            // The exit of a process that is not a child causes no event, so it is checked at intervals.
             match events.recv_timeout(left.min(RETRY)) {
                 Ok(Event::Signal(signal)) => self.forward(signal),
                 Ok(Event::ChildEnded | Event::Sampled(_) | Event::Waited) | Err(_) => {}

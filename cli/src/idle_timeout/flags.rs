@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, ValueEnum};
 
 use super::NAME;
 
-/// The help. The texts of the original's flags are unchanged.
+/// Help text. The texts of the flags of `gpu_idle_timeout.py` are unchanged.
 pub(crate) const HELP: &str = include_str!("help.txt");
 
 /// Examples and exit codes for the man page.
@@ -103,7 +103,7 @@ pub(crate) enum Kill {
     Command,
 }
 
-/// The command line under the original's name.
+/// Command line of the program under the name `gpu_idle_timeout`.
 #[derive(Debug, Parser)]
 #[command(name = NAME, infer_long_args = true, args_override_self = true)]
 struct ScriptArgs {
@@ -179,7 +179,8 @@ fn unknown(name: &str, args: &[OsString]) -> String {
 /// Flags that take a number of seconds with an optional fraction.
 const SECONDS: [&str; 4] = ["--sample-freq", "--grace", "--deadline", "--look-back"];
 
-/// Converts clap's `--threshhold-percentage <THRESHHOLD_PERCENTAGE>` to argparse's `-t/--threshhold-percentage`.
+/// Converts clap's `--threshhold-percentage <THRESHHOLD_PERCENTAGE>` to argparse's
+/// `-t/--threshhold-percentage`.
 fn argument(name: &str) -> String {
     let long = name.split(' ').next().unwrap_or_default();
     let command = ScriptArgs::command();
@@ -190,7 +191,8 @@ fn argument(name: &str) -> String {
     }
 }
 
-/// Parses seconds with an optional fraction into milliseconds. Negative values become 0, which is refused later.
+/// Parses seconds with an optional fraction into milliseconds. Negative values become 0, which is refused
+/// later.
 fn millis(text: &str) -> Result<u64, String> {
     let seconds: f64 = text.trim().parse().map_err(|_| "expected a number of seconds".to_owned())?;
     if seconds.is_nan() || seconds.is_infinite() {
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn arguments_are_parsed_as_by_argparse() {
-        // Words, then -t, -s in milliseconds, -n, -d, and the command.
+        // Arguments; expected values of -t, -s in milliseconds, -n and -d; expected command.
         let cases = [
             ("grep foo", (1, 5_000, 60, 12), "grep foo"),
             ("-t 50 -s 6 -n 5 -d 3 -x grep foo", (50, 6_000, 5, 3), "grep foo"),

@@ -1,12 +1,11 @@
-//! The log in the format of Python's `logging`. Lines of the logger `gpu_idle_timeout` have the texts of the original;
-//! additional lines have the logger name `bailiff`.
+//! The log in the format of Python's `logging`. Lines of the logger `gpu_idle_timeout` have the texts of
+//! `gpu_idle_timeout.py`; additional lines have the logger name `bailiff`.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use super::NAME;
 
-/// The log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Debug,
@@ -21,12 +20,12 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Logs a line of the original.
+    /// Logs a line that `gpu_idle_timeout.py` also logs.
     pub(super) fn line(&self, level: Level, text: impl Display) {
         self.write(level, NAME, &text);
     }
 
-    /// Logs a line that the original does not have.
+    /// Logs a line that `gpu_idle_timeout.py` does not have.
     pub(super) fn remark(&self, level: Level, text: impl Display) {
         self.write(level, "bailiff", &text);
     }

@@ -1,5 +1,5 @@
-//! `bailiff idle-timeout`, also started under the name `gpu_idle_timeout`: stops a command whose GPUs stay idle, with
-//! the flags, log and exit codes of `gpu_idle_timeout.py`.
+//! `bailiff idle-timeout`, also started under the name `gpu_idle_timeout`: stops a command whose GPUs stay
+//! idle, with the flags, log and exit codes of `gpu_idle_timeout.py`.
 
 pub(crate) mod detector;
 mod end;
@@ -27,7 +27,7 @@ use crate::output::print_message;
 /// The program name in usage and messages.
 const NAME: &str = "gpu_idle_timeout";
 
-/// Whether the program was started under the original's name.
+/// Returns whether the program was started under the name `gpu_idle_timeout`.
 pub(crate) fn is_called(name: &OsStr) -> bool {
     let name = Path::new(name).file_name().and_then(OsStr::to_str).unwrap_or_default();
     name.strip_suffix(".py").unwrap_or(name) == NAME
@@ -36,7 +36,7 @@ pub(crate) fn is_called(name: &OsStr) -> bool {
 /// The name under which the program runs, which selects exit codes and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// `gpu_idle_timeout`: exit codes and messages of the original script.
+    /// `gpu_idle_timeout`: exit codes and messages of `gpu_idle_timeout.py`.
     Script,
     /// `bailiff idle-timeout`: one-line errors with an exit code per kind.
     Command,
@@ -47,7 +47,6 @@ pub(crate) fn main(name: Name, args: impl IntoIterator<Item = OsString>) -> Exit
     flags::parse(args).map_or_else(|stop| report(name, stop), |flags| run(name, flags))
 }
 
-/// Runs the command.
 pub(crate) fn run(name: Name, flags: Flags) -> ExitCode {
     let settings = match IdleTimeoutSettings::try_from(flags) {
         Ok(settings) => settings,
@@ -71,7 +70,7 @@ fn fail(why: impl Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Reports why no command is started: with the original's messages, or in one line.
+/// Reports why no command is started: with the messages of `gpu_idle_timeout.py`, or in one line.
 fn report(name: Name, stop: Stop) -> ExitCode {
     // Write errors such as a closed pipe (`--help | head`) do not change the exit code.
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());

@@ -24,9 +24,9 @@ use crate::process_tree::ProcessTree;
 /// How the session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionEnd {
-    /// With this exit code.
+    /// The session ended with this exit code.
     Code(u8),
-    /// By a signal that this process also received.
+    /// The command was ended by a signal that this process also received.
     Signal(i32),
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Session<'a> {
     before: Option<Snapshot>,
     detector: IdleDetector,
     delay: u64,
-    /// Driver samples in the current sample of the original's interval.
+    /// Number of driver samples taken in the current interval of `--sample-freq`.
     partial_samples: u32,
     /// The signals that this process received.
     received: Vec<i32>,
@@ -188,7 +188,7 @@ impl Session<'_> {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(signal.number) {
-            // A pid is not reused before its process was waited for.
+            // The pid is not reused before this process has waited for the command.
             let _ = kill_process(self.child, signal);
         }
     }

@@ -21,13 +21,13 @@ pub(super) struct IdleTimeoutSettings {
     pub(super) visible: Visible,
     /// The interval of `--sample-freq`.
     pub(super) sample_interval: Duration,
-    /// The number of samples in which it must be idle.
+    /// Number of samples in which the command must be idle.
     pub(super) samples: u32,
     /// The number of driver samples per interval.
     pub(super) samples_per_interval: u32,
     /// The number of the first sample that counts; values below 1 mean 1.
     pub(super) delay: i64,
-    /// `None` sends SIGKILL immediately.
+    /// First signal to the command; `None` sends SIGKILL immediately.
     pub(super) signal: Option<Signal>,
     pub(super) signal_children: bool,
     pub(super) kill: Kill,
@@ -41,7 +41,7 @@ pub(super) struct IdleTimeoutSettings {
 impl TryFrom<Flags> for IdleTimeoutSettings {
     type Error = Stop;
 
-    /// Fails with the first error in the original's order and text.
+    /// Fails with the first error, in the order and with the text of `gpu_idle_timeout.py`.
     fn try_from(flags: Flags) -> Result<Self, Stop> {
         let refused = |why: &str| Stop::Refused(why.to_owned());
         let positive = |number: i64, why| u32::try_from(number).ok().filter(|number| *number > 0).ok_or(why);

@@ -1,5 +1,5 @@
-//! The GPUs that a command sees: `CUDA_VISIBLE_DEVICES` as described in the CUDA programming guide. Ambiguous values
-//! hide no GPU.
+//! The GPUs that a command sees: `CUDA_VISIBLE_DEVICES` as described in the CUDA programming guide. Ambiguous
+//! values hide no GPU.
 
 use bailiff_snapshot::About;
 
@@ -12,12 +12,12 @@ pub(crate) enum Visible {
     Only(Vec<GpuName>),
 }
 
-/// A GPU's name in the variable.
+/// A GPU's name in `CUDA_VISIBLE_DEVICES`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GpuName {
     /// A UUID prefix of a GPU or MIG instance.
     Uuid(String),
-    /// The driver's index.
+    /// The GPU's index in the driver's order.
     Index(u32),
 }
 
@@ -45,7 +45,7 @@ impl Visible {
         Self::Only(names)
     }
 
-    /// Whether this GPU or MIG instance is visible.
+    /// Returns whether this GPU or MIG instance is visible.
     pub(crate) fn sees(&self, about: &About) -> bool {
         match self {
             Self::All => about.mig.is_none(),

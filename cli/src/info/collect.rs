@@ -19,7 +19,7 @@ use crate::exit::Failure;
 use crate::output::print_message;
 use crate::stream::{Stream, StreamError};
 
-/// The timeout of the exporter, which answers immediately even if the driver hangs.
+/// Timeout of the exporter, which answers immediately even if the driver hangs.
 const EXPORTER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum deadline of one driver call.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
@@ -41,7 +41,6 @@ pub(crate) enum SeenBy {
 pub(crate) struct Collected {
     pub(crate) snapshot: wire::Snapshot,
     pub(crate) by: SeenBy,
-    /// The age of the snapshot.
     pub(crate) age: Duration,
     /// The driver's error message.
     pub(crate) driver_message: Option<String>,
@@ -51,9 +50,7 @@ pub(crate) struct Collected {
 
 /// A source of snapshots.
 pub(crate) enum SnapshotSource {
-    /// The exporter.
     Exporter(Box<Exporter>),
-    /// Direct sampling.
     Local(Box<LocalSampler>),
 }
 
@@ -87,11 +84,11 @@ impl SnapshotSource {
 /// The exporter's stream.
 pub(crate) struct Exporter {
     stream: Stream,
-    /// Its first snapshot.
+    /// First snapshot, read when the connection was made.
     first: Option<wire::Snapshot>,
     /// The timeout of the next snapshot.
     timeout: Duration,
-    /// The pool, if the exporter does not read it.
+    /// Reader of the lease pool, if the exporter does not read the pool.
     pool: Option<PoolReader>,
 }
 
@@ -133,7 +130,7 @@ pub(super) fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// Whether a snapshot is so old that samples must have been missed.
+/// Returns whether a snapshot is so old that samples must have been missed.
 pub(crate) fn is_stale(age: Duration, interval: Duration) -> bool {
     age > limit(interval)
 }
@@ -173,8 +170,8 @@ impl LocalSampler {
         })
     }
 
-    /// Returns the next snapshot. Utilization needs two samples, so the first snapshot takes two, or three if a process
-    /// may be stuck.
+    /// Returns the next snapshot. Utilization needs two samples, so the first snapshot takes two, or three if
+    /// a process may be stuck.
     fn next(&mut self) -> Result<Collected, Failure> {
         let first = self.last.is_none();
         if first {
@@ -211,7 +208,7 @@ impl LocalSampler {
     }
 }
 
-/// Whether no GPU is known, so that a second sample adds nothing.
+/// Returns whether no GPU is known, so that a second sample adds nothing.
 fn has_no_gpus(snapshot: &Snapshot) -> bool {
     snapshot.gpus.is_empty()
 }

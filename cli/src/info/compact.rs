@@ -37,7 +37,8 @@ const HOLDERS: [(&str, Column); 10] = [
     ("LEASE", Column::Left),
 ];
 
-/// Returns the lines of the report, with fewer holders per GPU if that makes it fit the rows.
+/// Returns the lines of the report, with fewer holders per GPU if the report then fits the rows of the
+/// terminal.
 pub(super) fn render(report: &InfoReport, style: &Style, rows: Option<usize>) -> Vec<String> {
     let with = |max_holders| with_holders(report, &Style { max_holders, ..style.clone() });
     let lines = with(style.max_holders);

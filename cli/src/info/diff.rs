@@ -1,4 +1,5 @@
-//! Compares two reports: changes of memory and holders, and whether the memory of exited holders was released. Pure.
+//! Compares two reports: changes of memory and holders, and whether the memory of exited holders was
+//! released. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,6 @@ use serde::Serialize;
 use super::figures::difference;
 use super::report::{GpuReport, Holder, InfoReport};
 
-/// The changes of one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct GpuChanges {
     pub(crate) index: String,
@@ -29,7 +29,6 @@ pub(crate) struct GpuChanges {
     pub(crate) back: Option<MemoryRelease>,
 }
 
-/// A changed holder.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Change {
     pub(crate) how: ChangeKind,
@@ -44,17 +43,16 @@ pub(crate) struct Change {
     pub(crate) is: Option<u64>,
 }
 
-/// The kind of change of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ChangeKind {
-    /// It is new.
+    /// The process is a new holder.
     Began,
-    /// Its memory changed, or is unknown.
+    /// The holder's memory changed, or is unknown.
     Changed,
-    /// It is no longer listed.
+    /// The driver no longer lists the process.
     Ended,
-    /// It has exited, but the driver still lists it.
+    /// The process has exited, but the driver still lists it.
     Died,
 }
 
@@ -74,19 +72,19 @@ impl ChangeKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "came_back")]
 pub(crate) enum MemoryRelease {
-    /// All of it was released.
+    /// All memory was released.
     All {
         /// The released bytes.
         bytes: u64,
     },
-    /// Some of it is unattributed now, or attributed to processes that do not exist.
+    /// Some memory is unattributed now, or attributed to processes that do not exist.
     Stayed {
         /// The bytes that were not released.
         bytes: u64,
     },
-    /// It is unknown.
+    /// Unknown whether the memory was released.
     Unknown {
-        /// Why.
+        /// Why it is unknown.
         why: &'static str,
     },
 }
@@ -94,7 +92,7 @@ pub(crate) enum MemoryRelease {
 /// Whether both reports are from the same boot, so that their pids can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BootMatch {
-    /// The same boot.
+    /// Both reports are from the same boot.
     Same,
     /// The machine was rebooted in between.
     Different,
@@ -155,7 +153,7 @@ fn compare_gpu(before: Option<&GpuReport>, now: &GpuReport, boots: BootMatch) ->
     }
 }
 
-/// The identity of a process; without `/proc` data only its pid.
+/// Pid and start time of a process; the start time is missing without `/proc` data.
 type Key = (u32, Option<u64>);
 
 fn changes(before: &[Holder], now: &[Holder]) -> Vec<Change> {
@@ -198,8 +196,8 @@ impl Change {
     }
 }
 
-/// Returns whether the memory of exited holders was released: the driver no longer lists them, and unattributed memory
-/// has not increased by what they held.
+/// Returns whether the memory of exited holders was released: the driver no longer lists them, and
+/// unattributed memory has not increased by what they held.
 fn memory_release(changes: &[Change], unaccounted: Option<i64>) -> Option<MemoryRelease> {
     let of_kind = |how: ChangeKind| changes.iter().filter(move |change| change.how == how);
     if of_kind(ChangeKind::Died).next().is_some() {
@@ -224,7 +222,7 @@ fn memory_release(changes: &[Change], unaccounted: Option<i64>) -> Option<Memory
     let rise = u64::try_from(rise).unwrap_or_default();
     Some(match others {
         true => MemoryRelease::Unknown { why: "other processes started or grew meanwhile" },
-        // The tolerance is that of the enforcer: reads are not atomic, and the driver keeps some memory.
+        // The enforcer has the same tolerance: reads are not atomic, and the driver keeps some memory.
         false if rise > 0 && rise >= (bytes / 16).max(16 << 20).min(bytes.div_ceil(2)) => {
             MemoryRelease::Stayed { bytes: rise }
         }
@@ -240,7 +238,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A holder from pid, start time and GiB.
+    /// Creates a holder from pid, start time and memory in GiB.
     fn holder((pid, start_ticks, held): (u32, Option<u64>, Option<u64>)) -> Holder {
         let state = if start_ticks.is_some() { "sleeping" } else { "gone" }.to_owned();
         Holder { pid, start_ticks, memory: held.map(|held| held * GIB), state, ..Holder::default() }

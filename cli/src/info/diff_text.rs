@@ -50,7 +50,7 @@ fn gpu_lines(
         change_text(&current, previous.map(|previous| units.size(part(previous))), (change, units))
     };
     let mut lines = super::text::head(now, gpu, style);
-    // The last two of the seven lines are replaced.
+    // The last two of these seven lines, used and free memory, are replaced by lines with the change.
     lines.truncate(lines.len().saturating_sub(2));
     lines.push(pair("memory used", &memory(|memory| memory.used, since.used)));
     lines.push(pair("memory free", &memory(|memory| memory.free, since.free)));

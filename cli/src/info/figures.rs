@@ -10,7 +10,6 @@ use jiff::tz::TimeZone;
 /// The placeholder of an unknown value.
 pub(crate) const UNKNOWN: &str = "-";
 
-/// The units of sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Units {
     /// Powers of 1024: `79.6GiB`.

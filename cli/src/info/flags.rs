@@ -76,13 +76,14 @@ pub(crate) struct SourceFlags {
 
 /// Show each GPU with its memory, utilization and processes
 ///
-/// The data comes from bailiff-exporter if it runs; otherwise the driver and /proc are sampled twice, one second apart.
+/// The data comes from bailiff-exporter if it runs; otherwise the driver and /proc are sampled twice, one
+/// second apart.
 #[derive(Debug, Parser)]
 #[command(name = "cuda_info.sh", version)]
 pub(crate) struct ScriptArgs {
     #[command(flatten)]
     pub(crate) info: Info,
-    /// Accepted and ignored, as in the script.
+    /// Accepted and ignored, as in `cuda_info.sh`.
     #[arg(short = 'v', long = "verbose", hide = true)]
     _verbose: bool,
 }

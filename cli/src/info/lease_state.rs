@@ -21,16 +21,16 @@ pub(crate) struct LeaseInfo {
     /// The user recorded in the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
-    /// `run`, `acquire`, `compat` and so on.
+    /// How the lease was taken: `run`, `acquire`, `compat` and so on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<String>,
     /// The time since the grant, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) age_ms: Option<u64>,
-    /// The process that holds it, or that GPU.py has recorded.
+    /// Process that holds the lease, or that GPU.py has recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
-    /// Whether that process is running.
+    /// Whether the process in `pid` is running.
     #[serde(default)]
     pub(crate) alive: Truth,
 }
@@ -106,7 +106,7 @@ impl<'a> PoolView<'a> {
         Some(LeaseInfo::of(gpu, gpu.lease.as_deref().and_then(|lease| leases.held(lease))))
     }
 
-    /// Whether a process that uses a GPU has a lease of it; `None` if unknown.
+    /// Returns whether a process that uses a GPU has a lease of it; `None` if unknown.
     pub(super) fn has_lease(&self, process: Option<&wire::Process>, gpu: &wire::Gpu) -> Option<bool> {
         let leases = self.0?;
         let members = Members::of_wire(process?)?;
@@ -123,7 +123,7 @@ impl<'a> PoolView<'a> {
     }
 }
 
-/// Describes the queue.
+/// Describes the waiting requests; `None` if there are none.
 pub(super) fn queue_text(queue: &[Ticket]) -> Option<String> {
     let first = queue.first()?;
     let user = first.user.as_deref().unwrap_or("unknown user");

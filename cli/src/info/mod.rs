@@ -50,7 +50,7 @@ const END_OF_LINE: &str = "\u{1b}[K";
 /// Erases everything below the cursor.
 const BELOW: &str = "\u{1b}[J";
 
-/// Whether the program was started under the name `cuda_info.sh`.
+/// Returns whether the program was started under the name `cuda_info.sh`.
 pub(crate) fn is_called(name: &OsStr) -> bool {
     let name = Path::new(name).file_name();
     ["cuda_info.sh", "cuda_info.py", "cuda_info"].iter().any(|known| name == Some(OsStr::new(known)))
@@ -111,8 +111,8 @@ fn report(flags: &Info, collected: &Collected) -> Result<InfoReport, Failure> {
     Ok(report)
 }
 
-/// Returns the processes with an open device file, and the age of that data. It comes from the exporter, unless this
-/// process runs as root and the exporter could not read all processes.
+/// Returns the processes with an open device file, and the age of that data. It comes from the exporter,
+/// unless this process runs as root and the exporter could not read all processes.
 fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DeviceProcesses, Duration)> {
     let scanned = snapshot
         .device_processes

@@ -12,10 +12,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::args::Backend;
 
-/// The timeout of Redis.
+/// Timeout of a Redis query.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reads a pool repeatedly.
+/// Reads a lease pool repeatedly.
 pub(super) struct PoolReader {
     pool: Option<Box<dyn Leases>>,
     node: Node,
@@ -39,7 +39,7 @@ impl PoolReader {
         reader
     }
 
-    /// Reads the current leases.
+    /// Reads the current leases; `None` if there is no pool or it cannot be read.
     pub(super) fn read(&mut self) -> Option<LeaseSample> {
         let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
         match self.pool.as_mut()?.audit() {

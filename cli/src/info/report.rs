@@ -26,7 +26,7 @@ pub(crate) struct InfoReport {
     pub(crate) seen_by: SeenBy,
     /// The age of the sample when the report was made.
     pub(crate) age_ms: u64,
-    /// The sampling interval.
+    /// Sampling interval in milliseconds.
     pub(crate) interval_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
@@ -45,10 +45,10 @@ pub(crate) struct InfoReport {
     /// The number of processes whose open files could not be read; `None` without a scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreadable: Option<u64>,
-    /// The age of the scan.
+    /// Age of the scan of open files in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) device_processes_age_ms: Option<u64>,
-    /// The scan was requested and failed.
+    /// Whether a scan of open files was requested and failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) device_processes_failed: bool,
 }
@@ -65,11 +65,11 @@ pub(crate) struct GpuReport {
     pub(crate) name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) compute_capability: Option<(i32, i32)>,
-    /// Why it cannot be read.
+    /// Why the GPU cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fault: Option<String>,
     pub(crate) mig: bool,
-    /// The number of its MIG instances, which list its processes.
+    /// Number of MIG instances of the GPU; its processes are listed on these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) instances: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,10 +79,10 @@ pub(crate) struct GpuReport {
     pub(crate) utilization: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) compute_mode: Option<String>,
-    /// Its lease state; `None` if it is not in a pool.
+    /// Lease state of the GPU; `None` if it is not in a pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease: Option<LeaseInfo>,
-    /// Its holders, by descending memory; `None` if the driver did not list them.
+    /// Holders of the GPU, by descending memory; `None` if the driver did not list them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<Holder>>,
     /// The processes with an open device file; `None` without a scan.
@@ -99,22 +99,22 @@ pub(crate) struct Memory {
     pub(crate) free: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reserved: Option<u64>,
-    /// Held by compute processes, including those that also do graphics.
+    /// Memory of compute processes, including those that also do graphics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) computing: Option<u64>,
-    /// Held by graphics-only processes: display servers, compositors, browsers.
+    /// Memory of graphics-only processes: display servers, compositors, browsers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) graphics: Option<u64>,
-    /// Held by pids that the driver lists but that do not exist.
+    /// Memory of pids that the driver lists but that do not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dead_pids: Option<u64>,
-    /// Held by processes of other PID namespaces.
+    /// Memory of processes of other PID namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) other_namespaces: Option<u64>,
-    /// Not attributed to any known process.
+    /// Memory that no known process holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unaccounted: Option<i64>,
-    /// Not released after its holders exited; `None` if unknown.
+    /// Memory that was not released after its holders exited; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreleased: Option<u64>,
 }
@@ -123,10 +123,11 @@ pub(crate) struct Memory {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pub(crate) pid: u32,
-    /// The start time, which identifies the process together with pid and boot; `None` if `/proc` does not show it.
+    /// The start time, which identifies the process together with pid and boot; `None` if `/proc` does not
+    /// show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) start_ticks: Option<u64>,
-    /// `C`, `G`, `M+C`, `C+G`.
+    /// Types of its GPU contexts (compute, graphics, MPS client): `C`, `G`, `M+C`, `C+G`.
     pub(crate) kinds: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<u64>,
@@ -136,16 +137,17 @@ pub(crate) struct Holder {
     /// Why the utilization is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unknown: Option<Why>,
-    /// The observed idle time since the process was last busy, in milliseconds; unobserved time does not count.
+    /// The observed idle time since the process was last busy, in milliseconds; unobserved time does not
+    /// count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle_ms: Option<u64>,
     pub(crate) state: String,
-    /// The parent process.
+    /// Pid of the parent process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ppid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) orphaned: Option<bool>,
-    /// The kind of stuck process.
+    /// How the process is stuck, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stuck: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +156,7 @@ pub(crate) struct Holder {
     pub(crate) uid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) comm: Option<String>,
-    /// `mps_server` or `mps_control`.
+    /// `mps_server` or `mps_control`, for a process of MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) role: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,19 +171,18 @@ pub(crate) struct Holder {
     pub(crate) unit: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) workload: Option<String>,
-    /// Whether it has a lease of the GPU; `None` if unknown.
+    /// Whether the process has a lease of the GPU; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leased: Option<bool>,
 }
 
-/// The data of a snapshot apart from GPUs.
+/// Processes and lease pool of a snapshot.
 struct HostView<'a> {
     processes: BTreeMap<u32, &'a wire::Process>,
     pool: PoolView<'a>,
 }
 
 impl InfoReport {
-    /// Creates a report from a snapshot.
     pub(crate) fn new(collected: &Collected, tag: &str) -> Self {
         let snapshot = &collected.snapshot;
         let host = HostView {
@@ -226,8 +227,8 @@ impl InfoReport {
         self.gpus.retain(|gpu| names.is_empty() || names.iter().any(|name| gpu.has_name(name)));
     }
 
-    /// Adds the processes with an open device file, from a scan of this age; the device minors are those of the
-    /// snapshot.
+    /// Adds the processes with an open device file, from a scan of this age; the device minors are those of
+    /// the snapshot.
     pub(crate) fn add_device_processes(
         &mut self,
         device_processes: &DeviceProcesses,
@@ -326,7 +327,7 @@ impl Holder {
     fn of(holder: &wire::Holder, process: Option<&wire::Process>) -> Self {
         let facts = process.and_then(|process| process.facts.as_ref());
         let place = facts.map(|facts| &facts.place);
-        // An idle time needs an observation, now or earlier.
+        // The idle time is known only if the process was observed, now or earlier.
         let observed = holder.utilization.is_some() || holder.idle_ms > 0;
         Self {
             pid: holder.pid,
@@ -364,7 +365,7 @@ impl Holder {
         Stuck::of_name(self.stuck.as_deref()?)
     }
 
-    /// Whether the process was observed idle between the last two samples.
+    /// Returns whether the process was observed idle between the last two samples.
     pub(crate) fn is_idle(&self) -> bool {
         self.utilization.is_some_and(|percent| percent <= IDLE_AT_MOST_PERCENT)
     }

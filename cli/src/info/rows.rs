@@ -151,7 +151,6 @@ fn user(uid: u32) -> String {
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// The usage of one user.
 #[derive(Debug, Default)]
 pub(super) struct UserUsage {
     gpus: BTreeSet<String>,

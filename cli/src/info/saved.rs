@@ -74,7 +74,8 @@ fn file(directory: &Path, tag: &str) -> PathBuf {
     directory.join(format!("{tag}.json"))
 }
 
-/// Returns the directory of saved reports. As in the XDG base directory specification, a relative path is ignored.
+/// Returns the directory of saved reports. As in the XDG base directory specification, a relative path is
+/// ignored.
 fn directory() -> Result<PathBuf, Failure> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));

@@ -1,4 +1,5 @@
-//! The long text of a report: for each GPU the seven lines of the original, then its memory breakdown and holders.
+//! The long text of a report: for each GPU the seven lines of `cuda_info.sh`, then its memory breakdown and
+//! holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +20,6 @@ const MAX_NAMED: usize = 3;
 /// The column at which values begin.
 const INDENT: usize = 25;
 
-/// Formats a name and a value.
 pub(crate) fn pair(name: &str, value: &str) -> String {
     format!("{name:<20}     {value}")
 }
@@ -36,7 +36,6 @@ pub(crate) fn wrapped_pair(
     parts.iter().zip(names).map(|(part, name)| pair(name, &color(part))).collect()
 }
 
-/// Returns the lines of the report.
 pub(crate) fn render(report: &InfoReport, style: &Style) -> Vec<String> {
     let mut lines = Vec::new();
     for gpu in &report.gpus {
@@ -52,7 +51,6 @@ pub(crate) fn render(report: &InfoReport, style: &Style) -> Vec<String> {
     lines
 }
 
-/// Returns the lines of one GPU.
 fn gpu_lines(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String> {
     let mut lines = head(report, gpu, style);
     lines.extend(memory_lines(gpu, style));
@@ -63,7 +61,7 @@ fn gpu_lines(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String>
     lines
 }
 
-/// The seven lines of the original.
+/// Returns the seven lines that `cuda_info.sh` prints for a GPU.
 pub(crate) fn head(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String> {
     let memory =
         |part: fn(&Memory) -> u64| or_unknown(gpu.memory.as_ref(), |memory| style.units.size(part(memory)));
@@ -79,7 +77,6 @@ pub(crate) fn head(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<S
     ]
 }
 
-/// Returns the memory breakdown.
 fn memory_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let Some(memory) = &gpu.memory else { return Vec::new() };
     let known = |part: Option<u64>| or_unknown(part, |bytes| style.units.size(bytes));
@@ -161,7 +158,6 @@ fn state_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     lines
 }
 
-/// Describes a fault.
 pub(crate) fn fault_text(fault: &str) -> String {
     match fault {
         "library_not_found" => "NVML library not found",

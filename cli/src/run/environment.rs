@@ -12,7 +12,6 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// Sets variables.
     pub(crate) fn set(&mut self, pairs: impl IntoIterator<Item = (&'static str, impl Into<OsString>)>) {
         self.set.extend(pairs.into_iter().map(|(name, value)| (name.into(), value.into())));
     }

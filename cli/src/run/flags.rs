@@ -54,8 +54,8 @@ pub(crate) struct Run {
     pub(crate) lease: flags::Run,
     /// Limit GPU memory of all processes together, per GPU, such as 8GiB.
     ///
-    /// The limit applies to the sum over the command and the processes that it starts, on each GPU. A process that
-    /// cannot open the quota file, such as one that changed its user, is refused all GPU memory.
+    /// The limit applies to the sum over the command and the processes that it starts, on each GPU. A process
+    /// that cannot open the quota file, such as one that changed its user, is refused all GPU memory.
     #[arg(long, value_name = "SIZE", value_parser = above_zero)]
     pub(crate) vram: Option<u64>,
     /// Quota library; default: searched next to this program and in /usr/lib.
@@ -63,14 +63,15 @@ pub(crate) struct Run {
     pub(crate) quota_library: Option<PathBuf>,
     /// Directory of the quota file.
     ///
-    /// Default: `/run/bailiff/quota/UID` if root has created its parent, else `$XDG_RUNTIME_DIR/bailiff/quota`.
+    /// Default: `/run/bailiff/quota/UID` if root has created its parent, else
+    /// `$XDG_RUNTIME_DIR/bailiff/quota`.
     #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
     pub(crate) quota_dir: Option<PathBuf>,
     /// Stop the command when its GPUs were idle for this time.
     ///
-    /// Idle means a utilization below 1 % in every sample of the period. There is a sample every 5 s, and at least
-    /// three in the period. Samples without data do not count as idle. The command receives SIGQUIT; processes that
-    /// remain after --grace are killed.
+    /// Idle means a utilization below 1 % in every sample of the period. There is a sample every 5 s, and at
+    /// least three in the period. Samples without data do not count as idle. The command receives SIGQUIT;
+    /// processes that remain after --grace are killed.
     #[arg(long, value_name = "TIME", value_parser = idle)]
     pub(crate) idle_timeout: Option<Duration>,
     /// Start only when each visible GPU has this much free memory.
@@ -84,17 +85,17 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Whether leased GPUs are requested.
+    /// Returns whether leased GPUs are requested.
     pub(crate) fn requests_gpus(&self) -> bool {
         self.lease.request.gpus.is_some() || self.lease.request.gpu.is_some()
     }
 
-    /// Whether the driver is queried, for memory sizes or for the command's usage.
+    /// Returns whether the driver is queried, for memory sizes or for the command's usage.
     pub(crate) fn needs_sampler(&self) -> bool {
         self.idle_timeout.is_some() || !self.amounts().is_empty() || !self.quiet
     }
 
-    /// The requested amounts of memory, with the flags that set them.
+    /// Returns the requested amounts of memory, with the flags that set them.
     pub(crate) fn amounts(&self) -> Vec<(&'static str, u64)> {
         let named = [("--vram", self.vram), ("--min-free", self.min_free)];
         named.into_iter().filter_map(|(flag, bytes)| Some((flag, bytes?))).collect()
@@ -105,7 +106,7 @@ fn lease() -> ArgGroup {
     ArgGroup::new("lease").args(["gpus", "gpu"]).multiple(true)
 }
 
-/// The flags that make the command wait.
+/// Returns the flags that make the command wait.
 fn waits() -> ArgGroup {
     ArgGroup::new("waits").args(["gpus", "gpu", "min_free"]).multiple(true)
 }

@@ -38,7 +38,7 @@ pub(crate) struct Job<'a> {
     pub(crate) amounts: Vec<(&'static str, u64)>,
 }
 
-/// What is set up before anything that must be cleaned up.
+/// State that is set up before anything that must be cleaned up.
 pub(crate) struct Prepared {
     process_tree: ProcessTree,
     gpu_sampler: Option<GpuSampler>,
@@ -49,7 +49,7 @@ impl Prepared {
     /// Starts the sampler, if requested, and blocks signals.
     pub(crate) fn new(options: Option<&MonitorOptions>) -> Result<Self, Failure> {
         let process_tree = ProcessTree::detect();
-        // Started before signals are blocked, because helper processes inherit the mask.
+        // The sampler starts before signals are blocked, because helper processes inherit the mask.
         let gpu_sampler = options.map(GpuSampler::start).transpose();
         // Without a flag that needs the driver, sampling is only for the summary and may fail.
         let gpu_sampler = gpu_sampler.or_else(|why| {
@@ -73,7 +73,7 @@ pub(crate) struct Outcome {
 }
 
 impl<'a> Job<'a> {
-    /// A job with a time limit only.
+    /// Creates a job with a time limit only.
     pub(crate) fn new(command: &'a [OsString], time_limit: &'a TimeLimit) -> Self {
         Self {
             command,
@@ -96,14 +96,16 @@ impl<'a> Job<'a> {
         start.signals.listen(sender.clone())?;
         if let Some(gpu_sampler) = &mut start.gpu_sampler {
             gpu_sampler.open()?;
-            // With a lease the GPUs are known only after the wait. A size that no GPU has is refused before the wait.
+            // With a lease the GPUs are known only after the wait. An amount that no GPU has is refused
+            // before the wait.
             let visible = if self.lease.is_some() { Visible::All } else { self.visible() };
             free_memory::refuse_impossible(&self.amounts, (gpu_sampler, &visible), &events)?;
         }
         let mut lease =
             self.lease.map(|flags| CommandLease::wait(flags, (sender.clone(), &events))).transpose()?;
         let outcome = self.execute(start, (sender, &events), lease.as_mut());
-        // Remaining processes keep the lease; it is released when they have exited (see `Pool::reap_local_host`).
+        // Remaining processes keep the lease; it is released when they have exited (see
+        // `Pool::reap_local_host`).
         let left = outcome.as_ref().is_ok_and(|outcome| matches!(outcome.exit, CommandExit::Detached(_)));
         if let Some(lease) = lease.filter(|_| !left) {
             lease.release();
@@ -156,7 +158,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// The GPUs that the command can see.
+    /// Returns the GPUs that the command can see.
     fn visible(&self) -> Visible {
         let value = |name| self.environment.get(name).map(OsStr::to_owned).or_else(|| std::env::var_os(name));
         let text = |name| value(name).map(|value| value.to_string_lossy().into_owned());
@@ -164,8 +166,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Replaces `{index}` by the indexes of the leased GPUs and `{{index}}` by `{index}`. The command sees no other GPUs
-/// (`CUDA_VISIBLE_DEVICES` applies to CUDA and to NVIDIA's `OpenCL`), so its indexes start at 0.
+/// Replaces `{index}` by the indexes of the leased GPUs and `{{index}}` by `{index}`. The command sees no
+/// other GPUs (`CUDA_VISIBLE_DEVICES` applies to CUDA and to NVIDIA's `OpenCL`), so its indexes start at 0.
 fn expand_index(command: &[OsString], gpus: Option<usize>) -> Vec<OsString> {
     let Some(gpus) = gpus else { return command.to_vec() };
     let numbers = (0..gpus).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
@@ -201,7 +203,7 @@ impl Outcome {
     }
 }
 
-/// The exit code as a shell reports it.
+/// Returns the exit code as a shell reports it.
 fn shell_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|number| 128 + number));
     u8::try_from(code.unwrap_or(255)).unwrap_or(255)

@@ -24,7 +24,6 @@ use monitor::MonitorOptions;
 use quota::Quota;
 use running::CommandExit;
 
-/// Runs the command.
 pub(crate) fn run(flags: &Run) -> Result<ExitCode, Failure> {
     let options = flags.needs_sampler().then(|| MonitorOptions {
         idle: flags.idle_timeout,

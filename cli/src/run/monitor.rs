@@ -28,15 +28,14 @@ const MAX_GAP: u32 = 2;
 pub(crate) struct MonitorOptions {
     /// The idle time after which the command is stopped.
     pub(crate) idle: Option<Duration>,
-    /// A missing driver is an error.
+    /// Whether a missing driver is an error.
     pub(crate) needs_driver: bool,
-    /// Sampling continues while the command runs.
+    /// Whether sampling continues while the command runs.
     pub(crate) monitors_command: bool,
     /// The NVML library.
     pub(crate) library: Option<PathBuf>,
 }
 
-/// Samples the GPUs.
 pub(crate) struct GpuSampler {
     supervisor: Supervisor,
     /// The number of the next sample.
@@ -44,7 +43,7 @@ pub(crate) struct GpuSampler {
     interval: Duration,
     before: Option<Snapshot>,
     detector: Option<IdleDetector>,
-    /// A missing driver is an error.
+    /// Whether a missing driver is an error.
     needs_driver: bool,
     monitors_command: bool,
     library: Option<PathBuf>,
@@ -96,7 +95,6 @@ impl GpuSampler {
         Ok(())
     }
 
-    /// Takes a sample.
     pub(crate) fn sample(&mut self) -> Result<&Snapshot, Failure> {
         let gone = || Failure::unavailable("the helper process that queries the driver has exited");
         let sample = self.supervisor.sample(self.seq).ok_or_else(gone)?;
@@ -105,17 +103,16 @@ impl GpuSampler {
         Ok(self.before.insert(now))
     }
 
-    /// Returns the newest snapshot.
     pub(crate) fn newest(&self) -> Option<&Snapshot> {
         self.before.as_ref()
     }
 
-    /// Whether the driver is still being opened.
+    /// Returns whether the driver is still being opened.
     pub(crate) fn is_starting(&self) -> bool {
         self.before.as_ref().and_then(fault) == Some(Fault::Starting)
     }
 
-    /// Whether sampling continues while the command runs.
+    /// Returns whether sampling continues while the command runs.
     pub(crate) fn monitors_command(&self) -> bool {
         self.monitors_command
     }

@@ -30,7 +30,7 @@ pub(crate) struct Quota {
     library: PathBuf,
     file: PathBuf,
     limit: u64,
-    /// Keep the file, because processes that use it are still running.
+    /// Whether to keep the file, because processes that use it are still running.
     keep: bool,
 }
 
@@ -70,7 +70,8 @@ impl Quota {
             ("LD_PRELOAD", preload),
             (SHARED, self.file.clone().into_os_string()),
             ("WRAPPER_MAX_MEMORY", OsString::from(self.limit.to_string())),
-            // A process that changes its user may fail to open the file; without this it would get a private limit.
+            // A process that changes its user may fail to open the file; without this it would get a private
+            // limit.
             ("WRAPPER_FAIL_CLOSED", OsString::from("1")),
         ]);
     }
@@ -97,7 +98,7 @@ impl Drop for Quota {
 /// Why the library cannot be used.
 #[derive(Debug)]
 pub(crate) struct LibraryError {
-    /// The file exists.
+    /// Whether the file exists.
     pub(crate) found: bool,
     pub(crate) why: String,
 }
@@ -141,7 +142,8 @@ pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError
     Ok(found)
 }
 
-/// Returns a directory that only this user may write: any process that may write the file can change the usage in it.
+/// Returns a directory that only this user may write: any process that may write the file can change the
+/// usage in it.
 fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
     let default = Path::new("/run/bailiff/quota").join(geteuid().to_string());
     let runtime =
@@ -207,14 +209,15 @@ impl FileName {
         format!("{}-{}-{}", self.namespace, self.pid, self.start)
     }
 
-    /// Whether the creator has exited. A process of another PID namespace cannot be checked and counts as running.
+    /// Returns whether the creator has exited. A process of another PID namespace cannot be checked and
+    /// counts as running.
     fn is_stale(&self, own: &Self) -> bool {
         let creator = ProcessKey { pid: self.pid, start_ticks: self.start };
         self.namespace == own.namespace && !may_live(creator)
     }
 }
 
-/// Removes the files of creators that were killed, unless one of their processes may still use them.
+/// Removes quota files whose creators were killed, unless one of their processes may still use them.
 fn remove_stale(directory: &Path, own: &FileName) {
     let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let named = files.filter_map(|file| Some((FileName::parse(file.file_name().to_str()?)?, file.path())));

@@ -29,18 +29,18 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(crate) enum CommandExit {
     /// The command and all processes that it started have exited.
     Ended(ExitStatus),
-    /// The command has exited, but other processes have not, and this signal asked this process to exit.
+    /// The command has exited, processes that it started still run, and this process received this signal.
     Detached(i32),
 }
 
 /// Why this process stops a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TerminationReason {
-    /// Its time limit was reached.
+    /// The command's time limit was reached.
     TimeUp,
-    /// Its GPUs were idle.
+    /// The command's GPUs were idle.
     Idle,
-    /// Its lease was lost.
+    /// The command's lease was lost.
     Lost,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum TerminationReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Termination {
     pub(crate) why: TerminationReason,
-    /// The command had exited by itself; only the processes that it left were terminated.
+    /// Whether the command had exited by itself, so that only the processes that it left were terminated.
     pub(crate) of_leftovers: bool,
 }
 
@@ -60,7 +60,6 @@ struct Stop {
     kill: Instant,
 }
 
-/// A running command.
 pub(crate) struct RunningCommand<'a, 'f> {
     child: Pid,
     process_tree: ProcessTree,
@@ -186,7 +185,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(received.number) {
-            // A pid is not reused before its process was waited for.
+            // The pid is not reused before this process has waited for the command.
             let _ = kill_process(self.child, signal);
         }
     }
@@ -238,7 +237,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
     fn renew(&mut self, now: Instant) {
         let Some(lease) = &mut self.lease else { return };
         let (lost, grace) = (lease.renew(), lease.grace());
-        // A renewal that is late by more than an interval is skipped.
+        // The interval starts now, so missed renewals are not made up for.
         self.renewal = Some(now + lease.renew_interval());
         if lost {
             self.stop((TerminationReason::Lost, Signal::TERM), grace, now);

@@ -16,7 +16,6 @@ pub(crate) struct GpuUsage {
 }
 
 impl GpuUsage {
-    /// Adds one sample.
     pub(crate) fn add(&mut self, input: &DetectorInput<'_>) {
         for gpu in &input.now.gpus {
             let name = gpu.about.id.as_ref().map_or_else(|| gpu.about.index.clone(), |id| id.0.clone());

@@ -1,4 +1,4 @@
-//! What the lines of a daemon's logs add up to. Text in, figures out.
+//! Counts, and waiting clients, from the lines of a daemon's logs. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,29 +6,30 @@ use std::time::Duration;
 use bailiff_mps::log::{Event, Line};
 use bailiff_snapshot::MpsLog;
 
-/// Servers and clients that are remembered: anybody can write a log.
+/// Maximum number of servers, and of waiting clients, that are remembered. Logs are written by users, so the
+/// number must be bounded.
 const MOST: usize = 256;
 /// Maximum number of exit statuses with a count of their own.
 const MOST_STATUSES: usize = 32;
 /// A waiting client that cannot be checked is reported for this long.
 const UNSEEN: Duration = Duration::from_mins(5);
 
-/// Whether a line was written before its file was first seen.
+/// Whether a line was written before its file was first read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Age {
-    /// Written before the first read: it sets the state, and is not counted.
+    /// Written before the first read: updates the state and is not counted.
     Old,
-    /// It was not.
+    /// Written after the first read.
     New,
 }
 
-/// The figures of one log directory.
+/// Figures from the logs of one directory.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     log: MpsLog,
-    /// The user of each server.
+    /// Uid of each server, by the server's pid.
     owners: BTreeMap<u32, u32>,
-    /// Clients that wait for a server: uid and pid; those of another namespace have no pid.
+    /// Waiting clients by uid and pid; clients of another PID namespace have pid 0.
     pending: BTreeMap<(u32, u32), Waiting>,
     now: Duration,
 }
@@ -36,17 +37,16 @@ pub(super) struct Figures {
 #[derive(Debug, Default)]
 struct Waiting {
     count: u64,
-    /// Time of the latest.
+    /// Time of the latest connection attempt, since boot.
     since: Duration,
 }
 
 impl Figures {
-    /// What follows is read at this time, since boot.
+    /// Sets the read time of the following lines, since boot.
     pub(super) const fn at(&mut self, now: Duration) {
         self.now = now;
     }
 
-    /// Takes one line.
     pub(super) fn line(&mut self, line: &[u8], age: Age) {
         let text = String::from_utf8_lossy(line);
         let event = Line::of(&text).event;
@@ -56,12 +56,12 @@ impl Figures {
         }
     }
 
-    /// Counts skipped bytes.
     pub(super) fn skipped(&mut self, bytes: u64) {
         self.log.skipped_bytes += bytes;
     }
 
-    /// Forgets clients that have exited, by uid and pid; and after a while those whose state cannot be determined.
+    /// Removes waiting clients that have exited, and after a while those that cannot be checked. `lives`
+    /// takes uid and pid, and returns `None` if it cannot tell.
     pub(super) fn forget(&mut self, lives: impl Fn(u32, u32) -> Option<bool>) {
         let now = self.now;
         self.pending.retain(|(uid, pid), waiting| {
@@ -69,7 +69,6 @@ impl Figures {
         });
     }
 
-    /// What they are now.
     pub(super) fn report(&self) -> MpsLog {
         let mut log = self.log.clone();
         for ((uid, _), waiting) in &self.pending {
@@ -78,7 +77,6 @@ impl Figures {
         log
     }
 
-    /// Updates the waiting clients.
     fn update_waiting(&mut self, event: Event) {
         match event {
             Event::DaemonStarting => {
@@ -108,7 +106,7 @@ impl Figures {
         }
     }
 
-    /// Clients of this user wait no more; those of all users if the server's user is unknown.
+    /// Removes the waiting clients of this user, or of all users if the server's user is unknown.
     fn served(&mut self, owner: Option<u32>) {
         self.pending.retain(|(uid, _), _| owner.is_some_and(|owner| owner != *uid));
     }
@@ -158,7 +156,7 @@ mod tests {
         let failed = of(&[asks, starts, fails]);
         assert!(failed.pending.is_empty());
         assert_eq!((failed.server_starts, failed.server_exits), (1, [(1, 1)].into()));
-        // The other user's server has exited cleanly, and this user's comes next.
+        // A server that exits cleanly leaves its user's clients waiting for the next server.
         assert_eq!(of(&[starts, ready, asks, ends]).pending, [(1001, 1)].into());
         let mut figures = Figures::default();
         figures.line(asks.as_bytes(), Age::New);

@@ -1,4 +1,5 @@
-//! The thread of one daemon: it reads the daemon's logs at each interval, and asks the daemon once in a while.
+//! Poller of one daemon: a thread that reads the daemon's logs at each interval, and queries the daemon less
+//! often.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,50 +15,49 @@ use super::figures::Figures;
 use super::query::{Address, Asked, query};
 use super::tail::Tail;
 
-/// The files of a daemon's log directory, by their names without `.log`.
+/// Log files of a daemon, without the suffix `.log`.
 const FILES: [&str; 2] = ["control", "server"];
-/// Values that rarely change (percentages, limits) are queried every this many times: each command adds lines to the daemon's log.
+/// Values that rarely change (percentages, limits) are read in one of this many queries, because each command
+/// adds lines to the daemon's log.
 const SETTINGS_EVERY: u32 = 10;
 
-/// What an interval has for a daemon's thread.
+/// Request for one poll, sent to a poller's thread at each sample.
 pub(super) struct Turn {
-    /// When the interval began, since boot.
+    /// Time of the sample, since boot.
     pub(super) boot: Duration,
     pub(super) daemon: MpsDaemon,
-    /// GPUs of the node.
     pub(super) devices: usize,
-    /// Since when the daemon may be asked; none if it may not.
+    /// Time since boot at which the daemon became available for queries; `None` if it cannot be queried.
     pub(super) asks: Option<Duration>,
 }
 
-/// The latest report of a thread.
+/// Latest report of a poller's thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PollReport {
-    /// The turn's time.
+    /// Time of the request that it answers, since boot.
     boot: Duration,
     pub(super) asked: Option<Asked>,
     pub(super) log: Option<MpsLog>,
     pub(super) files: BTreeMap<String, MpsFile>,
-    /// Something is missing.
+    /// Whether values are missing, which is counted as a gap.
     pub(super) gap: bool,
 }
 
-/// A thread, as the interval holds it.
+/// Handle of a poller's thread.
 pub(super) struct Poller {
     turns: SyncSender<Turn>,
     reports: Receiver<PollReport>,
     latest: Option<PollReport>,
     seen: Duration,
-    /// The daemon's user.
     pub(super) uid: Option<u32>,
-    /// When it was first given a turn.
+    /// Time of the first request, since boot.
     began: Option<Duration>,
-    /// Answers to what was asked before are let go.
+    /// Answers to queries before this time are discarded.
     queryable_since: Option<Duration>,
 }
 
 impl Poller {
-    /// Starts a thread that has nothing to do yet.
+    /// Starts a thread, which waits for its first request.
     pub(super) fn start(settings: MpsSettings, uid: Option<u32>) -> io::Result<Self> {
         let (poller, taken, reports) = Self::new(uid);
         let thread = PollerThread::new(settings);
@@ -65,16 +65,16 @@ impl Poller {
         Ok(poller)
     }
 
-    /// One without a thread, and what its thread has.
+    /// Returns a poller without a thread, and the channel ends for its thread.
     fn new(uid: Option<u32>) -> (Self, Receiver<Turn>, Sender<PollReport>) {
-        // A thread that hangs has one turn before it, and no more.
+        // At most one request is queued, so a thread that hangs does not accumulate requests.
         let (turns, taken) = sync_channel(1);
         let (sender, reports) = channel();
         let (seen, latest) = (Duration::ZERO, None);
         (Self { turns, reports, latest, seen, uid, began: None, queryable_since: None }, taken, sender)
     }
 
-    /// When an interval saw the daemon last.
+    /// Returns when the daemon was last seen, since boot.
     pub(super) const fn seen(&self) -> Duration {
         self.seen
     }
@@ -86,39 +86,38 @@ impl Poller {
         let began = *self.began.get_or_insert(boot);
         self.queryable_since = turn.asks.and(self.queryable_since.or(turn.asks));
         turn.asks = self.queryable_since;
-        // Where it has ended nothing new comes, and where it has one already it is busy.
+        // A failed send is ignored: the thread is busy and has a request already, or it has ended.
         let _ = self.turns.try_send(turn);
         if let Some(report) = self.reports.try_iter().last() {
             self.latest = Some(report);
         }
         let latest = self.latest.clone().filter(|report| boot.saturating_sub(report.boot) <= fresh);
         let Some(mut report) = latest else {
-            // A thread that was just started has reported nothing yet.
+            // A thread that was just started has no report yet, which is not a gap.
             return PollReport { gap: boot.saturating_sub(began) > fresh, ..PollReport::default() };
         };
         let since = self.queryable_since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
         report.asked = report.asked.filter(|asked| since.is_some_and(|since| asked.answer.boot_ms >= since));
         if let Some(latest) = &mut self.latest {
-            // Reported once.
+            // A gap is reported only once.
             latest.gap = false;
         }
         report
     }
 }
 
-/// The thread itself.
+/// State of a poller's thread.
 struct PollerThread {
     settings: MpsSettings,
     logs: Option<Logs>,
     queryable_since: Option<Duration>,
     asked: Option<Asked>,
-    /// When the daemon is queried next; at once if none.
+    /// Time of the next query, since boot; `None` for at once.
     due: Option<Duration>,
     times: u32,
     logged: Option<MpsFault>,
 }
 
-/// The logs of one directory.
 struct Logs {
     directory: String,
     tails: [Tail; FILES.len()],
@@ -132,7 +131,7 @@ impl PollerThread {
 
     fn run(mut self, turns: &Receiver<Turn>, reports: &Sender<PollReport>) {
         while let Ok(turn) = turns.recv() {
-            // What it answered before it stood still, or after, is not what it says now.
+            // The daemon was stopped or continued since the last query, so its earlier answers are outdated.
             if self.queryable_since != turn.asks {
                 (self.asked, self.due, self.queryable_since) = (None, None, turn.asks);
             }
@@ -140,7 +139,7 @@ impl PollerThread {
                 PollReport { boot: turn.boot, asked: self.asked.clone(), ..PollReport::default() };
             self.read(&turn, &mut report);
             if turn.asks.is_some() && self.due.is_none_or(|due| turn.boot >= due) {
-                // What the logs say does not wait for a daemon that is silent.
+                // The log figures are reported first, because the query may wait for a hanging daemon.
                 if reports.send(report.clone()).is_err() {
                     return;
                 }
@@ -168,7 +167,7 @@ impl PollerThread {
         self.due = Some(turn.boot + self.settings.interval);
     }
 
-    /// Logs a change, once.
+    /// Logs a change of the daemon's fault once.
     fn say(&mut self, turn: &Turn, asked: &Asked) {
         let pid = turn.daemon.process.pid;
         match asked.answer.fault {
@@ -196,7 +195,7 @@ impl PollerThread {
         let own = turn.daemon.own_pids == Truth::True && self.settings.procfs.join("1").exists();
         logs.figures.forget(|uid, pid| {
             let about = || rustix::fs::stat(self.settings.procfs.join(pid.to_string()));
-            // A pid may be another's by now.
+            // The pid may have been reused by a process of another user.
             (own && pid != 0).then(|| about().is_ok_and(|about| about.st_uid == uid))
         });
         let read = report.files.values().any(|state| *state == MpsFile::Read);

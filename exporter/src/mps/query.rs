@@ -1,5 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "how long an answer takes is measured here")]
-//! What a daemon is asked. The first silence ends it: each question more would wait as long.
+//! Queries of a control daemon. The first query without an answer ends the poll, because each further one
+//! would wait as long.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,22 +12,24 @@ use bailiff_mps::control::{Control, ControlError, Question};
 use bailiff_mps::reply::{self as replies, Client, ReplyError, Status};
 use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
 
-/// Servers and devices that are asked of.
+/// Maximum number of servers, and of devices, that are queried.
 const MOST: usize = 16;
-/// Maximum number of clients of a server; no release accepts a hundred, so more indicate a foreign daemon.
+/// Maximum number of clients of a server. No MPS release accepts a hundred, so more indicate a foreign
+/// daemon.
 const MOST_CLIENTS: usize = 1024;
 
-/// A daemon.
+/// A control daemon and how to reach it.
 pub(super) struct Address<'a> {
-    /// NVIDIA's client.
+    /// NVIDIA's client program.
     pub(super) program: &'a Path,
     pub(super) directory: &'a Path,
     pub(super) daemon: &'a MpsDaemon,
 }
 
 impl Address<'_> {
-    /// Why it is not this daemon that would answer there. A path is anybody's to name, and another directory in another mount
-    /// namespace.
+    /// Returns why a process other than this daemon would answer in the directory; `None` if the daemon
+    /// itself listens there. Any user can name any path, and the same path may be another directory in
+    /// another mount namespace.
     fn is_not_its_own(&self) -> Option<(MpsFault, String)> {
         let process = self.daemon.process.pid;
         let reason = |error: &dyn std::fmt::Display| format!("{}: {error}", self.directory.display());
@@ -38,7 +41,8 @@ impl Address<'_> {
             Ok(Listener { uid, .. }) => {
                 Some((MpsFault::Foreign, reason(&format_args!("a process of user {uid} listens there"))))
             }
-            // With a full backlog the listener is unknown; the owner of the socket file decides.
+            // If the listener's backlog is full, its process is unknown; then the owner of the socket file
+            // decides.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let made = rustix::fs::lstat(self.directory.join("control")).ok();
                 let own = made.is_some_and(|made| Some(made.st_uid) == self.daemon.uid);
@@ -52,19 +56,19 @@ impl Address<'_> {
     }
 }
 
-/// What a daemon answered.
+/// Result of polling a daemon.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asked {
     pub(super) answer: MpsAnswer,
-    /// By pid, in the daemon's namespace.
+    /// Reports of its servers, by pid in the daemon's PID namespace.
     pub(super) servers: BTreeMap<u32, ServerReport>,
-    /// Why there is no answer, for the log.
+    /// Error message for the log, if there is no answer.
     pub(super) error: String,
-    /// There were more clients than are reported.
+    /// Whether there were more clients than are reported.
     pub(super) gap: bool,
 }
 
-/// What it answered of one server.
+/// The daemon's answers about one server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ServerReport {
     pub(super) status: Option<MpsStatus>,
@@ -72,7 +76,8 @@ pub(super) struct ServerReport {
     pub(super) thread_percentage: Option<f64>,
 }
 
-/// Queries a daemon at this time since boot and for this many devices; values that rarely change only if there is no earlier answer.
+/// Queries a daemon for up to `devices` devices at the time `boot`. Values that rarely change are queried
+/// only without an earlier answer (`before`).
 pub(super) fn query(
     address: &Address<'_>,
     (boot, devices): (Duration, usize),
@@ -92,14 +97,14 @@ pub(super) fn query(
     asked.answer.boot_ms = boot_ms;
     match asked.fill(&control, devices, before) {
         Ok(took) => asked.answer.took_us = Some(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
-        // What came before the silence may be old by now.
+        // Answers received before the error are discarded, because they may be outdated.
         Err(error) => return none((fault(&error), error.to_string())),
     }
     asked
 }
 
 impl Asked {
-    /// Gives how long the first answer took.
+    /// Runs all queries and stores their answers. Returns the duration of the first query.
     fn fill(
         &mut self,
         control: &Control,
@@ -111,7 +116,7 @@ impl Asked {
         let took = began.elapsed();
         let servers = match replies::servers(&list) {
             Ok(servers) => servers,
-            // A daemon of protocol 3 may not know the word.
+            // A daemon of protocol 3 may not know the command.
             Err(odd) => reply(control.query(Question::ServersV3), replies::servers_v3)?
                 .ok_or_else(|| strange(&odd))?,
         };
@@ -154,7 +159,7 @@ impl Asked {
     }
 }
 
-/// The clients of all servers; none if the daemon's reply has an unknown form.
+/// Returns the clients of all servers; `None` if the reply has an unknown form.
 fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
     if let Some(clients) = reply(control.query(Question::Processes), replies::processes)? {
         return Ok(Some(clients));
@@ -162,8 +167,9 @@ fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
     reply(control.query(Question::ClientsV3), replies::clients_v3)
 }
 
-/// The clients of one server, each once, whatever number of devices it has. One of another namespace has pid 0: of those
-/// there are at least as many as a device has. None if there are too many.
+/// Returns the pids of a server's clients; `None` if there are too many. A client of several devices occurs
+/// once. Clients of other PID namespaces all have pid 0; the result has as many as the device with the most
+/// of them.
 fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
     let own = || all.iter().filter(|client| client.server == server);
     let mut pids: Vec<u32> = own().map(|client| client.pid).filter(|pid| *pid != 0).collect();
@@ -177,7 +183,7 @@ fn of(server: u32, all: &[Client]) -> Option<Vec<u32>> {
     (pids.len() <= MOST_CLIENTS).then_some(pids)
 }
 
-/// What was understood of an answer; none if that is nothing known, or refused.
+/// Returns the parsed reply; `None` if the daemon refused the command or the reply has an unknown form.
 fn reply<T>(
     answer: Result<String, ControlError>,
     understand: fn(&str) -> Result<T, ReplyError>,
@@ -185,7 +191,7 @@ fn reply<T>(
     Ok(understand(&answer.or_else(unless_refused)?).ok())
 }
 
-/// An answer that is none goes on: another command may be answered.
+/// Turns a refused or unknown command into a reply, because another command may still be answered.
 fn unless_refused(error: ControlError) -> Result<String, ControlError> {
     match error {
         ControlError::Refused(text) | ControlError::Strange(text) => Ok(text),

@@ -1,5 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that opens logs")]
-//! A log file, read as it grows: through rotation and truncation, a bounded piece at a time, and never anything but a file.
+//! Follows a log file through rotation and truncation. Each read is bounded, and only regular files are
+//! opened.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,19 +12,19 @@ use rustix::fs::OFlags;
 
 use super::figures::Age;
 
-/// Bytes that are read at one time; where there are more, the newest.
+/// Maximum number of bytes per read. If more were written, only the newest are read.
 const MOST: u64 = 1 << 20;
-/// Of a file that was there before, so much is read, to know how things stand.
+/// Number of bytes at the end of an existing file that the first read evaluates, to learn the current state.
 const HISTORY: u64 = 64 << 10;
-/// Of a line so much is kept.
+/// Maximum length of a line in bytes; the rest is cut off.
 const LONGEST_LINE: usize = 4096;
 
-/// A file, and how far it was read.
+/// A log file and how far it was read.
 #[derive(Debug)]
 pub(super) struct Tail {
     path: PathBuf,
     open: Option<Open>,
-    /// It was read before, or was not there.
+    /// Whether the file was already read or found absent; after that, its lines are new.
     looked: bool,
 }
 
@@ -31,11 +32,11 @@ pub(super) struct Tail {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) state: MpsFile,
-    /// Bytes that were passed over.
+    /// Number of bytes that were skipped.
     pub(super) skipped: u64,
 }
 
-/// A file that is there now.
+/// A file that was opened, with its metadata.
 struct Found {
     file: File,
     /// Device and inode.
@@ -50,7 +51,7 @@ struct Open {
     id: (u64, u64),
     at: u64,
     line: Vec<u8>,
-    /// The rest of this line is left out: its begin was not read.
+    /// Whether the beginning of the current line was skipped; then the rest of the line is skipped too.
     broken: bool,
 }
 
@@ -59,7 +60,8 @@ impl Tail {
         Self { path, open: None, looked: false }
     }
 
-    /// Passes each new line of a file of this user; at the first read those at the end of the file, as old.
+    /// Passes each new line to `take` if the file belongs to this user. The first read passes the last lines
+    /// of the file, as old.
     pub(super) fn read(&mut self, uid: Option<u32>, mut take: impl FnMut(&[u8], Age)) -> Read {
         let mut skipped = 0;
         let state = match self.open() {
@@ -74,7 +76,7 @@ impl Tail {
                 _ => MpsFile::Unreadable,
             },
         };
-        // What comes where none was is new; what could not be read may be old.
+        // Lines of a file that appears later are new; lines of a file that could not be read may be old.
         self.looked |= matches!(state, MpsFile::Read | MpsFile::Absent);
         if state != MpsFile::Read {
             skipped += self.wait(&mut take);
@@ -86,7 +88,7 @@ impl Tail {
         let Found { file, id, size, .. } = found;
         let mut skipped = 0;
         if self.open.as_ref().is_none_or(|open| open.id != id) {
-            // One that was moved away is read to its end.
+            // The previous file was renamed or replaced; its remaining lines are read first.
             skipped += self.wait(take);
             self.open = Some(Open { file, id, at: 0, line: Vec::new(), broken: false });
         }
@@ -100,7 +102,8 @@ impl Tail {
         skipped
     }
 
-    /// Reads what is written to a file that is not in its place, and may come back. One that is deleted is let go.
+    /// Reads new lines of a file that no longer has its name. The file stays open because it may be renamed
+    /// back; a deleted file is closed.
     fn wait(&mut self, take: &mut impl FnMut(&[u8], Age)) -> u64 {
         let Some(open) = &mut self.open else { return 0 };
         let about = open.file.metadata();
@@ -111,8 +114,7 @@ impl Tail {
         skipped
     }
 
-    /// The file; none if it is no file. Nothing but a file is ever opened to be read, and
-    /// nothing waits.
+    /// Opens the file without blocking; `None` if it is not a regular file.
     fn open(&self) -> io::Result<Option<Found>> {
         if !std::fs::symlink_metadata(&self.path)?.is_file() {
             return Ok(None);
@@ -127,17 +129,17 @@ impl Tail {
 }
 
 impl Open {
-    /// Goes on from there, with the next whole line.
+    /// Continues at this offset, with the next complete line.
     fn skip_to(&mut self, at: u64) {
         self.broken = at > 0;
         self.at = at;
         self.line.clear();
     }
 
-    /// Reads up to this size; gives how many bytes were passed over.
+    /// Reads up to this file size; returns the number of bytes skipped.
     fn read(&mut self, size: u64, mut take: impl FnMut(&[u8])) -> u64 {
         if size < self.at {
-            // It was cut short, and begins again.
+            // The file was truncated, so it is read from its beginning.
             self.skip_to(0);
         }
         let skipped = (size - self.at).saturating_sub(MOST);
@@ -155,7 +157,7 @@ impl Open {
         skipped
     }
 
-    /// A part of a line, or its end.
+    /// Appends a part of a line; at the end of the line, passes it to `take`.
     fn part(&mut self, part: &[u8], take: &mut impl FnMut(&[u8])) {
         let (text, whole) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
         let room = LONGEST_LINE.saturating_sub(self.line.len()).min(text.len());
@@ -197,7 +199,7 @@ mod tests {
             file.write_all(text.as_bytes()).expect("it is written");
         }
 
-        /// Lines that are new, and bytes that were passed over.
+        /// Returns the new lines and the number of skipped bytes.
         fn new_lines(&mut self) -> (Vec<String>, u64) {
             let mut lines = Vec::new();
             let own = self.own();
@@ -214,7 +216,7 @@ mod tests {
             fs::metadata(self.directory.path()).expect("a directory").uid()
         }
 
-        /// State of the file when no line is to be read.
+        /// Reads the file, fails if there is a line, and returns the file's state.
         fn state(&mut self) -> MpsFile {
             let own = self.own();
             self.tail.read(Some(own), |_, _| panic!("there is no line")).state

@@ -1,4 +1,4 @@
-//! What the page says of GPUs.
+//! Metrics of GPUs.
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::unlisted::unlisted;
@@ -6,18 +6,18 @@ use bailiff_snapshot::{Gpu, Holder, Snapshot, State, Stuck};
 
 use crate::metrics;
 
-/// The labels that name a GPU.
+/// Returns the labels that identify a GPU.
 pub(super) fn labels(gpu: &Gpu) -> Labels {
     put(Labels::default(), gpu)
 }
 
-/// The same, after others.
+/// Appends the labels that identify a GPU.
 pub(super) fn put(labels: Labels, gpu: &Gpu) -> Labels {
     let labels = labels.with("gpu", &gpu.about.index);
     labels.maybe("gpu_uuid", gpu.about.id.as_ref().map(|id| id.0.as_str()))
 }
 
-/// One number a GPU.
+/// A metric and its value for a GPU.
 type Column = (&'static Family, fn(&Gpu) -> Option<Number>);
 
 const MEMORY: [Column; 5] = [
@@ -44,7 +44,6 @@ fn joules(millijoules: u64) -> Number {
     (millijoules as f64 / 1e3).into()
 }
 
-/// Writes all families of GPUs.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let all: Vec<(Labels, &Gpu)> = snapshot.gpus.iter().map(|gpu| (labels(gpu), gpu)).collect();
     let up: Vec<(Labels, &Gpu)> = all.iter().filter(|(_, gpu)| gpu.fault.is_none()).cloned().collect();
@@ -95,7 +94,8 @@ fn columns(columns: &[Column], gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     }
 }
 
-/// Unreleased memory, or the reason why it is unknown; of a MIG-partitioned GPU only its instances have it.
+/// Writes the unreleased memory, or the reason why it is unknown. In MIG mode only the instances have a
+/// reason.
 fn unreleased(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     for (labels, gpu) in gpus {
         if let Ok(bytes) = gpu.unreleased.bytes() {

@@ -1,11 +1,10 @@
-//! Metrics of sampling itself: sources, gaps, versions.
+//! Metrics of sampling: sources, gaps, versions.
 
 use bailiff_exposition::{Labels, PRESENT, Writer};
 use bailiff_snapshot::{Driver, Fault, Gap, Snapshot};
 
 use crate::metrics;
 
-/// Writes all families about sampling.
 pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
     let none = Labels::default();
     page.put(&metrics::PROCESSES_DROPPED, &none, dropped);
@@ -24,7 +23,7 @@ pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
     }
 }
 
-/// Writes of an outdated snapshot when it was taken, and that all of its sources are down.
+/// Writes time and number of an outdated snapshot, and all of its sources as down.
 pub(super) fn write_outdated(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let none = Labels::default();
     for source in snapshot.sources.keys() {
@@ -38,7 +37,7 @@ pub(super) fn write_outdated(snapshot: &Snapshot, page: &mut Writer<'_>) {
     page.put(&metrics::SNAPSHOTS, &none, snapshot.seq);
 }
 
-/// Writes what is known before anything was looked at.
+/// Writes the exporter's version, which is known without a sample.
 pub(super) fn write_build(page: &mut Writer<'_>) {
     let version = Labels::default().with("version", env!("CARGO_PKG_VERSION"));
     page.put(&metrics::BUILD_INFO, &version, PRESENT);

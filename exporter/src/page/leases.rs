@@ -1,4 +1,4 @@
-//! What the page says of the pool of leases.
+//! Metrics of the lease pool.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,16 +11,17 @@ use bailiff_snapshot::{Gpu, GpuState, Holder, Leases, PoolGpu, Snapshot, Truth};
 use super::gpus;
 use crate::metrics;
 
-/// For so long a GPU may be in no place: GPU.py takes it off the list first and writes its record then.
+/// A GPU may be in no list for this long, because GPU.py takes it off the free list before it writes its
+/// record.
 const IN_HAND: Duration = Duration::from_secs(30);
 
-/// A pool, and the snapshot that it is a part of.
+/// The lease pool and its snapshot.
 struct View<'a> {
     leases: &'a Leases,
     snapshot: &'a Snapshot,
 }
 
-/// One number a GPU of the pool.
+/// A metric and its value for a GPU of the pool.
 type Column = (&'static Family, fn(&View<'_>, &PoolGpu) -> Option<Number>);
 
 const COLUMNS: [Column; 3] = [
@@ -32,17 +33,18 @@ const COLUMNS: [Column; 3] = [
     (&metrics::LEASE_UNRESERVED, |view, gpu| view.unreserved(gpu).map(Number::from)),
 ];
 
-/// Writes all families of leases; none if the pool did not answer.
+/// Writes all metrics of leases; nothing if the pool did not answer.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let Some(leases) = &snapshot.leases else { return };
     let view = View { leases, snapshot };
     let none = Labels::default();
-    // A pool that was not initialized has no GPUs in any state.
+    // A pool that is not initialized has no GPUs, so no counts are written.
     for gpu_state in GpuState::ALL.into_iter().filter(|_| !leases.gpus.is_empty()) {
         let count = leases.gpus.iter().filter(|gpu| gpu.gpu_state == gpu_state).count();
         page.put_as((&metrics::LEASE_GPUS, "state", gpu_state.name()), &none, count as u64);
     }
-    // By the written labels: no series occurs twice, whatever id a GPU was given.
+    // Keyed by the labels as written, so that no series occurs twice even if two GPUs of the pool have the
+    // same labels.
     let gpus: BTreeMap<Labels, &PoolGpu> = leases.gpus.iter().map(|gpu| (view.labels(gpu), gpu)).collect();
     for (labels, gpu) in &gpus {
         if let Some(labels) = holder(leases, gpu, labels) {
@@ -86,7 +88,8 @@ fn histogram(waits: &Waits) -> Histogram {
     }
 }
 
-/// The holder of a GPU, by lease or by a record of GPU.py.
+/// Returns the labels of the GPU's holder, by its lease or by the record of GPU.py; `None` if it has no
+/// holder.
 fn holder(leases: &Leases, gpu: &PoolGpu, labels: &Labels) -> Option<Labels> {
     match gpu.gpu_state {
         GpuState::Legacy => Some(labels.clone().with("mode", "legacy")),
@@ -101,7 +104,7 @@ fn holder(leases: &Leases, gpu: &PoolGpu, labels: &Labels) -> Option<Labels> {
 }
 
 impl View<'_> {
-    /// As the driver's GPU is named where it is known, else as the pool names it.
+    /// Returns the driver's labels of the GPU, or the pool's names for it if the driver does not report it.
     fn labels(&self, gpu: &PoolGpu) -> Labels {
         match self.snapshot.gpus.iter().find(|seen| gpu.is(Names::from(*seen))) {
             Some(seen) => gpus::labels(seen),
@@ -109,7 +112,8 @@ impl View<'_> {
         }
     }
 
-    /// The driver's GPU, or its instances where it is divided: then processes are listed there.
+    /// Returns the driver's GPU, or its MIG instances if it is partitioned, because then the processes are
+    /// listed there.
     fn parts(&self, gpu: &PoolGpu) -> Vec<&Gpu> {
         let is_part = |seen: &&Gpu| self.leases.gpu(*seen).is_some_and(|ours| ours.id == gpu.id);
         let mut parts: Vec<&Gpu> = self.snapshot.gpus.iter().filter(is_part).collect();
@@ -117,7 +121,8 @@ impl View<'_> {
         parts
     }
 
-    /// Whether processes compute on it of which none has a lease; none if that is not certain.
+    /// Returns whether processes compute on the GPU and none of them has the lease; `None` if this is
+    /// uncertain.
     fn unreserved(&self, gpu: &PoolGpu) -> Option<bool> {
         let parts = self.parts(gpu);
         let all_named = |part: &&Gpu| part.listed == Some(part.holders.len() as u64);
@@ -133,7 +138,8 @@ impl View<'_> {
         match leased {
             Truth::True => Some(false),
             Truth::Unknown => None,
-            // A process that was there before cannot have received the lease between the two readings of a sample.
+            // The pool and the processes are read at different times, and a new process may have been granted
+            // the lease in between.
             Truth::False if holders.iter().any(|holder| holder.listed.is_zero()) => None,
             Truth::False => Some(!holders.is_empty()),
         }
@@ -147,7 +153,7 @@ impl View<'_> {
         }
     }
 
-    /// Whether a client of GPU.py may have lost it.
+    /// Returns whether a client of GPU.py may have exited without returning the GPU.
     fn is_suspect(&self, gpu: &PoolGpu) -> bool {
         let parts = self.parts(gpu);
         let unused = !parts.is_empty() && parts.iter().all(|part| part.listed == Some(0));
@@ -160,7 +166,7 @@ impl View<'_> {
     }
 }
 
-/// A desktop's display does not take the GPU from its holder.
+/// Returns whether the process uses the GPU for computing; a desktop's display does not count as use.
 const fn computes(holder: &Holder) -> bool {
     holder.kinds.compute || holder.kinds.mps || !holder.kinds.graphics
 }

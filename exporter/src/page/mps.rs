@@ -1,4 +1,5 @@
-//! Metrics of MPS. A daemon is identified by its pipe directory, in which only one daemon can work.
+//! Metrics of MPS. A daemon is identified by its pipe directory, because only one daemon can work in a
+//! directory.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use bailiff_snapshot::{Mps, MpsDaemon, MpsFault, MpsLog, MpsServer, ProcessId, S
 use crate::metrics;
 use crate::selection::Selection;
 
-/// One number a daemon.
+/// A metric and its value for a daemon.
 type Column = (&'static Family, fn(&MpsDaemon) -> Option<Number>);
-/// One number of a daemon's logs.
+/// A metric and its value from a daemon's logs.
 type Figure = (&'static Family, fn(&MpsLog) -> Number);
 
 const COLUMNS: [Column; 4] = [
@@ -30,7 +31,7 @@ const FIGURES: [Figure; 4] = [
     (&metrics::MPS_SKIPPED, |log| log.skipped_bytes.into()),
 ];
 
-/// Writes all families of MPS; none if nothing of it was seen.
+/// Writes all metrics of MPS; nothing if no part of MPS was seen.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let Some(mps) = &snapshot.mps else { return };
     let daemons = daemons(mps);
@@ -59,11 +60,12 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     logs(&daemons, page);
 }
 
-/// Daemons by their labels: of several with one directory root's, or the one that answers there.
+/// Returns one daemon for each pipe directory: root's, otherwise one that answers.
 fn daemons(mps: &Mps) -> Vec<(Labels, &MpsDaemon)> {
     let mut seen = BTreeSet::new();
     let mut ranked: Vec<&MpsDaemon> = mps.daemons.iter().collect();
-    // A process that names a directory need not own it: a daemon that answers comes first, a foreign one last.
+    // A process can name a directory that it does not own, so a daemon that answers comes first and a foreign
+    // one last.
     let rank = |daemon: &MpsDaemon| match daemon.answer.as_ref().map(|answer| answer.fault) {
         Some(None) => 0,
         Some(Some(MpsFault::Foreign)) => 2,
@@ -136,7 +138,7 @@ fn servers(mps: &Mps, page: &mut Writer<'_>) {
     }
 }
 
-/// Clients whose pids belong to this node, if they hold memory and have series of their own.
+/// Writes the clients that have pids of this node, hold GPU memory and have series of their own.
 fn clients(snapshot: &Snapshot, mps: &Mps, selection: &Selection, page: &mut Writer<'_>) {
     let shown = snapshot.processes.keys().filter(|id| selection.shows(**id));
     let shown: BTreeSet<u32> = shown.map(|id: &ProcessId| id.pid()).collect();

@@ -1,4 +1,4 @@
-//! What the page says of single processes, and of those that there were too many of.
+//! Metrics of single processes, and sums over the processes without series of their own.
 
 use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::users::user_label;
@@ -8,9 +8,9 @@ use super::gpus;
 use crate::metrics;
 use crate::selection::{Selection, Sum};
 
-/// One number of what `/proc` says of a process.
+/// A metric and its value for a process, from `/proc`.
 type FactColumn = (&'static Family, fn(&Facts) -> Option<Number>);
-/// One number of a process on a GPU.
+/// A metric and its value for a process on a GPU.
 type HolderColumn = (&'static Family, fn(&Holder) -> Option<Number>);
 
 const FACTS: [FactColumn; 2] = [
@@ -25,7 +25,8 @@ const MEMORY: [HolderColumn; 2] = [
 
 const USE: [HolderColumn; 3] = [
     (&metrics::PROCESS_IDLE, |holder| holder.utilization.percent().map(|_| holder.idle.as_secs_f64().into())),
-    // A sum that is still nothing was observed only where its last part was.
+    // A sum of 0 may mean that the process was never observed; then it is written only if the latest sample
+    // was observed.
     (&metrics::PROCESS_BUSY, |holder| {
         let observed = holder.busy_seconds > 0.0 || holder.utilization.percent().is_some();
         observed.then(|| holder.busy_seconds.into())
@@ -36,12 +37,11 @@ const USE: [HolderColumn; 3] = [
     }),
 ];
 
-/// What the label of a pid takes.
+/// Approximate size of a pid label in bytes.
 const PID_BYTES: usize = 20;
-/// What the labels of an info take, more or less.
+/// Approximate size of the labels of `bailiff_process_info` in bytes.
 const INFO_BYTES: usize = 400;
 
-/// Writes all families of single processes.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let shown = snapshot.processes.iter().filter(|(id, _)| selection.shows(**id));
     let processes: Vec<(Labels, ProcessId, &Process)> = shown
@@ -144,7 +144,8 @@ fn columns(columns: &[HolderColumn], holders: &[(Labels, &Holder)], page: &mut W
     }
 }
 
-/// The engines that were observed: of the last two, 0 is also what a driver says that does not know them.
+/// Returns the observed engines. Drivers that do not know jpeg and ofa report 0 for them, so these are left
+/// out at 0.
 fn shares(engines: Engines) -> impl Iterator<Item = (&'static str, u32)> {
     let always = [
         ("sm", engines.sm),

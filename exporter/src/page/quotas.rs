@@ -1,4 +1,4 @@
-//! What the page says of shared quotas.
+//! Metrics of shared quotas.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::gpus;
 use crate::metrics;
 use crate::selection::Selection;
 
-/// One GPU of a quota, and what is beside it.
+/// A GPU of a quota, with its position in the quota and its labels.
 struct Row<'a> {
     quota: &'a Quota,
     place: usize,
@@ -17,9 +17,9 @@ struct Row<'a> {
     labels: Labels,
 }
 
-/// One number a quota.
+/// A metric and its value for a quota.
 type Whole = (&'static Family, fn(&Quota) -> Number);
-/// One number a GPU of it.
+/// A metric and its value for a GPU of a quota.
 type Column = (&'static Family, fn(&Row<'_>) -> Option<Number>);
 
 const COLUMNS: [Column; 6] = [
@@ -30,7 +30,7 @@ const COLUMNS: [Column; 6] = [
     (&metrics::QUOTA_DENIED_BYTES, |row| Some(row.gpu.denied_bytes.into())),
     (&metrics::QUOTA_UNACCOUNTED, |row| {
         let counted = i128::from(row.quota.used_by_the_living(row.place));
-        // A claimed value may exceed what exists.
+        // Users write the quota file, so its values may be too large for the result.
         i64::try_from(i128::from(row.gpu.held_around?) - counted).ok().map(Number::from)
     }),
 ];
@@ -43,7 +43,7 @@ const WHOLES: [Whole; 5] = [
     (&metrics::QUOTA_HOOKS_MISSING, |quota| quota.hooks_missing.into()),
 ];
 
-/// Writes all families of quotas; none if there is no directory of them.
+/// Writes all metrics of quotas; nothing without a directory of quotas.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let Some(quotas) = &snapshot.quotas else { return };
     let label = |quota: &Quota| Labels::default().with("quota", &quota.name);
@@ -86,7 +86,8 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     }
 }
 
-/// Rows of the node's GPUs: other UUIDs in the file are claims.
+/// Returns a row for each GPU of this node. Other UUIDs in the file are ignored, because users write the
+/// file.
 fn rows<'a>(snapshot: &'a Snapshot, quota: &'a Quota) -> impl Iterator<Item = Row<'a>> {
     quota.gpus.iter().enumerate().filter_map(move |(place, row)| {
         let labels = gpus::put(Labels::default().with("quota", &quota.name), row.among(&snapshot.gpus)?);
@@ -98,7 +99,7 @@ fn processes(quota: &Quota, are: fn(Truth) -> bool) -> Number {
     (quota.processes.iter().filter(|process| are(process.alive)).count() as u64).into()
 }
 
-/// Where its processes are.
+/// Returns the labels of the containers, pods, jobs and users whose processes use the quota.
 fn places(snapshot: &Snapshot, quota: &Quota, labels: &Labels) -> BTreeSet<Labels> {
     let found = quota.processes.iter().filter_map(|process| process.process);
     let found = found.filter_map(|key| snapshot.processes.get(&ProcessId::Live(key)));

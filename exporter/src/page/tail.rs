@@ -1,4 +1,4 @@
-//! The end of a page: what changes from one request to the next.
+//! The tail of the metrics page: values that differ between requests.
 
 use std::time::Duration;
 
@@ -7,24 +7,23 @@ use crate::requests::Count;
 use bailiff_exposition::own::{self, Own};
 use bailiff_exposition::{Labels, Writer};
 
-/// What is true at the moment of a request.
+/// Values at the time of a request.
 #[derive(Debug, Default)]
 pub struct Moment {
-    /// Time since this snapshot was begun; `None` before the first.
+    /// Time since the snapshot was started; `None` before the first.
     pub age: Option<Duration>,
-    /// Requests answered so far; `None` where nothing is served.
+    /// Responses so far; `None` without a server.
     pub requests: Option<Vec<Count>>,
     /// Connections refused so far.
     pub refused: u64,
-    /// Clients of the stream; `None` where there is none.
+    /// Clients of the stream; `None` without a stream.
     pub stream_clients: Option<u64>,
-    /// Snapshots that could not be recorded; `None` where none is to be.
+    /// Snapshots that could not be recorded; `None` without a record.
     pub record_failures: Option<u64>,
-    /// What the system says of this process.
+    /// Resource use of this process.
     pub own: Own,
 }
 
-/// Writes the tail.
 pub(super) fn write(moment: &Moment, page: &mut Writer<'_>) {
     let none = Labels::default();
     if let Some(age) = moment.age {

@@ -1,4 +1,4 @@
-//! What the page says of users and containers: sums over processes, whatever their number.
+//! Metrics of users and containers: sums over all processes, including those without series of their own.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,10 +9,10 @@ use super::gpus;
 use crate::metrics;
 use crate::selection::Sum;
 
-/// What the labels of a container take, more or less.
+/// Approximate size of the labels of a container in bytes.
 const CONTAINER_BYTES: usize = 200;
 
-/// What one user, or one container, has on one GPU.
+/// Totals of one user, or one container, on one GPU.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     processes: u64,
@@ -25,7 +25,7 @@ impl Tally {
         self.processes += 1;
         self.memory = self.memory.plus(holder.memory);
         let idle = match holder.utilization.idle() {
-            // A server of MPS waits for its clients: what it holds is not idle memory of its user.
+            // An MPS server waits for its clients, so its memory is not counted as idle memory of its user.
             _ if facts.role.is_some() => Some(0),
             Some(true) => holder.memory,
             Some(false) => Some(0),
@@ -41,11 +41,10 @@ impl Tally {
     }
 }
 
-/// Keyed by the labels as they are written: two names that are cut to the same are summed up, and no series
-/// can stand twice.
+/// Totals by the labels as written. Names that are cut to the same label are summed up, so that no series
+/// occurs twice.
 type Tallies = BTreeMap<Labels, Tally>;
 
-/// Writes all sums.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let (users, containers) = tally(snapshot);
     for (labels, tally) in &users {
@@ -69,7 +68,7 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     }
 }
 
-/// What each user and each container has on each GPU.
+/// Returns the totals of users, and of containers, on each GPU.
 fn tally(snapshot: &Snapshot) -> (Tallies, Tallies) {
     let (mut users, mut containers) = (Tallies::new(), Tallies::new());
     for gpu in &snapshot.gpus {

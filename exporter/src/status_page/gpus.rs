@@ -1,4 +1,4 @@
-//! GPUs as cards: where the memory of each is, how busy it is, and how it does otherwise.
+//! GPUs as cards: the parts of each GPU's memory, its utilization, and other values.
 
 use bailiff_exposition::html::{Bar, Html, Part};
 use bailiff_exposition::human::Bytes;
@@ -6,7 +6,7 @@ use bailiff_snapshot::{Fault, Gpu, Memory, Parts, Snapshot, Source};
 
 use super::reasons;
 
-/// A card for each GPU and MIG instance.
+/// Writes a card for each GPU and MIG instance.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     html.section("gpus", "GPUs", |html| {
         if snapshot.gpus.is_empty() {
@@ -20,7 +20,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     });
 }
 
-/// No GPU is not the same as no answer.
+/// Writes why there are no cards: the driver has no GPU, or it did not answer.
 fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
         Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "The driver answers, and knows no GPU."),
@@ -57,7 +57,7 @@ fn card(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
     html.raw("</article>\n");
 }
 
-/// A figure's name and what it is.
+/// Writes a value with its name.
 fn figure(name: &'static str, text: &str, html: &mut Html) {
     html.raw("<p class=\"figure\"><span>");
     html.raw(name);
@@ -90,7 +90,7 @@ fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
     }
 }
 
-/// Used and free alone, where more is not known. What the driver reserves stands apart from what is used.
+/// Returns used, free and separately reserved memory, for a GPU whose other parts are unknown.
 fn rough(memory: Memory) -> Vec<Part> {
     let part = |class, name, bytes: u64| part((class, name), bytes.into(), memory.total);
     let mut parts = vec![part("used", "used", memory.used)];
@@ -132,10 +132,10 @@ fn utilization(gpu: &Gpu, html: &mut Html) {
     Bar { of: &format!("Utilization of GPU {}", gpu.about.index), parts: &parts }.draw(html);
 }
 
-/// The label is for screen readers; the value itself is recognizable.
+/// Name of the UUID fact. It is shown to screen readers only, because the value is recognizable without it.
 const UUID: &str = "UUID";
 
-/// A fact's name and what it is, or why it is not known.
+/// Name of a fact, and its value or the reason why it is unknown.
 type Fact = (&'static str, Result<String, &'static str>);
 
 fn facts(gpu: &Gpu) -> Vec<Fact> {

@@ -12,7 +12,8 @@ use bailiff_snapshot::{
 use super::reasons;
 use crate::selection::Sum;
 
-/// Maximum number of rows: more are not read, and would slow down a browser that reloads every few seconds.
+/// Maximum number of rows. More would not be read, and would slow down a browser that reloads every few
+/// seconds.
 const MOST: usize = 100;
 
 const TABLE: Table<8> = Table {
@@ -32,10 +33,9 @@ const TABLE: Table<8> = Table {
     rest: "the page of metrics has them (bailiff_process_gpu_memory_bytes), up to --max-processes, and so has bailiff info.",
 };
 
-/// GPUs without a list that are named.
+/// Maximum number of GPUs without a process list that are named.
 const MOST_UNLISTED: usize = 16;
 
-/// A row.
 struct Row<'a> {
     gpu: &'a Gpu,
     holder: &'a Holder,
@@ -43,7 +43,6 @@ struct Row<'a> {
     stuck: bool,
 }
 
-/// The table.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let mut rows: Vec<Row<'_>> = snapshot.gpus.iter().flat_map(|gpu| of_gpu(gpu, snapshot)).collect();
     rows.sort_by_key(|row| Reverse(row.holder.memory.unwrap_or(u64::MAX)));
@@ -69,7 +68,7 @@ fn of_gpu<'a>(gpu: &'a Gpu, snapshot: &'a Snapshot) -> impl Iterator<Item = Row<
     })
 }
 
-/// No holders are not the same as no list.
+/// Writes why the table is empty: there are no holders, or no list of them.
 fn no_holders(snapshot: &Snapshot, html: &mut Html) {
     if snapshot.gpus.is_empty() {
         return match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
@@ -94,7 +93,7 @@ fn no_holders(snapshot: &Snapshot, html: &mut Html) {
     }
 }
 
-/// The GPUs whose holders are unknown.
+/// Writes the GPUs whose holders are unknown, with the reason.
 fn unlisted(snapshot: &Snapshot, html: &mut Html) {
     let unlisted = snapshot.gpus.iter().filter_map(|gpu| Some((gpu, reasons::unlisted(gpu)?)));
     let unlisted: Vec<(&Gpu, &str)> = unlisted.collect();
@@ -106,7 +105,7 @@ fn unlisted(snapshot: &Snapshot, html: &mut Html) {
     }
 }
 
-/// Number and memory of the holders that are not shown, by GPU.
+/// Returns number and memory of the holders that are not shown, per GPU.
 fn rest(rows: &[Row<'_>]) -> Option<String> {
     let mut gpus: BTreeMap<&str, (usize, Sum)> = BTreeMap::new();
     for row in rows {
@@ -168,7 +167,7 @@ impl Row<'_> {
     }
 }
 
-/// Pod, job, container or unit: the most telling, and what else is known.
+/// Returns the two most specific of pod, job, container and unit that are known.
 fn place(place: &Place) -> Cell {
     let container = place.container.as_deref().map(|id| format!("container {}", id.get(..12).unwrap_or(id)));
     let pod = place.pod.clone().or_else(|| place.pod_uid.clone());

@@ -36,7 +36,7 @@ const QUEUE: Table<5> = Table {
     rest: REST,
 };
 
-/// The pool, where one was named.
+/// Writes the pool, if one is configured.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     match (&snapshot.leases, snapshot.sources.get(&Source::Redis).and_then(|state| state.fault)) {
         (Some(leases), _) => html.section("leases", "Leases", |html| pool(leases, snapshot, html)),

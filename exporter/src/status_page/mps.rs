@@ -1,4 +1,4 @@
-//! MPS for people: its daemons and servers, a row each.
+//! MPS on the status page: one row for each daemon and server.
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_snapshot::{Mps, MpsDaemon, MpsFile, MpsServer, MpsStatus, Snapshot};
@@ -13,7 +13,7 @@ const TABLE: Table<6> = Table {
 const MOST_NOTES: usize = 16;
 const ENVIRONMENT: &str = "its environment may not be read";
 
-/// A table of all parts; none if nothing of MPS runs.
+/// Writes the table; nothing if no part of MPS runs.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let Some(mps) = &snapshot.mps else { return };
     let mut rows = Vec::new();
@@ -65,7 +65,7 @@ fn server_cells(server: &MpsServer) -> [Cell; 6] {
     ]
 }
 
-/// Waiting clients, and logs that cannot be read.
+/// Returns notes on waiting clients and on logs that cannot be read.
 fn notes(mps: &Mps) -> Vec<String> {
     let mut notes = Vec::new();
     for daemon in &mps.daemons {

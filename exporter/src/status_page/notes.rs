@@ -1,4 +1,4 @@
-//! Findings above all figures: sources and GPUs that did not answer, stuck holders.
+//! Notes at the top of the page: sources and GPUs that did not answer, stuck holders, unattributed memory.
 
 use bailiff_exposition::html::Html;
 use bailiff_exposition::human::Bytes;
@@ -6,7 +6,7 @@ use bailiff_snapshot::{Fault, Gpu, PidNamespace, Snapshot};
 
 use super::{reasons, stuck};
 
-/// Writes the list, if there are findings.
+/// Writes the notes, if there are any.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     html.notes(&notes(snapshot));
 }
@@ -43,7 +43,7 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
     notes
 }
 
-/// One note on all GPUs for which this is true.
+/// Returns one note on all GPUs for which `is_true` holds.
 fn of_gpus(snapshot: &Snapshot, is_true: impl Fn(&Gpu) -> bool, what: &str) -> Option<String> {
     let gpus = snapshot.gpus.iter().filter(|gpu| gpu.fault.is_none() && is_true(gpu));
     let gpus: Vec<&str> = gpus.map(|gpu| gpu.about.index.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Quotas for people: how much of each is used, by its file and by the driver.
+//! Quotas on the status page: memory used by each, as counted in its file and as reported by the driver.
 
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::Bytes;
@@ -22,7 +22,7 @@ const TABLE: Table<6> = Table {
 };
 const MOST_INVALID: usize = 8;
 
-/// Quotas, where there are any.
+/// Writes the quotas, if there are any.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let quotas = snapshot.quotas.as_deref().unwrap_or_default();
     if quotas.is_empty() {
@@ -41,7 +41,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     });
 }
 
-/// Files that are none.
+/// Writes the files that are not valid quotas, with the reason.
 fn invalid(quotas: &[Quota], html: &mut Html) {
     let invalid = quotas.iter().filter_map(|quota| Some((quota, quota.invalid?)));
     let invalid: Vec<(&Quota, InvalidQuota)> = invalid.collect();

@@ -1,8 +1,8 @@
-//! Why something is unknown, in words for people. Pure.
+//! Reasons why a value is unknown, as texts of the status page. Pure.
 
 use bailiff_snapshot::{Fault, Gpu, InvalidQuota, Process, Snapshot, State, Why};
 
-/// Why a source, or a GPU, gave nothing.
+/// Returns why a source, or a GPU, did not answer.
 pub(super) fn fault(fault: Fault) -> &'static str {
     match fault {
         Fault::LibraryNotFound => "libnvidia-ml.so.1 was not found",
@@ -21,7 +21,7 @@ pub(super) fn fault(fault: Fault) -> &'static str {
     }
 }
 
-/// Why a utilization is.
+/// Returns why a utilization is unknown.
 pub(super) fn why(why: Why) -> &'static str {
     match why {
         Why::Mig => "MIG",
@@ -39,7 +39,7 @@ pub(super) fn why(why: Why) -> &'static str {
     }
 }
 
-/// Why a file of a quota says nothing.
+/// Returns why a quota file is invalid.
 pub(super) const fn invalid(why: InvalidQuota) -> &'static str {
     match why {
         InvalidQuota::Unreadable => "it cannot be read",
@@ -50,7 +50,7 @@ pub(super) const fn invalid(why: InvalidQuota) -> &'static str {
     }
 }
 
-/// Why nothing is known of a process but its pid.
+/// Returns why nothing but the pid of a process is known.
 pub(super) fn nameless(process: Option<&Process>) -> &'static str {
     match process.map(|process| process.state) {
         Some(State::Gone) => "it does not exist",
@@ -59,7 +59,7 @@ pub(super) fn nameless(process: Option<&Process>) -> &'static str {
     }
 }
 
-/// Why the parts of a GPU's memory do not add up.
+/// Returns why the parts of a GPU's memory are unknown.
 pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     let reserved = gpu.memory.is_some_and(|memory| memory.reserved.is_some());
     match () {
@@ -74,7 +74,8 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     }
 }
 
-/// Reason why the processes on a GPU are unknown, if it gave no list; in MIG mode its instances have lists.
+/// Returns why the processes on a GPU are unknown; `None` if they are known. In MIG mode the instances have
+/// the lists.
 pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
     match gpu.fault {
         Some(fault) => Some(self::fault(fault)),
@@ -86,7 +87,7 @@ pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
     }
 }
 
-/// Why a figure of a GPU as a whole is missing.
+/// Returns why a value of a whole GPU is missing.
 pub(super) fn figure(gpu: &Gpu) -> &'static str {
     match gpu.fault {
         Some(fault) => self::fault(fault),

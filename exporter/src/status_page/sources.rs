@@ -1,4 +1,4 @@
-//! Where all of it comes from: each source, whether it answers, how old its answer is, and how long it took.
+//! Table of the sources: whether each answered, how old its answer is, and how long it took.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const TABLE: Table<4> = Table {
     rest: "",
 };
 
-/// The table, and the driver's versions.
+/// Writes the table and the driver's versions.
 pub(super) fn write(snapshot: &Snapshot, age: Duration, html: &mut Html) {
     let rows: Vec<(Source, SourceState)> =
         snapshot.sources.iter().map(|(source, state)| (*source, *state)).collect();
@@ -37,7 +37,7 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
         Source::Mps => Cell::Named("mps".to_owned(), "control daemons".to_owned()),
     };
     let took = state.took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
-    // That there is no GPU is an answer.
+    // A driver that reports no GPUs has answered.
     let answered = matches!(state.fault, None | Some(Fault::NoDevices));
     let answer = match state.fault {
         None => "up".into(),
@@ -55,7 +55,7 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
     ]
 }
 
-/// How long before the snapshot a source was last asked.
+/// Returns how long before the snapshot a source was last queried.
 fn asked(source: Source, snapshot: &Snapshot) -> Option<Duration> {
     let before = |boot_ms| snapshot.at.boot.saturating_sub(Duration::from_millis(boot_ms));
     match source {

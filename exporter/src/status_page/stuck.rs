@@ -23,7 +23,7 @@ const TABLE: Table<6> = Table {
     rest: "bailiff info has them.",
 };
 
-/// Writes the table, if there is anything to report.
+/// Writes the table, if it has rows.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let rows: Vec<[Cell; 6]> = snapshot.gpus.iter().flat_map(|gpu| rows(gpu, snapshot)).collect();
     let unreadable = unreadable(snapshot);
@@ -43,12 +43,13 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     });
 }
 
-/// Memory of a GPU that no listed process holds, if it is large.
+/// Returns the memory of a GPU that no listed process holds, if it is large.
 pub(super) fn unattributed(gpu: &Gpu) -> Option<i128> {
     Some(i128::from(gpu.parts?.unaccounted)).filter(|bytes| *bytes >= i128::from(REPORTED_UNATTRIBUTED))
 }
 
-/// How many processes may have a device file open unseen, where that was looked for.
+/// Returns the number of processes whose open device files could not be read; `None` if there are none or no
+/// scan was made.
 fn unreadable(snapshot: &Snapshot) -> Option<u64> {
     snapshot
         .device_processes

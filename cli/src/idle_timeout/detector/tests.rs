@@ -24,7 +24,7 @@ struct TestGpu {
     instances: Option<u64>,
 }
 
-/// A GPU with these holders and their summed utilization.
+/// Returns a GPU with these holders and their summed utilization.
 fn held(holders: &[(ProcessKey, u32)]) -> TestGpu {
     let device = holders.iter().map(|(_, percent)| *percent).sum();
     TestGpu {
@@ -148,7 +148,7 @@ struct Run {
 }
 
 impl Run {
-    /// Idle below 20 % in three samples; one sample of these GPUs was taken before.
+    /// Creates a detector (idle below 20 % in three samples) that has one earlier sample of these GPUs.
     fn of(gpus: &[TestGpu]) -> Self {
         let namespace = PidNamespace::Host;
         Self {
