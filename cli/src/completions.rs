@@ -29,7 +29,6 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// The supported shells.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Shell {
     Bash,
@@ -71,8 +70,8 @@ fn visible(command: &Command) -> Command {
     }
 }
 
-/// Removes the help of values that contain shell metacharacters: `clap_complete` writes it between double quotes
-/// without escaping.
+/// Removes the help of values that contain shell metacharacters: `clap_complete` writes it between double
+/// quotes without escaping.
 fn without_unsafe_help(flag: Arg) -> Arg {
     let special = |help: &StyledStr| help.to_string().contains(['"', '$', '`', '\\', '\'']);
     let mut values = flag.get_possible_values();

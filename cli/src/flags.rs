@@ -35,13 +35,15 @@ pub(crate) enum Command {
     Run(Box<run::flags::Run>),
     /// Show each GPU with its memory, utilization and processes
     ///
-    /// The report has one line per GPU and one per process that holds GPU memory; --full prints the long report. An
-    /// unknown value is shown as ? (as - in the long report), never as 0. The data comes from bailiff-exporter if it
-    /// runs, because it records idle times; otherwise the driver and /proc are sampled twice, one second apart.
+    /// The report has one line per GPU and one per process that holds GPU memory; --full prints the long
+    /// report. An unknown value is shown as ? (as - in the long report), never as 0. The data comes from
+    /// bailiff-exporter if it runs, because it records idle times; otherwise the driver and /proc are sampled
+    /// twice, one second apart.
     Info(info::flags::Info),
     /// Check this machine for problems and print how to fix them
     ///
-    /// The checks change nothing. Components that are not installed, or that this user may not see, are skipped.
+    /// The checks change nothing. Components that are not installed, or that this user may not see, are
+    /// skipped.
     Doctor(doctor::flags::Doctor),
     /// Reserve GPUs exclusively (FIFO queue)
     #[command(subcommand, after_help = examples::LEASE)]
@@ -58,7 +60,8 @@ pub(crate) enum Command {
     Gpuget(GpugetArgs),
     /// Run a command and stop it when its GPUs stay idle
     ///
-    /// The flags are those of `gpu_idle_timeout.py`. bailiff also behaves like this if it is called by that name.
+    /// The flags are those of `gpu_idle_timeout.py`. bailiff also behaves like this if it is called by that
+    /// name.
     #[command(override_help = idle_timeout::HELP, after_help = idle_timeout::EXAMPLES)]
     IdleTimeout(Box<idle_timeout::Flags>),
 }

@@ -37,7 +37,7 @@ pub struct LeaseSettings {
     pub namespace: PidNamespace,
 }
 
-/// A secret, which is never logged.
+/// A string that is never logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 

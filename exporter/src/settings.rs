@@ -13,82 +13,83 @@ use crate::mps;
 use crate::page::Format;
 use crate::schedule::Schedule;
 
-/// The shortest interval: below it the driver would hardly do anything but answer.
+/// Minimum of every duration flag. With shorter sampling intervals, the driver would be busy only with
+/// queries.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// The longest time that any flag may ask for.
+/// Maximum of every duration flag.
 const LONGEST: Duration = Duration::from_hours(24);
 
-/// How the exporter runs.
+/// Settings of the exporter.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What is served over HTTP.
+    /// Settings of the HTTP server.
     pub web: Web,
-    /// The interval.
+    /// Sampling schedule.
     pub schedule: Schedule,
-    /// What a sample reads.
+    /// Sources of a sample.
     pub sources: Sources,
-    /// The pool of leases, where there is one.
+    /// Lease pool; `None` without `--lease.redis`.
     pub leases: Option<leases::LeaseSettings>,
-    /// How control daemons of MPS are asked.
+    /// How MPS control daemons are queried.
     pub mps: mps::MpsSettings,
-    /// Where snapshots go besides.
+    /// Outputs of snapshots besides the pages.
     pub outlets: Outlets,
-    /// Prints one page and ends.
+    /// Format of the page to print with `--once`; `None` to serve.
     pub once: Option<Format>,
-    /// What this node is called.
+    /// Name of this node.
     pub node: String,
-    /// The log.
+    /// Log settings.
     pub logs: logs::LogFlags,
 }
 
-/// What is served over HTTP.
+/// Settings of the HTTP server.
 #[derive(Debug, Clone)]
 pub struct Web {
     /// `HOST:PORT` of each listener.
     pub listen: Vec<String>,
-    /// The path of the page of metrics.
+    /// Path of the metrics page.
     pub telemetry: String,
-    /// The address of the enforcer's page.
+    /// URL of the enforcer's page.
     pub enforcer: Option<String>,
-    /// The web config.
+    /// Web configuration file (TLS, authentication, rate limit).
     pub config: Option<PathBuf>,
-    /// Connections at one time.
+    /// Maximum number of concurrent connections.
     pub max_connections: usize,
 }
 
-/// What a sample reads.
+/// Sources of a sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
-    /// The driver's library; `None` lets the system search.
+    /// Path of the driver's library; `None` to search the system.
     pub nvml_library: Option<PathBuf>,
-    /// `/proc`.
+    /// Mount point of the host's `/proc`.
     pub procfs: PathBuf,
-    /// `/var/log/pods`.
+    /// Directory with the log directories of pods.
     pub pods: PathBuf,
-    /// The directory of quota files.
+    /// Directory of quota files.
     pub quotas: PathBuf,
-    /// The PID namespace is the host's, whatever its link says.
+    /// Whether to treat the PID namespace as the host's without a check.
     pub trust_pid_namespace: bool,
-    /// Command lines are wanted.
+    /// Whether to read command lines.
     pub command: bool,
-    /// How long the driver may be silent.
+    /// Deadline of a driver call.
     pub deadline: Duration,
-    /// How far back utilization samples are looked for, at least.
+    /// Minimum period for which utilization samples are read.
     pub lookback: Duration,
 }
 
-/// Where snapshots go besides the page.
+/// Outputs of snapshots besides the pages.
 #[derive(Debug, Clone, Default)]
 pub struct Outlets {
-    /// The stream's socket.
+    /// Path of the stream's Unix socket.
     pub stream: Option<PathBuf>,
-    /// The record's file.
+    /// Path of the record file.
     pub record: Option<PathBuf>,
 }
 
 impl Settings {
-    /// The settings of the sampler.
+    /// Returns the settings of the sampler.
     #[must_use]
     pub fn sampler(&self) -> bailiff_sampler::SamplerSettings {
         use bailiff_sampler::{Claims, Commands, Mps, Namespace};
@@ -150,7 +151,8 @@ impl TryFrom<Flags> for Settings {
     }
 }
 
-/// An address that is empty is none: a variable may be set and empty.
+/// Returns the settings of the lease pool. An empty URL means no pool, because the environment variable may
+/// be set and empty.
 fn pool(
     flags: &Flags,
     (interval, deadline): (Duration, Duration),
@@ -206,7 +208,7 @@ fn telemetry(path: String) -> Result<String, String> {
     Ok(path)
 }
 
-/// A link that a browser follows to a page, and nothing that it would run.
+/// Validates the enforcer's URL: a browser must open it as a page, so `javascript:` and similar are refused.
 fn enforcer(url: String) -> Result<String, String> {
     let beginnings = ["http://", "https://", "/"];
     if beginnings.iter().any(|beginning| url.starts_with(beginning)) {

@@ -102,8 +102,8 @@ pub(crate) struct Run {
     pub(crate) nvml_library: Option<PathBuf>,
     /// Command to run and its arguments, after `--`.
     ///
-    /// With leased GPUs, `{index}` in an argument is replaced by the indexes under which the command sees them (`0` or
-    /// `0,1`), and `{{index}}` by a literal `{index}`. `CUDA_VISIBLE_DEVICES` is set as well.
+    /// With leased GPUs, `{index}` in an argument is replaced by the indexes under which the command sees
+    /// them (`0` or `0,1`), and `{{index}}` by a literal `{index}`. `CUDA_VISIBLE_DEVICES` is set as well.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }

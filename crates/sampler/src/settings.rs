@@ -16,7 +16,7 @@ pub struct SamplerSettings {
     pub pods: PathBuf,
     /// The directory of quota files; `None` to skip them.
     pub quotas: Option<PathBuf>,
-    /// The interval's period.
+    /// Sampling interval.
     pub interval: Duration,
     /// How long the driver may be silent: a GPU that takes two fifths of it hangs, and another worker has the
     /// rest of the time for the others.
