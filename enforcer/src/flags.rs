@@ -303,19 +303,19 @@ pub struct Backtest {
 }
 
 const EXAMPLES: &str = "Examples:
-    bailiff-enforcer check rules.yaml                  check a rules file
-    bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
-    bailiff-enforcer status                            rules, coming steps, holds
-    bailiff-enforcer explain --pid 4100                why rules match a process, or do not
-    bailiff-enforcer pause --for 1h                    withhold all destructive steps
+  bailiff-enforcer check rules.yaml                  check a rules file
+  bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
+  bailiff-enforcer status                            rules, coming steps, holds
+  bailiff-enforcer explain --pid 4100                why rules match a process, or do not
+  bailiff-enforcer pause --for 1h                    withhold all destructive steps
 
 Exit codes: 0 done, 1 failed, 64 invalid flags or file.";
 
 const RUN_EXAMPLES: &str = "Examples:
-    bailiff-exporter --stream=/run/bailiff/stream.sock  the exporter with its stream
-    bailiff-enforcer run                               use /etc/bailiff/rules.yaml
-    bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
-    bailiff-enforcer run --web.listen-address=         without HTTP
+  bailiff-exporter --stream=/run/bailiff/stream.sock  the exporter with its stream
+  bailiff-enforcer run                               use /etc/bailiff/rules.yaml
+  bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
+  bailiff-enforcer run --web.listen-address=         without HTTP
 
 Exit codes: 0 stopped by a signal, 1 failed, 64 invalid flags or file.";
 

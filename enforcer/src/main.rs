@@ -59,5 +59,7 @@ fn run(flags: Run) -> Result<(), Stop> {
     let outcome = runtime.block_on(signals::until_signal(|shutdown| daemon::run(settings, shutdown)));
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;
-    outcome.unwrap_or_else(|| Err(anyhow::anyhow!("ended before it was finished").into()))
+    outcome.unwrap_or_else(|| {
+        Err(anyhow::anyhow!("ended by a second signal before the shutdown was complete").into())
+    })
 }

@@ -107,7 +107,7 @@ impl Leasing {
             return;
         }
         if let Some(Down(_, error_text)) = down {
-            tracing::warn!("leases are not read: {error_text}");
+            tracing::warn!("cannot read leases: {error_text}");
         } else {
             tracing::info!("leases are read again");
         }

@@ -39,7 +39,9 @@ fn start() -> Result<(), Stop> {
     // A hanging disk or client must not delay the exit.
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;
-    Ok(outcome.unwrap_or_else(|| Err(anyhow::anyhow!("ended before it was finished")))?)
+    Ok(outcome.unwrap_or_else(|| {
+        Err(anyhow::anyhow!("ended by a second signal before the shutdown was complete"))
+    })?)
 }
 
 /// The sampler's supervisor as a sample source of the exporter.

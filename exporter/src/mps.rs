@@ -104,10 +104,7 @@ impl Watching {
             match Poller::start(self.settings.clone(), uid) {
                 Ok(poller) => drop(self.pollers.insert(process, poller)),
                 Err(error) => {
-                    tracing::warn!(
-                        "no thread can be started that asks the MPS daemon {}: {error}",
-                        process.pid
-                    );
+                    tracing::warn!("cannot start the thread for the MPS daemon {}: {error}", process.pid);
                     return None;
                 }
             }

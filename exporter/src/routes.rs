@@ -63,7 +63,7 @@ impl Routes {
         let page = Page::of(request.uri().path(), &self.telemetry);
         let response = match (page, request.method()) {
             (Page::Other, _) => {
-                reply::text(StatusCode::NOT_FOUND, "no such page; / has links to those there are")
+                reply::text(StatusCode::NOT_FOUND, "no such page; see / for links to all pages")
             }
             (_, &Method::GET | &Method::HEAD) => self.page(page, request),
             _ => reply::only("GET, HEAD"),

@@ -75,7 +75,7 @@ fn welcome(stream: UnixStream, latest: &Latest, clients: &Clients) {
     tokio::spawn(async move {
         let _present = present;
         if let Err(error) = feed(stream, latest).await {
-            tracing::debug!(%error, "a client of the stream has gone");
+            tracing::debug!(%error, "a client of the stream has disconnected");
         }
     });
 }

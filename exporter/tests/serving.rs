@@ -151,7 +151,7 @@ fn the_status_page_shows_names_as_text() {
         "trainer-1",
         "job 4711",
         "unknown: the GPU has fallen off the bus",
-        "down: a right is missing, or a password",
+        "down: permission or password is missing",
     ] {
         assert!(html.contains(shown), "{shown}");
     }

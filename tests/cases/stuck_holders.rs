@@ -127,7 +127,7 @@ fn each_kind_is_flagged_with_its_fix() {
         (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent need not wait"),
         (waiting.pid(), "disk_sleep", "disk_sleep", "the end of what it waits for"),
         (zombie, "zombie", "zombie", "the process that inherited its files"),
-        (left.pid(), "sleeping", "left_behind", "its end: SIGTERM, then SIGKILL"),
+        (left.pid(), "sleeping", "left_behind", "terminating it: SIGTERM, then SIGKILL"),
         (gone.pid(), "gone", "gone", "else only the driver"),
     ];
     let page = node.exporter.until("all processes have started their programs", |page| {

@@ -39,7 +39,7 @@ pub(crate) struct Doctor {
 
 const EXAMPLES: &str = "Examples:
   bailiff doctor                             check as the current user
-    sudo bailiff doctor                        check with access to all processes
+  sudo bailiff doctor                        check with access to all processes
   bailiff doctor --json | jq '.checks[] | select(.state == \"fail\")'
 
 Exit codes: 0 no check failed, 1 a check failed, 64 invalid flags.";

@@ -6,9 +6,9 @@ use super::flags::{FLAGS, Flag, Takes};
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   bailiff gpuget --redis-manage-all   create a pool of all GPUs of this machine
-    gpu=$(bailiff gpuget --get)         wait for a GPU
-    bailiff gpuget --active             list the GPUs in use and their processes
-    bailiff gpuget --release $gpu       release the GPU
+  gpu=$(bailiff gpuget --get)         wait for a GPU
+  bailiff gpuget --active             list the GPUs in use and their processes
+  bailiff gpuget --release $gpu       release the GPU
 
 Exit codes: 0 done, 1 failed, 2 invalid flags, 255 no Redis, or a
 --redis-manage-count that is not below the number of GPUs.";

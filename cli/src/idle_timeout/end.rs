@@ -124,8 +124,10 @@ impl Session<'_> {
             let left: Vec<String> =
                 self.left().unwrap_or_default().iter().map(|key| key.pid.to_string()).collect();
             let left = left.join(", ");
-            self.log
-                .remark(Level::Warning, format!("killed, and not ended: {left}; they hang in the kernel"));
+            self.log.remark(
+                Level::Warning,
+                format!("killed, but still running: {left}; these processes hang in the kernel"),
+            );
         }
     }
 }

@@ -26,10 +26,10 @@ Examples:
 Exit codes:
   the command's own; 256 - N if signal N ended it
   1    the command was idle and was stopped
-    2    invalid flags
-    69   NVML library not found
-    126  the command cannot be executed
-    127  the command was not found
+  2    invalid flags
+  69   NVML library not found
+  126  the command cannot be executed
+  127  the command was not found
 
   Under the name gpu_idle_timeout or gpu_idle_timeout.py the exit codes are those of that script: 1
   also if the command or the NVML library is missing, or a value is out of range.";

@@ -149,8 +149,10 @@ impl Session<'_> {
                     }
                 }
                 Ok(Event::Sampled(None)) => {
-                    self.log
-                        .remark(Level::Warning, "the watch has ended, and the command goes on without it");
+                    self.log.remark(
+                        Level::Warning,
+                        "GPU sampling has ended; the command continues without idle detection",
+                    );
                 }
 
                 // Unreachable while the signal thread runs.
@@ -233,7 +235,10 @@ impl Session<'_> {
             return false;
         }
         let Some(counted) = result.counted else {
-            self.log.remark(Level::Debug, "usage unknown: the driver does not tell who uses which GPU");
+            self.log.remark(
+                Level::Debug,
+                "usage unknown: the driver does not report which processes use which GPU",
+            );
             return false;
         };
         self.log_counted(&counted);
@@ -274,10 +279,10 @@ impl Session<'_> {
         let text = match counted.basis {
             Basis::Used => format!("the command has a context on these GPUs, which count: {listed}"),
             Basis::Visible => {
-                format!("the command has a context on no GPU, so all visible ones count: {listed}")
+                format!("the command has no GPU context, so all visible GPUs count: {listed}")
             }
             Basis::Unattributed => format!(
-                "in this PID namespace nobody can tell which GPUs the command uses, so all visible ones count: {listed}"
+                "the GPUs that the command uses are unknown in this PID namespace, so all visible GPUs count: {listed}"
             ),
             Basis::All => format!("all GPUs count: {listed}"),
         };
@@ -294,7 +299,10 @@ impl Session<'_> {
             _ if fault == self.last_logged.fault => return,
             Some(fault) => self.log.remark(
                 Level::Warning,
-                format!("the driver does not answer ({}); nobody is ended for that", fault.name()),
+                format!(
+                    "the driver does not answer ({}); the command is not stopped for that reason",
+                    fault.name()
+                ),
             ),
             None => self.log.remark(Level::Info, "the driver answers again"),
         }

@@ -104,11 +104,11 @@ fn tag(text: &str) -> Result<String, String> {
 
 const EXAMPLES: &str = "Examples:
   bailiff info                               show GPUs and their processes
-    bailiff info --full                        print the long report, with the memory of each user
-    bailiff info --gpu 3 --who                 include unlisted processes with GPU 3 open
-    bailiff info --tag before                  save the report under that name
-    bailiff info --since before                show the changes since that report
-    bailiff info --watch                       repeat until Ctrl-C
+  bailiff info --full                        print the long report, with the memory of each user
+  bailiff info --gpu 3 --who                 include unlisted processes with GPU 3 open
+  bailiff info --tag before                  save the report under that name
+  bailiff info --since before                show the changes since that report
+  bailiff info --watch                       repeat until Ctrl-C
   bailiff info --json | jq '.gpus[].holders[]?'
 
 Exit codes: 0 done, 1 failed, 64 invalid flags, 69 no GPU can be read.";

@@ -105,22 +105,22 @@ pub(crate) struct Stop {
 
 pub(crate) const EXAMPLES: &str = "Examples:
   sudo bailiff mps status                    show daemons, servers and clients
-    sudo bailiff mps start --gpu 0             share GPU 0 through MPS
-    sudo bailiff mps stop                      stop the daemon, if no program uses it
+  sudo bailiff mps start --gpu 0             share GPU 0 through MPS
+  sudo bailiff mps stop                      stop the daemon, if no program uses it
 
-  Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 invalid flags,
-  69 the daemon cannot be started, or does not answer, 75 the daemon or its GPUs are in use.";
+Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 invalid flags,
+69 the daemon cannot be started, or does not answer, 75 the daemon or its GPUs are in use.";
 
 const STATUS: &str = "Examples:
   sudo bailiff mps status                    include the daemons of other users
-    bailiff mps status --pipe-dir /run/mps0    show one daemon
+  bailiff mps status --pipe-dir /run/mps0    show one daemon
   bailiff mps status --json | jq '.daemons[].servers[].clients[].pid'
 
 Exit codes: 0 every daemon answers, 1 a daemon does not answer, 64 invalid flags.";
 
 const START: &str = "Examples:
   sudo bailiff mps start --gpu 0             start a daemon for GPU 0
-    sudo bailiff mps start --gpu 0 --dry-run   print the commands only
+  sudo bailiff mps start --gpu 0 --dry-run   print the commands only
   sudo bailiff mps start --gpu 1 --pipe-dir /run/mps1 --log-dir /var/log/mps1
                                              start a second daemon; its clients need
                                              CUDA_MPS_PIPE_DIRECTORY=/run/mps1
@@ -133,8 +133,8 @@ Exit codes: 0 the daemon answers, 1 a command failed, 64 invalid flags,
 
 const STOP: &str = "Examples:
   sudo bailiff mps stop                      stop the daemon, if no program uses it
-    sudo bailiff mps stop --timeout 30s        force servers to exit after 30 s
-    sudo bailiff mps stop --force --timeout 5s stop it although programs use it
+  sudo bailiff mps stop --timeout 30s        force servers to exit after 30 s
+  sudo bailiff mps stop --force --timeout 5s stop it although programs use it
 
-  Exit codes: 0 the daemon has exited, 1 a command failed, 64 invalid flags, 69 no daemon
-  answers, or it refuses, 75 it has clients, or does not exit in time.";
+Exit codes: 0 the daemon has exited, 1 a command failed, 64 invalid flags, 69 no daemon
+answers, or it refuses, 75 it has clients, or does not exit in time.";

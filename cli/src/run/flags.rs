@@ -11,23 +11,23 @@ const EXAMPLES: &str = "\
 Examples:
   bailiff run --vram 8GiB -- python train.py
       Limit all processes of train.py together to 8 GiB on each GPU. Allocations beyond
-            that fail with the driver's out-of-memory error.
+      that fail with the driver's out-of-memory error.
   bailiff run --gpus 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
       Wait up to an hour for two GPUs, and release them at the end.
   bailiff run --gpus 1 --vram 40GiB --idle-timeout 30m --max-time 12h -- python train.py
       Also stop it when its GPU was idle for half an hour (SIGQUIT) or after twelve hours
-            (SIGTERM), and kill remaining processes 10 s later.
+      (SIGTERM), and kill remaining processes 10 s later.
 
 Exit codes:
   the command's own; 128 plus the signal number if a signal ended it or the wait for GPUs;
     126 or 127 if it cannot be started
-    124   the command was stopped by --max-time or --idle-timeout; no GPU, or not enough free
-          memory (--min-free), within --wait
-    75    no idle GPU, or not enough free memory (--nonblock)
-    74    the lease was lost (--on-lost term or kill)
-    69    no quota library, no directory for its file, no pool of GPUs, or no NVIDIA driver
-    64    invalid flags, more GPUs than the pool has, or more memory than the GPUs have
-    3     the lease request was cancelled by another process
+  124   the command was stopped by --max-time or --idle-timeout; no GPU, or not enough free
+        memory (--min-free), within --wait
+  75    no idle GPU, or not enough free memory (--nonblock)
+  74    the lease was lost (--on-lost term or kill)
+  69    no quota library, no directory for its file, no pool of GPUs, or no NVIDIA driver
+  64    invalid flags, more GPUs than the pool has, or more memory than the GPUs have
+  3     the lease request was cancelled by another process
 
 The GPUs are released and the quota file is removed when the command and all processes that
 it started have exited. Signals are forwarded to the command. If bailiff itself is killed by

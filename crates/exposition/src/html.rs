@@ -77,7 +77,7 @@ impl Html {
 
     /// Writes links (label, address), and a link that turns this page's automatic refresh on or off.
     pub fn nav(&mut self, links: &[(&str, &str)], refreshes: bool) {
-        let other = if refreshes { ("Stop refreshing", "./?still") } else { ("Refresh by itself", "./") };
+        let other = if refreshes { ("Stop refreshing", "./?still") } else { ("Refresh automatically", "./") };
         self.raw("<nav aria-label=\"Pages\"><ul>");
         for (words, address) in links.iter().chain([&other]) {
             self.raw("<li>");
@@ -158,7 +158,7 @@ impl Html {
     /// Writes a wall-clock time, given as the time since the Unix epoch.
     pub fn time(&mut self, wall: Duration) {
         let (Some(machine), Some(human)) = (rfc3339(wall), clock(wall)) else {
-            return self.unknown("the clock cannot be right");
+            return self.unknown("the clock shows a year after 9999");
         };
         self.raw("<time");
         self.attribute("datetime", &machine);

@@ -80,9 +80,9 @@ impl Stuck {
                 "the end of the process that inherited its files (bailiff info --who, as root), or the driver, which may be late"
             }
             Self::DiskSleep => {
-                "the end of what it waits for: a mount, a FUSE connection, the driver. SIGKILL waits, too"
+                "the end of its wait (a mount, a FUSE connection, the driver); until then SIGKILL has no effect"
             }
-            Self::LeftBehind => "its end: SIGTERM, then SIGKILL",
+            Self::LeftBehind => "terminating it: SIGTERM, then SIGKILL",
             Self::Gone => {
                 "the end of the process that inherited its files (bailiff info --who, as root); else only the driver: see dmesg"
             }

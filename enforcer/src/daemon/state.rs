@@ -58,7 +58,7 @@ pub(super) fn restore(engine: &mut Engine, directory: &Path) {
 
 fn understand(bytes: &[u8]) -> Result<Saved, String> {
     let saved: Saved = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if saved.understood() { Ok(saved) } else { Err("it is of another version".to_owned()) }
+    if saved.understood() { Ok(saved) } else { Err("it has an unsupported version".to_owned()) }
 }
 
 /// Streaks are restored once: the file is cleared of them first, so that they are not restored again after a crash.

@@ -88,7 +88,7 @@ impl Routes {
             "/metrics" => self.metrics(request.headers()),
             "/-/healthy" => reply::health(self.healthy(), "healthy"),
             "/-/ready" => reply::health(ready(&self.newest(), now().boot), "ready"),
-            _ => reply::text(StatusCode::NOT_FOUND, "no such page; / has links to those there are"),
+            _ => reply::text(StatusCode::NOT_FOUND, "no such page; see / for links to all pages"),
         }
     }
 

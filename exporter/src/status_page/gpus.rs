@@ -25,7 +25,7 @@ fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
         Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "The driver answers, and knows no GPU."),
         Some(Some(fault)) => {
-            html.unknown_paragraph(&format!("which GPUs there are, since {}", reasons::fault(fault)));
+            html.unknown_paragraph(&format!("the list of GPUs, because {}", reasons::fault(fault)));
         }
         None => html.unknown_paragraph("the driver was not asked"),
     }

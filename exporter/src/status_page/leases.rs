@@ -75,7 +75,7 @@ fn gpu_cells(gpu: &PoolGpu, leases: &Leases, snapshot: &Snapshot) -> [Cell; 8] {
             [
                 first,
                 gpu.gpu_state.name().into(),
-                Cell::Unknown("GPU.py keeps no user".into()),
+                Cell::Unknown("GPU.py records no user".into()),
                 lease,
                 nothing(),
                 nothing(),
@@ -100,10 +100,10 @@ fn leased(first: Cell, gpu: &PoolGpu, leases: &Leases) -> [Cell; 8] {
     [
         first,
         gpu.gpu_state.name().into(),
-        Cell::of(held.and_then(|held| held.user.as_ref()), "its holder did not say"),
+        Cell::of(held.and_then(|held| held.user.as_ref()), "not given by the holder"),
         Cell::of(gpu.lease.as_ref(), "it has no name"),
-        Cell::of(held.and_then(|held| held.mode.as_ref()), "its holder did not say"),
-        Cell::of(held.and_then(|held| held.age_ms).map(span), "Redis has forgotten it"),
+        Cell::of(held.and_then(|held| held.mode.as_ref()), "not given by the holder"),
+        Cell::of(held.and_then(|held| held.age_ms).map(span), "not recorded in Redis"),
         Cell::of(idle, "its use was not observed"),
         left.unwrap_or(Cell::Unknown("no lease of this name is held".into())),
     ]
@@ -114,7 +114,7 @@ fn ticket_cells(ticket: &Ticket) -> [Cell; 5] {
         Cell::of(ticket.user.as_ref(), "not given"),
         format!("{} GPU{}", ticket.want, if ticket.want == 1 { "" } else { "s" }).into(),
         ticket.priority.to_string().into(),
-        Cell::of(ticket.age_ms.map(span), "Redis has forgotten it"),
+        Cell::of(ticket.age_ms.map(span), "not recorded in Redis"),
         ticket.lease.as_str().into(),
     ]
 }

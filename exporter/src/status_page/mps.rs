@@ -74,7 +74,7 @@ fn notes(mps: &Mps) -> Vec<String> {
             notes.push(format!("{directory}/{name}.log is not read: {}", state.name().replace('_', " ")));
         }
         for (uid, count) in daemon.log.iter().flat_map(|log| &log.pending) {
-            notes.push(format!("{count} of user {uid} wait for a server"));
+            notes.push(format!("{count} clients of user {uid} wait for a server"));
         }
     }
     notes

@@ -55,7 +55,7 @@ fn says_no_figure(gpu: &Gpu) -> bool {
 }
 
 fn of_gpu(gpu: &Gpu) -> Option<String> {
-    Some(format!("GPU {} says nothing: {}.", gpu.about.index, reasons::fault(gpu.fault?)))
+    Some(format!("GPU {} did not answer: {}.", gpu.about.index, reasons::fault(gpu.fault?)))
 }
 
 fn held_up(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {

@@ -35,7 +35,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
         if !rows.is_empty() {
             TABLE.write(html, &rows, |(quota, row, gpu)| cells(quota, row, gpu));
         } else if quotas.iter().any(|quota| quota.invalid.is_none()) {
-            html.paragraph("dim", "No quota that could be read is of a GPU that is known here.");
+            html.paragraph("dim", "No readable quota file is for a GPU of this node.");
         }
         invalid(quotas, html);
     });
@@ -46,10 +46,10 @@ fn invalid(quotas: &[Quota], html: &mut Html) {
     let invalid = quotas.iter().filter_map(|quota| Some((quota, quota.invalid?)));
     let invalid: Vec<(&Quota, InvalidQuota)> = invalid.collect();
     for (quota, why) in invalid.iter().take(MOST_INVALID) {
-        html.unknown_paragraph(&format!("what {} says, since {}", quota.name, reasons::invalid(*why)));
+        html.unknown_paragraph(&format!("the content of {}, because {}", quota.name, reasons::invalid(*why)));
     }
     if let Some(more @ 1..) = invalid.len().checked_sub(MOST_INVALID) {
-        html.unknown_paragraph(&format!("what {more} more say"));
+        html.unknown_paragraph(&format!("the content of {more} more quota files"));
     }
 }
 

@@ -6,18 +6,18 @@ use bailiff_snapshot::{Fault, Gpu, InvalidQuota, Process, Snapshot, State, Why};
 pub(super) fn fault(fault: Fault) -> &'static str {
     match fault {
         Fault::LibraryNotFound => "libnvidia-ml.so.1 was not found",
-        Fault::ProgramNotFound => "the program that asks is not installed",
+        Fault::ProgramNotFound => "NVIDIA's MPS client is not installed",
         Fault::DriverNotLoaded => "the kernel module is not loaded",
-        Fault::VersionMismatch => "library and kernel module are of different releases",
+        Fault::VersionMismatch => "the library and the kernel module have different versions",
         Fault::NoDevices => "the driver knows no GPU",
         Fault::Timeout => "no answer within its deadline",
         Fault::Outdated => "no sample for more than two intervals and the deadline",
-        Fault::Starting => "it is being opened",
+        Fault::Starting => "the source is still being opened",
         Fault::Lost => "the GPU has fallen off the bus",
-        Fault::NotPermitted => "a right is missing, or a password",
-        Fault::Unreachable => "no process answers at its address",
-        Fault::WorkerFailed => "the sampling worker ended; the log has more",
-        Fault::Error => "there was an error; the log has it",
+        Fault::NotPermitted => "permission or password is missing",
+        Fault::Unreachable => "no process listens at its address",
+        Fault::WorkerFailed => "the sampling worker exited; see the log",
+        Fault::Error => "an error occurred; see the log",
     }
 }
 
@@ -27,11 +27,11 @@ pub(super) fn why(why: Why) -> &'static str {
         Why::Mig => "MIG",
         Why::NotSupported => "not reported by the driver for this device",
         Why::Failed => "the driver's call failed",
-        Why::Garbage => "the driver's figures cannot be true",
+        Why::Garbage => "the driver reported impossible values",
         Why::FirstLook => "first sample",
-        Why::NotListedBefore => "just come",
+        Why::NotListedBefore => "new process",
         Why::SharedByMps => "shared by MPS",
-        Why::Unattributed => "the GPU is busy, by an unknown process",
+        Why::Unattributed => "the GPU is busy, the process is unknown",
         Why::SamplerSilent => "no new figures",
         Why::SampledEarlier => "busy a moment ago",
         Why::ClockStepped => "the driver's clock stepped back",
@@ -43,10 +43,10 @@ pub(super) fn why(why: Why) -> &'static str {
 pub(super) const fn invalid(why: InvalidQuota) -> &'static str {
     match why {
         InvalidQuota::Unreadable => "it cannot be read",
-        InvalidQuota::NoFile => "it is no plain file",
+        InvalidQuota::NoFile => "it is not a regular file",
         InvalidQuota::Short => "it is too short",
-        InvalidQuota::NoQuota => "it is no quota",
-        InvalidQuota::Version => "it is of another version",
+        InvalidQuota::NoQuota => "it is not a quota file",
+        InvalidQuota::Version => "it has an unsupported version",
     }
 }
 

@@ -10,7 +10,7 @@ use super::reasons;
 
 const TABLE: Table<4> = Table {
     id: "sources-table",
-    caption: "What was asked, and how it answered.",
+    caption: "Data sources and their last answers.",
     columns: [("source", ""), ("state", "wide"), ("answered", "n"), ("took", "n")],
     most: Source::ALL.len(),
     rest: "",

@@ -96,20 +96,20 @@ impl Leases {
     #[must_use]
     pub fn lease_of(&self, members: &Members<'_>, gpu: Option<&PoolGpu>) -> Attribution<'_> {
         let Some(gpu) = gpu.and_then(|gpu| self.gpus.iter().find(|ours| ours.id == gpu.id)) else {
-            return Attribution::Unknown("the GPU is not one of the pool");
+            return Attribution::Unknown("the GPU is not in the pool");
         };
         let attribution = match (gpu.gpu_state, &gpu.record) {
             (GpuState::Leased, _) => self.attribute_to_lease(members, gpu),
             (GpuState::Legacy, Some(record)) => attribute_to_record(members, record),
             (GpuState::Idle, None) => Attribution::Nothing,
-            _ => Attribution::Unknown("the GPU is on its way from one to another, or withheld"),
+            _ => Attribution::Unknown("the GPU is being reassigned, or is withheld"),
         };
         match attribution {
             Attribution::Nothing if members.stands_for_others => {
-                Attribution::Unknown("it stands for the clients of MPS")
+                Attribution::Unknown("it is an MPS process, which acts for its clients")
             }
             Attribution::Nothing if gpu.since_ms == 0 || !self.is_settled(members) => Attribution::Unknown(
-                "the process, or the GPU's place in the pool, is new since the previous sample",
+                "the process, or the GPU's state in the pool, is newer than the previous sample",
             ),
             attribution => attribution,
         }
@@ -123,12 +123,14 @@ impl Leases {
 
     fn attribute_to_lease(&self, members: &Members<'_>, gpu: &PoolGpu) -> Attribution<'_> {
         let Some(held) = self.holding(gpu) else {
-            return Attribution::Unknown("nothing is known of the lease that has the GPU");
+            return Attribution::Unknown("the lease that holds the GPU is unknown");
         };
         match held.has(members) {
             Truth::True => Attribution::Lease(held),
             Truth::False => Attribution::Nothing,
-            Truth::Unknown => Attribution::Unknown("neither its environment nor its ancestors show it"),
+            Truth::Unknown => Attribution::Unknown(
+                "neither its environment nor its ancestors show whether it has the lease",
+            ),
         }
     }
 }

@@ -180,7 +180,7 @@ fn action(action: &PastAction, now: Now) -> [Cell; 8] {
     let at = Duration::try_from_secs_f64(action.at).ok();
     [
         action.target.as_str().into(),
-        at.map_or_else(|| Cell::Unknown("the clock cannot be right".into()), |at| Cell::At(when, at)),
+        at.map_or_else(|| Cell::Unknown("the clock shows a year after 9999".into()), |at| Cell::At(when, at)),
         action.rule.as_str().into(),
         action.step.as_str().into(),
         Cell::of(action.user.as_ref(), NO_OWNER),
