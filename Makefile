@@ -47,12 +47,12 @@ packages-test: packages ## install, upgrade, remove and purge the packages on a 
 golden: ## regenerate golden files and generated docs; review the diff
 	@$(SETUP) compiler nextest prometheus python
 	cargo build --workspace
-	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'binary(golden) or binary(documentation) or binary(kubernetes)'
+	UPDATE_GOLDEN=1 cargo nextest run --workspace -E 'test(/^(golden|kubernetes)::/) or binary(documentation)'
 
 screenshots: ## regenerate the images of docs/images/; check each before you commit it
 	@$(SETUP) compiler nextest redis chromium pngquant
 	cargo build --workspace
-	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace --test status_page --run-ignored only
+	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace -E 'test(/^status_page::/)' --run-ignored only
 	pngquant --force --strip --ext .png 64 docs/images/status-*.png
 
 bench: ## measure speed and size, compared with nvitop-exporter, all-smi and plain Redis
@@ -72,11 +72,11 @@ soak: ## long tests (90 minutes): more random walks and histories, repeated serv
 	@$(SETUP) compiler redis
 	BAILIFF_STEPS=40000 cargo test --package bailiff-lease --test interleavings -- --nocapture
 	BAILIFF_KILLS=25 cargo test --package bailiff-lease --test faults -- --include-ignored --nocapture
-	BAILIFF_TRACES=200000 cargo test --package bailiff-enforcer --test oracle -- histories
-	cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture
+	BAILIFF_TRACES=200000 cargo test --package bailiff-engine --test oracle -- histories
+	cargo test --package bailiff-engine --test mutants -- --ignored --nocapture
 	cargo build --package bailiff --package bailiff-exporter --package bailiff-quota --package fake-nvml --package fake-cuda
 	BAILIFF_RACES=1000 BAILIFF_KILLS=500 cargo test --package bailiff-quota --test shared
-	BAILIFF_ENDS=200 cargo test --package end-to-end --test run_lifecycle -- signalled_run --nocapture
-	BAILIFF_SAMPLES=1000 cargo test --package end-to-end --test idle_timeout -- driver_errors_end_no_process --nocapture
+	BAILIFF_ENDS=200 cargo test --package end-to-end --test cases -- signalled_run --nocapture
+	BAILIFF_SAMPLES=1000 cargo test --package end-to-end --test cases -- driver_errors_end_no_process --nocapture
 	cargo build --package bailiff-enforcer --package end-to-end
 	target/debug/trial 1800

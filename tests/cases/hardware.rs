@@ -171,7 +171,7 @@ fn documented_driver_agrees_in_every_row() {
         let machine = (report["driver"].as_str(), report["gpu"].as_str());
         assert_eq!(machine, (Some("580.95.05"), Some("NVIDIA H200")));
         let page = fs::read_to_string(programs::root().join("docs/hardware.md")).unwrap();
-        let again = "HARDWARE_DRY_RUN=FILE cargo test -p end-to-end --test hardware writes the table";
+        let again = "HARDWARE_DRY_RUN=FILE cargo test -p end-to-end --test cases hardware writes the table";
         assert_eq!(stable(&page), stable(&markdown), "docs/hardware.md differs: {again}");
     }
 }

@@ -8,7 +8,6 @@
     reason = "a case runs programs, reads files and fails loudly"
 )]
 
-#[path = "status_page/sources.rs"]
 mod sources;
 
 use std::path::PathBuf;

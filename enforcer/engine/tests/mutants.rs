@@ -1,5 +1,5 @@
 //! Mutation test of the oracle: deliberate faults are put into a copy of the engine, one at a time, and the oracle's
-//! test must fail for each. `cargo test --package bailiff-enforcer --test mutants -- --ignored --nocapture`
+//! test must fail for each. `cargo test --package bailiff-engine --test mutants -- --ignored --nocapture`
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![expect(clippy::disallowed_methods, reason = "copies the workspace and runs cargo in the copy")]
 

@@ -1,36 +1,14 @@
-//! What a rule may compare: one attribute a file, one line each in [`ALL`]. An attribute reads one value of
+//! What a rule may compare: one table entry and one function each, listed in [`ALL`]. An attribute reads one value of
 //! one target, and knows neither time, names, limits nor actions.
 
 use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
 
-mod age;
-mod attached_processes;
-mod context;
-mod cpu_util;
-mod gpu_count;
-mod gpu_util;
-mod has_lease;
-mod heartbeat_age;
-mod holder_alive;
-mod io_rate;
-mod listed_but_gone;
-mod mig;
-mod mps_clients;
-mod mps_status;
-mod orphaned;
-mod process_count;
-mod quota_denied;
-pub(crate) mod state;
-mod unlisted_processes;
-mod vram;
-mod vram_free;
-mod vram_quota_ratio;
-mod vram_share;
-mod vram_unaccounted;
-mod vram_unreleased;
-mod vram_used;
+mod gpu;
+mod lease;
+mod mps;
+pub(crate) mod process;
 
 /// Something that can be observed of a target.
 #[derive(Debug)]
@@ -68,35 +46,35 @@ impl PartialEq for Attribute {
 
 /// Every attribute, in the order of the docs.
 pub static ALL: &[&Attribute] = &[
-    &gpu_util::GPU_UTIL,
-    &vram::VRAM,
-    &vram_share::VRAM_SHARE,
-    &cpu_util::CPU_UTIL,
-    &io_rate::IO_RATE,
-    &age::AGE,
-    &state::STATE,
-    &orphaned::ORPHANED,
-    &listed_but_gone::LISTED_BUT_GONE,
-    &gpu_count::GPU_COUNT,
-    &context::CONTEXT,
-    &has_lease::HAS_LEASE,
-    &vram_quota_ratio::VRAM_QUOTA_RATIO,
-    &quota_denied::QUOTA_DENIED,
-    &vram_free::VRAM_FREE,
-    &vram_used::VRAM_USED,
-    &vram_unaccounted::VRAM_UNACCOUNTED,
-    &vram_unreleased::VRAM_UNRELEASED,
-    &unlisted_processes::UNLISTED_DEVICE_PROCESSES,
-    &process_count::PROCESS_COUNT,
-    &mig::MIG,
-    &holder_alive::HOLDER_ALIVE,
-    &heartbeat_age::HEARTBEAT_AGE,
-    &attached_processes::ATTACHED_PROCESSES,
-    &mps_clients::MPS_CLIENTS,
-    &mps_status::MPS_STATUS,
+    &process::GPU_UTIL,
+    &process::VRAM,
+    &process::VRAM_SHARE,
+    &process::CPU_UTIL,
+    &process::IO_RATE,
+    &process::AGE,
+    &process::STATE,
+    &process::ORPHANED,
+    &process::LISTED_BUT_GONE,
+    &process::GPU_COUNT,
+    &process::CONTEXT,
+    &process::HAS_LEASE,
+    &process::VRAM_QUOTA_RATIO,
+    &process::QUOTA_DENIED,
+    &gpu::VRAM_FREE,
+    &gpu::VRAM_USED,
+    &gpu::VRAM_UNACCOUNTED,
+    &gpu::VRAM_UNRELEASED,
+    &gpu::UNLISTED_DEVICE_PROCESSES,
+    &gpu::PROCESS_COUNT,
+    &gpu::MIG,
+    &lease::HOLDER_ALIVE,
+    &lease::HEARTBEAT_AGE,
+    &lease::ATTACHED_PROCESSES,
+    &mps::MPS_CLIENTS,
+    &mps::MPS_STATUS,
 ];
 
-pub(crate) use state::runs;
+pub(crate) use process::runs;
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds are far below 2^53")]
 fn seconds(millis: u64) -> f64 {
@@ -130,10 +108,10 @@ mod tests {
     fn words_of_state_are_those_of_the_snapshot() {
         use bailiff_snapshot::State;
         for letter in ["R", "S", "D", "T", "t", "I", "Z", "X", "?"] {
-            assert!(state::WORDS.contains(&State::of_letter(letter).name()), "{letter}");
+            assert!(process::STATES.contains(&State::of_letter(letter).name()), "{letter}");
         }
         for state in State::ALL {
-            assert!(state::WORDS.contains(&state.name()), "{state:?}");
+            assert!(process::STATES.contains(&state.name()), "{state:?}");
         }
     }
 }

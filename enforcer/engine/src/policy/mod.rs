@@ -33,7 +33,7 @@ use bailiff_snapshot::State;
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
-use crate::attributes::state::{STATE, WORDS};
+use crate::attributes::process::{STATE, STATES};
 use crate::value::Test;
 
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
@@ -371,5 +371,5 @@ fn names_on_hold(leaf: &Leaf) -> bool {
         let held = State::of_name(word).is_some_and(State::on_hold);
         held && matches!(leaf.test, Test::AnyOf(bits) if bits & (1 << bit) != 0)
     };
-    leaf.attribute.name == STATE.name && WORDS.iter().enumerate().any(on_hold)
+    leaf.attribute.name == STATE.name && STATES.iter().enumerate().any(on_hold)
 }

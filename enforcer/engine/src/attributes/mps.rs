@@ -1,0 +1,56 @@
+//! Attributes of MPS servers.
+
+use super::Attribute;
+use crate::Kind;
+use crate::value::{Unit, Value};
+use crate::view::{Target, View};
+use bailiff_snapshot::MpsStatus;
+use std::collections::BTreeSet;
+
+pub(super) static MPS_CLIENTS: Attribute = Attribute {
+    name: "mps_clients",
+    of: &[Kind::MpsServer],
+    unit: Unit::Count,
+    help: "Clients of MPS on the GPUs that the server holds, of any user, by the driver's list; or the clients of the server in its control daemon's last answer, if those are more. Unknown where the driver gave no list.",
+    source: "nvml",
+    read: mps_clients,
+};
+
+fn mps_clients(target: &Target, view: &View) -> Value {
+    let mut clients = BTreeSet::new();
+    for gpu in view.gpus(target) {
+        if gpu.fault.is_some() || gpu.listed.is_none() {
+            return Value::Unknown("the driver gave no list");
+        }
+        let of_mps = gpu.holders.iter().filter(|holder| holder.kinds.contains('M'));
+        clients.extend(of_mps.map(|holder| holder.pid));
+    }
+    // A client without a context yet is in the daemon's list alone.
+    let listed = view.mps_server(target).and_then(|server| server.clients.as_ref()).map_or(0, Vec::len);
+    let clients = u32::try_from(clients.len().max(listed)).map_or(f64::MAX, f64::from);
+    view.or_more(target, Value::Number(clients))
+}
+
+/// As `bailiff_snapshot::MpsStatus::name` writes them.
+pub(super) const WORDS: &[&str] =
+    &[MpsStatus::Initializing.name(), MpsStatus::Active.name(), MpsStatus::Fault.name()];
+
+pub(super) static MPS_STATUS: Attribute = Attribute {
+    name: "mps_status",
+    of: &[Kind::MpsServer],
+    unit: Unit::Words(WORDS),
+    help: "Status in its control daemon's last answer: in fault it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it, as up to driver 535.",
+    source: "mps",
+    read: mps_status,
+};
+
+fn mps_status(target: &Target, view: &View) -> Value {
+    let Some(server) = view.mps_server(target) else {
+        return Value::Unknown("the exporter does not report this MPS server");
+    };
+    let place = server.status.and_then(|status| WORDS.iter().position(|word| *word == status.name()));
+    match place {
+        Some(place) => Value::Words { seen: 1 << place, complete: true },
+        None => Value::Unknown("its control daemon does not report its status"),
+    }
+}
