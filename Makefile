@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quota man packages packages-test golden screenshots bench soak hardware
+.PHONY: help demo test test-fast check quota man packages packages-test golden screenshots bench soak hardware
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -19,6 +19,10 @@ test: check quota ## run all checks and tests
 	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium shells
 	cargo build --workspace
 	cargo nextest run --workspace
+
+test-fast: ## tests without root, network and browser: three minutes once built
+	@$(SETUP) compiler nextest redis
+	cargo nextest run --workspace -E 'not package(end-to-end) and not package(bailiff-quota)'
 
 check: ## check format, lints, documentation, and licences and sources of dependencies
 	@$(SETUP) compiler deny
