@@ -1,6 +1,6 @@
 //! Text tables that fit a width: columns are as wide as their content, and shrinkable columns are cut.
 
-use bailiff_exposition::terminal::{Colors, cut, line};
+use bailiff_exposition::terminal::{Colors, cut, line, width};
 
 /// The minimum width of a shrinkable column.
 const MIN_WIDTH: usize = 6;
@@ -76,13 +76,13 @@ impl Table {
     fn widths(&self, max: usize) -> Vec<usize> {
         let widest = |index: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
-            cells.map(|cell| cell.text.chars().count()).max().unwrap_or_default()
+            cells.map(|cell| width(&cell.text)).max().unwrap_or_default()
         };
         let mut widths: Vec<usize> = self
             .columns
             .iter()
             .enumerate()
-            .map(|(index, (title, _))| widest(index).max(title.chars().count()))
+            .map(|(index, (title, _))| widest(index).max(width(title)))
             .collect();
         // The widest shrinkable column loses one character at a time.
         while widths.iter().sum::<usize>() + widths.len().saturating_sub(1) > max {
@@ -99,9 +99,9 @@ impl Table {
 
     fn render_row(&self, cells: &[Cell], widths: &[usize], colors: Colors) -> String {
         let mut text = String::new();
-        for ((cell, width), (_, column)) in cells.iter().zip(widths).zip(&self.columns) {
-            let shown = cut(&cell.text, *width);
-            let room = " ".repeat(width.saturating_sub(shown.chars().count()));
+        for ((cell, columns), (_, column)) in cells.iter().zip(widths).zip(&self.columns) {
+            let shown = cut(&cell.text, *columns);
+            let room = " ".repeat(columns.saturating_sub(width(&shown)));
             let styled = match cell.tone {
                 Tone::Plain => shown,
                 Tone::Warn => colors.odd(&shown),

@@ -5,6 +5,8 @@
 use std::env;
 use std::io::{self, IsTerminal};
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 use crate::bounded_prose;
 
 /// Whether to write colours.
@@ -63,13 +65,32 @@ pub fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
 }
 
-/// Shortens text to at most this many characters, with `…` at the end.
+/// Returns the number of columns that a text takes on a terminal; CJK characters take two.
+#[must_use]
+pub fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// Shortens text to at most this many columns, with `…` at the end.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+    if width(text) <= most {
         return text.to_owned();
     }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    let mut left = most.saturating_sub(1);
+    let fits = |letter: &char| {
+        let width = letter.width().unwrap_or(0);
+        let fits = width <= left;
+        left = left.saturating_sub(width);
+        fits
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
+}
+
+/// Appends spaces to a text up to this many columns.
+#[must_use]
+pub fn padded(text: &str, columns: usize) -> String {
+    format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
 /// Breaks text into lines of at most `width` characters at spaces. Longer words are broken anywhere.
@@ -102,6 +123,10 @@ mod tests {
     fn foreign_text_stays_on_its_line() {
         assert_eq!(line("a\u{1b}[2J\nb\r\u{202e}c"), "a\u{fffd}[2J b\u{fffd}\u{fffd}c");
         assert_eq!((cut("abcdef", 4), cut("abcd", 4)), ("abc…".to_owned(), "abcd".to_owned()));
+        assert_eq!(
+            (width("名前"), cut("名前前", 4), padded("名前", 5)),
+            (4, "名…".to_owned(), "名前 ".to_owned())
+        );
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use bailiff_exposition::terminal::width;
+
 /// As wide as a terminal surely is.
 const COLUMNS: usize = 80;
 /// Cut off what is foreign and longer.
@@ -50,10 +52,6 @@ impl Layout {
     pub(super) fn text(&self) -> &str {
         &self.0
     }
-}
-
-fn width(text: &str) -> usize {
-    text.chars().count()
 }
 
 /// A foreign text that is safe to show: bounded, in one piece, and without anything that moves others about.

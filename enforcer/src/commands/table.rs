@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
 
-use bailiff_exposition::terminal::{Colors, cut, line};
+use bailiff_exposition::terminal::{self, Colors, cut, line, padded};
 use rustix::termios::tcgetwinsize;
 
 /// The widest line of text, and the width of a terminal of unknown width.
@@ -60,7 +60,7 @@ impl<'a> TextTable<'a> {
             let mut out = String::new();
             for (cell, width) in row.iter().zip(&widths) {
                 // Into memory, so it does not fail.
-                let _ = write!(out, "{:<width$} ", cut(cell, *width));
+                let _ = write!(out, "{} ", padded(&cut(cell, *width), *width));
             }
             let out = out.trim_end();
             let _ =
@@ -72,7 +72,7 @@ impl<'a> TextTable<'a> {
     fn widths(&self, limit: usize) -> Vec<usize> {
         let widest = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+            cells.map(|cell| terminal::width(cell)).max().unwrap_or_default()
         };
         let mut widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
         let floors: [fn(Shrinks) -> Option<usize>; 2] = [

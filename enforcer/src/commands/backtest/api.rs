@@ -97,9 +97,8 @@ impl Api {
     }
 
     fn query<T: DeserializeOwned>(&mut self, path: &str, wants: &[(&str, &str)]) -> Result<T, Refused> {
-        let wants: Vec<String> =
-            wants.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
-        let mut request = self.agent.get(format!("{}{path}?{}", self.base, wants.join("&")));
+        let url = format!("{}{path}", self.base);
+        let mut request = self.agent.get(url).query_pairs(wants.iter().copied());
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
@@ -154,20 +153,4 @@ impl Api {
         };
         self.describe(&why)
     }
-}
-
-/// A text as a part of a query.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len() * 2);
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            encoded.extend(
-                [byte >> 4, byte & 15].map(|half| char::from(b"0123456789ABCDEF"[usize::from(half)])),
-            );
-        }
-    }
-    encoded
 }

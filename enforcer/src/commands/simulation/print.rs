@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use bailiff_exposition::human::Bytes;
+use bailiff_exposition::terminal;
 
 use super::report::{Freed, Period, ProjectedAction, Report, RuleReport};
 use crate::commands::layout::{Layout, count, foreign, length, moment, share};
@@ -100,11 +101,7 @@ fn table(report: &Report, layout: &mut Layout) {
 }
 
 fn cut(text: &str, width: usize) -> String {
-    let text = foreign(text);
-    if text.chars().count() <= width {
-        return text;
-    }
-    text.chars().take(width - 1).chain(['…']).collect()
+    terminal::cut(&foreign(text), width)
 }
 
 fn has_more(rule: &RuleReport) -> bool {
