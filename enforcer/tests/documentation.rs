@@ -19,10 +19,10 @@ use bailiff_exposition::{Format, table};
 
 const HEAD: &str = "# Metrics of bailiff-enforcer
 
-Made from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has evaluated nothing has no
-matches, not 0 of them. Counters begin at the enforcer's start, with 0 for all that a rule's steps and a channel may come
-to, so that `increase()` sees the first; those of leases and of the stream begin with their first event. `target` is the
-name of `bailiff-enforcer status` and of the audit log.
+Generated from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has evaluated nothing has
+no number of matches, not 0. Counters of steps and notifications start at 0 with the enforcer, for every possible result,
+so that `increase()` sees the first event; those of leases and of the stream start with their first event. `target` is
+the name that `bailiff-enforcer status` and the audit log show.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

@@ -10,9 +10,9 @@ use bailiff_snapshot::{Fault, Gap, Stuck, Why};
 
 const HEAD: &str = "# Metrics of bailiff-exporter
 
-Made from `exporter/src/metrics.rs`. A series that is absent was not observed: no figure here is a guess, a
-last known value or a zero in place of nothing. `gpu` is the driver's index (`0`, or `0:1` for a MIG instance),
-`gpu_uuid` the name that stays. Join `bailiff_process_info` on `pid`, and dcgm-exporter's `UUID` with
+Generated from `exporter/src/metrics.rs`. A series that is absent was not observed; no value is an estimate, a previous
+value or a 0 in place of an unknown. `gpu` is the driver's index (`0`, or `0:1` for a MIG instance), which may change at
+a reboot; `gpu_uuid` does not. Join `bailiff_process_info` on `pid`, and dcgm-exporter's `UUID` with
 `label_replace(X, \"UUID\", \"$1\", \"gpu_uuid\", \"(.*)\")`.
 
 A GPU in MIG mode and its instances all have memory: to sum it up, take `gpu!~\".*:.*\"` or `gpu=~\".*:.*\"`. In
