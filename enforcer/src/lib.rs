@@ -1,4 +1,5 @@
-//! The enforcer: evaluates snapshots by the admin's rules, warns, ends, verifies and records.
+//! Enforcer: evaluates rules on the exporter's snapshots, notifies users, terminates processes, verifies the
+//! release of their GPU memory and writes the audit log.
 
 pub mod actions;
 pub mod agent;

@@ -1,5 +1,5 @@
-//! The table of the enforcer's metrics, and the only file that spells their names. `docs/enforcer-metrics.md` is made
-//! from it.
+//! Table of the enforcer's metrics and the only file with their names. `docs/enforcer-metrics.md` is
+//! generated from it.
 
 use bailiff_exposition::families;
 pub use bailiff_exposition::own::FAMILIES as OWN_PROCESS;
