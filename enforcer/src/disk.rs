@@ -17,7 +17,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = directory_of(path)?;
     let mut beside = name.to_owned();
     beside.push(".new");
-    // O_NONBLOCK: opening a FIFO fails instead of blocking.
+    // O_NONBLOCK, so that opening a FIFO does not block.
     let flags = OFlags::WRONLY
         | OFlags::CREATE
         | OFlags::TRUNC
