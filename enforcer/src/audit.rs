@@ -157,9 +157,8 @@ struct Shared {
 }
 
 impl Audit {
-    /// Opens the log on a separate thread. A failed open is retried, and [`Audit::writable`] reports the
-    /// failure. Each action of an earlier run without a result gets a line with the result [`INTERRUPTED`],
-    /// after `continue_stopped` was called for each group of processes that the action had stopped.
+    /// Opens the log on a separate thread, with retries. Unfinished actions of an earlier run get the result
+    /// [`INTERRUPTED`], after `continue_stopped` was called for each group of processes they had stopped.
     ///
     /// # Errors
     /// If the thread cannot be started, because there would be no retries.
@@ -187,8 +186,7 @@ impl Audit {
         Ok(Self(Arc::new(Shared { open, writer: Mutex::new(writer) })))
     }
 
-    /// Returns the actions of an earlier run that had no result when the log was opened. May wait for the
-    /// disk.
+    /// Returns actions of an earlier run that had no result when the log was opened. May wait for the disk.
     #[must_use]
     pub fn begun_without_result(&self) -> Vec<Begun> {
         self.0.open.with(|journal| journal.interrupted())
@@ -221,7 +219,7 @@ impl Audit {
         self.0.close();
     }
 
-    /// Returns whether the last write succeeded and none hangs. A failed write is retried every second.
+    /// Returns whether the last write succeeded and no write hangs. A failed write is retried every second.
     #[must_use]
     pub fn writable(&self) -> bool {
         self.0.open.status.writable()
@@ -280,8 +278,7 @@ impl Open {
         })
     }
 
-    /// Takes over from an earlier run: queues the lines that it could not write, and a line for each action
-    /// without a result.
+    /// Queues the lines that an earlier run could not write, and a line for each of its unfinished actions.
     fn begin(&self, journal: &mut Journal) {
         let kept = match self.settings.kept.as_deref().map(waiting::kept) {
             Some(Err(error)) => {
@@ -304,8 +301,7 @@ impl Open {
         }
     }
 
-    /// Continues the processes that an interrupted action had stopped, if this is the same boot. Returns the
-    /// text for the log.
+    /// Continues the processes that an interrupted action had stopped on this boot. Returns the log text.
     fn continue_stopped(&self, begun: &Begun) -> String {
         let mut detail =
             "this program ended before the action had a result; how it went is not known".to_owned();

@@ -1,6 +1,5 @@
-//! The only file that reads clocks: wall-clock time for people, and time since boot for the age of snapshots.
-//! Deadlines use a clock that stops during suspend, so that no process is killed for time in which it could
-//! not run.
+//! The only file that reads clocks. Deadlines use one that stops during suspend, so that no process is killed
+//! for time in which it could not run; ages of snapshots include suspend.
 
 #![expect(clippy::disallowed_methods, reason = "reads the clocks")]
 

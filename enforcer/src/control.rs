@@ -38,8 +38,7 @@ impl Question {
     }
 }
 
-/// Returns whether this client may change what the daemon does: root, or a member of the group of the socket
-/// file.
+/// Returns whether a client may change what the daemon does: root and members of the socket's group may.
 #[must_use]
 pub fn may_change(peer: &Peer, socket_gid: u32) -> bool {
     peer.is_root_or_in(socket_gid)

@@ -7,8 +7,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, fsync, open, openat, renameat};
 use rustix::io::Errno;
 
-/// Replaces the content of a file atomically and makes it readable by its owner only. After a crash the file
-/// has either its old or its new content.
+/// Replaces the content of a file, readable by its owner only. A crash leaves the old or the new content.
 ///
 /// # Errors
 /// If a step fails. The old content is kept unless only the last sync of the directory failed.

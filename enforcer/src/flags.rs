@@ -11,8 +11,8 @@ const CONTROL: &str = "/run/bailiff/enforcer.sock";
 
 /// Apply rules to GPU processes: flag, notify, terminate, verify.
 ///
-/// Rules run in dry-run mode unless they set `mode: enforce`. A condition that rests on missing data is
-/// unknown, and no action is taken on it.
+/// Rules run in dry-run mode unless their file sets `mode: enforce`. A condition that rests on missing data
+/// is unknown, and no action is taken on it.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-enforcer", version, after_help = EXAMPLES)]
 pub struct Flags {
@@ -57,10 +57,9 @@ pub enum Command {
 
 /// Run the daemon.
 ///
-/// Evaluates all rules on every snapshot of the exporter's stream. Before it sends a signal, it checks in
-/// /proc that start time, owner and cgroup of the process are unchanged. SIGHUP or a change of the file
-/// reloads the rules; while the file is invalid, the previous rules stay in force and all destructive steps
-/// are withheld.
+/// Evaluates all rules on every snapshot of the exporter. Before a signal is sent, /proc must show the same
+/// start time, owner and cgroup of the process. SIGHUP or a change of the file reloads the rules; while the
+/// file is invalid, the previous rules stay in force and all destructive steps are withheld.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, args_override_self = true)]
 pub struct Run {
@@ -81,9 +80,8 @@ pub struct Run {
     /// because the pages name users and their programs.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9837")]
     pub listen: Vec<String>,
-    /// Web config file: TLS, client certificates, basic authentication and rate limit, in the format of
-    /// Prometheus' exporter toolkit (docs/web-config.md). Changes take effect at once. Default: plain HTTP
-    /// without authentication.
+    /// Web config (docs/web-config.md): TLS, client certificates, basic authentication and rate limit.
+    /// Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
     /// Enable reloading by POST to /-/reload. Without this, HTTP is read-only.

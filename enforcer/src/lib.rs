@@ -1,5 +1,4 @@
-//! Enforcer: evaluates rules on the exporter's snapshots, notifies users, terminates processes, verifies the
-//! release of their GPU memory and writes the audit log.
+//! Enforcer: evaluates rules on snapshots, notifies users, terminates processes, verifies and records.
 
 pub mod actions;
 pub mod agent;

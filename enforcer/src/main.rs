@@ -52,8 +52,7 @@ fn run(flags: Run) -> Result<(), Stop> {
     let settings = Settings::try_from(flags).map_err(Stop::Usage)?;
     logs::start(settings.logs);
     exit::end_on_panic();
-    // Child processes, such as programs of rules and MPS commands, must not inherit the enforcer's
-    // capabilities.
+    // Child processes (programs of rules, MPS commands) must not inherit the enforcer's capabilities.
     clear_ambient_capability_set().context("cannot keep rights to itself")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;

@@ -1,5 +1,4 @@
-//! Table of the enforcer's metrics and the only file with their names. `docs/enforcer-metrics.md` is
-//! generated from it.
+//! Table of the enforcer's metrics and their names, from which `docs/enforcer-metrics.md` is generated.
 
 use bailiff_exposition::families;
 pub use bailiff_exposition::own::FAMILIES as OWN_PROCESS;

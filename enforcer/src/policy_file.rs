@@ -1,6 +1,5 @@
-//! Reads the rules file and watches it for changes. The path is checked twice a second, because any part of
-//! it may be replaced: the file, a link or a directory. All access runs on threads that may hang; see
-//! [`bailiff_lifecycle::file`].
+//! Reads and watches the rules file. Its path is checked twice a second, because any file, link or directory
+//! in it may be replaced. All access runs on threads that may hang; see [`bailiff_lifecycle::file`].
 
 use std::fmt::Write;
 use std::io::{self, Read};
@@ -17,8 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Maximum size of a rules file, in bytes; a larger one is an error.
 const MOST: u64 = 1 << 21;
-/// Interval between checks of the path. A changed file is read once two checks agree, because changes come
-/// in bursts.
+/// Interval between checks of the path. Changes come in bursts: the file is read once two checks agree.
 const POLL: Duration = Duration::from_millis(500);
 /// Number of checks after which a changed file is read, even if it is still changing.
 const LATEST: u32 = 3;

@@ -111,8 +111,7 @@ impl Processes {
         if same { Ok(()) } else { Err(ProcessTableError::Foreign) }
     }
 
-    /// Reads a process by its pid in our own PID namespace. `None` if it cannot be read or `/proc` shows
-    /// another namespace.
+    /// Reads a process by its pid in our own PID namespace; `None` if that fails or `/proc` shows another.
     #[must_use]
     pub fn own_person(&self, pid: u32) -> Option<ProcessInfo> {
         self.own().ok()?;
@@ -176,8 +175,7 @@ impl Processes {
         Some(of(&pid.to_string())? == of("self")?)
     }
 
-    /// Returns whether a process catches or ignores a signal, and so is not ended by it. `None` if that
-    /// cannot be read.
+    /// Returns whether a process catches or ignores a signal instead of ending; `None` if that is unknown.
     #[must_use]
     pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
@@ -186,8 +184,7 @@ impl Processes {
         Some((status.mask("SigCgt:")? | status.mask("SigIgn:")?) & bit != 0)
     }
 
-    /// Returns whether a process is in a nested PID namespace; `None` if it has ended or the kernel does not
-    /// report it.
+    /// Returns whether a process is in a nested PID namespace; `None` if it has ended or that is unknown.
     #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
@@ -210,8 +207,7 @@ impl Processes {
     fn read(&self, pid: u32, places: &mut Places) -> Result<(Option<ProcessInfo>, OwnedFd), Errno> {
         let held = directory(&self.root, pid.to_string())?;
         let uid = fstat(&held)?.st_uid;
-        // A process whose cgroup path is longer than PATH_MAX belongs to no cgroup; other processes remain
-        // readable.
+        // If a cgroup path is unreadable (longer than PATH_MAX), only this process has no cgroup.
         let cgroup = match read(&held, "cgroup") {
             Err(error) if !is_gone(error) => Vec::new(),
             other => other?,
@@ -221,8 +217,8 @@ impl Processes {
         Ok((stat.map(|stat| ProcessInfo { stat, uid, place, unified }), held))
     }
 
-    /// Returns whether a process has a GPU device file open. If its thread-group leader has exited, only the
-    /// other threads show the open files.
+    /// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show
+    /// it.
     fn devices(&self, process: &OwnedFd, pid: u32) -> Result<Devices, Errno> {
         let mut devices = self.devices_in(process, "fd")?;
         if devices == Devices::None {
@@ -263,8 +259,8 @@ impl Processes {
     }
 }
 
-/// Returns whether a descriptor is a character device of the NVIDIA driver. Uses cached attributes, so that
-/// no user's file system or unreachable server is queried.
+/// Returns whether a descriptor is a character device of the NVIDIA driver. Uses cached attributes, because a
+/// query may hang on a user's file system or an unreachable server.
 fn is_nvidia(descriptors: &OwnedFd, number: u32) -> bool {
     let attributes = statx(descriptors, number.to_string(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     attributes.is_ok_and(|attributes| {

@@ -1,5 +1,4 @@
-//! Reads the exporter's snapshot stream. Accepts its Unix socket only if owner and permissions show that a
-//! trusted user created it.
+//! Reads the exporter's snapshots from its Unix socket, if only a trusted user can have created that.
 
 use std::fs::symlink_metadata;
 use std::io;
@@ -71,12 +70,10 @@ bailiff_snapshot::label_values! {
 /// Reason for a missing stream, as a label value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The socket does not exist or no process listens on it: `bailiff-exporter` is not running, or without
-    /// `--stream`.
+    /// The socket is missing or no process listens: `bailiff-exporter` is not running, or without `--stream`.
     NoListener = "nobody_listens",
-    /// An untrusted user may have created the socket. Socket and directory must belong to root, our own user
-    /// or a `--stream.user`, only the owner may listen, and other users must not be able to replace the
-    /// socket.
+    /// The socket or its directory is not of root, our own user or a `--stream.user`; others may write to the
+    /// directory; or another user listens. The log says which.
     Distrusted = "distrusted",
     /// The stream was read and has ended, for example because the exporter was restarted.
     Ended = "ended",

@@ -1,5 +1,4 @@
-//! Detection of processes that are still busy after SIGTERM: writing a checkpoint may take longer than the
-//! grace period. Pure: evaluates snapshots only.
+//! Detection of processes that are busy after SIGTERM, for example writing a checkpoint. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,4 @@
-//! Cgroup directories: opened without following links, read and frozen. A workload's cgroup is identified by
-//! inode.
+//! Cgroup directories: opened without following links, read and frozen. Workloads are identified by inode.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -18,16 +17,14 @@ use bailiff_engine::verdict::Subject;
 pub(super) const CGROUP2: u64 = 0x6367_7270;
 /// File system type of cgroup v1 (`CGROUP_SUPER_MAGIC`, same header).
 const CGROUP1: u64 = 0x0027_e0eb;
-/// Mount points below the cgroup root: cgroup v2 (first two), and hierarchies of v1 that show a process's
-/// workload.
+/// Mount points below the cgroup root: cgroup v2 (first two), and v1 hierarchies that show the workload.
 const HIERARCHIES: [&str; 7] = ["", "unified", "systemd", "memory", "pids", "freezer", "devices"];
 /// Maximum depth of nested cgroups.
 const DEEPEST: u32 = 16;
 /// Time limit for freezing; a process in state D does not freeze.
 const FREEZE: Duration = Duration::from_secs(1);
 
-/// Returns the path of the subject's cgroup if that is a whole container or unit and includes the cgroup
-/// `unified`.
+/// Returns the cgroup of the subject if it is a whole container or unit and contains the cgroup `unified`.
 pub(super) fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
     let (kind, path) = boundary(subject)?;
     let below = unified.strip_prefix(path)?;
@@ -120,8 +117,7 @@ fn is_frozen(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(read(directory, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
 }
 
-/// Collects the pids of a cgroup and its descendants. A process of another PID namespace reads as 0, which is
-/// no member.
+/// Collects the pids of a cgroup and its descendants. A pid of another PID namespace reads as 0, no member.
 pub(super) fn collect(directory: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
     if depth > DEEPEST {
         return Err(Errno::LOOP);

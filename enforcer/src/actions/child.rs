@@ -1,6 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "the one file of the enforcer that runs programs")]
-//! Runs a program of the administrator: without a shell, with an environment of PATH only, and killed at a
-//! deadline.
+//! Runs a program of the administrator without a shell, with PATH as its only variable, and with a deadline.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitStatus};

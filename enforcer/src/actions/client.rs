@@ -1,6 +1,5 @@
-//! Termination of MPS clients. A client's server is requested to terminate it before it is signalled, because
-//! a client that dies with work in flight may wedge the server for all its clients. If the server does not
-//! respond, no signal is sent.
+//! Termination of MPS clients through their server, before they are signalled: a client that dies with work
+//! in flight may wedge the server for all its clients. If the server does not respond, no signal is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +36,7 @@ enum Done {
 enum DaemonOwner {
     /// Root. While its daemon does not respond, no client of it is signalled.
     Root,
-    /// The client's own user. The daemon serves no other user, so that its failure does not prevent a signal.
+    /// The client's own user. The daemon serves no other user, so its failure does not prevent a signal.
     Own,
 }
 
@@ -45,8 +44,7 @@ enum DaemonOwner {
 #[derive(Debug, Default)]
 struct Parts {
     pids: BTreeMap<u32, DaemonOwner>,
-    /// An MPS process of root that is or may be in another PID namespace, and so reports other pids than
-    /// ours.
+    /// An MPS process of root that is or may be in another PID namespace, and so reports other pids.
     foreign: Option<u32>,
 }
 
@@ -56,7 +54,7 @@ type Replies = Result<Vec<(u32, BTreeSet<u32>)>, String>;
 /// Relation of a process to MPS.
 #[derive(Debug, PartialEq, Eq)]
 enum MpsMembership {
-    /// The process is no client of any server that matters.
+    /// None of the queried MPS servers has the process as a client.
     Alone,
     /// The process is a client of this server; `daemon` is the index of the control daemon.
     With { daemon: usize, server: u32 },
@@ -65,8 +63,7 @@ enum MpsMembership {
 }
 
 impl LetGo {
-    /// Terminates the MPS clients among `pids` through their servers, each once. Returns notes for the audit
-    /// log.
+    /// Terminates the MPS clients among `pids` through their servers, each once. Returns notes for the log.
     pub(super) fn those_of(
         &mut self,
         context: &ActionContext<'_>,
@@ -115,8 +112,7 @@ fn listed(context: &ActionContext<'_>) -> BTreeSet<u32> {
 }
 
 impl Parts {
-    /// Finds MPS daemons and servers of root and of the group's owner. Those of other users serve other
-    /// users.
+    /// Finds MPS daemons and servers of root and of the group's owner; others do not serve this owner.
     fn of(context: &ActionContext<'_>, group: &Group<'_>) -> Self {
         let mut parts = Self::default();
         let people = group.people().filter(|person| person.stat.comm == mps::COMM);
@@ -126,8 +122,7 @@ impl Parts {
                 uid if uid == group.owner => DaemonOwner::Own,
                 _ => continue,
             };
-            // Any user can rename a process of a setuid-root program such as `su`, but not its file, so the
-            // file is checked.
+            // Users can rename a setuid-root process such as `su`, but not its file, so the file is checked.
             let is_other = |exe: String| Role::of_program(&exe).is_none();
             if owner == DaemonOwner::Root && context.proc_table.program(pid).is_some_and(is_other) {
                 continue;
@@ -141,8 +136,7 @@ impl Parts {
         parts
     }
 
-    /// Returns the control daemons, root's first. A user who names root's pipe directory does not change its
-    /// owner.
+    /// Returns the control daemons, root's first. A directory that a process of root names counts as root's.
     fn daemons(&self, context: &ActionContext<'_>) -> Vec<(DaemonOwner, Control)> {
         let mut directories: BTreeMap<Option<String>, DaemonOwner> = BTreeMap::new();
         for (pid, owner) in &self.pids {
@@ -174,8 +168,7 @@ impl<'a> Asked<'a> {
         Self { context, daemons, replies, foreign: parts.foreign, until }
     }
 
-    /// Requests a server to terminate a client. Checks first that it is still a client, because its pid may
-    /// be reused.
+    /// Requests a server to terminate a client, if it is still a client: its pid may have been reused.
     fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
         let (pid, group) = client;
         let gone = || format!("{pid} ended before server {server} of MPS was asked to let it go");
@@ -244,7 +237,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
     }
 }
 
-/// Requests a server to terminate a client, unless the server is in FAULT: then the client runs no work, and
+/// Requests a server to terminate a client. A server in FAULT needs no request: the client runs no work, and
 /// the server waits for its exit.
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
     let status = control.query(Question::Status(server)).map(|reply_text| reply::status(&reply_text));

@@ -9,8 +9,7 @@ use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
-/// Runs the program. The guard checks the target's processes first, and no data of theirs is passed as an
-/// argument.
+/// Runs the program after the guard has checked the target. No data of processes is passed as an argument.
 pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
     let request = context.request;
     let group = match request.subject.kind {

@@ -28,7 +28,7 @@ pub struct Executor {
 pub struct Channels {
     /// Results of actions.
     pub reports: UnboundedReceiver<ActionReport>,
-    /// Questions whether the action in flight may go on; each is answered with [`Executor::permit`].
+    /// Questions whether the action in flight may continue; each is answered with [`Executor::permit`].
     pub questions: UnboundedReceiver<Question>,
 }
 
@@ -48,7 +48,7 @@ impl Executor {
                 match task {
                     Task::Prepare(until) => {
                         coming = Some(until);
-                        // The old table is freed before a new one is read, because a node has many processes.
+                        // The old table is freed first, because two tables of a large node need much memory.
                         drop(prepared.take());
                         prepared = worker.prepare();
                     }
@@ -85,8 +85,7 @@ impl Executor {
         self.inbox.idle()
     }
 
-    /// Passes on a new snapshot, which shows whether a target is still busy and whether its memory was
-    /// released.
+    /// Passes on a new snapshot, which shows whether a target is busy and whether its memory was released.
     pub fn seen(&self, view: Arc<View>) {
         self.inbox.seen(view);
     }

@@ -1,5 +1,4 @@
-//! Processes of a subject. Each is held by a pidfd, and compared with the evaluated process after the pidfd
-//! was opened.
+//! Processes of a subject, each held by a pidfd and compared with the evaluated process after it was opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -62,8 +61,7 @@ impl From<ProcessTableError> for Refusal {
 }
 
 impl<'a> Group<'a> {
-    /// Opens pidfds of all members of the subject, and lets the guard check them. `holding` are all processes
-    /// with GPU memory.
+    /// Opens pidfds of all members and lets the guard check them. `holding` are all holders of GPU memory.
     pub(super) fn gather(
         proc_table: &'a Processes,
         request: &'a ActionRequest,
@@ -105,10 +103,10 @@ impl<'a> Group<'a> {
         self.held.retain(|held| expected.get(&held.found.key().pid) == Some(&held.found.key()));
     }
 
-    /// Reads all processes again, opens pidfds of new members, and lets the guard check all members. Returns
-    /// the number of new members.
+    /// Reads all processes again, opens pidfds of new members, and lets the guard check all. Returns the
+    /// number of new members.
     pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
-        // The old table is freed before a new one is read, because a node has many processes.
+        // The old table is freed first, because two tables of a large node need much memory.
         self.table = Table::default();
         let table = self.proc_table.everybody()?;
         self.take_in(table)
@@ -159,7 +157,7 @@ impl<'a> Group<'a> {
         self.send(Signal::TERM, "SIGTERM", permit);
     }
 
-    /// Sends SIGTERM and then SIGKILL to running members, each once per process.
+    /// Sends SIGKILL to all running members, after SIGTERM to those that were not sent it.
     pub(super) fn kill(&mut self, permit: &Permit) {
         self.send(Signal::TERM, "SIGTERM", permit);
         self.send(Signal::KILL, "SIGKILL", permit);
@@ -171,7 +169,7 @@ impl<'a> Group<'a> {
         self.send(Signal::STOP, "SIGSTOP", permit);
     }
 
-    /// Continues the running members.
+    /// Sends SIGCONT to all running members.
     pub(super) fn go_on(&mut self, permit: &Permit) {
         self.send(Signal::CONT, "SIGCONT", permit);
     }
@@ -181,7 +179,7 @@ impl<'a> Group<'a> {
         self.held.iter().any(|held| held.sent.contains(&Signal::STOP))
     }
 
-    /// Continues members that were stopped by others, so that they handle SIGTERM.
+    /// Continues stopped members, so that they handle SIGTERM.
     pub(super) fn continue_stopped(&mut self, permit: &Permit) {
         if self.left().any(|held| held.found.person.stat.state == Stopped) {
             self.go_on(permit);
@@ -199,8 +197,7 @@ impl<'a> Group<'a> {
         on_hold.map(|(pid, _)| pid)
     }
 
-    /// Returns whether no member can start a process: each is stopped, in uninterruptible sleep, or has
-    /// exited.
+    /// Returns whether no member can start a process: all are stopped, in uninterruptible sleep, or exited.
     pub(super) fn stands_still(&self) -> bool {
         self.left().all(|held| {
             let states = self.proc_table.threads(held.found.key().pid).unwrap_or_default();
@@ -309,8 +306,7 @@ impl<'a> Group<'a> {
         expected
     }
 
-    /// Opens a pidfd of each process and then reads its identity. Omits processes that have exited or
-    /// changed.
+    /// Opens a pidfd of each process, then reads its identity. Omits processes that have exited or changed.
     fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<MemberHandle>, Refusal> {
         if expected.len() > self.request.limits.max_processes {
             let most = self.request.limits.max_processes;
@@ -347,8 +343,7 @@ fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
     Ok(holder.person.uid)
 }
 
-/// Returns the processes that are never signalled: this program and its ancestors, the exporter and its
-/// descendants.
+/// Returns processes that are never signalled: this program, its ancestors, the exporter, its descendants.
 fn ourselves(table: &Table, exporter: Option<ProcessKey>) -> Ourselves {
     let us = std::process::id();
     let own = table.ancestors(us).into_iter().chain([us]);

@@ -31,7 +31,7 @@ struct InboxState {
     cancelled: Option<u64>,
     /// Last answer, with its question.
     answer: Option<(Question, Permission)>,
-    /// Deadline until which an action is announced.
+    /// Time until which an announced action may come.
     prepare: Option<Deadline>,
     stop: bool,
 }
@@ -171,8 +171,7 @@ impl Inbox {
         self.state().give_up(id)
     }
 
-    /// Runs `act` unless the action was cancelled. A concurrent `pause` waits for the lock, so it is answered
-    /// after `act`.
+    /// Runs `act` unless the action was cancelled. A concurrent `pause` waits for the lock and for `act`.
     pub(super) fn unless_called_off<T>(&self, id: u64, act: impl FnOnce() -> T) -> Result<T, &'static str> {
         let state = self.state();
         state.give_up(id).map_or_else(|| Ok(act()), Err)
@@ -188,8 +187,7 @@ impl Inbox {
         self.hush();
     }
 
-    /// Waits for the next task; `None` at shutdown. Until the deadline `coming`, preparation is repeated
-    /// every [`FRESH`].
+    /// Waits for the next task; `None` at shutdown. Until `coming`, returns a `Prepare` task every [`FRESH`].
     pub(super) fn next(&self, coming: Option<Deadline>) -> Option<Task> {
         let again = coming.filter(|coming| !coming.passed()).map(|_| Deadline::after(FRESH));
         loop {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::{ProcessKey, wire};
 
-/// Tolerated rise of unaccounted memory: `SLACK` bytes, or a `PART`th of what the holders held. Readings are
-/// not atomic, and the driver keeps a little.
+/// Tolerated rise of unaccounted memory: this many bytes, or one `PART`th of what the holders held. Readings
+/// are not atomic, and the driver keeps a little.
 const SLACK: u64 = 16 << 20;
 const PART: u64 = 16;
 

@@ -1,6 +1,5 @@
-//! Step `shutdown_mps`: ends an MPS server through its control daemon, because a signal may wedge all its
-//! clients. The daemon's exit status is meaningless, so its reply is read and the exit of the server is
-//! verified.
+//! Step `shutdown_mps`: ends an MPS server through its control daemon, because a signal may wedge all
+//! clients. The daemon's exit status means nothing, so its reply is read and the server's exit is verified.
 
 use std::collections::BTreeSet;
 

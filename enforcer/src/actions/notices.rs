@@ -29,11 +29,11 @@ const MOST_TEXT: usize = 1000;
 /// Settings of the channels.
 #[derive(Debug, Clone)]
 pub struct NoticeSettings {
-    /// Where terminals are.
+    /// Directory of terminal devices.
     pub dev: PathBuf,
-    /// How long one try of a webhook may take.
+    /// Time limit of one attempt to post to a webhook.
     pub webhook: Duration,
-    /// How long a program may run.
+    /// Time limit of a program.
     pub program: Duration,
 }
 
@@ -146,8 +146,7 @@ struct Job {
 }
 
 impl Notices {
-    /// Returns the sender of notifications and the receiver of their results. The thread of a channel starts
-    /// with its first notification.
+    /// Returns the sender of notifications and the receiver of their results. Starts no thread yet.
     #[must_use]
     pub fn new(settings: NoticeSettings) -> (Self, UnboundedReceiver<Delivery>) {
         let (deliveries, results) = unbounded_channel();
@@ -260,8 +259,7 @@ fn cut(text: &str) -> &str {
     if text.len() > MOST_TEXT { text.get(..end.unwrap_or_default()).unwrap_or_default() } else { text }
 }
 
-/// Serializes a text for chat tools: one line, in which a process name cannot mention users, add a link or
-/// change the text direction.
+/// Serializes one line for chat tools: a process name cannot mention users, add a link or reverse the text.
 fn calm<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
     let mut calm = String::new();
     for character in cut(text).chars() {

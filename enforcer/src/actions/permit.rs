@@ -1,5 +1,5 @@
 //! The only place that distinguishes dry run from enforcement. An action with consequences needs a
-//! [`Permit`], which only [`carry_out`] creates, once the action is in the audit log on disk.
+//! [`Permit`], which [`carry_out`] creates once the action is in the audit log on disk.
 
 use super::request::ActionRequest;
 use super::result::ActionResult;
@@ -47,7 +47,7 @@ pub enum Permission {
     Later(String),
 }
 
-/// Carries out the action in mode `enforce`; in dry run, skips it.
+/// Records the start of an action and carries it out; in dry run, does neither.
 pub(super) fn carry_out(
     audit: &Audit,
     request: &ActionRequest,

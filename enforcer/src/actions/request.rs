@@ -76,8 +76,7 @@ impl ActionRequest {
         self
     }
 
-    /// Sets the check of `protect` and the rule's exceptions, which is repeated for each process when the
-    /// action runs.
+    /// Sets the check of `protect` and the rule's exceptions, repeated for each process when the action runs.
     #[must_use]
     pub fn protecting(mut self, protect: Protect) -> Self {
         self.limits.protect = Some(protect);

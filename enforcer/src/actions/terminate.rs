@@ -107,8 +107,7 @@ impl<'a> Termination<'a> {
         Ok(given_up.map_or_else(|| self.verify(), cancelled))
     }
 
-    /// Returns the frozen cgroups of the members. Fails if one cannot be thawed, because its processes would
-    /// never handle SIGTERM.
+    /// Returns the members' frozen cgroups. Fails if one cannot be thawed: SIGTERM would have no effect.
     fn frozen(&self) -> Result<Vec<Frozen>, Refusal> {
         let Some(root) = &self.context.settings.cgroups else { return Ok(Vec::new()) };
         freezer::find(root, self.context.proc_table, &self.group.pids()).map_err(Refusal::refused)
@@ -121,9 +120,8 @@ impl<'a> Termination<'a> {
         Ok(())
     }
 
-    /// Waits for all members to exit; extends the grace period once if they are still busy. Processes that
-    /// they have started meanwhile, such as checkpoint writers, are not signalled before the grace period is
-    /// over.
+    /// Waits for all members to exit; extends the grace period once while they are busy. Processes that they
+    /// start meanwhile, such as checkpoint writers, are not signalled before the grace period is over.
     fn wait(&mut self) -> Result<Grace, Refusal> {
         let mut deadline = Deadline::after(self.grace);
         let mut extended = false;
@@ -165,8 +163,7 @@ impl<'a> Termination<'a> {
         Ok(None)
     }
 
-    /// Kills the remaining members and the processes that they have started. Returns why the action was
-    /// aborted, if it was.
+    /// Kills the remaining members and their new child processes. Returns why it was aborted, if it was.
     fn kill(&mut self) -> Result<Option<&'static str>, Refusal> {
         self.let_go()?;
         if let Some(why) = self.until_recorded()? {
@@ -185,8 +182,7 @@ impl<'a> Termination<'a> {
             return Ok(Err(why));
         }
         self.until_ended(Deadline::after(SETTLE.min(self.context.settings.verify)));
-        // Processes that were found since are killed with their whole cgroup, or else one by one; no process
-        // gets a second SIGKILL.
+        // New processes are killed with the whole cgroup, or else one by one; none gets a second SIGKILL.
         if self.group.renew()? > 0
             && !self.kill_cgroup()
             && let Err(why) = self.unless_called_off(Group::kill)
@@ -202,8 +198,7 @@ impl<'a> Termination<'a> {
         self.context.inbox.unless_called_off(self.context.request.id, || send(&mut self.group, self.permit))
     }
 
-    /// Waits until the audit log lists what will be stopped and the state is on disk. Returns a reason to
-    /// abort, if any.
+    /// Waits until the state and the list of what will be stopped are on disk. Returns a reason to abort.
     fn until_recorded(&mut self) -> Result<Option<&'static str>, Refusal> {
         let question = Question { id: self.context.request.id, stage: Stage::Kill };
         loop {
@@ -264,8 +259,7 @@ impl<'a> Termination<'a> {
         self.context.inbox.given_up(self.context.request.id)
     }
 
-    /// Stops the members until no new one is found. Killing a member before its children are known would
-    /// leave unknown orphans.
+    /// Stops members until no new one is found. A member killed before its children are known leaves orphans.
     fn hold_still(&mut self) -> Result<Result<(), &'static str>, Refusal> {
         for _ in 0..PASSES {
             if self.watchdog.is_none() || !self.record_stop() {
@@ -348,8 +342,7 @@ impl<'a> Termination<'a> {
         ending
     }
 
-    /// Examines snapshots taken after the exit, until one shows the release of the memory or the time limit
-    /// passes.
+    /// Examines snapshots taken after the exit, until one shows the release or the time limit passes.
     fn until_back(&self, gone_at: Duration) -> Back {
         let inbox = self.context.inbox;
         let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))

@@ -1,5 +1,5 @@
-//! Notifications on the owner's terminals that accept messages (`mesg y`). Process names may be hostile, so
-//! only printable ASCII is written.
+//! Notifications on the owner's terminals that accept messages (`mesg y`), in printable ASCII only, because
+//! process names may be hostile.
 
 use std::path::Path;
 

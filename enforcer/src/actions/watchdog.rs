@@ -1,7 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "starts this program again, as its own watchdog")]
-//! Watchdog for processes that are stopped before their SIGKILL, in case the enforcer dies in between. They
-//! are recorded in the audit log first, so that the next start continues them; and a child process continues
-//! them as soon as the enforcer is gone.
+//! Watchdog for processes that are stopped before SIGKILL, in case the enforcer dies in between. A child
+//! process then continues them at once; if that fails, the next start does, by the audit log.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -94,8 +93,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Runs the watchdog: reads one line per request, and continues everything once its parent is gone or silent
-/// for too long.
+/// Runs the watchdog: reads one request per line, and continues all once its parent is gone or silent.
 ///
 /// # Errors
 /// If a request cannot be read.

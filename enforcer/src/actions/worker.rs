@@ -1,5 +1,4 @@
-//! Work of the executor's thread: an action is checked by the guard, carried out or refused, and its result
-//! is recorded and reported.
+//! Work of the executor's thread: checks an action with the guard, carries it out and records the result.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -70,8 +70,7 @@ impl Journal {
         Self { settings, file: None, torn: false, status, interrupted: None }
     }
 
-    /// Opens the file for the first time. `kept` are lines that an earlier run could not write; they count as
-    /// written when unfinished actions are searched.
+    /// Opens the file for the first time, and searches it and the `kept` lines for unfinished actions.
     pub(super) fn begin(&mut self, kept: &[Vec<u8>]) {
         self.interrupted = Some(begun_without_result(&self.settings.path, kept));
         if let Err(error) = self.ready() {

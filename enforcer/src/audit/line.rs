@@ -1,5 +1,4 @@
-//! Format of a line in the audit log: JSON in ASCII, so that a process name cannot send control codes to a
-//! terminal.
+//! Format of a line in the audit log: JSON in ASCII, so that a process name cannot control a terminal.
 
 use std::io::{self, Write};
 use std::time::SystemTime;

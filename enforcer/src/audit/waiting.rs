@@ -72,8 +72,7 @@ impl Waiting {
         self.queue().lines.retain(|(number, ..)| number > last);
     }
 
-    /// Waits for a queued line, at most this long; while writes are `failing`, queued lines do not end the wait.
-    /// Returns false once the queue is closed.
+    /// Waits for a queued line, or for `at_most` while writes are `failing`. Returns false once closed.
     pub(super) fn wait(&self, at_most: Duration, failing: bool) -> bool {
         let idle = |queue: &mut Queue| (failing || queue.lines.is_empty()) && !queue.closed;
         let waited = self.changed.wait_timeout_while(self.queue(), at_most, idle);

@@ -111,8 +111,8 @@ impl Daemon {
         }
     }
 
-    /// Answers whether the action in flight may continue: by the newest snapshot before the first signal, and
-    /// by whether the action can be recorded before SIGKILL.
+    /// Answers a permission request: by the newest snapshot, or before SIGKILL, by whether it can be
+    /// recorded.
     pub(super) fn permit(&mut self, question: Question) {
         if question.stage == Stage::Kill && !std::mem::replace(&mut self.tried_to_save, true) {
             // Only a write shows whether the disk still accepts the state.
@@ -140,8 +140,7 @@ impl Daemon {
         self.executor.permit(question, answer);
     }
 
-    /// Returns the exemptions of the policy. They are evaluated for each process once its pidfd is open,
-    /// because its program is read then.
+    /// Returns the policy's exemptions, evaluated once a pidfd is open, because the program is read then.
     fn exemptions(&self, verdict: &Verdict, (policy, view): (Arc<Policy>, Arc<View>)) -> Protect {
         let of = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
         let exemptions = Exemptions::new(policy, of, view, now().wall);

@@ -6,8 +6,7 @@ use crate::web::tally::LeaseAct;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Hold;
 
-/// Holds that stop the lease agent. Other holds only affect rules, because they do not put in doubt that a
-/// lease holder has exited.
+/// Holds that stop the lease agent. Others affect only rules: an exited lease holder has exited in any case.
 const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];
 
 impl Daemon {

@@ -275,8 +275,7 @@ impl Daemon {
             Ok(verdicts) => {
                 self.executor.seen(Arc::clone(&view));
                 self.agent.seen(Arc::clone(&view));
-                // The old view is dropped last, because freeing thousands of processes would delay the
-                // verdicts.
+                // The old view is freed last, because freeing thousands of processes delays the verdicts.
                 let _before = self.view.replace(Arc::clone(&view));
                 for verdict in &verdicts {
                     self.carry(verdict);

@@ -93,7 +93,7 @@ pub(super) fn answer(outcome: &Outcome) -> Value {
 impl Daemon {
     /// Requests a read of the rules file, which may take long. `answer` receives the outcome.
     pub(super) fn ask_to_read(&self, why: &'static str, answer: oneshot::Sender<Outcome>) {
-        // The reader is gone only while the daemon ends.
+        // The receiver is closed only during shutdown.
         drop(self.rereads.send(Condition { why, answer }));
     }
 

@@ -17,7 +17,7 @@ use crate::disk;
 use bailiff_engine::engine::{Engine, Saved};
 use bailiff_engine::verdict::Hold;
 
-/// Maximum interval between saves: breakers open without an action, and only actions save at once.
+/// Maximum interval between saves, for changes that do not trigger one, such as an opened breaker.
 const OFTEN: Duration = Duration::from_secs(15);
 /// Time limit for a response that waits for the disk; a `pause` must not wait longer.
 const SOON: Duration = Duration::from_millis(60);
@@ -173,7 +173,7 @@ async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, sender: watch::
 }
 
 impl Daemon {
-    /// Queues the state for writing and returns its version. Actions are held until it is on disk, because a
+    /// Queues the state for writing and returns its version. No action starts before it is on disk, because a
     /// crash would lose the used budgets.
     pub(super) fn save(&mut self) -> u64 {
         self.state_writer.needed = self.write(&self.engine.saved_for_a_crash());
