@@ -1,5 +1,5 @@
-//! The audit log: JSON Lines, one object for each decision and each change. A destructive action has a line on disk
-//! before it is done, and another with what came of it.
+//! Audit log in JSON Lines: one object for each decision, change and action. A destructive action is written
+//! to disk before it starts, and again with its result.
 
 mod journal;
 mod line;
@@ -26,74 +26,74 @@ pub(crate) use line::ascii;
 use status::LogStatus;
 use waiting::{Waiting, Worth};
 
-/// Between two tries, where the last one failed.
+/// Wait before a failed write is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What a line says where an action begins.
+/// `result` of the line that is written before an action starts.
 pub const BEGUN: &str = "begun";
-/// What a line says before processes are stopped for their SIGKILL.
+/// `result` of the line that is written before processes are stopped with SIGSTOP and killed.
 pub const STOPPING: &str = "stopping";
-/// Result of an action whose outcome was never written.
+/// `result` of an action that an earlier run started and for which it wrote no result.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// The process that writes the log: on every line.
+/// Identification of the writing process, included in every line.
 #[derive(Debug, Clone, Default)]
 pub struct About {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// Which boot.
+    /// Boot id of the kernel.
     pub boot_id: Option<String>,
 }
 
-/// A decision, a change, or an action.
+/// Content of one line: a decision, a change, or an action.
 #[derive(Debug, Clone, Serialize)]
 pub struct Record<'a> {
-    /// Names an action: its beginning and its end have the same.
+    /// Id of an action, the same in all lines about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// SHA-256 of the policy.
+    /// SHA-256 of the policy file.
     pub policy: &'a str,
-    /// The rule's name; empty if no rule asked for it.
+    /// Name of the rule; empty if no rule requested the change.
     pub rule: &'a str,
-    /// Whether the rule may act.
+    /// Mode of the rule: dry run or enforce.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// `terminate`, `flag`, `reload` and so on.
+    /// Name of the step: `terminate`, `flag`, `reload` and so on.
     pub step: &'a str,
-    /// What came of it: [`BEGUN`], or a name of an outcome.
+    /// Result: [`BEGUN`], or the name of an outcome.
     pub result: &'a str,
-    /// More, for people.
+    /// Details for people.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub detail: &'a str,
-    /// Whom it is about.
+    /// Target of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<&'a Subject>,
-    /// Why.
+    /// Values that made the rule match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<&'a Evidence>,
-    /// What came of an action.
+    /// Effects of an action.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub after: Option<&'a After>,
 }
 
-/// What came of an action.
+/// Effects of an action, as far as they are known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct After {
-    /// The signals sent, and to which processes.
+    /// Signals that were sent, and the process that received each.
     pub sent: Vec<Sent>,
-    /// From the first signal until the last process was gone, milliseconds.
+    /// Milliseconds from the start of the action until its last process had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gone_ms: Option<u64>,
-    /// GPU memory of the target before, bytes.
+    /// GPU memory of the target before the action, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vram_before: Option<u64>,
-    /// And after.
+    /// GPU memory that is still held or unaccounted after the action, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vram_after: Option<u64>,
-    /// What was noticed on the way.
+    /// Remarks, such as an extended grace period.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What is about to be stopped: should this program die, the next start continues it.
+    /// Processes that are about to be stopped. If the enforcer dies, its next start continues them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_still: Option<HeldStill>,
 }
@@ -101,65 +101,64 @@ pub struct After {
 /// A signal that was sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sent {
-    /// To this pid ...
+    /// Pid of the process.
     pub pid: u32,
-    /// ... of the process that started then.
+    /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
-    /// `SIGTERM`; or what else was sent, `cgroup.kill`.
+    /// Name of the signal, such as `SIGTERM`, or `cgroup.kill`.
     pub signal: &'static str,
-    /// Milliseconds after the action began.
+    /// Milliseconds after the start of the action.
     pub at_ms: u64,
-    /// `sent`, `had ended`, or why not.
+    /// `sent`, `had ended`, or the error.
     pub result: String,
 }
 
-/// What an action holds still.
+/// Processes that an action stops or freezes before it kills them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldStill {
-    /// Processes that are sent SIGSTOP.
+    /// Processes that receive SIGSTOP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessKey>,
-    /// The `cgroup.freeze` of a cgroup that is frozen.
+    /// Path of the `cgroup.freeze` file, if a cgroup is frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freezer: Option<PathBuf>,
 }
 
-/// Why a line is not on disk.
+/// Error of a line that could not be written to disk.
 #[derive(Debug, thiserror::Error)]
 #[error("the audit log cannot be written: {0}")]
 pub struct Unwritten(#[from] std::io::Error);
 
-/// The log; its copies write one file.
+/// Handle of the audit log; clones share one file.
 #[derive(Debug, Clone)]
 pub struct Audit(Arc<Shared>);
 
 #[derive(Debug)]
 struct Open {
     about: About,
-    /// Continues processes that an earlier run had stopped, and returns their number.
+    /// Continues processes that an earlier run stopped; returns their number.
     continue_stopped: fn(&HeldStill) -> usize,
     settings: AuditSettings,
     journal: Mutex<Journal>,
     waiting: Waiting,
     status: Arc<LogStatus>,
-    /// What an earlier run has kept waits still, and its file is there.
+    /// Whether the file of kept lines exists and its lines are not yet all in the log.
     took_up: AtomicBool,
 }
 
-/// The log, and the thread that writes deferred lines.
+/// The log and its writing thread.
 #[derive(Debug)]
 struct Shared {
     open: Arc<Open>,
-    /// Disconnected once that thread has ended.
+    /// Disconnected once the writing thread has ended.
     writer: Mutex<Receiver<()>>,
 }
 
 impl Audit {
-    /// Opens the log, in a thread of its own. If that fails it is tried again, and [`Audit::writable`] reports it. An action that
-    /// was begun and has no result gets a line that says so, after `continue_stopped` was called for each group of processes
-    /// that it had stopped.
+    /// Opens the log on a separate thread, with retries. Unfinished actions of an earlier run get the result
+    /// [`INTERRUPTED`], after `continue_stopped` was called for each group of processes they had stopped.
     ///
     /// # Errors
     /// If the thread cannot be started, because there would be no retries.
@@ -187,26 +186,26 @@ impl Audit {
         Ok(Self(Arc::new(Shared { open, writer: Mutex::new(writer) })))
     }
 
-    /// Actions that an earlier run began and gave no result of, as found when the log was opened. May wait for the disk.
+    /// Returns actions of an earlier run that had no result when the log was opened. May wait for the disk.
     #[must_use]
     pub fn begun_without_result(&self) -> Vec<Begun> {
         self.0.open.with(|journal| journal.interrupted())
     }
 
-    /// Writes a line and waits until it is on the disk.
+    /// Writes a line and waits until it is on disk.
     ///
     /// # Errors
-    /// If it is not known to be there.
+    /// If the line may not be on disk.
     pub fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
         self.0.open.record(record)
     }
 
-    /// Writes a line, now or as soon as the disk accepts it: late rather than never.
+    /// Writes a line. If that fails, the line is kept and the write is retried.
     pub fn append(&self, record: &Record<'_>) {
         self.0.open.append(record);
     }
 
-    /// Hands a line to the writing thread, for callers that must not wait for a disk.
+    /// Queues a line for the writing thread, for callers that must not wait for a disk.
     pub fn later(&self, record: &Record<'_>) {
         let open = &self.0.open;
         if let Ok(line) = open.line(record) {
@@ -214,31 +213,31 @@ impl Audit {
         }
     }
 
-    /// Writes what waits, or keeps it for the next start (`Settings::kept`); a disk that hangs is not waited for. Lines that
-    /// come later may be lost.
+    /// Writes all queued lines, or saves them in the file [`AuditSettings::kept`] for the next start. Does
+    /// not wait for a hanging disk. Lines that are added later may be lost.
     pub fn close(&self) {
         self.0.close();
     }
 
-    /// Whether the last try to write succeeded, and none hangs; where one failed, it is tried again every second.
+    /// Returns whether the last write succeeded and no write hangs. A failed write is retried every second.
     #[must_use]
     pub fn writable(&self) -> bool {
         self.0.open.status.writable()
     }
 
-    /// Whether the disk does not answer: a caller of [`Audit::record`] waits for it.
+    /// Returns whether the disk does not respond; a call of [`Audit::record`] would block.
     #[must_use]
     pub fn hangs(&self) -> bool {
         self.0.open.status.hangs()
     }
 
-    /// How many lines could not be written when they should have been.
+    /// Returns the number of failed writes.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.0.open.status.failures()
     }
 
-    /// How many lines are lost for good.
+    /// Returns the number of lines that are lost for good.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.open.status.lost()
@@ -254,7 +253,7 @@ impl Open {
     fn append(&self, record: &Record<'_>) {
         match self.line(record) {
             Ok(line) => {
-                // Also where the disk hangs from here on, it is kept.
+                // Queued first, so that the line is kept even if the disk hangs from now on.
                 self.add(Worth::Result, line);
                 drop(self.with(|journal| self.flush(journal, None)));
             }
@@ -268,7 +267,7 @@ impl Open {
         }
     }
 
-    /// Does something with the journal, which was opened before.
+    /// Calls `act` with the journal, and opens the journal before the first call.
     fn with<T>(&self, act: impl FnOnce(&mut Journal) -> T) -> T {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         self.status.during(|| {
@@ -279,7 +278,7 @@ impl Open {
         })
     }
 
-    /// Takes up what an earlier run has left: lines that it could not write, and actions without a result.
+    /// Queues the lines that an earlier run could not write, and a line for each of its unfinished actions.
     fn begin(&self, journal: &mut Journal) {
         let kept = match self.settings.kept.as_deref().map(waiting::kept) {
             Some(Err(error)) => {
@@ -302,7 +301,7 @@ impl Open {
         }
     }
 
-    /// Continues what an earlier run had stopped for its SIGKILL and did not live to end; says so.
+    /// Continues the processes that an interrupted action had stopped on this boot. Returns the log text.
     fn continue_stopped(&self, begun: &Begun) -> String {
         let mut detail =
             "this program ended before the action had a result; how it went is not known".to_owned();
@@ -315,7 +314,7 @@ impl Open {
         detail
     }
 
-    /// Writes what waits, and then this line.
+    /// Writes all queued lines, and then `last`.
     fn flush(&self, journal: &mut Journal, last: Option<&[u8]>) -> std::io::Result<()> {
         let waiting = self.waiting.all();
         let lines = waiting.iter().map(|(_, line)| line.as_slice()).chain(last);
@@ -330,7 +329,7 @@ impl Open {
         written
     }
 
-    /// Writes what comes, until no more can.
+    /// Body of the writing thread: writes queued lines and retries failed writes until the queue is closed.
     fn write(&self) {
         self.with(|_| ());
         loop {
@@ -346,7 +345,7 @@ impl Open {
         }
     }
 
-    /// Tries again, where the last try failed.
+    /// Retries after a failed write, by writing a line that reports the recovery.
     fn retry(&self) {
         if !self.status.failed() {
             return;
@@ -402,7 +401,7 @@ impl Shared {
     }
 }
 
-/// What was left to the writing thread is written before the log closes.
+/// Writes all queued lines before the log is closed.
 impl Drop for Shared {
     fn drop(&mut self) {
         self.close();
@@ -410,7 +409,7 @@ impl Drop for Shared {
 }
 
 impl Sent {
-    /// Milliseconds of a time.
+    /// Converts a duration to milliseconds.
     #[must_use]
     pub fn millis(time: Duration) -> u64 {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX)

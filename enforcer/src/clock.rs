@@ -1,5 +1,5 @@
-//! The only file that reads clocks: wall-clock time for people, time since boot for the ages in snapshots, and for waiting
-//! a clock that stops while the machine is suspended, so that no process is killed because of time in which it could not run.
+//! The only file that reads clocks. Deadlines use one that stops during suspend, so that no process is killed
+//! for time in which it could not run; ages of snapshots include suspend.
 
 #![expect(clippy::disallowed_methods, reason = "reads the clocks")]
 
@@ -9,13 +9,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use bailiff_engine::engine::Now;
 
-/// Returns the current time.
+/// Returns the wall-clock time and the time since boot.
 #[must_use]
 pub fn now() -> Now {
     Now { wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), boot: since_boot() }
 }
 
-/// A point in time until which something may take.
+/// End of a time limit, as [`running`] time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Duration);
 
@@ -32,23 +32,23 @@ impl Deadline {
         self.left().is_zero()
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of two deadlines.
     pub(crate) fn or(self, other: Self) -> Self {
         Self(self.0.min(other.0))
     }
 }
 
-/// Time in which the machine ran (`CLOCK_MONOTONIC`).
+/// Returns the time since boot without suspend (`CLOCK_MONOTONIC`).
 pub(crate) fn running() -> Duration {
     of(ClockId::Monotonic)
 }
 
-/// Since boot, suspend included (`CLOCK_BOOTTIME`): the clock of snapshots.
+/// Returns the time since boot including suspend (`CLOCK_BOOTTIME`), the clock of snapshots.
 pub(crate) fn since_boot() -> Duration {
     of(ClockId::Boottime)
 }
 
-/// The time of day, for people.
+/// Returns the wall-clock time.
 pub(crate) fn today() -> SystemTime {
     SystemTime::now()
 }

@@ -3,42 +3,42 @@
 use bailiff_lifecycle::control::Peer;
 use serde::{Deserialize, Serialize};
 
-/// A request.
+/// A request to the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Question {
-    /// How do you stand? Answered with `status`.
+    /// Request the status. The response contains `status`.
     Status,
-    /// Why? Answered with `explanation`.
+    /// Request why rules match or do not match. The response contains `explanation`.
     Explain {
-        /// About this process.
+        /// Only this process.
         pid: Option<u32>,
-        /// By this rule.
+        /// Only this rule.
         rule: Option<String>,
     },
-    /// Withhold everything destructive.
+    /// Withhold all destructive steps.
     Pause {
-        /// Duration; without it until resumed.
+        /// Length of the pause; without it, the pause lasts until `Resume`.
         for_seconds: Option<u64>,
-        /// Why.
+        /// Reason, shown by `status`.
         #[serde(default)]
         reason: String,
     },
-    /// End a pause, and close breakers.
+    /// End the pause and close open breakers.
     Resume,
-    /// Read the rules again. Answered with `result`, and `sha256` or `faults`.
+    /// Reload the rules file. The response contains `result`, and `sha256` or `faults`.
     Reload,
 }
 
 impl Question {
-    /// It changes what the daemon does.
+    /// Returns whether the request changes what the daemon does.
     #[must_use]
     pub const fn changes(&self) -> bool {
         matches!(self, Self::Pause { .. } | Self::Resume | Self::Reload)
     }
 }
 
-/// Whether this one may change what the daemon does: root, and the group of the socket's file.
+/// Returns whether a client may change what the daemon does: root and members of the socket's group may.
 #[must_use]
 pub fn may_change(peer: &Peer, socket_gid: u32) -> bool {
     peer.is_root_or_in(socket_gid)

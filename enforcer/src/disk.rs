@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, whatever fails while they are written.
+//! Atomic replacement of files: after a failure the file has either its old or its new content.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,17 +7,16 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, fsync, open, openat, renameat};
 use rustix::io::Errno;
 
-/// Puts `bytes` in the place of the file, readable by its owner alone: after a crash there is the old content or
-/// the new one.
+/// Replaces the content of a file, readable by its owner only. A crash leaves the old or the new content.
 ///
 /// # Errors
-/// If a step fails; the old content is there then.
+/// If a step fails. The old content is kept unless only the last sync of the directory failed.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(Errno::INVAL)?;
     let directory = directory_of(path)?;
     let mut beside = name.to_owned();
     beside.push(".new");
-    // A FIFO in its place is refused, and not waited for.
+    // O_NONBLOCK, so that opening a FIFO does not block.
     let flags = OFlags::WRONLY
         | OFlags::CREATE
         | OFlags::TRUNC
@@ -36,7 +35,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory that a file is in, held open.
+/// Opens the parent directory of a file.
 pub(crate) fn directory_of(path: &Path) -> Result<OwnedFd, Errno> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     open(directory, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())

@@ -1,4 +1,4 @@
-//! The command line, as it is written. What it means is decided in `settings`.
+//! Command-line flags as they are parsed. `settings` validates them.
 
 use std::path::PathBuf;
 
@@ -11,28 +11,28 @@ const CONTROL: &str = "/run/bailiff/enforcer.sock";
 
 /// Apply rules to GPU processes: flag, notify, terminate, verify.
 ///
-/// A rule is in dry-run mode until its file says `mode: enforce`. What was not observed is unknown, and unknown never
-/// leads to an action.
+/// Rules run in dry-run mode unless their file sets `mode: enforce`. A condition that rests on missing data
+/// is unknown, and no action is taken on it.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-enforcer", version, after_help = EXAMPLES)]
 pub struct Flags {
-    /// The command.
+    /// Subcommand to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the daemon
     Run(Box<Run>),
     /// Check a rules file and print every fault with line and column
     Check(Check),
-    /// Run rule tests: made-up observations and the expected steps
+    /// Test rules with given observations and expected steps
     Test(Test),
     /// Explain why a rule does, or does not, act on a process
     Explain(Explain),
-    /// Show rules, flags, coming steps, completed actions and holds
+    /// Show rules, flags, pending steps, completed actions and holds
     #[command(after_help = STATUS)]
     Status(Status),
     /// Withhold all destructive steps until resume
@@ -50,38 +50,38 @@ pub enum Command {
     Replay(Replay),
     /// Simulate rules over the data in Prometheus
     Backtest(Backtest),
-    /// Continue stopped processes once the parent process is gone
+    /// Continue stopped processes once the parent process has exited
     #[command(hide = true)]
     Watchdog,
 }
 
 /// Run the daemon.
 ///
-/// Reads the exporter's stream and evaluates every snapshot by all rules. Before any signal it reads /proc itself:
-/// unless start time, owner and cgroup are unchanged, nothing is done. SIGHUP or a change of the file reloads the rules;
-/// while the file is invalid, the previous rules stay in force and all destructive steps are withheld.
+/// Evaluates all rules on every snapshot of the exporter. Before a signal is sent, /proc must show the same
+/// start time, owner and cgroup of the process. SIGHUP or a change of the file reloads the rules; while the
+/// file is invalid, the previous rules stay in force and all destructive steps are withheld.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, args_override_self = true)]
 pub struct Run {
-    /// The rules file; an invalid one is refused at start.
+    /// Rules file. The daemon does not start if it is invalid.
     #[arg(value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]
     pub rules: PathBuf,
-    /// Socket of the exporter's --stream. It is trusted only if its owner listens on it, and is root, the user of this
-    /// program, or a user given by --stream.user.
+    /// Socket of the exporter's --stream. It is trusted only if its owner listens on it, and the owner is
+    /// root, the user of this program, or a user given by --stream.user.
     #[arg(long, value_name = "PATH", default_value = "/run/bailiff/stream.sock")]
     pub stream: PathBuf,
-    /// User that the exporter runs as, by name or number; may be repeated.
+    /// User that the exporter runs as, by name or UID; may be repeated.
     #[arg(long = "stream.user", value_name = "USER")]
     pub stream_user: Vec<String>,
-    /// Dry run for all rules: everything but the action is done and recorded.
+    /// Put all rules in dry-run mode: actions are recorded, but not carried out.
     #[arg(long)]
     pub dry_run: bool,
-    /// Address to listen on, HOST:PORT; may be repeated, and empty for none. The default is loopback, because the pages
-    /// name users and their programs.
+    /// Address to listen on, HOST:PORT; may be repeated; empty to disable HTTP. The default is loopback,
+    /// because the pages name users and their programs.
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = "127.0.0.1:9837")]
     pub listen: Vec<String>,
-    /// TLS, client certificates, basic authentication and rate limit, in the format of Prometheus' exporter toolkit
-    /// (docs/web-config.md). Changes take effect at once. Default: plain HTTP without authentication.
+    /// Web config (docs/web-config.md): TLS, client certificates, basic authentication and rate limit.
+    /// Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
     /// Enable reloading by POST to /-/reload. Without this, HTTP is read-only.
@@ -108,11 +108,11 @@ pub struct Run {
     /// Prefix of the paths of GPU device files.
     #[arg(long, value_name = "PREFIX", default_value = "/dev/nvidia")]
     pub devices: String,
-    /// Treat the PID namespace of --procfs as the host's. Without this, all rules are in dry-run mode if this program itself
-    /// does not run in the host's PID namespace.
+    /// Treat the PID namespace of --procfs as the host's. Without this, all destructive steps are withheld if
+    /// this program does not run in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,
-    /// Time limit for processes and memory to be gone after a kill.
+    /// Time limit after a kill for processes to exit and memory to be released.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub verify: String,
     /// Name of this node.
@@ -139,7 +139,7 @@ pub struct Check {
     /// Print each file's errors and warnings as JSON.
     #[arg(long, conflicts_with = "against")]
     pub json: bool,
-    /// Address of an enforcer, to check whether it runs the same policy.
+    /// Also check that the enforcer at this address runs the same policy.
     #[arg(long, value_name = "URL")]
     pub against: Option<String>,
     /// User name for that enforcer, if its web config requires one.
@@ -160,7 +160,7 @@ pub struct Test {
     /// Test files.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Print JSON: all steps that were taken.
+    /// Print all steps that were taken, as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -175,10 +175,10 @@ pub struct Test {
 Exit codes: 0 done, even without a result, 1 the daemon does not answer, or has evaluated
 nothing yet, 64 invalid flags.")]
 pub struct Explain {
-    /// Explain for this process.
+    /// Pid of the process to explain.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// Explain only this rule.
+    /// Name of the rule to explain.
     #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
     /// Print JSON.
@@ -192,7 +192,7 @@ pub struct Explain {
 /// Show the status of the daemon.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Print JSON with all data; the tables show the most important.
+    /// Print all data as JSON; the tables show a part of it.
     #[arg(long)]
     pub json: bool,
     /// Control socket of the daemon.
@@ -210,7 +210,7 @@ Requires root, or membership in the group of the daemon's socket.
 
 Exit codes: 0 paused, 1 the daemon does not answer, or refuses, 64 invalid flags.")]
 pub struct Pause {
-    /// Duration, such as 1h; without it until `resume`.
+    /// Duration of the pause, such as 1h. Default: until `resume`.
     #[arg(long = "for", value_name = "DURATION")]
     pub time: Option<String>,
     /// Reason, shown by status and recorded in the audit log.
@@ -244,7 +244,7 @@ pub struct Replay {
     /// Rules file.
     #[arg(long, value_name = "FILE")]
     pub rules: PathBuf,
-    /// Assume that an administrator resumes this long after a breaker opened, such as 1h; without it, never.
+    /// Assume that open breakers are closed by `resume` after this time, such as 1h. Default: never.
     #[arg(long, value_name = "DURATION")]
     pub resume_after: Option<String>,
     /// Print JSON.
@@ -269,32 +269,32 @@ pub struct Backtest {
     /// Rules file.
     #[arg(value_name = "FILE")]
     pub rules: PathBuf,
-    /// Address of Prometheus.
+    /// Address of the Prometheus server.
     #[arg(long, value_name = "URL")]
     pub prometheus: String,
-    /// Start: a time such as 2026-03-01T00:00:00Z, or an age such as 7d.
+    /// Start of the period: a time such as 2026-03-01T00:00:00Z, or an age such as 7d.
     #[arg(long, value_name = "TIME")]
     pub from: String,
-    /// End: a time, or an age.
+    /// End of the period: a time or an age.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub to: String,
-    /// Only the exporter with this label `instance`; without it all, one after another.
+    /// Use only the exporter with this `instance` label. Default: all, one after another.
     #[arg(long, value_name = "INSTANCE")]
     pub instance: Option<String>,
-    /// Assume that helpers without GPU memory are idle, because Prometheus has no CPU time of them. Without this, `cpu_util`
-    /// is unknown, and rules that use it never match.
+    /// Assume that child processes without GPU memory are idle, because Prometheus has no CPU time for them.
+    /// Without this, `cpu_util` is unknown, and rules that use it never match.
     #[arg(long)]
     pub assume_children_idle: bool,
     /// File with a bearer token for Prometheus.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Scrape interval, such as 15s; measured if not given.
+    /// Scrape interval, such as 15s. Default: measured.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<String>,
     /// Time range of each query.
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub chunk: String,
-    /// Assume that an administrator resumes this long after a breaker opened, such as 1h; without it, never.
+    /// Assume that open breakers are closed by `resume` after this time, such as 1h. Default: never.
     #[arg(long, value_name = "DURATION")]
     pub resume_after: Option<String>,
     /// Print JSON.

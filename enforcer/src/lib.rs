@@ -1,4 +1,4 @@
-//! The enforcer: evaluates snapshots by the admin's rules, warns, ends, verifies and records.
+//! Enforcer: evaluates rules on snapshots, notifies users, terminates processes, verifies and records.
 
 pub mod actions;
 pub mod agent;

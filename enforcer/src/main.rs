@@ -1,4 +1,4 @@
-//! The program: its commands, flags, settings, run, exit code.
+//! Entry point of `bailiff-enforcer`: parses the flags, runs the command and returns the exit code.
 
 use std::io;
 use std::process::ExitCode;
@@ -52,7 +52,7 @@ fn run(flags: Run) -> Result<(), Stop> {
     let settings = Settings::try_from(flags).map_err(Stop::Usage)?;
     logs::start(settings.logs);
     exit::end_on_panic();
-    // Programs that are run for a rule, or that ask MPS, get none of the rights that this one was given.
+    // Child processes (programs of rules, MPS commands) must not inherit the enforcer's capabilities.
     clear_ambient_capability_set().context("cannot keep rights to itself")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;

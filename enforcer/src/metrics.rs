@@ -1,5 +1,4 @@
-//! The table of the enforcer's metrics, and the only file that spells their names. `docs/enforcer-metrics.md` is made
-//! from it.
+//! Table of the enforcer's metrics and their names, from which `docs/enforcer-metrics.md` is generated.
 
 use bailiff_exposition::families;
 pub use bailiff_exposition::own::FAMILIES as OWN_PROCESS;

@@ -1,5 +1,5 @@
-//! The file of rules and its changes. It is looked at twice a second, since whatever leads to it may be replaced: the file, a
-//! link, a directory. All of that is done in threads that may hang; see [`bailiff_lifecycle::file`].
+//! Reads and watches the rules file. Its path is checked twice a second, because any file, link or directory
+//! in it may be replaced. All access runs on threads that may hang; see [`bailiff_lifecycle::file`].
 
 use std::fmt::Write;
 use std::io::{self, Read};
@@ -14,31 +14,31 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// More is no policy; the reader says so.
+/// Maximum size of a rules file, in bytes; a larger one is an error.
 const MOST: u64 = 1 << 21;
-/// Interval of checks of the path. Changes come in bursts: the file is read when two checks agree.
+/// Interval between checks of the path. Changes come in bursts: the file is read once two checks agree.
 const POLL: Duration = Duration::from_millis(500);
-/// However long a burst lasts, the file is read after this many checks.
+/// Number of checks after which a changed file is read, even if it is still changing.
 const LATEST: u32 = 3;
-/// Without any change the file is read this often.
+/// Interval at which an unchanged file is read again.
 const UNCHANGED: Duration = Duration::from_mins(1);
 
-/// The file's bytes, and their name.
+/// Content of the rules file and its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
-    /// What it says.
+    /// Bytes of the file.
     pub bytes: Vec<u8>,
-    /// SHA-256, hexadecimal.
+    /// SHA-256 of the bytes, hexadecimal.
     pub sha256: String,
 }
 
-/// Returns what a file is checked against at this time, since the Unix epoch.
+/// Returns the context in which a policy is loaded; `now` is the time since the Unix epoch.
 #[must_use]
 pub fn context(now: Duration) -> LoadContext {
     LoadContext { now, is_redis_address: |address| bailiff_lease::check(address).is_ok() }
 }
 
-/// Reads the file, bounded. May hang.
+/// Reads the rules file up to the maximum size. May hang.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -46,7 +46,7 @@ pub fn read(path: &Path) -> io::Result<Content> {
     reading(path).map(|(_, content)| content)
 }
 
-/// Reads what is given on a pipe, bounded.
+/// Reads a policy from a pipe up to the maximum size.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -60,7 +60,7 @@ pub fn from(pipe: impl io::Read) -> io::Result<Content> {
     Ok(Content { bytes, sha256 })
 }
 
-/// Reads the file for the first time, or gives up after [`PATIENCE`].
+/// Reads the file at startup; fails after [`PATIENCE`].
 ///
 /// # Errors
 /// If it cannot be read.
@@ -74,7 +74,7 @@ fn reading(path: &Path) -> io::Result<(Stamp, Content)> {
     Ok((Stamp::of(&file.metadata()?), Content { bytes, sha256 }))
 }
 
-/// The name of a policy: SHA-256 of its file, hexadecimal.
+/// Returns the name of a policy: SHA-256 of its file, hexadecimal.
 #[must_use]
 pub fn name(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut name, byte| {
@@ -84,8 +84,8 @@ pub fn name(bytes: &[u8]) -> String {
     })
 }
 
-/// Reads the file when it has changed since the `first` reading, and on request; sends the outcome with all
-/// requests for it.
+/// Reads the file on request, after changes, and at least once a minute. Sends each result with the requests
+/// that it answers. `first` is the stamp of the file at startup.
 pub async fn follow<T>(
     (path, first): (PathBuf, Stamp),
     mut asked: mpsc::UnboundedReceiver<T>,
@@ -131,7 +131,7 @@ fn stamp(path: &Path) -> io::Result<Stamp> {
     path.metadata().map(|about| Stamp::of(&about))
 }
 
-/// What distinguishes a changed file from an unchanged one.
+/// Metadata that shows whether a file has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     inode: (u64, u64),
@@ -151,21 +151,21 @@ impl Stamp {
     }
 }
 
-/// Result of a check of the path.
+/// Result of a check of the path: the stamp of the file, or an error.
 type FileStamp = Result<Stamp, io::ErrorKind>;
 
-/// What was seen of the path.
+/// History of the checks of the path.
 #[derive(Debug)]
 struct FileChecks {
-    /// When the file was last read, and as what.
+    /// Time of the last read, and the stamp of the file at that time.
     read: (Instant, FileStamp),
-    /// The last check, and how many before it have found a change.
+    /// Result of the last check, and the number of checks since the file differs from the last read.
     last: Option<FileStamp>,
     unread: u32,
 }
 
 impl FileChecks {
-    /// Whether the file is to be read.
+    /// Records a check. Returns whether the file must be read.
     fn is_due(&mut self, now: FileStamp) -> bool {
         let calm = self.last.replace(now) == Some(now) || now == Err(io::ErrorKind::TimedOut);
         let (at, read) = self.read;
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Changes a file in three ways, and each is read.
+    /// Edits the file three times and waits until each version is read.
     async fn edited(mut followed: Followed, edit: impl Fn(&Path, &str)) {
         for text in ["one", "two", "three"] {
             edit(followed.directory.path(), text);
@@ -265,7 +265,7 @@ mod tests {
         edited(followed, edit).await;
     }
 
-    /// As the kubelet does it: `rules.yaml -> ..data/rules.yaml`, `..data -> ..TIME`.
+    /// Replaces the file as the kubelet does: `rules.yaml -> ..data/rules.yaml`, `..data -> ..TIME`.
     #[tokio::test]
     async fn a_config_map_swapped() {
         let swap = |directory: &Path, text: &str| {

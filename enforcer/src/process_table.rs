@@ -1,5 +1,5 @@
-//! The processes of the node at this moment, from `/proc`: identity, owner, and cgroup.
-//! Every file is read bounded, through a directory that is held open and therefore stays that of the process.
+//! Process table of the node from `/proc`: identity, owner and cgroup of each process. Reads are bounded and
+//! go through an open directory, which keeps referring to the same process.
 
 pub mod program;
 
@@ -14,67 +14,67 @@ use bailiff_snapshot::{Place, State, Status};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
 use rustix::io::Errno;
 
-/// More of a process's file than this is not understood.
+/// Maximum number of bytes that are read from a file of a process.
 const MOST: usize = 256 << 10;
-/// The major number of `/dev/nvidia0` and its like (Linux, Documentation/admin-guide/devices.txt).
+/// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
-/// More processes than this are not evaluated one by one.
+/// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
 
-/// Why the processes could not all be read: then none is touched.
+/// Error of reading the process table. No process is signalled then.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessTableError {
     /// `/proc` cannot be read.
     #[error("/proc cannot be read: {0}")]
     Unreadable(Errno),
-    /// It shows us our own processes only.
+    /// `/proc` shows only our own processes.
     #[error("/proc hides the processes of others (hidepid)")]
     Hides,
-    /// The pids in it are not those that we would signal.
+    /// `/proc` belongs to another PID namespace, so its pids would name other processes in a signal.
     #[error("/proc is of another PID namespace than this program")]
     Foreign,
-    /// One process could not be read, and so might belong to anybody.
+    /// A process could not be read, so its owner is unknown.
     #[error("process {0} cannot be read: {1}")]
     Process(u32, Errno),
-    /// A line that is none.
+    /// The `stat` file of a process is malformed.
     #[error("process {0} cannot be understood")]
     Malformed(u32),
-    /// Too many processes.
+    /// There are more than the maximum number of processes.
     #[error("there are more than {MOST_PROCESSES} processes")]
     TooMany,
 }
 
-/// Places that were met, by the text of their `cgroup`.
+/// Cache of parsed `cgroup` files, by their text.
 type Places = HashMap<Vec<u8>, (Arc<Place>, Option<Arc<str>>)>;
 
-/// A `/proc` to read.
+/// Reader of a `/proc` directory.
 #[derive(Debug)]
 pub struct Processes {
     root: OwnedFd,
-    /// Device files begin so.
+    /// Prefix of the paths of GPU device files.
     devices: String,
 }
 
 impl Processes {
-    /// Opens `/proc`; `devices` is what the paths of device files begin with.
+    /// Opens `/proc`; `devices` is the prefix of the paths of GPU device files.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the directory cannot be opened.
     pub fn open(procfs: &Path, devices: &str) -> Result<Self, ProcessTableError> {
         let root = directory(CWD, procfs).map_err(ProcessTableError::Unreadable)?;
         Ok(Self { root, devices: devices.to_owned() })
     }
 
-    /// Everybody.
+    /// Reads all processes.
     ///
     /// # Errors
-    /// If one cannot be read, or not everybody is shown.
+    /// If a process cannot be read, or not all are visible.
     pub fn everybody(&self) -> Result<Table, ProcessTableError> {
         self.since(Table::default(), &BTreeSet::new())
     }
 
-    /// All processes; those that were there before are not read again, except these: a quick answer.
-    /// A process that is to be touched must be read again in any case, once its pidfd is open.
+    /// Returns all processes. Processes in `before` are not read again unless their pid is in `again`, which
+    /// saves time. A process that is to be signalled must be read again once its pidfd is open.
     ///
     /// # Errors
     /// If a process cannot be read, or not all are visible.
@@ -93,7 +93,7 @@ impl Processes {
         Ok(Table::sorted(people))
     }
 
-    /// The pids, if all processes are visible.
+    /// Returns all pids; fails if some processes are hidden.
     fn pids(&self) -> Result<Vec<u32>, ProcessTableError> {
         self.own()?;
         let pids = numbers(&self.root).map_err(ProcessTableError::Unreadable)?;
@@ -104,33 +104,32 @@ impl Processes {
         }
     }
 
-    /// Pids of another namespace would name other processes here.
+    /// Checks that `/proc` shows our own PID namespace. Pids of another namespace would name other processes.
     fn own(&self) -> Result<(), ProcessTableError> {
         let ours = readlinkat(&self.root, "self", Vec::new()).map_err(|_| ProcessTableError::Foreign)?;
         let same = ours.to_str().is_ok_and(|pid| pid.parse() == Ok(std::process::id()));
         if same { Ok(()) } else { Err(ProcessTableError::Foreign) }
     }
 
-    /// A process that is named by a pid of this program's own namespace; none if it cannot be read, or pids here are of
-    /// another one.
+    /// Reads a process by its pid in our own PID namespace; `None` if that fails or `/proc` shows another.
     #[must_use]
     pub fn own_person(&self, pid: u32) -> Option<ProcessInfo> {
         self.own().ok()?;
         self.person(pid).ok()?
     }
 
-    /// One process, read again; none if it has ended.
+    /// Reads one process; `None` if it has ended.
     ///
     /// # Errors
-    /// If it is there and cannot be read.
+    /// If the process exists and cannot be read.
     pub fn person(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
         Ok(self.read_process(pid, &mut Places::new())?.map(|(person, _)| person))
     }
 
-    /// One process and whether it has a device file open, all read through one held directory.
+    /// Reads one process and whether it has a GPU device file open, all through one open directory.
     ///
     /// # Errors
-    /// If it is there and cannot be read.
+    /// If the process exists and cannot be read.
     pub fn holder(&self, pid: u32) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
         let Some((person, directory)) = self.read_process(pid, &mut Places::new())? else { return Ok(None) };
         match self.devices(&directory, pid) {
@@ -140,11 +139,11 @@ impl Processes {
         }
     }
 
-    /// What each thread of a process is doing: the first one may have ended, or stand still before the others do. None where
-    /// it has ended.
+    /// Returns the state of each thread of a process, because the first thread may have ended or stopped
+    /// before the others. Empty if the process has ended.
     ///
     /// # Errors
-    /// If it is there and cannot be read.
+    /// If the process exists and cannot be read.
     pub fn threads(&self, pid: u32) -> Result<Vec<State>, ProcessTableError> {
         let read = || {
             let tasks = directory(&directory(&self.root, pid.to_string())?, "task")?;
@@ -162,21 +161,21 @@ impl Processes {
         }
     }
 
-    /// A process's `/proc/PID/cgroup`, where it can be read.
+    /// Returns the content of `/proc/PID/cgroup`; `None` if it cannot be read.
     #[must_use]
     pub fn cgroup(&self, pid: u32) -> Option<String> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "cgroup").ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Whether a process sees the mounts that we see; none if that may not be read.
+    /// Returns whether a process is in our mount namespace; `None` if that cannot be read.
     #[must_use]
     pub fn same_mounts(&self, pid: u32) -> Option<bool> {
         let of = |pid: &str| readlinkat(directory(&self.root, pid).ok()?, "ns/mnt", Vec::new()).ok();
         Some(of(&pid.to_string())? == of("self")?)
     }
 
-    /// Whether a process would not end by a signal itself: it catches or ignores it. None if that cannot be read.
+    /// Returns whether a process catches or ignores a signal instead of ending; `None` if that is unknown.
     #[must_use]
     pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
@@ -185,7 +184,7 @@ impl Processes {
         Some((status.mask("SigCgt:")? | status.mask("SigIgn:")?) & bit != 0)
     }
 
-    /// Whether a process is in a PID namespace below ours; none if it has ended, or the kernel does not show it.
+    /// Returns whether a process is in a nested PID namespace; `None` if it has ended or that is unknown.
     #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
@@ -208,7 +207,7 @@ impl Processes {
     fn read(&self, pid: u32, places: &mut Places) -> Result<(Option<ProcessInfo>, OwnedFd), Errno> {
         let held = directory(&self.root, pid.to_string())?;
         let uid = fstat(&held)?.st_uid;
-        // A process whose path is unreadable (longer than PATH_MAX) belongs to no group; the others are not refused because of it.
+        // If a cgroup path is unreadable (longer than PATH_MAX), only this process has no cgroup.
         let cgroup = match read(&held, "cgroup") {
             Err(error) if !is_gone(error) => Vec::new(),
             other => other?,
@@ -218,7 +217,8 @@ impl Processes {
         Ok((stat.map(|stat| ProcessInfo { stat, uid, place, unified }), held))
     }
 
-    /// An exited thread-group leader has no descriptors; they are visible at its running threads.
+    /// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show
+    /// it.
     fn devices(&self, process: &OwnedFd, pid: u32) -> Result<Devices, Errno> {
         let mut devices = self.devices_in(process, "fd")?;
         if devices == Devices::None {
@@ -249,18 +249,18 @@ impl Processes {
             match readlinkat(&descriptors, number.to_string(), Vec::new()) {
                 Ok(link) if link.to_bytes().starts_with(self.devices.as_bytes()) => return Ok(Devices::Open),
                 Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
-                // A descriptor that was closed meanwhile.
+                // The descriptor was closed in the meantime.
                 Ok(_) | Err(_) => {}
             }
         }
-        // Behind mounts of its own a path reads otherwise; the device is the same.
+        // In another mount namespace the same device may have another path, so the device number is checked.
         let is_device = |number: &u32| is_nvidia(&descriptors, *number);
         Ok(if numbers.iter().any(is_device) { Devices::Open } else { Devices::None })
     }
 }
 
-/// Whether a descriptor is a character device of NVIDIA's driver. Cached attributes suffice, so that a user's file system or
-/// an unreachable server is not queried.
+/// Returns whether a descriptor is a character device of the NVIDIA driver. Uses cached attributes, because a
+/// query may hang on a user's file system or an unreachable server.
 fn is_nvidia(descriptors: &OwnedFd, number: u32) -> bool {
     let attributes = statx(descriptors, number.to_string(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     attributes.is_ok_and(|attributes| {
@@ -292,7 +292,7 @@ fn numbers(directory: &OwnedFd) -> Result<Vec<u32>, Errno> {
 }
 
 fn read(directory: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
-    // Not blocking: a made-up /proc may hold a FIFO.
+    // O_NONBLOCK, because a simulated /proc may contain a FIFO.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let file = openat(directory, name, flags, Mode::empty())?;
     let mut text = vec![0; 4096];

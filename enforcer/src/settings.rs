@@ -1,4 +1,4 @@
-//! Validated settings from the command line; nothing past this point sees an invalid value.
+//! Validated settings from the command line; later code sees no invalid value.
 
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,70 +9,70 @@ use bailiff_lifecycle::logs;
 use crate::flags;
 use bailiff_engine::policy::Mode;
 
-/// The longest time that any flag of the daemon may ask for.
+/// Longest duration that a flag of the daemon accepts.
 const LONGEST: Duration = Duration::from_hours(24);
-/// Below this an audit log would be set aside with nearly every entry.
+/// Minimum size of the audit log, in bytes. A smaller log would be rotated at nearly every entry.
 const SMALLEST_AUDIT: u64 = 64 << 10;
 
-/// How the daemon runs.
+/// Settings of the daemon.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The rules.
+    /// Path of the rules file.
     pub rules: PathBuf,
-    /// The exporter's stream.
+    /// Path of the exporter's stream socket.
     pub stream: PathBuf,
-    /// Trusted owners of the stream besides root and our own user.
+    /// Trusted owners of the stream socket, besides root and our own user.
     pub stream_owners: Vec<u32>,
-    /// What any rule may do at most.
+    /// Upper limit for the mode of every rule.
     pub most: Mode,
-    /// What is served over HTTP.
+    /// HTTP settings.
     pub web: Web,
-    /// The control socket.
+    /// Path of the control socket.
     pub control: PathBuf,
-    /// The directory of what outlives a restart.
+    /// Directory of the state that survives a restart.
     pub state: PathBuf,
-    /// The audit log.
+    /// Settings of the audit log.
     pub audit: Audit,
-    /// What is looked at before and after an action.
+    /// Settings for reading processes and devices of the host.
     pub host: Host,
-    /// How long after a kill processes and memory may take to be gone.
+    /// Time limit after a kill for processes to exit and memory to be released.
     pub verify: Duration,
-    /// What this node is called.
+    /// Name of this node.
     pub node: String,
-    /// The log.
+    /// Log level and format.
     pub logs: logs::LogFlags,
 }
 
-/// What is served over HTTP.
+/// HTTP settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Web {
-    /// `HOST:PORT` of each listener; none, and nothing is served.
+    /// Listening addresses, `HOST:PORT`; empty to disable HTTP.
     pub listen: Vec<String>,
-    /// The web config.
+    /// Path of the web config file.
     pub config: Option<PathBuf>,
-    /// A POST to `/-/reload` is answered.
+    /// Whether POST `/-/reload` is enabled.
     pub lifecycle: bool,
 }
 
-/// The audit log.
+/// Settings of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
-    /// Its file.
+    /// Path of the log file.
     pub file: PathBuf,
-    /// Bytes at which it is set aside.
+    /// Size at which the file is rotated, in bytes.
     pub max_bytes: u64,
-    /// How many of those are kept.
+    /// Number of rotated files to keep.
     pub keep: u32,
 }
 
-/// What is looked at before and after an action.
+/// Settings for reading processes and devices of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// `/proc`.
+    /// Mount point of the host's `/proc`.
     pub procfs: PathBuf,
-    /// How paths of GPU device files begin.
+    /// Prefix of the paths of GPU device files.
     pub devices: String,
-    /// The PID namespace is the host's, whatever its link says.
+    /// Whether the PID namespace is treated as the host's without a check.
     pub trust_pid_namespace: bool,
 }
 
@@ -117,20 +117,20 @@ impl TryFrom<flags::Run> for Settings {
     }
 }
 
-/// A moment as a flag names it.
+/// Point in time given by a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Since the Unix epoch.
+    /// Time since the Unix epoch.
     At(Duration),
-    /// So long ago.
+    /// Time before now.
     Ago(Duration),
 }
 
 impl When {
-    /// Understands `2026-03-01T00:00:00Z` and `7d`.
+    /// Parses a time such as `2026-03-01T00:00:00Z`, or an age such as `7d`.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If the text is neither.
     pub fn parse(flag: &str, text: &str) -> Result<Self, String> {
         if let Ok(time) = humantime::parse_rfc3339(text) {
             let since = time.duration_since(UNIX_EPOCH);
@@ -143,7 +143,7 @@ impl When {
         })
     }
 
-    /// Since the Unix epoch.
+    /// Returns the time since the Unix epoch.
     #[must_use]
     pub const fn since_epoch(self, now: Duration) -> Duration {
         match self {
@@ -153,16 +153,16 @@ impl When {
     }
 }
 
-/// Understands `5s`, `1h 30m`.
+/// Parses a duration such as `5s` or `1h 30m`.
 ///
 /// # Errors
-/// If it is no duration.
+/// If the text is not a duration.
 pub fn duration(flag: &str, text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{flag}={text} is no duration such as 10s or 1h: {error}"))
 }
 
-/// A user by number or name.
+/// Returns the uid of a user that is given by number or name.
 fn user(name: &str) -> Result<u32, String> {
     if let Ok(uid) = name.parse() {
         return Ok(uid);

@@ -1,5 +1,4 @@
-//! The exporter's stream, as it comes: read from its Unix socket, and believed only where the socket is one that
-//! the exporter alone could have made.
+//! Reads the exporter's snapshots from its Unix socket, if only a trusted user can have created that.
 
 use std::fs::symlink_metadata;
 use std::io;
@@ -19,72 +18,72 @@ use tokio::time::sleep;
 
 use crate::process_table::Processes;
 
-/// A snapshot is never longer; 16,384 processes take a tenth of it.
+/// Maximum length of a snapshot, in bytes. A snapshot with 16,384 processes needs a tenth of it.
 const LONGEST_LINE: u64 = 64 << 20;
-/// So much is read at once.
+/// Size of the read buffer, in bytes.
 const CHUNK: usize = 64 << 10;
-/// Between two attempts to connect, at first and at most.
+/// Shortest and longest wait between connection attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Path of the stream, and its permitted owners.
+/// Path of the stream socket, and its permitted owners.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// The socket.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// Trusted users besides root and our own.
+    /// Trusted owners of the socket, besides root and our own user.
     pub owners: Vec<u32>,
-    /// Path of `/proc`, to identify the exporter.
+    /// Path of `/proc`, used to identify the exporter.
     pub procfs: PathBuf,
 }
 
-/// What comes.
+/// Event of the stream.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Connected to the stream; this process listens on its socket, if it could be identified.
+    /// Connected. Contains the process that listens on the socket, if it could be identified.
     Connected(Option<ProcessKey>),
-    /// It is not, or no longer.
+    /// Not connected, or disconnected.
     Lost(StreamError),
-    /// A snapshot.
+    /// A valid snapshot.
     Snapshot(Box<wire::Snapshot>),
-    /// A line that is none.
+    /// A line that is not a valid snapshot.
     Malformed(String),
 }
 
-/// Why there is no stream.
+/// Error of connecting to or reading the stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// No process listens.
+    /// No process listens on the socket.
     #[error("no process listens on {0}; is bailiff-exporter running with --stream?")]
     NoListener(String),
-    /// It may be anybody's.
+    /// The socket may have been created by an untrusted user.
     #[error("{0}")]
     Distrusted(String),
-    /// It has ended, or failed.
+    /// The stream was closed or failed.
     #[error("the stream has ended: {0}")]
     Ended(String),
-    /// Its file system hangs.
+    /// The file system of the socket does not respond.
     #[error("{0}")]
     Silent(String),
 }
 
 bailiff_snapshot::label_values! {
-/// Why there is no stream, without the words.
+/// Reason for a missing stream, as a label value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// No process listens on the socket, or there is none: `bailiff-exporter` is not running, or without `--stream`.
+    /// The socket is missing or no process listens: `bailiff-exporter` is not running, or without `--stream`.
     NoListener = "nobody_listens",
-    /// The socket may be anybody's: it is not of root, of our own user or of one of `--stream.user`; another user listens
-    /// on it; or anybody may put one into its directory. The log says which.
+    /// The socket or its directory is not of root, our own user or a `--stream.user`; others may write to the
+    /// directory; or another user listens. The log says which.
     Distrusted = "distrusted",
-    /// The stream was read and has ended, as when the exporter is restarted.
+    /// The stream was read and has ended, for example because the exporter was restarted.
     Ended = "ended",
-    /// The file system of the socket does not answer, or the exporter takes no connection.
+    /// The file system of the socket does not respond, or the exporter does not accept the connection.
     NoAnswer = "no_answer",
 }
 }
 
 impl StreamError {
-    /// Which it is.
+    /// Returns the reason as a label value.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         match self {
@@ -96,7 +95,7 @@ impl StreamError {
     }
 }
 
-/// Reads until the receiver is closed; reconnects after errors.
+/// Sends the events of the stream until the receiver is closed. Reconnects after errors.
 pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
     let mut pause = PAUSES.0;
     loop {
@@ -118,7 +117,7 @@ pub async fn follow(source: Source, to: mpsc::Sender<Arrival>) {
     }
 }
 
-/// What leads to a socket may hang, so that a thread goes there.
+/// Connects on a separate thread, because access to the path of the socket may hang.
 async fn connect(source: &Source) -> Result<(UnixStream, Option<ProcessKey>), StreamError> {
     let theirs = source.clone();
     let connected = spawn_blocking(move || {
@@ -148,15 +147,15 @@ fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), S
     Ok((stream, owner))
 }
 
-/// The process that listens on the socket, by the kernel's credentials and the start time of that pid in `/proc`. Pid 1
-/// is not the exporter, though it may have created the socket.
+/// Returns the process that listens on the socket: the pid from the kernel's peer credentials, with its start
+/// time from `/proc`. Pid 1 is excluded, because it may have created the socket but is not the exporter.
 fn listener(source: &Source, peer: &UCred) -> Option<ProcessKey> {
     let pid = u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 1)?;
     let person = Processes::open(&source.procfs, "").ok()?.own_person(pid)?;
     (person.uid == peer.uid()).then_some(person.stat.key)
 }
 
-/// The owner of the socket, if trusted.
+/// Returns the owner of the socket if it is trusted.
 fn owner(source: &Source) -> Result<u32, StreamError> {
     let path = source.path.display();
     let metadata = symlink_metadata(&source.path).map_err(|_| StreamError::NoListener(path.to_string()))?;
@@ -199,12 +198,12 @@ async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> StreamError {
         if to.send(arrival).await.is_err() {
             return StreamError::Ended("the receiver is closed".to_owned());
         }
-        // What a snapshot took as text is not kept until the next.
+        // Frees the memory of a long line before the next snapshot.
         line.shrink_to(CHUNK);
     }
 }
 
-/// False at the stream's end.
+/// Reads a line; returns false at the end of the stream.
 async fn next(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>) -> io::Result<bool> {
     let read = (&mut *stream).take(LONGEST_LINE).read_until(b'\n', line).await?;
     if read as u64 == LONGEST_LINE {

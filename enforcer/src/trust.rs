@@ -1,10 +1,10 @@
-//! How servers that are asked over TLS are believed: by the system's authorities (`SSL_CERT_FILE`), and rustls.
+//! TLS verification of servers: certificate authorities of the system (`SSL_CERT_FILE`), with rustls.
 
 use std::sync::Arc;
 
 use ureq::tls::{RootCerts, TlsConfig};
 
-/// TLS settings of all our clients.
+/// Returns the TLS settings of all HTTP clients.
 pub(crate) fn tls() -> TlsConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     TlsConfig::builder()

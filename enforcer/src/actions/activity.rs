@@ -1,18 +1,17 @@
-//! Whether processes that received SIGTERM are still working: writing a checkpoint may take longer than the grace.
-//! Pure: snapshots in.
+//! Detection of processes that are busy after SIGTERM, for example writing a checkpoint. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::{ProcessKey, wire};
 
-/// More of a GPU than this is work.
+/// GPU utilization in percent above which a process is busy.
 const PERCENT: u32 = 1;
-/// More bytes than this from one snapshot to the next.
+/// I/O in bytes between two snapshots above which a process is busy.
 const BYTES: u64 = 1 << 20;
-/// More of one core than this.
+/// CPU utilization, as a share of one core, above which a process is busy.
 const CORE: f64 = 0.05;
 
-/// What the last snapshots showed of some processes.
+/// Activity of some processes in the last snapshots.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     last: BTreeMap<ProcessKey, Counters>,
@@ -27,7 +26,7 @@ struct Counters {
 }
 
 impl Activity {
-    /// Evaluates a snapshot.
+    /// Evaluates a snapshot: compares it with the previous one.
     pub(super) fn see(&mut self, snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) {
         let now = counters(snapshot, members);
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since boot are far below 2^53")]
@@ -44,12 +43,12 @@ impl Activity {
         self.boot_ms = snapshot.boot_ms;
     }
 
-    /// The newest snapshot showed work.
+    /// Returns whether the newest snapshot showed activity.
     pub(super) const fn busy(&self) -> bool {
         self.busy
     }
 
-    /// What was seen so far is of before.
+    /// Discards activity that was observed before SIGTERM.
     pub(super) const fn forgotten(mut self) -> Self {
         self.busy = false;
         self
@@ -89,7 +88,7 @@ mod tests {
 
     const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
 
-    /// Utilization, CPU seconds and bytes of ours, one second after the other.
+    /// Returns a snapshot at this second, with GPU utilization, CPU seconds and I/O bytes of our process.
     fn snapshot(second: u64, (utilization, cpu, io): (Option<u32>, f64, Option<u64>)) -> wire::Snapshot {
         let facts = serde_json::json!({
             "comm": "x", "ppid": 1, "cpu_seconds": cpu, "io_bytes": io,

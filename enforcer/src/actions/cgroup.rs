@@ -1,4 +1,4 @@
-//! Directories of cgroups: opened without following links, read, frozen. The boundary of a workload is held by inode.
+//! Cgroup directories: opened without following links, read and frozen. Workloads are identified by inode.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -13,18 +13,18 @@ use super::pidfd::readable;
 use crate::clock::Deadline;
 use bailiff_engine::verdict::Subject;
 
-/// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
+/// File system type of cgroup v2 (`CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`).
 pub(super) const CGROUP2: u64 = 0x6367_7270;
-/// `CGROUP_SUPER_MAGIC`, of the same.
+/// File system type of cgroup v1 (`CGROUP_SUPER_MAGIC`, same header).
 const CGROUP1: u64 = 0x0027_e0eb;
-/// Where hierarchies are mounted, below where cgroups are: that of version 2, and those of version 1 that place a process.
+/// Mount points below the cgroup root: cgroup v2 (first two), and v1 hierarchies that show the workload.
 const HIERARCHIES: [&str; 7] = ["", "unified", "systemd", "memory", "pids", "freezer", "devices"];
-/// Cgroups below cgroups, at most.
+/// Maximum depth of nested cgroups.
 const DEEPEST: u32 = 16;
-/// How long freezing may take: a process in state D does not freeze.
+/// Time limit for freezing; a process in state D does not freeze.
 const FREEZE: Duration = Duration::from_secs(1);
 
-/// The path of the whole container's or unit's cgroup; none if it is not one of its own.
+/// Returns the cgroup of the subject if it is a whole container or unit and contains the cgroup `unified`.
 pub(super) fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
     let (kind, path) = boundary(subject)?;
     let below = unified.strip_prefix(path)?;
@@ -34,16 +34,16 @@ pub(super) fn path<'a>(subject: &'a Subject, unified: &str) -> Option<&'a str> {
     (whole && (below.is_empty() || below.starts_with('/'))).then_some(path)
 }
 
-/// What the cgroup is that a workload has, and its path: of a container, a job, a pod or a unit.
+/// Returns the kind and path of a workload's cgroup: a container, a job, a pod or a unit.
 fn boundary(subject: &Subject) -> Option<(&str, &str)> {
     let (kind, path) = subject.id.0.strip_prefix("workload:")?.split_once(':')?;
-    // From a cgroup namespace below it, the path would lead out of what is mounted.
+    // A path with `..` comes from a nested cgroup namespace, and would lead out of the mounted hierarchy.
     let plain = path.starts_with('/') && path.split('/').all(|part| part != "..");
     plain.then_some((kind, path))
 }
 
-/// The directories of a workload's cgroup, held open in each hierarchy that has one while it is acted upon: what was
-/// removed and made again is another, though it has the same path. Where no cgroups are mounted the path alone decides.
+/// Open directories of a workload's cgroup, one in each hierarchy that has it. A cgroup that was removed and
+/// created again has the same path but another inode. If no cgroups are mounted, only paths are compared.
 #[derive(Debug, Default)]
 pub(super) struct Boundary {
     path: String,
@@ -58,7 +58,7 @@ impl Boundary {
         Self { path: path.to_owned(), held: held.map(|(held, root)| (root, held)).collect() }
     }
 
-    /// Whether each is still what its path leads to.
+    /// Returns whether each path still leads to the open directory.
     pub(super) fn stands(&self) -> bool {
         self.held.iter().all(|(root, held)| {
             let now = open(root, &self.path, &[CGROUP2, CGROUP1]);
@@ -85,7 +85,7 @@ pub(super) fn open(root: &Path, path: &str, systems: &[u64]) -> Result<OwnedFd, 
     }
 }
 
-/// A cgroup in which nothing runs, until this is dropped.
+/// A cgroup that stays frozen until this is dropped.
 pub(super) struct Frozen<'a>(&'a OwnedFd);
 
 impl<'a> Frozen<'a> {
@@ -94,14 +94,14 @@ impl<'a> Frozen<'a> {
         let frozen = Self(directory);
         let deadline = Deadline::after(FREEZE);
         while !is_frozen(directory)? && !deadline.passed() {
-            // No file that a cgroup has says this to a poll for reading.
+            // No file of a cgroup becomes readable when it is frozen, so its state is read repeatedly.
             readable(&[], Some(deadline.or(Deadline::after(Duration::from_millis(5)))))?;
         }
         Ok(frozen)
     }
 }
 
-/// What was not ended runs on.
+/// Thaws the cgroup, so that processes that were not killed continue.
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         if let Err(error) = write(self.0, "cgroup.freeze", b"0")
@@ -117,7 +117,7 @@ fn is_frozen(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(read(directory, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
 }
 
-/// All pids in it and below. A process of another PID namespace reads as 0, which is no member.
+/// Collects the pids of a cgroup and its descendants. A pid of another PID namespace reads as 0, no member.
 pub(super) fn collect(directory: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
     if depth > DEEPEST {
         return Err(Errno::LOOP);

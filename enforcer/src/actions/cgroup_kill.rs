@@ -1,5 +1,5 @@
-//! Kills a whole cgroup (`cgroup.kill`, Linux 5.14, cgroup v2 only): the last resort against processes that fork faster than
-//! they are signalled.
+//! Kills a whole cgroup (`cgroup.kill`, Linux 5.14, cgroup v2 only): the last resort against processes that
+//! fork faster than they are signalled.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &P
     Ok(())
 }
 
-/// The file that freezes what [`kill`] would end.
+/// Returns the `cgroup.freeze` file of the cgroup that [`kill`] would kill.
 pub(super) fn freezer(root: &Path, group: &Group<'_>) -> Option<PathBuf> {
     let subject = &group.request.subject;
     let path = group.held.iter().find_map(|held| path(subject, held.found.person.unified.as_deref()?))?;

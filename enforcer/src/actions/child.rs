@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "the one file of the enforcer that runs programs")]
-//! A program of the admin's: without a shell, without our environment, and with a deadline after which it is ended.
+//! Runs a program of the administrator without a shell, with PATH as its only variable, and with a deadline.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bailiff_subprocess::{Late, Talk};
 
-/// Where programs are looked for if we have no path ourselves.
+/// Search path for programs if our own environment has no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a program did not do its work.
+/// Error of running a program.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChildError {
     #[error("no program is named")]
@@ -21,7 +21,7 @@ pub(super) enum ChildError {
     Status(ExitStatus),
 }
 
-/// Runs a program with this on its standard input; its output is ignored.
+/// Runs a program with `input` on its standard input; its output is ignored.
 pub(super) fn run(argv: &[String], input: &[u8], deadline: Duration) -> Result<(), ChildError> {
     let (name, arguments) = argv.split_first().ok_or(ChildError::Empty)?;
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(PATH));

@@ -1,5 +1,5 @@
-//! MPS clients: before one is signalled, its server is asked to terminate it, because a client that dies with work in flight
-//! may wedge the server for all its clients. If the server does not answer, no signal is sent.
+//! Termination of MPS clients through their server, before they are signalled: a client that dies with work
+//! in flight may wedge the server for all its clients. If the server does not respond, no signal is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::clock::Deadline;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
-/// How long all of it may take: one server lets one client go in a second or so.
+/// Time limit for all requests to MPS; a server takes about a second to terminate a client.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Daemons that are asked, root's first.
+/// Maximum number of control daemons that are queried, root's first.
 const MOST: usize = 16;
 
-/// Clients that were let go, and those that were none when it was asked.
+/// Results of the MPS checks so far, by pid.
 #[derive(Debug, Default)]
 pub(super) struct LetGo(BTreeMap<u32, Done>);
 
-/// What was done with one.
+/// Result of the MPS check of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Done {
     LetGo,
@@ -34,36 +34,36 @@ enum Done {
 /// The owner of an MPS daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum DaemonOwner {
-    /// Root's: while it does not answer, no client of it is signalled.
+    /// Root. While its daemon does not respond, no client of it is signalled.
     Root,
-    /// The client's own user. It serves no other user, so its silence protects nothing.
+    /// The client's own user. The daemon serves no other user, so its failure does not prevent a signal.
     Own,
 }
 
-/// What there is of MPS that may have to do with a group.
+/// MPS processes that may serve a group.
 #[derive(Debug, Default)]
 struct Parts {
     pids: BTreeMap<u32, DaemonOwner>,
-    /// A part of root's that is or may be in another PID namespace: its pids are not ours.
+    /// An MPS process of root that is or may be in another PID namespace, and so reports other pids.
     foreign: Option<u32>,
 }
 
-/// The servers and clients that a daemon reported, or why it did not.
+/// Servers of a control daemon with their clients, or why they are unknown.
 type Replies = Result<Vec<(u32, BTreeSet<u32>)>, String>;
 
-/// Where a client is.
+/// Relation of a process to MPS.
 #[derive(Debug, PartialEq, Eq)]
 enum MpsMembership {
-    /// No part of MPS that counts has to do with it.
+    /// None of the queried MPS servers has the process as a client.
     Alone,
-    /// With this server of this daemon, by their places.
+    /// The process is a client of this server; `daemon` is the index of the control daemon.
     With { daemon: usize, server: u32 },
-    /// It cannot be determined.
+    /// The relation cannot be determined, for this reason.
     Unknown(String),
 }
 
 impl LetGo {
-    /// Terminates those of a group that are MPS clients through their servers, each once, before they are signalled; returns a note.
+    /// Terminates the MPS clients among `pids` through their servers, each once. Returns notes for the log.
     pub(super) fn those_of(
         &mut self,
         context: &ActionContext<'_>,
@@ -103,7 +103,7 @@ impl LetGo {
     }
 }
 
-/// Pids that the newest snapshot lists as clients of MPS.
+/// Returns the pids that the newest snapshot lists as MPS clients.
 fn listed(context: &ActionContext<'_>) -> BTreeSet<u32> {
     let view = context.inbox.view();
     let gpus = view.iter().flat_map(|view| &view.snapshot.gpus);
@@ -112,7 +112,7 @@ fn listed(context: &ActionContext<'_>) -> BTreeSet<u32> {
 }
 
 impl Parts {
-    /// Daemons and servers of root and of this user: others' serve other users.
+    /// Finds MPS daemons and servers of root and of the group's owner; others do not serve this owner.
     fn of(context: &ActionContext<'_>, group: &Group<'_>) -> Self {
         let mut parts = Self::default();
         let people = group.people().filter(|person| person.stat.comm == mps::COMM);
@@ -122,7 +122,7 @@ impl Parts {
                 uid if uid == group.owner => DaemonOwner::Own,
                 _ => continue,
             };
-            // Anybody can give a name to a program that becomes root, as `su` does; not to its file.
+            // Users can rename a setuid-root process such as `su`, but not its file, so the file is checked.
             let is_other = |exe: String| Role::of_program(&exe).is_none();
             if owner == DaemonOwner::Root && context.proc_table.program(pid).is_some_and(is_other) {
                 continue;
@@ -136,7 +136,7 @@ impl Parts {
         parts
     }
 
-    /// Their daemons, root's first. A user who names root's directory does not change its owner.
+    /// Returns the control daemons, root's first. A directory that a process of root names counts as root's.
     fn daemons(&self, context: &ActionContext<'_>) -> Vec<(DaemonOwner, Control)> {
         let mut directories: BTreeMap<Option<String>, DaemonOwner> = BTreeMap::new();
         for (pid, owner) in &self.pids {
@@ -149,7 +149,7 @@ impl Parts {
     }
 }
 
-/// What was asked, and answered.
+/// Control daemons and their replies.
 struct Asked<'a> {
     context: &'a ActionContext<'a>,
     daemons: Vec<(DaemonOwner, Control)>,
@@ -168,7 +168,7 @@ impl<'a> Asked<'a> {
         Self { context, daemons, replies, foreign: parts.foreign, until }
     }
 
-    /// Has a client let go. Others were asked meanwhile, so whether it is still one is asked again: its pid may be another's.
+    /// Requests a server to terminate a client, if it is still a client: its pid may have been reused.
     fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
         let (pid, group) = client;
         let gone = || format!("{pid} ended before server {server} of MPS was asked to let it go");
@@ -194,12 +194,12 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// With what is left of the time, and no more than this.
+/// Limits the timeout of requests to `most` and to the remaining time.
 fn within(control: &Control, until: Deadline, most: Duration) -> Control {
     control.clone().within(until.left().clamp(Duration::from_millis(1), most))
 }
 
-/// A daemon's servers that are among these parts, with their clients.
+/// Queries a daemon for its servers that are in `parts`, with their clients.
 fn servers(control: &Control, parts: &BTreeSet<u32>) -> Replies {
     let reply_text = control.query(Question::Servers).map_err(|error| error.to_string())?;
     let servers = reply::servers(&reply_text).map_err(|odd| odd.to_string())?;
@@ -231,13 +231,14 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
     let is_own = |(owner, _): &(DaemonOwner, Replies)| *owner == DaemonOwner::Own;
     match silent {
         Some(why) => MpsMembership::Unknown(why),
-        // Root's daemons have answered, so it belongs to its user's daemon or to none.
+        // Root's daemons do not list the process, so only its own user's daemon can serve it.
         None if replies.is_empty() || replies.iter().any(is_own) => MpsMembership::Alone,
         None => MpsMembership::Unknown("no server lists it as its client".to_owned()),
     }
 }
 
-/// In FAULT nothing of a client's is under way any more, and its end is what the server waits for.
+/// Requests a server to terminate a client. A server in FAULT needs no request: the client runs no work, and
+/// the server waits for its exit.
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
     let status = control.query(Question::Status(server)).map(|reply_text| reply::status(&reply_text));
     if matches!(status, Ok(reply::Status::Fault)) {

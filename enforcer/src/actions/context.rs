@@ -1,4 +1,4 @@
-//! What an action is carried out with: the request, the process table, the permit that the newest snapshot still agrees.
+//! Context of an action: the request, the process table, and the confirmation by the newest snapshot.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -21,30 +21,30 @@ use crate::audit::Audit;
 use crate::clock::{self, Deadline};
 use crate::process_table::Processes;
 
-/// A confirmation that is older than this is asked for again.
+/// Age above which a confirmation is requested again.
 const A_WHILE: Duration = Duration::from_millis(10);
 
-/// How long an answer is waited for.
+/// Time limit for the answer to a question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the executor works with.
+/// Settings of the executor.
 #[derive(Debug, Clone)]
 pub struct ExecutorSettings {
-    /// Where `/proc` is.
+    /// Mount point of the host's `/proc`.
     pub procfs: PathBuf,
-    /// What the paths of device files begin with.
+    /// Prefix of the paths of GPU device files.
     pub devices: String,
-    /// Where cgroups of version 2 are mounted; none if they are not, and then no group is ended whole.
+    /// Mount point of cgroups; without it, no cgroup is verified, thawed or killed.
     pub cgroups: Option<PathBuf>,
-    /// How long an ended process may take to be gone, and its memory to be back.
+    /// Time limit after a kill for processes to exit and memory to be released.
     pub verify: Duration,
-    /// `nvidia-cuda-mps-control`.
+    /// Path of `nvidia-cuda-mps-control`.
     pub mps_control: PathBuf,
-    /// How long a program of the admin's may run.
+    /// Time limit of the administrator's programs.
     pub program: Duration,
-    /// The node's name, for programs and webhooks.
+    /// Name of the node, passed to programs.
     pub node: String,
-    /// This program, to be started as the watchdog of what is stopped before its SIGKILL.
+    /// Path of this program, which is also started as the watchdog of stopped processes.
     pub watchdog: PathBuf,
 }
 
@@ -63,21 +63,21 @@ impl Default for ExecutorSettings {
     }
 }
 
-/// One action, with what it is done with.
+/// An action in progress, with what it needs.
 pub(super) struct ActionContext<'a> {
     pub(super) settings: &'a ExecutorSettings,
     pub(super) audit: &'a Audit,
     pub(super) inbox: &'a Inbox,
     pub(super) proc_table: &'a Processes,
     pub(super) request: &'a ActionRequest,
-    /// The process table when the action was announced.
+    /// Process table that was read when the action was announced.
     pub(super) prepared: Cell<Option<Table>>,
-    /// When it was last confirmed that it may begin.
+    /// Time of the last confirmation that the action may start.
     pub(super) confirmed: Cell<Option<Duration>>,
 }
 
 impl<'a> ActionContext<'a> {
-    /// Opens pidfds of the subject's processes, or refuses.
+    /// Opens pidfds of the subject's processes and verifies them.
     pub(super) fn gather(&self) -> Result<Group<'a>, Refusal> {
         match self.request.subject.kind {
             Kind::Process | Kind::Workload => {
@@ -101,7 +101,7 @@ impl<'a> ActionContext<'a> {
         }
     }
 
-    /// Carries the action out, unless the rule is in dry run or the newest snapshot no longer agrees.
+    /// Carries the action out, unless the rule is in dry run or the newest snapshot no longer confirms it.
     pub(super) fn carry_out(&self, act: impl FnOnce(&Permit) -> ActionResult) -> ActionResult {
         carry_out(self.audit, self.request, |permit| match self.confirm() {
             Ok(()) => ActionResult { acted: true, ..act(permit) },
@@ -109,8 +109,8 @@ impl<'a> ActionContext<'a> {
         })
     }
 
-    /// Checks that the newest snapshot still agrees, unless that was done a moment ago: immediately before the
-    /// first signal, and before any other effect.
+    /// Checks that the newest snapshot still confirms the action, unless that was checked a moment ago.
+    /// Called immediately before the first signal or other effect.
     pub(super) fn confirm(&self) -> Result<(), Refusal> {
         let recent = self.confirmed.get().is_some_and(|at| clock::running().saturating_sub(at) < A_WHILE);
         if recent && self.inbox.given_up(self.request.id).is_none() {
@@ -136,7 +136,7 @@ impl<'a> ActionContext<'a> {
         }
     }
 
-    /// All that the newest snapshot lists.
+    /// Returns all processes that the newest snapshot lists.
     fn holding(&self) -> BTreeSet<ProcessKey> {
         let view = self.inbox.view();
         let listed = view.iter().flat_map(|view| &view.snapshot.processes);
@@ -146,7 +146,7 @@ impl<'a> ActionContext<'a> {
     }
 }
 
-/// For actions that end where they are done.
+/// Returns the result of an action that needs no verification, with the signals sent.
 pub(super) fn done(outcome: Outcome, detail: impl Into<String>, mut group: Group<'_>) -> ActionResult {
     let mut ending = ActionResult::new(outcome, detail);
     ending.after.sent.append(&mut group.sent);

@@ -1,4 +1,4 @@
-//! A program as a step of a rule: it receives the finding on standard input.
+//! Step `exec`: runs a program, which receives the finding on standard input.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
-/// A target that has processes is looked at by the guard first; nothing of theirs is in the program's arguments.
+/// Runs the program after the guard has checked the target. No data of processes is passed as an argument.
 pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
     let request = context.request;
     let group = match request.subject.kind {

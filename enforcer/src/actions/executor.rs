@@ -1,4 +1,4 @@
-//! The executor: a thread of its own that does one destructive action at a time, and is never waited for.
+//! Executor: a thread that runs one destructive action at a time. Callers never wait for it.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -16,24 +16,24 @@ use crate::clock::Deadline;
 use bailiff_engine::verdict::ActionReport;
 use bailiff_engine::view::View;
 
-/// The executor. Once dropped it finishes the step that it is in, writes what came of it, and ends.
+/// Handle of the executor. When dropped, the executor finishes its current step, records the result and ends.
 #[derive(Debug)]
 pub struct Executor {
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What comes from the executor.
+/// Channels from the executor.
 #[derive(Debug)]
 pub struct Channels {
     /// Results of actions.
     pub reports: UnboundedReceiver<ActionReport>,
-    /// Questions whether the action in flight may go on; each is answered with [`Executor::permit`].
+    /// Questions whether the action in flight may continue; each is answered with [`Executor::permit`].
     pub questions: UnboundedReceiver<Question>,
 }
 
 impl Executor {
-    /// Starts it. Reports come in the order of the actions, one for each.
+    /// Starts the executor. Each action results in one report, in order.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -48,7 +48,7 @@ impl Executor {
                 match task {
                     Task::Prepare(until) => {
                         coming = Some(until);
-                        // Not two of them at once: a node has many processes.
+                        // The old table is freed first, because two tables of a large node need much memory.
                         drop(prepared.take());
                         prepared = worker.prepare();
                     }
@@ -57,7 +57,7 @@ impl Executor {
                         let report = worker.act(&request, fresh.map(|(table, _)| table));
                         coming = None;
                         worker.inbox.done();
-                        // The receiver is gone while the program shuts down; the audit log has the report.
+                        // The receiver is closed during shutdown; the audit log has the report.
                         drop(reports.send(report));
                     }
                 }
@@ -66,10 +66,10 @@ impl Executor {
         Ok((Self { inbox, thread: Some(thread) }, Channels { reports: receiver, questions: asked }))
     }
 
-    /// Takes an action.
+    /// Queues an action.
     ///
     /// # Errors
-    /// With the action, where one is waiting or being done: it is one at a time.
+    /// Returns the action if another one is queued or running.
     pub fn act(&self, request: ActionRequest) -> Result<(), Box<ActionRequest>> {
         self.inbox.act(Box::new(request))
     }
@@ -79,28 +79,28 @@ impl Executor {
         self.inbox.prepare(Deadline::after(within));
     }
 
-    /// Whether an action would be taken.
+    /// Returns whether an action would be accepted.
     #[must_use]
     pub fn idle(&self) -> bool {
         self.inbox.idle()
     }
 
-    /// Passes on each new snapshot, which shows whether a target still computes and whether its memory was released.
+    /// Passes on a new snapshot, which shows whether a target is busy and whether its memory was released.
     pub fn seen(&self, view: Arc<View>) {
         self.inbox.seen(view);
     }
 
-    /// Answers the last question.
+    /// Answers a question of the executor.
     pub fn permit(&self, question: Question, answer: Permission) {
         self.inbox.answer(question, answer);
     }
 
-    /// Calls an action off: a KILL that was not sent is not sent.
+    /// Cancels an action: a SIGKILL that was not sent yet is not sent.
     pub fn cancel(&self, id: u64) {
         self.inbox.cancel(id);
     }
 
-    /// Ends it: what came of the step that it is in is written when this returns.
+    /// Stops the executor, and waits until the result of its current step is recorded.
     pub fn finish(&mut self) {
         self.inbox.stop();
         if let Some(thread) = self.thread.take() {

@@ -1,5 +1,5 @@
-//! Frozen cgroups of the processes that an action is about, as by `docker pause`: they are thawed once TERM was sent, so
-//! that it is seen before the grace is over.
+//! Frozen cgroups of a target's processes, for example by `docker pause`. They are thawed after SIGTERM was
+//! sent, so that the processes handle it within the grace period.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,23 +14,23 @@ use super::cgroup::{collect, read};
 use super::permit::Permit;
 use crate::process_table::Processes;
 
-/// A frozen cgroup, with the file that thaws it open.
+/// A frozen cgroup, with its control file open.
 pub(super) struct Frozen {
     file: OwnedFd,
     thaw: &'static [u8],
-    /// Its path below the directory where cgroups are mounted.
+    /// Path below the mount point of cgroups.
     path: String,
 }
 
-/// Whether a process's cgroup is frozen; not so where that cannot be read.
+/// Returns whether the cgroup of a process is frozen; false if that cannot be read.
 pub(super) fn is_frozen(root: &Path, proc_table: &Processes, pid: u32) -> bool {
     !frozen_paths(root, proc_table, pid).is_empty()
 }
 
-/// The frozen cgroups of these processes, ready to be thawed.
+/// Returns the frozen cgroups of these processes, ready to be thawed.
 ///
 /// # Errors
-/// If one cannot be thawed, or others than these are in it.
+/// If a cgroup cannot be thawed, or contains other processes.
 pub(super) fn find(root: &Path, proc_table: &Processes, pids: &[u32]) -> Result<Vec<Frozen>, String> {
     let ours: BTreeSet<u32> = pids.iter().copied().collect();
     let paths: BTreeSet<String> = pids.iter().flat_map(|pid| frozen_paths(root, proc_table, *pid)).collect();
@@ -45,7 +45,7 @@ pub(super) fn find(root: &Path, proc_table: &Processes, pids: &[u32]) -> Result<
     Ok(found)
 }
 
-/// Directories of cgroups that say they are frozen.
+/// Returns the frozen cgroups of a process.
 fn frozen_paths(root: &Path, proc_table: &Processes, pid: u32) -> Vec<String> {
     let text = proc_table.cgroup(pid).unwrap_or_default();
     let says =
@@ -55,7 +55,7 @@ fn frozen_paths(root: &Path, proc_table: &Processes, pid: u32) -> Vec<String> {
 }
 
 impl Frozen {
-    /// The cgroup itself or the ancestor that was frozen.
+    /// Opens the cgroup itself or its ancestor, whichever was frozen.
     fn above(root: &Path, path: &str) -> Result<Self, String> {
         let mut at = path;
         loop {
@@ -77,7 +77,7 @@ impl Frozen {
         }
     }
 
-    /// Others that were frozen on purpose stay so.
+    /// Fails if the cgroup contains other processes, because those must stay frozen.
     fn holds_only(&self, root: &Path, ours: &BTreeSet<u32>) -> Result<(), String> {
         let path = &self.path;
         let mut inside = BTreeSet::new();
@@ -92,7 +92,7 @@ impl Frozen {
         }
     }
 
-    /// Thaws it; returns a note on the outcome.
+    /// Thaws the cgroup; returns a note on the outcome.
     pub(super) fn thaw(&self, _: &Permit) -> String {
         let mut note = format!("its cgroup {} was thawed", self.path);
         if let Err(error) = rustix::io::write(&self.file, self.thaw) {

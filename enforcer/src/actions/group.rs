@@ -1,4 +1,4 @@
-//! The processes of a subject, each held by a pidfd and compared with the evaluated process after the pidfd was opened.
+//! Processes of a subject, each held by a pidfd and compared with the evaluated process after it was opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,27 +30,27 @@ const A_WHILE: Duration = Duration::from_millis(10);
 pub(super) struct MemberHandle {
     pub(super) handle: Handle,
     pub(super) found: Found,
-    /// What it was sent: nothing twice.
+    /// Signals that were sent; only SIGCONT is sent more than once.
     sent: Vec<Signal>,
 }
 
-/// The processes of a subject.
+/// Members of a subject.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
     proc_table: &'a Processes,
     pub(super) request: &'a ActionRequest,
     holding: BTreeSet<ProcessKey>,
-    /// The processes at the last read of the table.
+    /// Process table at its last read.
     table: Table,
-    /// Their owner.
+    /// Uid of the members.
     pub(super) owner: u32,
     pub(super) held: Vec<MemberHandle>,
     pub(super) sent: Vec<Sent>,
     pub(super) notes: Vec<String>,
     began: Duration,
-    /// The workload's cgroup: a process at its path once it was removed belongs to another.
+    /// Cgroup of the workload. If it is removed, a process at the same path belongs to another workload.
     pub(super) boundary: Boundary,
-    /// A signal was refused by the kernel.
+    /// Error of a signal that the kernel refused.
     pub(super) denied: Option<Errno>,
 }
 
@@ -61,8 +61,7 @@ impl From<ProcessTableError> for Refusal {
 }
 
 impl<'a> Group<'a> {
-    /// Takes hold of all that belong to the action's subject and asks the guard; `holding` are all that hold GPU
-    /// memory.
+    /// Opens pidfds of all members and lets the guard check them. `holding` are all holders of GPU memory.
     pub(super) fn gather(
         proc_table: &'a Processes,
         request: &'a ActionRequest,
@@ -96,7 +95,7 @@ impl<'a> Group<'a> {
         Ok(group)
     }
 
-    /// Drops those that, read again through their handle, are no members.
+    /// Drops processes that are no members when read again through their pidfd.
     fn let_go(&mut self) {
         let people = self.held.iter().map(|held| held.found.person.clone());
         self.table = std::mem::take(&mut self.table).with(people);
@@ -104,17 +103,17 @@ impl<'a> Group<'a> {
         self.held.retain(|held| expected.get(&held.found.key().pid) == Some(&held.found.key()));
     }
 
-    /// Reads the living members again, opens handles for new ones, and lets the guard check them all. Returns
-    /// the number of new members.
+    /// Reads all processes again, opens pidfds of new members, and lets the guard check all. Returns the
+    /// number of new members.
     pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
-        // Not two of them at once: a node has many processes.
+        // The old table is freed first, because two tables of a large node need much memory.
         self.table = Table::default();
         let table = self.proc_table.everybody()?;
         self.take_in(table)
     }
 
-    /// The same just before the first signal, which follows immediately unless writing the audit log took a while:
-    /// only processes that are new since then are examined.
+    /// Like [`Group::renew`], just before the first signal. Reads only members and new processes, and nothing
+    /// if the group was gathered a moment ago.
     pub(super) fn renew_after_a_while(&mut self) -> Result<usize, Refusal> {
         if clock::running().saturating_sub(self.began) < A_WHILE {
             return Ok(0);
@@ -138,7 +137,7 @@ impl<'a> Group<'a> {
         let living = self.held.iter().filter(|held| held.handle.lives()).map(|held| held.found.clone());
         let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
         if self.sent.is_empty() {
-            // Until the first signal they may still turn out to be others.
+            // Until the first signal, members may still turn out to be other processes.
             guard::identify(&self.request.subject, &all)?;
         }
         guard::permit(
@@ -153,41 +152,41 @@ impl<'a> Group<'a> {
         Ok(came)
     }
 
-    /// Sends TERM to those that live and were not sent it.
+    /// Sends SIGTERM to running members that were not sent it.
     pub(super) fn ask(&mut self, permit: &Permit) {
         self.send(Signal::TERM, "SIGTERM", permit);
     }
 
-    /// Sends KILL, once, to the living members that received TERM before.
+    /// Sends SIGKILL to all running members, after SIGTERM to those that were not sent it.
     pub(super) fn kill(&mut self, permit: &Permit) {
         self.send(Signal::TERM, "SIGTERM", permit);
         self.send(Signal::KILL, "SIGKILL", permit);
     }
 
-    /// Stops those that live, so that they start no others while they are looked at; they are ended, or go on
-    /// ([`Group::go_on`]), within a second.
+    /// Stops the running members, so that they start no process while they are examined. They are killed or
+    /// continued ([`Group::go_on`]) within a second.
     pub(super) fn stop(&mut self, permit: &Permit) {
         self.send(Signal::STOP, "SIGSTOP", permit);
     }
 
-    /// Lets those go on that were stopped.
+    /// Sends SIGCONT to all running members.
     pub(super) fn go_on(&mut self, permit: &Permit) {
         self.send(Signal::CONT, "SIGCONT", permit);
     }
 
-    /// Whether one of them was stopped on the way to its end.
+    /// Returns whether a member was stopped by this action.
     pub(super) fn was_stopped(&self) -> bool {
         self.held.iter().any(|held| held.sent.contains(&Signal::STOP))
     }
 
-    /// Lets those run that were stopped before they were asked: so they see TERM.
+    /// Continues stopped members, so that they handle SIGTERM.
     pub(super) fn continue_stopped(&mut self, permit: &Permit) {
         if self.left().any(|held| held.found.person.stat.state == Stopped) {
             self.go_on(permit);
         }
     }
 
-    /// Those that hold GPU memory and are on hold, where that can be seen.
+    /// Returns the pid of a member that holds GPU memory and is stopped, traced or frozen, if any.
     pub(super) fn on_hold(&self, cgroups: Option<&Path>) -> Option<u32> {
         let members = &self.request.subject.members;
         let holds = |pid: u32| members.iter().any(|member| member.holds && member.pid == pid);
@@ -198,7 +197,7 @@ impl<'a> Group<'a> {
         on_hold.map(|(pid, _)| pid)
     }
 
-    /// None of them can start another: each is stopped, out of a signal's reach, or has ended.
+    /// Returns whether no member can start a process: all are stopped, in uninterruptible sleep, or exited.
     pub(super) fn stands_still(&self) -> bool {
         self.left().all(|held| {
             let states = self.proc_table.threads(held.found.key().pid).unwrap_or_default();
@@ -206,10 +205,10 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Sends a signal to all that live and were not sent it before.
+    /// Sends a signal to all running members that were not sent it before.
     pub(super) fn send(&mut self, signal: Signal, name: &'static str, permit: &Permit) {
         for held in &mut self.held {
-            // What is stopped again is continued again; nothing else is sent twice.
+            // SIGCONT may be needed again if a member was stopped again; other signals are sent once.
             if (held.sent.contains(&signal) && signal != Signal::CONT) || !held.handle.lives() {
                 continue;
             }
@@ -234,7 +233,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Records what was sent to the whole group.
+    /// Records an effect on the whole group, such as `cgroup.kill`.
     pub(super) fn sent_to_all(&mut self, what: &'static str) {
         let at_ms = Sent::millis(clock::running().saturating_sub(self.began));
         let comm = String::new();
@@ -245,7 +244,7 @@ impl<'a> Group<'a> {
         self.held.iter().map(|held| &held.handle).filter(|handle| !handle.ended()).collect()
     }
 
-    /// Those that are not seen to have ended.
+    /// Returns the members that are not known to have exited.
     pub(super) fn left(&self) -> impl Iterator<Item = &MemberHandle> {
         self.held.iter().filter(|held| !held.handle.ended())
     }
@@ -254,32 +253,32 @@ impl<'a> Group<'a> {
         self.held.iter().all(|held| held.handle.ended())
     }
 
-    /// All members with a handle, ended or not.
+    /// Returns the keys of all members, including those that have exited.
     pub(super) fn keys(&self) -> BTreeSet<ProcessKey> {
         self.held.iter().map(|held| held.found.key()).collect()
     }
 
-    /// The pids of those that live.
+    /// Returns the pids of the running members.
     pub(super) fn pids(&self) -> Vec<u32> {
         self.living_keys().iter().map(|key| key.pid).collect()
     }
 
-    /// Whether one of them lives.
+    /// Returns whether the member with this pid is running.
     pub(super) fn lives(&self, pid: u32) -> bool {
         self.held.iter().any(|held| held.found.key().pid == pid && held.handle.lives())
     }
 
-    /// All processes at the last read of the table.
+    /// Returns all processes of the node at the last read of the table.
     pub(super) fn people(&self) -> impl Iterator<Item = &ProcessInfo> {
         self.table.people.values()
     }
 
-    /// The cgroup of version 2 that this program is in.
+    /// Returns this program's cgroup of version 2.
     pub(super) fn own_cgroup(&self) -> Option<Arc<str>> {
         self.proc_table.person(std::process::id()).ok().flatten()?.unified
     }
 
-    /// Milliseconds since it was gathered.
+    /// Returns the milliseconds since the group was gathered.
     pub(super) fn age_ms(&self) -> u64 {
         Sent::millis(clock::running().saturating_sub(self.began))
     }
@@ -296,7 +295,7 @@ impl<'a> Group<'a> {
         Members { subject: &self.request.subject, verified, holding: &self.holding }
     }
 
-    /// All that belong to the subject, and any process with the pid of a verified holder.
+    /// Returns all processes of the subject, and every process with the pid of an evaluated holder.
     fn expected(&self) -> BTreeMap<u32, ProcessKey> {
         let mut expected = self.members(&[]).find(&self.table);
         for member in self.request.subject.members.iter().filter(|member| member.holds) {
@@ -307,7 +306,7 @@ impl<'a> Group<'a> {
         expected
     }
 
-    /// Opens a handle for each and reads its identity after that; one that has ended or changed is left out.
+    /// Opens a pidfd of each process, then reads its identity. Omits processes that have exited or changed.
     fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<MemberHandle>, Refusal> {
         if expected.len() > self.request.limits.max_processes {
             let most = self.request.limits.max_processes;
@@ -331,7 +330,7 @@ impl<'a> Group<'a> {
             self.proc_table.person(key.pid)?.map(|person| Found { person, devices: None })
         };
         let Some(found) = found.filter(|found| found.key() == key) else { return Ok(None) };
-        // What was read belongs to the process of the pidfd only if it has not ended meanwhile.
+        // What was read belongs to the process of the pidfd only if that process is still running.
         Ok(handle.lives().then_some(MemberHandle { handle, found, sent: Vec::new() }))
     }
 }
@@ -344,7 +343,7 @@ fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
     Ok(holder.person.uid)
 }
 
-/// This program with those that started it, and the exporter with those that it started.
+/// Returns processes that are never signalled: this program, its ancestors, the exporter, its descendants.
 fn ourselves(table: &Table, exporter: Option<ProcessKey>) -> Ourselves {
     let us = std::process::id();
     let own = table.ancestors(us).into_iter().chain([us]);

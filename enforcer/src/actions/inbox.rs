@@ -1,5 +1,4 @@
-//! What the executor receives while it works, and the one way in which it waits: for processes to end, for events, and
-//! for a deadline.
+//! Inbox of the executor, and its only way to wait: for processes to exit, for events and for a deadline.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,43 +14,43 @@ use super::request::ActionRequest;
 use crate::clock::Deadline;
 use bailiff_engine::view::View;
 
-/// Where a poll fails, for want of memory, it is tried again after this long.
+/// Wait before a poll that failed for lack of memory is retried.
 const AGAIN: Duration = Duration::from_millis(100);
-/// What was looked up for an action that is coming is not older than this.
+/// Interval at which the process table is read again for an announced action.
 pub(super) const FRESH: Duration = Duration::from_millis(250);
 
-/// What has been received.
+/// Content of the inbox.
 #[derive(Debug, Default)]
 struct InboxState {
     request: Option<Box<ActionRequest>>,
-    /// An action is waiting or being done.
+    /// Whether an action is queued or running.
     busy: bool,
     view: Option<Arc<View>>,
-    /// It is newer than what was fetched.
+    /// Whether the view is newer than the last one that was fetched.
     fresh: bool,
     cancelled: Option<u64>,
-    /// The last answer, with its question.
+    /// Last answer, with its question.
     answer: Option<(Question, Permission)>,
-    /// An action is coming, until then.
+    /// Time until which an announced action may come.
     prepare: Option<Deadline>,
     stop: bool,
 }
 
-/// What there is to do.
+/// Task of the executor.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// An action.
+    /// Carry out an action.
     ActionRequest(Box<ActionRequest>),
-    /// An action is coming, until then: what it will need can be looked up now.
+    /// Read the process table for an action that is announced until this deadline.
     Prepare(Deadline),
 }
 
-/// Shared by the senders and the executor.
+/// Inbox, shared by the executor and its callers.
 #[derive(Debug)]
 pub(super) struct Inbox {
     state: Mutex<InboxState>,
     questions: UnboundedSender<Question>,
-    /// Readable when there is news.
+    /// Eventfd, readable while there are new events.
     bell: OwnedFd,
 }
 
@@ -67,14 +66,14 @@ impl InboxState {
     }
 }
 
-/// What is new.
+/// New events.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// A snapshot.
+    /// New snapshot, if any.
     pub(super) view: Option<Arc<View>>,
-    /// The action is to be given up, and why.
+    /// Reason to abort the action, if any.
     pub(super) give_up: Option<&'static str>,
-    /// This program is to end.
+    /// Whether the enforcer is stopping.
     pub(super) stopped: bool,
 }
 
@@ -84,7 +83,7 @@ impl Inbox {
         Ok(Self { state: Mutex::default(), questions, bell })
     }
 
-    /// Takes an action, unless there is one already.
+    /// Queues an action, unless one is queued or running.
     pub(super) fn act(&self, request: Box<ActionRequest>) -> Result<(), Box<ActionRequest>> {
         let mut state = self.state();
         if state.busy {
@@ -105,7 +104,7 @@ impl Inbox {
         self.ring();
     }
 
-    /// Requests permission for an action and waits for the answer; none if it does not come in time.
+    /// Requests permission for an action and waits for the answer; `None` if it does not come in time.
     pub(super) fn ask(&self, question: Question, until: Deadline) -> Option<Permission> {
         self.questions.send(question).ok()?;
         loop {
@@ -144,22 +143,22 @@ impl Inbox {
         self.ring();
     }
 
-    /// No action is waiting or being done.
+    /// Returns whether no action is queued or running.
     pub(super) fn idle(&self) -> bool {
         !self.state().busy
     }
 
-    /// The action is over.
+    /// Marks the action as completed.
     pub(super) fn done(&self) {
         self.state().busy = false;
     }
 
-    /// The newest snapshot.
+    /// Returns the newest snapshot.
     pub(super) fn view(&self) -> Option<Arc<View>> {
         self.state().view.clone()
     }
 
-    /// What is new, at once.
+    /// Returns new events without waiting.
     pub(super) fn events(&self, id: u64) -> Events {
         let mut state = self.state();
         let view = if state.fresh { state.view.clone() } else { None };
@@ -167,18 +166,18 @@ impl Inbox {
         Events { view, give_up: state.give_up(id), stopped: state.stop }
     }
 
-    /// Why an action is to be given up, where it is.
+    /// Returns the reason to abort the action, if any.
     pub(super) fn given_up(&self, id: u64) -> Option<&'static str> {
         self.state().give_up(id)
     }
 
-    /// Acts, unless the action was called off. A `pause` that comes meanwhile waits for the lock, so it is answered afterwards.
+    /// Runs `act` unless the action was cancelled. A concurrent `pause` waits for the lock and for `act`.
     pub(super) fn unless_called_off<T>(&self, id: u64, act: impl FnOnce() -> T) -> Result<T, &'static str> {
         let state = self.state();
         state.give_up(id).map_or_else(|| Ok(act()), Err)
     }
 
-    /// Waits until there is news, one of them ends or the time is up.
+    /// Waits for an event, the exit of a process, or the deadline.
     pub(super) fn wait(&self, living: &[&Handle], until: Deadline) {
         let mut files = vec![self.bell.as_fd()];
         files.extend(living.iter().map(|handle| handle.as_fd()));
@@ -188,8 +187,7 @@ impl Inbox {
         self.hush();
     }
 
-    /// Waits for something to do, or for the end. Until `coming` an action may come, and is prepared for again and
-    /// again.
+    /// Waits for the next task; `None` at shutdown. Until `coming`, returns a `Prepare` task every [`FRESH`].
     pub(super) fn next(&self, coming: Option<Deadline>) -> Option<Task> {
         let again = coming.filter(|coming| !coming.passed()).map(|_| Deadline::after(FRESH));
         loop {
@@ -215,7 +213,7 @@ impl Inbox {
     }
 
     fn ring(&self) {
-        // A bell that rings already cannot ring more.
+        // A write can fail only if the eventfd is readable already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 

@@ -1,39 +1,39 @@
-//! Whether the memory of ended holders was released, by comparing two snapshots: their pids must have left the driver's
-//! list, and unaccounted memory must not have risen by what they held. Pure.
+//! Check whether the memory of exited holders was released, by comparing two snapshots: their pids must have
+//! left the driver's list, and unaccounted memory must not have risen by what they held. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::{ProcessKey, wire};
 
-/// Unaccounted memory may rise by this much beside a holder's end, or by this part of what it held: readings are not atomic,
-/// and the driver keeps a little.
+/// Tolerated rise of unaccounted memory: this many bytes, or one `PART`th of what the holders held. Readings
+/// are not atomic, and the driver keeps a little.
 const SLACK: u64 = 16 << 20;
 const PART: u64 = 16;
 
-/// The result of comparing two snapshots.
+/// Result of comparing two snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Back {
-    /// It is back.
+    /// The memory was released.
     Yes {
-        /// Bytes.
+        /// Released bytes.
         bytes: u64,
-        /// This much is unaccounted, perhaps by coincidence.
+        /// Bytes by which unaccounted memory rose, perhaps by coincidence.
         left: u64,
     },
-    /// It is still held, or much of it.
+    /// The memory, or much of it, is still held.
     No {
         why: String,
-        /// Bytes.
+        /// Bytes that are still held.
         left: u64,
     },
-    /// It cannot be determined.
+    /// The release cannot be determined.
     Unknown(String),
 }
 
-/// The holders of one GPU and their memory; a pid without start time is identified by the pid alone.
+/// Memory in bytes of each holder of a GPU, by pid and start time, if known.
 type Holders = BTreeMap<(u32, Option<u64>), Option<u64>>;
 
-/// The memory of a snapshot; an action keeps this instead of the whole snapshot.
+/// GPU memory in a snapshot, kept instead of the whole snapshot.
 #[derive(Debug)]
 pub(super) struct Memory(Vec<OfGpu>);
 
@@ -41,10 +41,10 @@ pub(super) struct Memory(Vec<OfGpu>);
 struct OfGpu {
     index: String,
     uuid: Option<String>,
-    /// The driver reported the holders.
+    /// Whether the driver reported the holders.
     reported: bool,
     holders: Holders,
-    /// Unaccounted bytes.
+    /// Unaccounted memory in bytes.
     unaccounted: Option<i64>,
 }
 
@@ -63,7 +63,7 @@ impl Memory {
         Self(snapshot.gpus.iter().map(of_gpu).collect())
     }
 
-    /// Bytes that these are listed with.
+    /// Returns the bytes that the driver listed for these processes.
     pub(super) fn held_by(&self, keys: &BTreeSet<ProcessKey>) -> u64 {
         let ours = |(pid, start): (u32, Option<u64>)| {
             keys.iter()
@@ -74,7 +74,7 @@ impl Memory {
     }
 }
 
-/// Compares two snapshots; `ended` are the former holders.
+/// Compares two snapshots; `ended` are the exited holders.
 pub(super) fn back(before: &Memory, after: &Memory, ended: &BTreeSet<ProcessKey>) -> Back {
     let mut back: Option<(u64, u64)> = None;
     let mut unknown = None;
@@ -104,7 +104,7 @@ fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Hold
     let Some(now) = after.0.iter().find(same).filter(|now| now.reported) else {
         return Back::Unknown(format!("GPU {} gave no list", gpu.index));
     };
-    // The driver may list a pid that has ended, and then /proc gives it no start time.
+    // The driver may still list a pid that has exited, for which /proc has no start time.
     let still = now
         .holders
         .keys()
@@ -130,7 +130,7 @@ fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Hold
     }
 }
 
-/// Whether other holders changed, or their memory changed so much that it matters beside `bytes`.
+/// Returns whether other holders came or went, or their memory changed too much compared with `bytes`.
 fn changed(before: &Holders, after: &Holders, bytes: u64) -> bool {
     if !before.keys().eq(after.keys()) {
         return true;
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
-    /// Pid, start, bytes.
+    /// Pid, start time and memory in bytes.
     type Row = (u32, Option<u64>, Option<u64>);
 
     fn snapshot(unaccounted: Option<i64>, rows: &[Row]) -> wire::Snapshot {

@@ -1,5 +1,5 @@
-//! Execution of verdicts. One thread runs one destructive action at a time; another sends notifications. Callers do not
-//! wait for them: their results come as reports.
+//! Execution of verdicts. One thread runs destructive actions one at a time; each notification channel has
+//! its own thread. Callers do not wait: results are returned as reports.
 
 mod activity;
 mod cgroup;

@@ -1,5 +1,5 @@
-//! Ending an MPS server through its control daemon: signalling a process that serves others may wedge them all.
-//! The daemon's exit status is meaningless, so its reply is read and the end of the server is verified.
+//! Step `shutdown_mps`: ends an MPS server through its control daemon, because a signal may wedge all
+//! clients. The daemon's exit status means nothing, so its reply is read and the server's exit is verified.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::{Member, Outcome};
 
-/// What control and server are called, cut by the kernel.
+/// Name (comm) of control daemon and server, truncated by the kernel.
 pub(super) const COMM: &str = "nvidia-cuda-mps";
 
 pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Refusal> {
@@ -47,7 +47,7 @@ pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Ref
     }))
 }
 
-/// Opens the server and compares it with the evaluated one.
+/// Opens a pidfd of the server and compares the process with the evaluated one.
 fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Handle, Refusal> {
     let key = server.key.ok_or_else(|| Refusal::refused("it is known to the driver alone"))?;
     context.proc_table.everybody()?;
@@ -71,8 +71,8 @@ fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Handle, Refusal>
     }
 }
 
-/// The directory of a daemon, or of a server's daemon, where its environment may be read and names one; through its own root, if
-/// it sees other mounts than we do: there the same path may be anybody's here.
+/// Returns the pipe directory that an MPS process names in its environment. If the process has another mount
+/// namespace, the path leads through its root, because the same path here may belong to any user.
 pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Option<String> {
     let named =
         context.proc_table.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
@@ -82,7 +82,7 @@ pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Option<String> {
     }
 }
 
-/// Clients that the newest snapshot shows on the server's GPUs.
+/// Returns the number of clients that the newest snapshot lists on the server's GPUs.
 fn listed_clients(context: &ActionContext<'_>) -> Option<usize> {
     let view = context.inbox.view()?;
     let theirs = view
@@ -93,7 +93,7 @@ fn listed_clients(context: &ActionContext<'_>) -> Option<usize> {
     Some(theirs.flat_map(|gpu| &gpu.holders).filter(|holder| holder.kinds.contains('M')).count())
 }
 
-/// The control daemon of a pipe directory.
+/// Returns the control daemon of a pipe directory.
 pub(super) fn control(context: &ActionContext<'_>, pipes: Option<String>) -> Control {
     let control = Control::new(&context.settings.mps_control);
     match pipes {
@@ -102,7 +102,7 @@ pub(super) fn control(context: &ActionContext<'_>, pipes: Option<String>) -> Con
     }
 }
 
-/// The clients of a server, or why they are not known.
+/// Returns the clients of a server, or why they are unknown.
 pub(super) fn clients(control: &Control, server: u32) -> Result<BTreeSet<u32>, String> {
     let reply_text = control.query(Question::Clients(server)).map_err(|error| error.to_string())?;
     reply::clients(&reply_text).map_err(|odd| odd.to_string())

@@ -1,5 +1,5 @@
-//! Notifications: users learn what was found and what comes next. Each channel has its own thread, bounded queue and
-//! deadline: nothing waits for a chat server, and no channel for another.
+//! Notifications of users: what was found and what happens next. Each channel has its own thread, bounded
+//! queue and deadline, so that a slow channel delays neither the daemon nor other channels.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,22 +18,22 @@ use crate::audit;
 use bailiff_engine::policy::{Channel, Mode};
 use bailiff_engine::verdict::{Evidence, Member, Subject};
 
-/// Notices that wait for a channel, at most.
+/// Maximum number of queued notifications per channel.
 const QUEUE: usize = 64;
-/// Why a notice is not sent.
+/// Reasons why a notification is dropped.
 const TOO_MANY: &str = "too many notices wait for this channel";
 const STOPPED: &str = "the enforcer is ending";
-/// A longer sentence is cut: terminals and chats show no more.
+/// Maximum length of a text in bytes; longer texts are cut, because terminals and chats show no more.
 const MOST_TEXT: usize = 1000;
 
-/// How channels are served.
+/// Settings of the channels.
 #[derive(Debug, Clone)]
 pub struct NoticeSettings {
-    /// Where terminals are.
+    /// Directory of terminal devices.
     pub dev: PathBuf,
-    /// How long one try of a webhook may take.
+    /// Time limit of one attempt to post to a webhook.
     pub webhook: Duration,
-    /// How long a program may run.
+    /// Time limit of a program.
     pub program: Duration,
 }
 
@@ -46,62 +46,62 @@ impl Default for NoticeSettings {
 /// The content of a notification.
 #[derive(Debug, Clone, Serialize)]
 pub struct Notice {
-    /// One line: what was found, what happens next, and when.
+    /// Text of one line: what was found, what happens next, and when.
     #[serde(serialize_with = "calm")]
     pub text: String,
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// The step of the rule.
+    /// Name of the rule's step.
     pub step: String,
-    /// The target's name.
+    /// Id of the target.
     pub target: String,
-    /// The owner's name.
+    /// User name of the target's owner.
     pub user: Option<String>,
-    /// The owner.
+    /// Uid of the target's owner.
     pub uid: Option<u32>,
-    /// UUIDs of its GPUs.
+    /// UUIDs of the target's GPUs.
     pub gpus: Vec<String>,
-    /// Its processes.
+    /// Processes of the target.
     pub members: Vec<Member>,
-    /// Why.
+    /// Values that made the rule match.
     pub evidence: Option<Evidence>,
-    /// When it was found.
+    /// Time of the notification.
     #[serde(serialize_with = "time")]
     pub when: SystemTime,
-    /// The target and the mode of the rule, for the audit log.
+    /// Target, and mode of the rule, for the audit log.
     #[serde(skip)]
     pub about: (Arc<Subject>, Mode),
 }
 
-/// What came of a notice on one channel.
+/// Result of a notification on one channel.
 #[derive(Debug)]
 pub struct Delivery {
-    /// The notice.
+    /// The notification.
     pub notice: Arc<Notice>,
-    /// The channel's name.
+    /// Name of the channel.
     pub channel: String,
-    /// Delivered, or why not.
+    /// Whether it was delivered, or why not.
     pub result: Result<(), String>,
 }
 
-/// How a notice went.
+/// Outcome of a notification on one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Delivered {
-    /// The channel took it.
+    /// Accepted by the channel.
     Ok,
-    /// It did not.
+    /// Not accepted by the channel.
     Failed,
-    /// Too many were waiting, or the program ended first.
+    /// Not sent, because the queue was full or the enforcer was stopping.
     Dropped,
 }
 
 impl Delivered {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 3] = [Self::Ok, Self::Failed, Self::Dropped];
 
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -112,17 +112,17 @@ impl Delivered {
     }
 }
 
-/// How often which channel took a notice or did not.
+/// Number of notifications, by channel and outcome.
 pub type Counts = BTreeMap<(String, Delivered), u64>;
 
-/// The threads of the channels. When dropped, each finishes its current notification.
+/// Threads of the channels. When dropped, each finishes its current notification.
 #[derive(Debug)]
 pub struct Notices {
     state: Arc<State>,
     lines: BTreeMap<String, Line>,
 }
 
-/// To a channel.
+/// Queue and thread of a channel.
 #[derive(Debug)]
 struct Line {
     queue: SyncSender<Job>,
@@ -137,7 +137,7 @@ struct State {
     deliveries: UnboundedSender<Delivery>,
 }
 
-/// A notice for one channel.
+/// A notification for one channel.
 #[derive(Debug)]
 struct Job {
     notice: Arc<Notice>,
@@ -146,7 +146,7 @@ struct Job {
 }
 
 impl Notices {
-    /// Ready to send, and what comes of each notice; a channel's thread begins with its first notice.
+    /// Returns the sender of notifications and the receiver of their results. Starts no thread yet.
     #[must_use]
     pub fn new(settings: NoticeSettings) -> (Self, UnboundedReceiver<Delivery>) {
         let (deliveries, results) = unbounded_channel();
@@ -155,7 +155,7 @@ impl Notices {
         (Self { state: Arc::new(state), lines: BTreeMap::new() }, results)
     }
 
-    /// Sends to all of these channels; never waits.
+    /// Queues a notification for these channels; never waits.
     pub fn notify<'a>(
         &mut self,
         notice: &Arc<Notice>,
@@ -173,12 +173,12 @@ impl Notices {
         }
     }
 
-    /// Ends the threads of all channels but these.
+    /// Ends the threads of all channels except these.
     pub fn keep(&mut self, channels: &BTreeMap<String, Channel>) {
         self.lines.retain(|name, _| channels.contains_key(name));
     }
 
-    /// The line to a channel; none if its thread could not be started.
+    /// Returns the queue of a channel, and starts its thread if needed; `None` if that fails.
     fn line(&mut self, name: &str) -> Option<&Line> {
         if !self.lines.contains_key(name) {
             let (queue, jobs) = sync_channel(QUEUE);
@@ -190,7 +190,7 @@ impl Notices {
         self.lines.get(name)
     }
 
-    /// How it went so far.
+    /// Returns the number of notifications so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.state.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -201,7 +201,7 @@ impl Drop for Notices {
     fn drop(&mut self) {
         self.state.stopped.store(true, Ordering::Relaxed);
         let lines = std::mem::take(&mut self.lines).into_values();
-        // All queues close before the first thread is waited for.
+        // All queues are closed before the first thread is joined.
         let threads: Vec<JoinHandle<()>> = lines.map(|Line { thread, .. }| thread).collect();
         for thread in threads {
             drop(thread.join());
@@ -249,7 +249,7 @@ impl State {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry((channel.clone(), delivered)).or_default() += 1;
         drop(counts);
-        // The receiver is gone once the daemon has ended.
+        // The receiver is closed once the daemon has ended.
         let _ = self.deliveries.send(Delivery { notice, channel, result });
     }
 }
@@ -259,7 +259,7 @@ fn cut(text: &str) -> &str {
     if text.len() > MOST_TEXT { text.get(..end.unwrap_or_default()).unwrap_or_default() } else { text }
 }
 
-/// For chat tools: one line, in which no name of a process calls people, makes a link or turns the writing.
+/// Serializes one line for chat tools: a process name cannot mention users, add a link or reverse the text.
 fn calm<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
     let mut calm = String::new();
     for character in cut(text).chars() {

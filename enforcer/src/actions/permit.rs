@@ -1,5 +1,5 @@
-//! Where dry run and enforcement part, and the only place that knows of it: an action with consequences needs a
-//! [`Permit`], and nothing but [`carry_out`] makes one, once the audit log has the action on disk.
+//! The only place that distinguishes dry run from enforcement. An action with consequences needs a
+//! [`Permit`], which [`carry_out`] creates once the action is in the audit log on disk.
 
 use super::request::ActionRequest;
 use super::result::ActionResult;
@@ -7,47 +7,47 @@ use crate::audit::{Audit, BEGUN};
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Outcome;
 
-/// The right to carry out the action in flight.
+/// Right to carry out the action in flight.
 #[derive(Debug)]
 pub(crate) struct Permit(());
 
 impl Permit {
-    /// To continue what an action has stopped and did not live to end: that harms nothing.
+    /// Creates a permit to continue processes that an interrupted action had stopped, which is harmless.
     pub(super) const fn to_continue() -> Self {
         Self(())
     }
 }
 
-/// What an action is about to do, and asks the engine's side for.
+/// Stage of an action that needs permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Its first signal, or whatever else it does.
+    /// First signal or other effect.
     First,
-    /// SIGKILL, after TERM and the grace.
+    /// SIGKILL, after SIGTERM and the grace period.
     Kill,
 }
 
-/// Which action asks, and what for.
+/// A question of the executor: whether an action may enter a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
-    /// The id of the action.
+    /// Id of the action.
     pub id: u64,
-    /// What it is about to do.
+    /// Stage that the action is about to enter.
     pub stage: Stage,
 }
 
-/// The answer.
+/// Answer to a [`Question`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Permission {
-    /// Go on.
+    /// The action may continue.
     Granted,
-    /// Do not begin, for this reason.
+    /// The action must not start, for this reason.
     Denied(String),
-    /// Not yet, for this reason: ask again.
+    /// The action must ask again later, for this reason.
     Later(String),
 }
 
-/// Carries the action out, or in dry run all but it.
+/// Records the start of an action and carries it out; in dry run, does neither.
 pub(super) fn carry_out(
     audit: &Audit,
     request: &ActionRequest,
@@ -57,13 +57,13 @@ pub(super) fn carry_out(
         Mode::DryRun => ActionResult::new(Outcome::DryRun, "dry run: everything but the action was done"),
         Mode::Enforce => match audit.record(&request.record(BEGUN, "", None)) {
             Ok(()) => act(&Permit(())),
-            // Nothing was done, and the step is due again as soon as the log can be written.
+            // Nothing was done; the step is due again once the log can be written.
             Err(error) => ActionResult::new(Outcome::Cancelled, error.to_string()),
         },
     }
 }
 
-/// The actions of tests have no audit log.
+/// Returns a permit for tests, which have no audit log.
 #[cfg(test)]
 pub(super) const fn for_a_test() -> Permit {
     Permit(())

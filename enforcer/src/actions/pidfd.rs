@@ -1,5 +1,5 @@
-//! Processes held by pidfd: the only way a signal leaves this program. A pidfd stays its process's, also when
-//! the pid is used again, and is readable once the process has ended.
+//! Processes held by pidfd, through which all signals are sent. A pidfd refers to the same process even if
+//! the pid is reused, and is readable once the process has exited.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,12 +10,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::permit::Permit;
 use crate::clock::Deadline;
 
-/// A process, even after its pid was reused.
+/// Pidfd of a process, which stays valid if the pid is reused.
 #[derive(Debug)]
 pub(crate) struct Handle(OwnedFd);
 
 impl Handle {
-    /// Opens the process that has the pid now; none if there is none.
+    /// Opens the process that has this pid now; `None` if there is none.
     pub(crate) fn open(pid: u32) -> Result<Option<Self>, Errno> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -25,19 +25,19 @@ impl Handle {
         }
     }
 
-    /// It is seen to live; not so where that could not be asked.
+    /// Returns whether the process is known to be running; false if that cannot be determined.
     pub(crate) fn lives(&self) -> bool {
         readable(&[self.0.as_fd()], Some(Deadline::after(std::time::Duration::ZERO)))
             .is_ok_and(|ready| !ready.contains(&true))
     }
 
-    /// It is seen to have ended; not so where that could not be asked.
+    /// Returns whether the process is known to have exited; false if that cannot be determined.
     pub(crate) fn ended(&self) -> bool {
         readable(&[self.0.as_fd()], Some(Deadline::after(std::time::Duration::ZERO)))
             .is_ok_and(|ready| ready.contains(&true))
     }
 
-    /// Sends a signal; false if it had ended.
+    /// Sends a signal; returns false if the process had exited.
     pub(crate) fn send(&self, signal: Signal, _: &Permit) -> Result<bool, Errno> {
         match pidfd_send_signal(&self.0, signal) {
             Ok(()) => Ok(true),
@@ -53,7 +53,7 @@ impl AsFd for Handle {
     }
 }
 
-/// Waits until one of them is readable or the deadline passes, and returns which are.
+/// Waits until a file is readable or the deadline passes. Returns whether each file is readable.
 pub(crate) fn readable(files: &[BorrowedFd<'_>], until: Option<Deadline>) -> Result<Vec<bool>, Errno> {
     let mut asked: Vec<PollFd<'_>> =
         files.iter().map(|file| PollFd::from_borrowed_fd(*file, PollFlags::IN)).collect();
@@ -61,7 +61,7 @@ pub(crate) fn readable(files: &[BorrowedFd<'_>], until: Option<Deadline>) -> Res
     Ok(asked.iter().map(|file| !file.revents().is_empty()).collect())
 }
 
-/// Waits until one of them is ready or the time is up.
+/// Waits until a file is ready or the deadline passes.
 pub(crate) fn wait(files: &mut [PollFd<'_>], until: Option<Deadline>) -> Result<(), Errno> {
     loop {
         let left = until.and_then(|until| Timespec::try_from(until.left()).ok());

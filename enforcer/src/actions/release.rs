@@ -1,5 +1,5 @@
-//! Releasing a lease: exactly the one that was evaluated, by its id and fencing token. No process is signalled; GPUs of
-//! it that a process still uses are quarantined until it has left.
+//! Step `release_lease`: ends exactly the evaluated lease, identified by its id and fencing token. No process
+//! is signalled; GPUs that a process still uses are quarantined until it has left.
 
 use bailiff_lease::audit::Lease;
 use bailiff_lease::{End, Ended, LeaseError, Pool};
@@ -43,7 +43,7 @@ fn token_of(lease: &Lease) -> Option<u64> {
     lease.get("tok")?.parse().ok()
 }
 
-/// Verifies in the pool that nothing of the lease is left.
+/// Verifies in the pool that the lease has ended.
 fn verify(
     ended: Result<Ended, LeaseError>,
     (pool, lease, token): (&mut Pool, &str, u64),

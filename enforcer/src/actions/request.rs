@@ -1,4 +1,4 @@
-//! An action: a verdict that is to be carried out, with what of the policy holds of it.
+//! Request of an action: a confirmed verdict with the parts of the policy that apply to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use bailiff_engine::guard::{Limits, OnHold, Protect, Root};
 use bailiff_engine::policy::{Action, Leases, Mode, Policy};
 use bailiff_engine::verdict::{Evidence, Subject, Verdict, What};
 
-/// Something to be done.
+/// Request of an action.
 #[derive(Debug, Clone)]
 pub struct ActionRequest {
-    /// Names it in the audit log and in its report.
+    /// Id of the action, in the audit log and in the report.
     pub id: u64,
-    /// The rule that asks for it.
+    /// Name of the rule.
     pub rule: Arc<str>,
-    /// Whether it may be done.
+    /// Mode of the rule: dry run or enforce.
     pub mode: Mode,
-    /// Its target.
+    /// Target of the action.
     pub subject: Arc<Subject>,
-    /// What.
+    /// Action to carry out.
     pub action: Action,
-    /// Why.
+    /// Values that made the rule match.
     pub evidence: Evidence,
-    /// SHA-256 of the policy.
+    /// SHA-256 of the policy file.
     pub policy: Arc<str>,
-    /// What the guard goes by.
+    /// Limits that the guard checks.
     pub limits: Limits,
-    /// Where leases are.
+    /// Lease pool of the policy.
     pub leases: Option<Arc<Leases>>,
-    /// Later than this, since boot, it is not begun: what confirmed it is old then.
+    /// Latest start, as time since boot; later, the confirmation of the verdict is outdated.
     pub until: Option<Duration>,
 }
 
 impl ActionRequest {
-    /// The action of a verdict that says to act; none of any other.
+    /// Returns the request of a verdict that demands an action; `None` for other verdicts.
     #[must_use]
     pub fn of(verdict: &Verdict, policy: &Policy) -> Option<Self> {
         let What::Act(id, action) = &verdict.what else { return None };
@@ -62,28 +62,28 @@ impl ActionRequest {
         })
     }
 
-    /// To be begun by then, since boot, or not at all.
+    /// Sets the latest start, as time since boot.
     #[must_use]
     pub fn beginning_by(mut self, until: Duration) -> Self {
         self.until = Some(until);
         self
     }
 
-    /// With the exporter, which no rule may touch, nor what it has started.
+    /// Sets the exporter. No rule may act on it or its descendants.
     #[must_use]
     pub fn beside(mut self, exporter: Option<ProcessKey>) -> Self {
         self.limits.exporter = exporter;
         self
     }
 
-    /// With the file's `protect` and the rule's exceptions, asked again of each process at the moment of the action.
+    /// Sets the check of `protect` and the rule's exceptions, repeated for each process when the action runs.
     #[must_use]
     pub fn protecting(mut self, protect: Protect) -> Self {
         self.limits.protect = Some(protect);
         self
     }
 
-    /// A line of the audit log about it.
+    /// Returns an audit log line about the action.
     pub(super) fn record<'a>(
         &'a self,
         result: &'a str,

@@ -1,20 +1,20 @@
-//! How an action ended, on its way to the report and the audit log.
+//! Result of an action, for the report and the audit log.
 
 use crate::audit::After;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
-/// How an action ended.
+/// Result of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ActionResult {
     pub(crate) outcome: Outcome,
-    /// For people.
+    /// Details for people.
     pub(crate) detail: String,
-    /// Bytes seen to come back.
+    /// Bytes of GPU memory that were observed to be released.
     pub(crate) released: Option<u64>,
-    /// For the audit log.
+    /// Effects for the audit log.
     pub(crate) after: After,
-    /// Something was done.
+    /// Whether the action had an effect.
     pub(crate) acted: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A signal to every process of a target, through the same guard as its end.
+//! Step `signal`: sends a signal to every process of a target, after the same checks as `terminate`.
 
 use super::client::LetGo;
 use super::context::{ActionContext, done};
@@ -38,8 +38,8 @@ pub(super) fn send(context: &ActionContext<'_>, signal: Signal) -> Result<Action
     }))
 }
 
-/// Whether a signal may end a process: all may but those that only stop, and those that it catches or ignores, as programs do
-/// that take them for news.
+/// Returns whether a signal may end a process. SIGCONT and signals that only stop do not, nor do SIGUSR1 and
+/// SIGUSR2 if the process catches or ignores them.
 fn ends(context: &ActionContext<'_>, pid: u32, signal: rustix::process::Signal) -> bool {
     use rustix::process::Signal;
     match signal {

@@ -1,4 +1,4 @@
-//! Terminate: SIGTERM, grace, SIGKILL, then verification that processes and memory are gone.
+//! Step `terminate`: SIGTERM, grace period, SIGKILL, then verification that processes and memory are gone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,34 +20,34 @@ use crate::clock::{self, Deadline};
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
-/// How often those that were started since are looked for before the KILL.
+/// Maximum number of searches for newly started processes before SIGKILL.
 const PASSES: u32 = 3;
-/// How long it may take until all are stopped, or all are gone, before they are looked for again.
+/// Time limit for all members to be stopped, or to exit, before new members are searched.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Interval of checks whether all processes are stopped: no file descriptor reports it.
+/// Interval of checks whether all members are stopped; no file descriptor reports it.
 const INTERVAL: Duration = Duration::from_millis(2);
-/// How often it is tried to record what comes before SIGKILL.
+/// Interval between attempts to record the action before SIGKILL.
 const AGAIN: Duration = Duration::from_millis(200);
-/// A group that has all ended is asked so often whether it has started others, before it is not waited for.
+/// Maximum number of searches for new members after all known ones have exited; then the grace period ends.
 const MOST_RENEWALS: u32 = 64;
 
-/// One termination.
+/// A termination in progress.
 pub(super) struct Termination<'a> {
     context: &'a ActionContext<'a>,
     group: Group<'a>,
     grace: Duration,
     permit: &'a Permit,
-    /// Memory in the last snapshot before the action.
+    /// GPU memory in the last snapshot before the action.
     before: Option<Memory>,
     activity: Activity,
-    /// Clients of MPS.
+    /// Results of the MPS checks.
     clients: LetGo,
-    /// Those that the audit log has as about to be stopped.
+    /// Processes that the audit log lists as about to be stopped.
     recorded: BTreeSet<ProcessKey>,
     watchdog: Option<Watchdog>,
 }
 
-/// How the wait after TERM went.
+/// Result of the wait after SIGTERM.
 enum Grace {
     AllGone,
     Left,
@@ -107,21 +107,21 @@ impl<'a> Termination<'a> {
         Ok(given_up.map_or_else(|| self.verify(), cancelled))
     }
 
-    /// Frozen cgroups of theirs; where one cannot be thawed they would never see TERM.
+    /// Returns the members' frozen cgroups. Fails if one cannot be thawed: SIGTERM would have no effect.
     fn frozen(&self) -> Result<Vec<Frozen>, Refusal> {
         let Some(root) = &self.context.settings.cgroups else { return Ok(Vec::new()) };
         freezer::find(root, self.context.proc_table, &self.group.pids()).map_err(Refusal::refused)
     }
 
-    /// Those that are clients of MPS are let go before they are signalled.
+    /// Terminates members that are MPS clients through their server, before they are signalled.
     fn let_go(&mut self) -> Result<(), Refusal> {
         let notes = self.clients.those_of(self.context, (&self.group, self.group.pids()))?;
         self.group.notes.extend(notes);
         Ok(())
     }
 
-    /// Waits for all of them to end; once more as long while they are at context. Those that were started meanwhile, as to
-    /// write a checkpoint, have what is left of the grace: they are sent nothing before it is over.
+    /// Waits for all members to exit; extends the grace period once while they are busy. Processes that they
+    /// start meanwhile, such as checkpoint writers, are not signalled before the grace period is over.
     fn wait(&mut self) -> Result<Grace, Refusal> {
         let mut deadline = Deadline::after(self.grace);
         let mut extended = false;
@@ -148,7 +148,7 @@ impl<'a> Termination<'a> {
         }
     }
 
-    /// Takes in what is new and those that were started since; gives a reason to give up.
+    /// Handles new events and adds new members. Returns a reason to abort the action, if any.
     fn events(&mut self) -> Result<Option<&'static str>, Refusal> {
         let events = self.context.inbox.events(self.context.request.id);
         if let Some(why) = events.give_up {
@@ -157,13 +157,13 @@ impl<'a> Termination<'a> {
         if let Some(view) = events.view {
             self.activity.see(&view.snapshot, &self.group.keys());
             self.group.renew()?;
-            // One that was stopped since has not seen TERM, or cannot act on it.
+            // A member that was stopped since then cannot handle SIGTERM.
             self.group.continue_stopped(self.permit);
         }
         Ok(None)
     }
 
-    /// Ends those that are left, and those that they have started since.
+    /// Kills the remaining members and their new child processes. Returns why it was aborted, if it was.
     fn kill(&mut self) -> Result<Option<&'static str>, Refusal> {
         self.let_go()?;
         if let Some(why) = self.until_recorded()? {
@@ -176,13 +176,13 @@ impl<'a> Termination<'a> {
         Ok(killed?.err())
     }
 
-    /// Stops and kills them; where the action is called off, gives the reason.
+    /// Stops and kills the members. The inner error is the reason why the action was cancelled.
     fn stop_and_kill(&mut self) -> Result<Result<(), &'static str>, Refusal> {
         if let Err(why) = self.hold_still()?.and_then(|()| self.unless_called_off(Group::kill)) {
             return Ok(Err(why));
         }
         self.until_ended(Deadline::after(SETTLE.min(self.context.settings.verify)));
-        // A process that received KILL gets no second one; processes that came since are what the last resort is for.
+        // New processes are killed with the whole cgroup, or else one by one; none gets a second SIGKILL.
         if self.group.renew()? > 0
             && !self.kill_cgroup()
             && let Err(why) = self.unless_called_off(Group::kill)
@@ -193,12 +193,12 @@ impl<'a> Termination<'a> {
         Ok(Ok(()))
     }
 
-    /// Sends signals, unless the action is called off: nothing is sent once `pause` was answered.
+    /// Sends signals, unless the action is cancelled: nothing is sent after a `pause` was answered.
     fn unless_called_off(&mut self, send: fn(&mut Group<'a>, &Permit)) -> Result<(), &'static str> {
         self.context.inbox.unless_called_off(self.context.request.id, || send(&mut self.group, self.permit))
     }
 
-    /// Waits until the audit log has what will be stopped and the state is on the disk; gives a reason to give up.
+    /// Waits until the state and the list of what will be stopped are on disk. Returns a reason to abort.
     fn until_recorded(&mut self) -> Result<Option<&'static str>, Refusal> {
         let question = Question { id: self.context.request.id, stage: Stage::Kill };
         loop {
@@ -216,7 +216,7 @@ impl<'a> Termination<'a> {
         }
     }
 
-    /// Whether the audit log has those that are about to be stopped.
+    /// Records the members that are about to be stopped; returns whether the audit log lists them all.
     fn record_stop(&mut self) -> bool {
         let processes: Vec<ProcessKey> =
             self.group.living_keys().into_iter().filter(|key| self.recorded.insert(*key)).collect();
@@ -231,7 +231,7 @@ impl<'a> Termination<'a> {
         recorded
     }
 
-    /// Records in the audit log what is about to be stopped, and informs the watchdog if there is one.
+    /// Records in the audit log what is about to be stopped, and passes it to the watchdog.
     fn record(&mut self, still: &HeldStill) -> bool {
         let after = After { held_still: Some(still.clone()), ..After::default() };
         let recorded =
@@ -259,8 +259,7 @@ impl<'a> Termination<'a> {
         self.context.inbox.given_up(self.context.request.id)
     }
 
-    /// Stops the members until no new one turns up: a process that is killed before it was examined would leave unknown
-    /// orphans.
+    /// Stops members until no new one is found. A member killed before its children are known leaves orphans.
     fn hold_still(&mut self) -> Result<Result<(), &'static str>, Refusal> {
         for _ in 0..PASSES {
             if self.watchdog.is_none() || !self.record_stop() {
@@ -280,7 +279,7 @@ impl<'a> Termination<'a> {
         Ok(Ok(()))
     }
 
-    /// The last resort: all of a container's or a unit's processes at once, so that none can start another.
+    /// Last resort: kills all processes of a container or unit at once, so that none can start another.
     fn kill_cgroup(&mut self) -> bool {
         let context = self.context;
         let Some(root) = &context.settings.cgroups else { return false };
@@ -305,8 +304,7 @@ impl<'a> Termination<'a> {
         }
     }
 
-    /// Waits until a member ends or an event comes. The last member may have ended since the request: then there is
-    /// none to wait for.
+    /// Waits for the exit of a member or an event. Returns at once if all members have exited.
     fn until_event(&self, deadline: Deadline) {
         let living = self.group.living();
         if !living.is_empty() {
@@ -314,7 +312,7 @@ impl<'a> Termination<'a> {
         }
     }
 
-    /// Sent is not ended, and ended is not given back.
+    /// Verifies that all members have exited and that their GPU memory was released.
     fn verify(&mut self) -> ActionResult {
         let left: Vec<String> = self.group.left().map(|held| describe(held, self.context)).collect();
         if !left.is_empty() {
@@ -344,14 +342,14 @@ impl<'a> Termination<'a> {
         ending
     }
 
-    /// Examines snapshots taken after the end, until one shows the memory released or the time is up.
+    /// Examines snapshots taken after the exit, until one shows the release or the time limit passes.
     fn until_back(&self, gone_at: Duration) -> Back {
         let inbox = self.context.inbox;
         let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
         else {
             return Back::Unknown("there was no snapshot before".to_owned());
         };
-        // Two intervals bring one snapshot that began after the end.
+        // Two intervals are enough for one snapshot that was started after the exit.
         let patience = self.context.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
         let mut last = Back::Unknown("no snapshot came in time".to_owned());

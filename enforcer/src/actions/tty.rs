@@ -1,5 +1,5 @@
-//! A notice on the owner's terminals: those that the owner lets others write to (`mesg y`). Names of processes
-//! are hostile: nothing but printable ASCII goes to a terminal.
+//! Notifications on the owner's terminals that accept messages (`mesg y`), in printable ASCII only, because
+//! process names may be hostile.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, statat};
 use rustix::io::Errno;
 
-/// More terminals of one user are not written to.
+/// Maximum number of terminals to write to, per directory.
 const MOST: usize = 64;
 
-/// Why no terminal received the message.
+/// Error if no terminal received the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TtyError {
     #[error("the owner is not known")]
@@ -21,7 +21,7 @@ pub(super) enum TtyError {
     Full(Errno),
 }
 
-/// Writes the lines to all terminals of `uid` below `dev`.
+/// Writes the lines to all terminals of the user `uid` below the directory `dev`.
 pub(super) fn notify(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(), TtyError> {
     let uid = uid.ok_or(TtyError::NoOwner)?;
     let mut text = String::from("\r\n");
@@ -42,8 +42,8 @@ pub(super) fn notify(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(
     sent
 }
 
-/// The text with everything that is not printable ASCII escaped: a terminal may be of any encoding, and read
-/// the bytes of a letter as the start of a command.
+/// Escapes everything that is not printable ASCII, because a terminal with another encoding may read the
+/// bytes of a letter as a control sequence.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
@@ -55,7 +55,7 @@ pub(super) fn plain(text: &str) -> String {
     plain
 }
 
-/// Names like `3` and `tty3` of devices that are the owner's and that the group may write to.
+/// Returns the names (`3`, `tty3`) of terminals that belong to the user and are writable by their group.
 fn terminals(directory: &Path, prefix: &str, uid: u32) -> Result<Vec<String>, Errno> {
     let held = openat(CWD, directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut found = Vec::new();
@@ -106,7 +106,7 @@ mod tests {
             ("\u{9b}31m", "\\u{9b}31m"),
             ("\u{202e}evil\u{2066}", "\\u{202e}evil\\u{2066}"),
             ("\u{7f}", "\\u{7f}"),
-            // Its second byte is CSI to a terminal that is not of UTF-8.
+            // The second byte of this character is CSI on a terminal without UTF-8.
             ("\u{11b}", "\\u{11b}"),
         ];
         for (text, expected) in cases {

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "starts this program again, as its own watchdog")]
-//! What is stopped before its SIGKILL does not stay so if this program dies meanwhile. It is in the audit log before it is
-//! stopped, so that the next start continues it; and a child of ours continues it as soon as we are gone.
+//! Watchdog for processes that are stopped before SIGKILL, in case the enforcer dies in between. A child
+//! process then continues them at once; if that fails, the next start does, by the audit log.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -19,12 +19,12 @@ use crate::audit::HeldStill;
 use crate::clock::Deadline;
 use crate::process_table::Processes;
 
-/// The watchdog continues what is stopped after this long, whatever its parent does.
+/// Time after which the watchdog continues the processes even if the enforcer is alive.
 const LONGEST: Duration = Duration::from_secs(5);
-/// How long it may take until it has noted something.
+/// Time limit for the watchdog to acknowledge a request.
 const ACK: Duration = Duration::from_secs(5);
 
-/// Continues what is still the same and still stopped; returns the number of processes.
+/// Continues the processes that are unchanged and still stopped; returns their number.
 #[must_use]
 pub fn continue_stopped(still: &HeldStill) -> usize {
     if let Some(file) = &still.freezer {
@@ -43,16 +43,16 @@ fn continue_one(proc_table: &Processes, key: ProcessKey) -> bool {
     same && handle.send(Signal::CONT, &Permit::to_continue()).unwrap_or(false)
 }
 
-/// The child, until it is dropped.
+/// The watchdog process; killed when dropped.
 pub(super) struct Watchdog(Child);
 
 impl Watchdog {
-    /// Starts it, with the right to signal where we have it.
+    /// Starts the watchdog, with `CAP_KILL` if the enforcer has it.
     pub(super) fn start(program: &Path) -> io::Result<Self> {
         let ambient = |raise| {
             let _ = configure_capability_in_ambient_set(CapabilitySet::KILL, raise);
         };
-        // Only this thread has it, and only while the child is made.
+        // The capability is ambient only in this thread, and only while the child is started.
         ambient(true);
         let mut command = Command::new(program);
         command
@@ -67,7 +67,7 @@ impl Watchdog {
         child.map(Self)
     }
 
-    /// Back once it has noted what is about to be stopped.
+    /// Sends the watchdog what is about to be stopped, and waits for its acknowledgement.
     pub(super) fn watch(&mut self, still: &HeldStill) -> io::Result<()> {
         let (Some(input), Some(output)) = (&mut self.0.stdin, &mut self.0.stdout) else {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -85,7 +85,7 @@ impl Watchdog {
     }
 }
 
-/// Nothing is held still any more.
+/// Ends the watchdog, because nothing is stopped any more.
 impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.0.kill());
@@ -93,10 +93,10 @@ impl Drop for Watchdog {
     }
 }
 
-/// The child's side: notes each line, and continues all of it once its parent is gone or has been silent for too long.
+/// Runs the watchdog: reads one request per line, and continues all once its parent is gone or silent.
 ///
 /// # Errors
-/// If it cannot read what is to be continued.
+/// If a request cannot be read.
 pub fn run() -> io::Result<()> {
     let mut input = BufReader::new(io::stdin());
     let mut noted: Vec<HeldStill> = Vec::new();

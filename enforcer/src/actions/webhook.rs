@@ -1,4 +1,4 @@
-//! A notice as an HTTP POST of JSON. The address is a secret: it stands in no error and no log.
+//! Notifications as an HTTP POST of JSON. The address is a secret, so it is in no error and no log.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::clock::Deadline;
 use crate::trust;
 use bailiff_engine::policy::Address;
 
-/// An address is shorter.
+/// Maximum size of a file with an address, in bytes.
 const MOST: u64 = 4096;
-/// A try that may do better the next time is made again so often, after ...
+/// Number of retries after a failure that may be temporary.
 const RETRIES: u32 = 2;
-/// ... a pause.
+/// Wait before each retry.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Why a POST did not arrive.
+/// Error of a POST.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WebhookError {
     #[error("the file with the address cannot be read")]
@@ -45,7 +45,7 @@ impl WebhookError {
     }
 }
 
-/// Posts `body`; retries where that may help, unless `stopped` is set.
+/// Posts `body`. Retries temporary failures unless `stopped` returns true.
 pub(super) fn post(
     address: &Address,
     body: &[u8],

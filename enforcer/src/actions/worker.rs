@@ -1,5 +1,4 @@
-//! What the executor's thread does with an action: the guard is asked, the action is done or not, and what came of it is
-//! written and reported.
+//! Work of the executor's thread: checks an action with the guard, carries it out and records the result.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use bailiff_engine::policy::Action;
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::{ActionReport, Outcome, Subject};
 
-/// The executor's thread.
+/// Data of the executor's thread.
 pub(super) struct Worker {
     pub(super) settings: ExecutorSettings,
     pub(super) audit: Audit,
@@ -26,10 +25,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Does an action, and has written what came of it when it returns.
+    /// Carries out an action and writes its result to the audit log.
     pub(super) fn act(&self, request: &ActionRequest, prepared: Option<Table>) -> ActionReport {
         let mut ending = self.end(request, prepared).unwrap_or_else(ActionResult::from);
-        // What was done in part was not refused: it counts, and so does that it went wrong.
+        // An action that was refused after it sent a signal counts as failed.
         let undone = matches!(ending.outcome, Outcome::Refused | Outcome::IdentityChanged);
         if undone && !ending.after.sent.is_empty() {
             ending.outcome = Outcome::Failed;
@@ -50,7 +49,7 @@ impl Worker {
         }
     }
 
-    /// Reads the process table for an announced action; returns until when it is valid.
+    /// Reads the process table for an announced action. Returns it with the end of its validity.
     pub(super) fn prepare(&self) -> Option<(Table, Deadline)> {
         let good = Deadline::after(FRESH * 2);
         let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices).ok()?;
@@ -82,7 +81,7 @@ impl Worker {
     }
 }
 
-/// What the subject held when it was evaluated; none if a part is not known.
+/// Returns the subject's GPU memory when it was evaluated; `None` if a part is unknown.
 fn vram(subject: &Subject) -> Option<u64> {
     subject.members.iter().map(|member| member.vram).sum()
 }

@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that opens the audit log")]
-//! The file of the audit log: lines that are whole, and rotation by size.
+//! File of the audit log. A line is written completely or not at all, and the file is rotated by size.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,39 +16,39 @@ use super::status::LogStatus;
 use super::{BEGUN, STOPPING};
 use crate::disk;
 
-/// How far back begun actions are looked for in each file.
+/// Number of bytes at the end of each file that are searched for unfinished actions.
 const LOOK_BACK: u64 = 16 << 20;
 
-/// Where the log is, and how much of it is kept.
+/// Path of the log, and its limits.
 #[derive(Debug, Clone)]
 pub struct AuditSettings {
-    /// The file.
+    /// Path of the log file.
     pub path: PathBuf,
-    /// A longer one is set aside.
+    /// Size in bytes at which the file is rotated.
     pub max_bytes: u64,
     /// Number of rotated files to keep.
     pub keep: u32,
-    /// Where lines that it did not take are kept from an orderly end to the next start.
+    /// File that keeps unwritten lines from an orderly shutdown until the next start.
     pub kept: Option<PathBuf>,
 }
 
-/// An action that was begun and has no result.
+/// An action that was started and has no result in the log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Begun {
-    /// Its id.
+    /// Id of the action.
     pub id: u64,
-    /// When, RFC 3339.
+    /// Start of the action, RFC 3339.
     pub time: String,
-    /// By which policy.
+    /// SHA-256 of the policy file.
     pub policy: String,
-    /// By which rule.
+    /// Name of the rule.
     pub rule: String,
-    /// What.
+    /// Name of the step.
     pub step: String,
-    /// On which boot.
+    /// Boot id at the start of the action.
     #[serde(default)]
     pub boot_id: Option<String>,
-    /// What it was about to stop.
+    /// Processes that the action was about to stop.
     #[serde(default)]
     pub held_still: Vec<HeldStill>,
 }
@@ -57,20 +57,20 @@ pub struct Begun {
 pub(super) struct Journal {
     settings: AuditSettings,
     file: Option<File>,
-    /// A line was cut short and could not be taken back.
+    /// Whether the file ends with a partial line that could not be truncated.
     torn: bool,
     status: Arc<LogStatus>,
-    /// What an earlier run began and gave no result of, once that was looked for.
+    /// Actions of an earlier run without a result; `None` until the files were searched.
     interrupted: Option<Vec<Begun>>,
 }
 
 impl Journal {
-    /// Touches no disk yet.
+    /// Creates the journal without any disk access.
     pub(super) const fn new(settings: AuditSettings, status: Arc<LogStatus>) -> Self {
         Self { settings, file: None, torn: false, status, interrupted: None }
     }
 
-    /// Opens the file for the first time, which may end with lines that an earlier run could not write.
+    /// Opens the file for the first time, and searches it and the `kept` lines for unfinished actions.
     pub(super) fn begin(&mut self, kept: &[Vec<u8>]) {
         self.interrupted = Some(begun_without_result(&self.settings.path, kept));
         if let Err(error) = self.ready() {
@@ -78,7 +78,7 @@ impl Journal {
         }
     }
 
-    /// It was begun.
+    /// Returns whether [`Journal::begin`] was called.
     pub(super) const fn is_open(&self) -> bool {
         self.interrupted.is_some()
     }
@@ -87,8 +87,8 @@ impl Journal {
         self.interrupted.clone().unwrap_or_default()
     }
 
-    /// Writes lines, one after the other; gives how many are there for good. Where the disk takes them and does not say that
-    /// it has them, none are: they are written twice rather than not.
+    /// Writes the lines in order, and returns how many are safely on disk. If fsync fails, the number is 0,
+    /// because a line that is written twice is better than a lost line.
     pub(super) fn write<'a>(&mut self, lines: impl IntoIterator<Item = &'a [u8]>) -> (usize, io::Result<()>) {
         let mut taken = 0;
         let appended = lines.into_iter().try_for_each(|line| self.append(line).inspect(|()| taken += 1));
@@ -136,13 +136,13 @@ impl Journal {
         self.file.as_ref().map_or(Ok(()), File::sync_data)
     }
 
-    /// The file, opened again where it is not the one at the path any more.
+    /// Returns the log file. Reopens it if the path no longer leads to the open file.
     fn ready(&mut self) -> io::Result<&mut File> {
         let path = &self.settings.path;
         let file = match self.file.take() {
             Some(file) if is_at(&file, path) => file,
             Some(moved) => {
-                // The file was moved away with lines that are not on the disk yet.
+                // The file was moved away and may contain lines that are not on disk yet.
                 moved.sync_data()?;
                 open(path)?
             }
@@ -151,7 +151,7 @@ impl Journal {
         Ok(self.file.insert(file))
     }
 
-    /// Sets the file aside. Where that fails it grows on: a line too many is better than one lost.
+    /// Rotates the file. If the rename fails, the file grows beyond its limit, because no line may be lost.
     fn rotate(&mut self) -> io::Result<()> {
         self.sync()?;
         let path = &self.settings.path;
@@ -175,7 +175,7 @@ fn open(path: &Path) -> io::Result<File> {
     if !about.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
-    // Also the name must be there after a crash.
+    // Sync the directory too, so that a new file still has its name after a crash.
     rustix::fs::fsync(disk::directory_of(path)?)?;
     if about.len() > 0 {
         file.seek(SeekFrom::End(-1))?;
@@ -211,7 +211,8 @@ fn aside(path: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
-/// Reads the last two files, an action lasts minutes and a file longer; and the lines that follow.
+/// Returns the actions without a result in the current log, the newest rotated log and the `kept` lines. Two
+/// files suffice, because an action takes minutes and a file lasts longer.
 fn begun_without_result(path: &Path, kept: &[Vec<u8>]) -> Vec<Begun> {
     #[derive(Deserialize)]
     struct Head {

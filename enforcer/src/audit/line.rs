@@ -1,4 +1,4 @@
-//! One line of the audit log: JSON in ASCII, so that no name of a process drives the terminal that shows it.
+//! Format of a line in the audit log: JSON in ASCII, so that a process name cannot control a terminal.
 
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -25,7 +25,7 @@ pub(super) fn write(about: &About, at: SystemTime, record: &Record<'_>) -> serde
     Ok(line)
 }
 
-/// JSON in which every character outside of printable ASCII is escaped.
+/// Serializes to JSON with every character outside printable ASCII escaped.
 pub(crate) fn ascii(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut text = Vec::new();
     value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Ascii))?;

@@ -1,4 +1,4 @@
-//! Status of the log, readable without waiting for a write.
+//! Status of the audit log, readable while a write is in progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,27 +13,27 @@ pub(super) struct LogStatus {
     failed: AtomicBool,
     failures: AtomicU64,
     lost: AtomicU64,
-    /// Since when a thread is at the disk.
+    /// Start of the disk access in progress, as time since boot.
     busy: Mutex<Option<Duration>>,
 }
 
 impl LogStatus {
-    /// The last try to write failed.
+    /// Returns whether the last write failed.
     pub(super) fn failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// The last try to write succeeded, and none hangs.
+    /// Returns whether the last write succeeded and no write hangs.
     pub(super) fn writable(&self) -> bool {
         !self.failed() && !self.hangs()
     }
 
-    /// A thread is at the disk, and does not come back.
+    /// Returns whether a disk access has been in progress for longer than [`PATIENCE`].
     pub(super) fn hangs(&self) -> bool {
         self.busy().is_some_and(|since| clock::since_boot().saturating_sub(since) > PATIENCE)
     }
 
-    /// Does something with the disk.
+    /// Runs `act` and marks it as a disk access in progress.
     pub(super) fn during<T>(&self, act: impl FnOnce() -> T) -> T {
         *self.busy() = Some(clock::since_boot());
         let done = act();
@@ -45,7 +45,7 @@ impl LogStatus {
         self.failed.store(false, Ordering::Relaxed);
     }
 
-    /// Records a failure; returns whether it is the first.
+    /// Counts a failure. Returns whether the previous write had succeeded.
     pub(super) fn fail(&self) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed);
         !self.failed.swap(true, Ordering::Relaxed)

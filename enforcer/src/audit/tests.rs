@@ -1,4 +1,4 @@
-//! The audit log on real disks: full ones, torn ones, and ones that come back.
+//! Tests of the audit log with full disks, torn lines and disks that recover.
 #![expect(clippy::disallowed_methods, reason = "a test of files")]
 
 use std::fs::{self, OpenOptions};
@@ -149,7 +149,7 @@ fn result_that_was_kept_is_written_and_is_no_interruption() {
     begun.record(&record(1, BEGUN, "")).unwrap();
     drop(begun);
     assert!(!kept.exists(), "all was written");
-    // A directory is no file, so that nothing is written there.
+    // A directory is not a file, so every write fails.
     let unwritable = Audit::open(settings(directory.path()), About::default(), |_| 0).unwrap();
     unwritable.append(&record(1, "cancelled", ""));
     drop(unwritable);
@@ -214,7 +214,7 @@ fn a_full_disk() {
     assert!(!audit.writable());
     assert_eq!(ids(&path), (0..written).collect::<Vec<_>>(), "no line is there in part");
     assert!(fs::read_to_string(&path).unwrap().ends_with('\n'));
-    // Space becomes available.
+    // Makes room on the disk.
     let mut kept: Vec<u8> = fs::read(&path).unwrap();
     kept.truncate(kept.iter().position(|byte| *byte == b'\n').unwrap() + 1);
     fs::write(&path, kept).unwrap();

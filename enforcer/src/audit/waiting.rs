@@ -1,5 +1,5 @@
-//! Lines that wait for the disk. Adding one never blocks; lines left at an orderly shutdown are kept in a file of their
-//! own (`--state`), and written at the next start.
+//! Queue of lines that wait for the disk. Adding a line never blocks. Lines that are left at an orderly
+//! shutdown are saved in a file in the `--state` directory and written at the next start.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,21 +11,21 @@ use bailiff_lifecycle::file::{self, PATIENCE};
 
 use crate::disk;
 
-/// Lines that wait, at most.
+/// Maximum number of queued lines.
 const MOST: usize = 1024;
-/// Bytes that are kept for the next start, at most: the first lines that fit.
+/// Maximum size of the lines that are saved for the next start, in bytes. Lines that exceed it are dropped.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What a line is worth, where not all can be kept.
+/// Priority of a line: decides which line is dropped if the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worth {
-    /// What was done to a process: the last to be dropped.
+    /// Result of an action against a process; dropped last.
     Result,
-    /// A finding, a change.
+    /// A finding or a change.
     Note,
 }
 
-/// The lines.
+/// Queue of lines.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     queue: Mutex<Queue>,
@@ -34,14 +34,14 @@ pub(super) struct Waiting {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Each with its number.
+    /// Queued lines with their sequence numbers.
     lines: VecDeque<(u64, Worth, Vec<u8>)>,
     next: u64,
     closed: bool,
 }
 
 impl Waiting {
-    /// Adds a line; false if one is lost for it.
+    /// Adds a line. Returns false if the queue was full and a line was dropped for it.
     pub(super) fn add(&self, worth: Worth, line: Vec<u8>) -> bool {
         let mut queue = self.queue();
         let number = queue.next;
@@ -57,7 +57,7 @@ impl Waiting {
         !full
     }
 
-    /// All of them, with the numbers that [`Waiting::written`] wants.
+    /// Returns all queued lines with the sequence numbers that [`Waiting::written`] expects.
     pub(super) fn all(&self) -> Vec<(u64, Vec<u8>)> {
         self.queue().lines.iter().map(|(number, _, line)| (*number, line.clone())).collect()
     }
@@ -66,26 +66,26 @@ impl Waiting {
         self.queue().lines.is_empty()
     }
 
-    /// These are on the disk.
+    /// Removes these lines from the queue, because they are on disk.
     pub(super) fn written(&self, numbers: &[(u64, Vec<u8>)]) {
         let Some((last, _)) = numbers.last() else { return };
         self.queue().lines.retain(|(number, ..)| number > last);
     }
 
-    /// Waits for the time to be up, or unless the disk takes nothing, for lines; false once no more will come.
+    /// Waits for a queued line, or for `at_most` while writes are `failing`. Returns false once closed.
     pub(super) fn wait(&self, at_most: Duration, failing: bool) -> bool {
         let idle = |queue: &mut Queue| (failing || queue.lines.is_empty()) && !queue.closed;
         let waited = self.changed.wait_timeout_while(self.queue(), at_most, idle);
         !waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
 
-    /// No more will come.
+    /// Closes the queue and wakes the writing thread.
     pub(super) fn close(&self) {
         self.queue().closed = true;
         self.changed.notify_all();
     }
 
-    /// Keeps what waits still for the next start.
+    /// Saves the queued lines in a file for the next start.
     pub(super) fn keep(&self, path: &Path) -> io::Result<()> {
         let mut kept = Vec::new();
         for (_, _, line) in &self.queue().lines {
@@ -104,7 +104,7 @@ impl Waiting {
     }
 }
 
-/// What an earlier run has kept.
+/// Returns the lines that an earlier run saved.
 pub(super) fn kept(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     match file::within(path, PATIENCE, |path| file::read(path, MOST_BYTES as u64)) {
         Ok((_, bytes)) => Ok(bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()),
@@ -113,7 +113,7 @@ pub(super) fn kept(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// It is in the log. Where this fails it is written a second time at the next start.
+/// Deletes the file of saved lines once they are in the log. If that fails, the next start writes them again.
 pub(super) fn forget(path: &Path) {
     drop(file::within(path, PATIENCE, |path| std::fs::remove_file(path)));
 }

@@ -1,4 +1,4 @@
-//! Verdicts, one by one: recorded, notified, shown, and passed to the executor where they demand an action.
+//! Handling of verdicts: each is recorded, and then notified, shown, or passed to the executor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use bailiff_engine::policy::{Action, Mode, Policy};
 use bailiff_engine::verdict::{ActionReport, Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
 
-/// The action that is being done.
+/// The action in flight.
 #[derive(Debug)]
 pub(super) struct Doing {
     pub(super) id: u64,
     pub(super) verdict: Verdict,
     pub(super) action: Action,
     pub(super) since: f64,
-    /// Why its SIGKILL waits, while it does.
+    /// Reason why the SIGKILL is delayed, if it is.
     pub(super) waits: Option<String>,
 }
 
 impl Daemon {
-    /// Takes note of a verdict, and does what it says.
+    /// Records a verdict and carries it out.
     pub(super) fn carry(&mut self, verdict: &Verdict) {
         let counters = &mut self.status.counters;
         match &verdict.what {
@@ -50,7 +50,7 @@ impl Daemon {
                 self.note(verdict, ("notify", "queued"), &channels.join(", "));
             }
             What::Due(action) => {
-                // What the action will cost is on the disk by then; where it is not, it is held.
+                // Saves the budget that the action will use. The action is held until that is on disk.
                 if verdict.mode == Mode::Enforce {
                     self.save();
                     self.executor
@@ -81,7 +81,7 @@ impl Daemon {
         });
     }
 
-    /// Hands an action over. The disk has known that it counts since it was chosen.
+    /// Passes an action to the executor. Its use of the budget was saved when it became due.
     fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
         let doing = Doing {
             id,
@@ -101,7 +101,7 @@ impl Daemon {
         };
         let policy = Arc::clone(self.engine.policy());
         let Some(request) = ActionRequest::of(verdict, &policy) else { return };
-        // What confirmed it is old by then.
+        // The action must start within one interval, because its confirmation is outdated afterwards.
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let Some(view) = self.view.clone() else { return self.completed(&refused("there is no snapshot")) };
         let request = request.protecting(self.exemptions(verdict, (policy, view)));
@@ -111,10 +111,11 @@ impl Daemon {
         }
     }
 
-    /// Whether the action in flight may go on, by the newest snapshot and by what can be recorded.
+    /// Answers a permission request: by the newest snapshot, or before SIGKILL, by whether it can be
+    /// recorded.
     pub(super) fn permit(&mut self, question: Question) {
         if question.stage == Stage::Kill && !std::mem::replace(&mut self.tried_to_save, true) {
-            // Only writing shows whether the disk still accepts the state.
+            // Only a write shows whether the disk still accepts the state.
             self.save();
         }
         self.check_audit_log();
@@ -139,7 +140,7 @@ impl Daemon {
         self.executor.permit(question, answer);
     }
 
-    /// What the policy exempts, evaluated for each process once its pidfd is open, because its program is read then.
+    /// Returns the policy's exemptions, evaluated once a pidfd is open, because the program is read then.
     fn exemptions(&self, verdict: &Verdict, (policy, view): (Arc<Policy>, Arc<View>)) -> Protect {
         let of = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
         let exemptions = Exemptions::new(policy, of, view, now().wall);
@@ -153,7 +154,7 @@ impl Daemon {
         }))
     }
 
-    /// An action has ended.
+    /// Handles the report of an action that has ended.
     pub(super) fn completed(&mut self, report: &ActionReport) {
         self.engine.report(report);
         let Some(doing) = self.request.take_if(|doing| doing.id == report.id) else { return };
@@ -182,7 +183,7 @@ impl Daemon {
         self.save();
     }
 
-    /// Holds, or no longer.
+    /// Sets or clears a hold.
     pub(super) fn hold_if(&mut self, hold: Hold, holds: bool) {
         self.engine.hold(hold, if holds { Holds::Yes } else { Holds::No });
     }
@@ -190,7 +191,7 @@ impl Daemon {
     pub(super) fn pause(&mut self, for_seconds: Option<u64>, reason: String, uid: u32) -> Answer {
         let now = now();
         let length = for_seconds.map(Duration::from_secs);
-        // A time past all calendars is no end.
+        // A pause whose end overflows the clock has no end.
         let until = length.and_then(|length| now.wall.checked_add(length));
         let detail = format!("by uid {uid}: {reason}");
         if let Some(request) = self.engine.pause(now, length, reason) {
@@ -207,13 +208,13 @@ impl Daemon {
         Answer::Saved(json!({"ok": true}), self.save())
     }
 
-    /// A change without a verdict.
+    /// Records a change that has no verdict, such as a reload.
     pub(super) fn record_change(&self, what: (&str, &str), detail: &str) {
         self.audit.later(&change(&self.engine.policy().sha256, what, detail));
     }
 }
 
-/// A change without a verdict, as a line of the audit log.
+/// Returns the audit log line of a change that has no verdict.
 pub(super) const fn change<'a>(
     policy: &'a str,
     (step, result): (&'a str, &'a str),

@@ -1,4 +1,4 @@
-//! Everything that can happen to the daemon, and the order in which it is taken.
+//! Events of the daemon, in order of priority.
 
 use bailiff_lifecycle::signals::Hangups;
 use tokio::sync::mpsc::Receiver;
@@ -11,29 +11,29 @@ use crate::stream::Arrival;
 use crate::web::Reload;
 use bailiff_engine::verdict::ActionReport;
 
-/// Everything that can happen.
+/// An event for the daemon's loop.
 pub(super) enum Event {
     Arrival(Arrival),
-    /// The file of rules was read.
+    /// The rules file was read.
     Read(reload::Read),
     /// SIGHUP.
     Hangup,
-    /// A request to reload the file, with the outcome.
+    /// Request to reload the rules file, with a channel for the outcome.
     Reload(Reload),
     ControlRequest(ControlRequest),
     ActionReport(ActionReport),
-    /// The executor asks whether its action may go on.
+    /// The executor requests permission to continue its action.
     Question(actions::Question),
-    /// What came of a notice.
+    /// Result of a notification.
     Delivered(actions::notices::Delivery),
-    /// What the agent of leases has to say.
+    /// Event of the lease agent.
     Leases(agent::AgentEvent),
-    /// The disk has come further.
+    /// The state writer has finished a write.
     Kept,
     Interval,
 }
 
-/// Where events come from.
+/// Sources of the events.
 pub(super) struct Sources {
     pub(super) arrivals: Receiver<Arrival>,
     pub(super) reads: Receiver<reload::Read>,
@@ -41,18 +41,18 @@ pub(super) struct Sources {
     pub(super) reloads: Receiver<Reload>,
     pub(super) asked: Receiver<ControlRequest>,
     pub(super) threads: Threads,
-    /// A question of the executor's, until all snapshots that have come were evaluated.
+    /// Question of the executor, held back until all queued snapshots are evaluated.
     pub(super) question: Option<actions::Question>,
     pub(super) acks: state::Acks,
     pub(super) interval: tokio::time::Interval,
 }
 
 impl Sources {
-    /// The next one.
+    /// Returns the next event.
     pub(super) async fn next(&mut self) -> Event {
         loop {
             if let Some(question) = self.question.take() {
-                // The answer rests on the newest snapshot: what has come is read first.
+                // The answer must rest on the newest snapshot, so queued snapshots are handled first.
                 tokio::task::yield_now().await;
                 let Ok(arrival) = self.arrivals.try_recv() else { return Event::Question(question) };
                 self.question = Some(question);
@@ -67,7 +67,7 @@ impl Sources {
 
     async fn any(&mut self) -> Event {
         tokio::select! {
-            // The result of an action is handled before the next snapshot is evaluated, and requests before both.
+            // In order of priority: results of actions and requests are handled before the next snapshot.
             biased;
             Some(report) = self.threads.reports.reports.recv() => Event::ActionReport(report),
             () = self.acks.next() => Event::Kept,

@@ -6,11 +6,11 @@ use crate::web::tally::LeaseAct;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Hold;
 
-/// Holds that keep it from acting. Others hold only rules: an ended holder has ended, whatever else is unknown.
+/// Holds that stop the lease agent. Others affect only rules: an exited lease holder has exited in any case.
 const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];
 
 impl Daemon {
-    /// Passes it the lease settings and whether it may act, after a change.
+    /// Sends the lease settings, and whether the agent may act, to the lease agent if they have changed.
     pub(super) fn order_the_agent(&mut self) {
         let holds = self.engine.holds();
         let policy = self.engine.policy();

@@ -1,4 +1,4 @@
-//! The daemon: one loop that takes everything that can happen, one after the other, and waits for nothing else.
+//! Daemon: one loop that handles one event at a time and blocks on nothing else.
 
 mod doing;
 mod events;
@@ -47,35 +47,35 @@ use bailiff_engine::policy::Policy;
 use bailiff_engine::verdict::Hold;
 use bailiff_engine::view::{TargetId, View};
 
-/// Interval of checks without an event: whether the audit log can be written, the age of the snapshot.
+/// Interval of periodic checks: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Snapshots that wait; more would be too old when their turn comes.
+/// Maximum number of queued snapshots; more would be too old when they are evaluated.
 const ARRIVALS: usize = 4;
 
-/// The state of the daemon.
+/// State of the daemon.
 pub struct Daemon {
     settings: Settings,
     engine: Engine,
     executor: Executor,
-    /// Maintains leases, by these orders.
+    /// Lease agent, and the last orders that were sent to it.
     agent: Agent,
     ordered: agent::Orders,
     notices: Notices,
     audit: Audit,
     node: String,
     boot_id: Option<String>,
-    /// The file as it was last read, and what is wrong with it.
+    /// Rules file at its last read, with its errors.
     file: reload::File,
     rereads: UnboundedSender<reload::Condition>,
     view: Option<Arc<View>>,
-    /// The process that serves the stream, as it was last known.
+    /// Process that serves the stream, as of the last connection.
     exporter: Option<ProcessKey>,
-    /// This program and those that started it.
+    /// This program and its ancestors.
     ours: BTreeSet<ProcessKey>,
     request: Option<doing::Doing>,
-    /// The state was written before the SIGKILL of the action in flight, or that was tried.
+    /// Whether a write of the state was attempted before the SIGKILL of the action in flight.
     tried_to_save: bool,
-    /// Since when each flag is up, by rule and target.
+    /// Time at which each flag was raised, by rule and target, in seconds since the Unix epoch.
     flagged: BTreeMap<(Arc<str>, TargetId), f64>,
     status: Status,
     shown: watch::Sender<Arc<Status>>,
@@ -83,15 +83,15 @@ pub struct Daemon {
     saved: Duration,
 }
 
-/// What the threads have to say.
+/// Channels from the threads to the daemon.
 struct Threads {
     reports: actions::Channels,
-    /// What came of notices.
+    /// Results of notifications.
     deliveries: UnboundedReceiver<Delivery>,
     leases: UnboundedReceiver<agent::AgentEvent>,
 }
 
-/// Runs until shutdown.
+/// Runs the daemon until shutdown.
 ///
 /// # Errors
 /// If the policy is invalid, or a socket, directory or signal is not available.
@@ -197,7 +197,7 @@ impl Daemon {
         Ok((daemon, Threads { reports, deliveries, leases }))
     }
 
-    /// Handles one event after the other until shutdown, then saves everything.
+    /// Handles events one at a time until shutdown, then saves the state and closes the log.
     async fn judge(mut self, mut sources: Sources, (shutdown, group): (impl Future<Output = ()>, u32)) {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -236,7 +236,7 @@ impl Daemon {
         self.show();
     }
 
-    /// What is known before anything was seen.
+    /// Sets the initial holds and status, before the first snapshot.
     fn begin(&mut self) {
         self.status.node.clone_from(&self.node);
         env!("CARGO_PKG_VERSION").clone_into(&mut self.status.version);
@@ -253,7 +253,7 @@ impl Daemon {
         }
         self.engine.exempt(self.ours.clone());
         self.begin_counts();
-        // Those that an earlier run opened are open; the log has that.
+        // Breakers that an earlier run opened are already in the audit log.
         self.status.breakers = self.breakers(&Status::default());
         self.save();
         self.record_change(("start", "done"), "");
@@ -261,7 +261,7 @@ impl Daemon {
         self.show();
     }
 
-    /// A snapshot: evaluated, unless it is skipped.
+    /// Evaluates a snapshot, unless it is skipped.
     fn see(&mut self, snapshot: bailiff_snapshot::wire::Snapshot) {
         if self.boot_id.is_some() && snapshot.boot_id.is_some() && snapshot.boot_id != self.boot_id {
             self.status.counters.skipped.count(Skipped::OtherBoot);
@@ -275,7 +275,7 @@ impl Daemon {
             Ok(verdicts) => {
                 self.executor.seen(Arc::clone(&view));
                 self.agent.seen(Arc::clone(&view));
-                // Taking thousands of processes apart can wait until everything is carried out.
+                // The old view is freed last, because freeing thousands of processes delays the verdicts.
                 let _before = self.view.replace(Arc::clone(&view));
                 for verdict in &verdicts {
                     self.carry(verdict);
@@ -322,7 +322,7 @@ impl Daemon {
         }
     }
 
-    /// Checks what no event reports.
+    /// Checks the conditions that no event reports.
     fn check(&mut self) {
         self.check_audit_log();
         self.hold_if(Hold::Stale, self.status.stream.is_stale(now().boot));
@@ -339,7 +339,7 @@ impl Daemon {
     async fn end(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
         self.save_at_the_end();
         let Self { mut executor, mut agent, notices, audit, engine, state_writer, .. } = self;
-        // It ends the step that it is in, so that the log has what came of it before its last line.
+        // The executor finishes its current step, so that the result is logged before the last line.
         let mut finishing = spawn_blocking(move || {
             executor.finish();
             agent.finish();

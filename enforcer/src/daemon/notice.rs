@@ -1,4 +1,4 @@
-//! Texts of notifications: what was found, what comes next, and when.
+//! Texts of notifications: what was found, what happens next, and when.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::{ActionReport, Outcome, Subject, Verdict, What};
 
 impl Daemon {
-    /// Notifies these channels of a finding.
+    /// Notifies channels of a match.
     pub(super) fn notify(&mut self, verdict: &Verdict, channels: &[String]) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
         let Some(rule) = rule else { return };
@@ -24,7 +24,7 @@ impl Daemon {
         self.send(verdict, ("notify", text), channels);
     }
 
-    /// Notifies the channels that were warned of the result.
+    /// Sends the result of an action to all channels that the rule notifies.
     pub(super) fn notify_end(&mut self, verdict: &Verdict, report: &ActionReport) {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
         let notify_step =
@@ -63,7 +63,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Takes note of what came of a notice.
+    /// Records the result of a notification. A delivered one satisfies `requires_notice`.
     pub(super) fn delivered(&mut self, delivery: &Delivery) {
         let Delivery { notice, result, .. } = delivery;
         if result.is_ok() && notice.step == "notify" {
@@ -73,7 +73,7 @@ impl Daemon {
     }
 }
 
-/// What came of a notice, as a line of the audit log.
+/// Writes the result of a notification to the audit log.
 pub(super) fn record(audit: &Audit, policy: &str, delivery: &Delivery) {
     let Delivery { notice, channel, result } = delivery;
     let (result, detail) = match result {
@@ -85,7 +85,7 @@ pub(super) fn record(audit: &Audit, policy: &str, delivery: &Delivery) {
     audit.later(&Record { rule: &notice.rule, mode: Some(*mode), target: Some(subject), ..change });
 }
 
-/// The subject, as its owner would name it.
+/// Returns a name of the subject for its owner.
 fn named(subject: &Subject) -> String {
     let first = subject.members.iter().find(|member| member.holds);
     let comm = first.map(|member| format!(" ({}, pid {})", member.comm, member.pid)).unwrap_or_default();
@@ -99,7 +99,7 @@ fn named(subject: &Subject) -> String {
     format!("{what}{comm}")
 }
 
-/// What it holds, where all of that is known.
+/// Returns a phrase about the subject's GPU memory; empty if a part of it is unknown.
 fn holding(subject: &Subject) -> String {
     let held = subject.members.iter().map(|member| member.vram).sum::<Option<u64>>();
     #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
@@ -122,14 +122,14 @@ fn found(verdict: &Verdict) -> String {
     text
 }
 
-/// What comes next and when, as far as it depends on the rule.
+/// Returns a phrase about the rule's next action and its time.
 fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     let coming = rule.then.iter().find(|step| step.action.destructive());
     let Some(step) = coming else { return ".".to_owned() };
     let notify_step =
         |step: &&Step| matches!(&verdict.what, What::Notify(to) if step.action == Action::Notify(to.clone()));
     let since = match rule.then.iter().find(notify_step) {
-        // What was picked has been idle for longer than it has been picked.
+        // With `pick`, the streak includes the idle time before the target was picked.
         Some(notify_step) if rule.pick.is_some() => notify_step.after.samples(interval),
         _ => verdict.evidence.streak.saturating_sub(verdict.evidence.needed),
     };
@@ -149,7 +149,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     }
 }
 
-/// The result of an action, for the owner; nothing if nothing was done.
+/// Returns a phrase about the result of an action, for the owner; `None` if nothing was done.
 fn ended(report: &ActionReport) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
     let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));

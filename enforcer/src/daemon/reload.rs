@@ -1,4 +1,4 @@
-//! Reloading the policy: all of it is applied or nothing, and the outcome is reported.
+//! Reload of the rules file: it is applied completely or not at all, and the outcome is reported.
 
 use std::io;
 use std::path::Path;
@@ -16,34 +16,34 @@ use crate::web::{NOT_LOADED, Outcome};
 use bailiff_engine::policy::{FaultStyle, Loaded, Policy, load};
 use bailiff_engine::verdict::Hold;
 
-/// The file as it was last read.
+/// Rules file at its last read.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    /// SHA-256 of its content.
+    /// SHA-256 of the content; `None` if it could not be read.
     sha256: Option<String>,
-    /// What is wrong with it, a line each.
+    /// Errors in the file, one line each.
     pub(super) faults: Vec<String>,
-    /// When it was last read, seconds since the Unix epoch.
+    /// Time of the last read, in seconds since the Unix epoch.
     pub(super) read: Option<f64>,
-    /// When what is in force was loaded.
+    /// Time at which the rules in force were loaded, in seconds since the Unix epoch.
     pub(super) loaded: Option<f64>,
-    /// When it was last found good.
+    /// Time at which the file was last valid, in seconds since the Unix epoch.
     pub(super) good: Option<f64>,
-    /// How the last reading ended.
+    /// Outcome of the last read.
     pub(super) last: Option<Reloaded>,
 }
 
-/// A request to reload the file.
+/// A request to reload the rules file.
 #[derive(Debug)]
 pub(super) struct Condition {
     why: &'static str,
     answer: oneshot::Sender<Outcome>,
 }
 
-/// Content of the file, and the requests for it; none if the file changed.
+/// Content of the rules file, with the requests for it; no request if the file has changed.
 pub(super) type Read = (Vec<Condition>, io::Result<Content>);
 
-/// Reads the policy to begin with: an invalid file is a refusal to start, as is one that does not answer.
+/// Loads the policy at startup. The daemon does not start if the file is invalid or cannot be read.
 pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
     let name = path.display().to_string();
     let (stamp, content) = policy_file::first(path)
@@ -71,7 +71,7 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
     }
 }
 
-/// Why the file could not be read.
+/// Returns the reason why the file could not be read.
 fn unread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "not found".to_owned(),
@@ -79,7 +79,7 @@ fn unread(error: &io::Error) -> String {
     }
 }
 
-/// How a reload went, over the control socket.
+/// Returns the response to a reload request of the control socket.
 pub(super) fn answer(outcome: &Outcome) -> Value {
     match outcome {
         Outcome::Applied(sha256) => json!({"ok": true, "result": "applied", "sha256": sha256}),
@@ -91,13 +91,13 @@ pub(super) fn answer(outcome: &Outcome) -> Value {
 }
 
 impl Daemon {
-    /// Has the file read, which may take long; how that went comes as an answer.
+    /// Requests a read of the rules file, which may take long. `answer` receives the outcome.
     pub(super) fn ask_to_read(&self, why: &'static str, answer: oneshot::Sender<Outcome>) {
-        // The reader is gone only while the daemon ends.
+        // The receiver is closed only during shutdown.
         drop(self.rereads.send(Condition { why, answer }));
     }
 
-    /// Takes what the file says, where that makes sense.
+    /// Applies the rules file if it is valid, and answers the requests for it.
     pub(super) fn reread(&mut self, (asked, read): Read) {
         let outcome = self.take_over(asked.first().map_or("the file changed", |ask| ask.why), read);
         for ask in asked {
@@ -113,7 +113,7 @@ impl Daemon {
             Outcome::Unchanged => Reloaded::Unchanged,
             Outcome::Refused(_) => Reloaded::Refused,
         };
-        // A file that still says the same, or is still as bad, is no news.
+        // A file with the same content or the same errors as before is not logged again.
         let news = match &outcome {
             Outcome::Applied(_) => true,
             Outcome::Unchanged => !before.is_empty(),
@@ -179,7 +179,7 @@ impl Daemon {
         self.hold_if(Hold::InvalidFile, false);
     }
 
-    /// The last good policy goes on, and nothing destructive is done while the file is bad.
+    /// Keeps the previous policy in force, and withholds all destructive steps while the file is invalid.
     fn refuse(&mut self, faults: Vec<String>) -> Outcome {
         if faults != self.file.faults {
             for line in &faults {

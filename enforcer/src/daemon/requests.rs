@@ -1,4 +1,4 @@
-//! The control socket's side: every question goes to the loop, and is answered there.
+//! Requests on the control socket. Each is passed to the daemon's loop and answered there.
 
 use bailiff_lifecycle::control::{self, Answers, Peer};
 use serde_json::Value;
@@ -17,12 +17,12 @@ pub(super) struct ControlRequest {
     pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// What is answered.
+/// Response to a request.
 pub(super) enum Answer {
     Value(Value),
-    /// Something that outlives a crash once this state is on the disk.
+    /// Response to a change, sent once this version of the state is on disk.
     Saved(Value, u64),
-    /// How the file was read, once it was.
+    /// Outcome of a reload, sent once the file was read.
     Reload(oneshot::Receiver<Outcome>),
 }
 
@@ -32,7 +32,7 @@ impl From<Value> for Answer {
     }
 }
 
-/// The control socket's side: every question goes to the loop.
+/// Handler of the control socket, which passes each request to the daemon's loop.
 pub(super) struct ControlHandler {
     pub(super) asked: Sender<ControlRequest>,
     pub(super) acks: state::Acks,
@@ -67,7 +67,7 @@ impl Daemon {
         self.engine.policy().rules.iter().any(|rule| *rule.name == *name)
     }
 
-    /// What a question is answered with.
+    /// Answers a request; `group` is the group of the socket file.
     pub(super) fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
         let question = match serde_json::from_value::<Question>(question.clone()) {
             Ok(question) => question,

@@ -1,4 +1,4 @@
-//! What this process may do, and where it is: read once, at the start.
+//! Permissions and PID namespace of this process, read once at startup.
 
 #![expect(clippy::disallowed_methods, reason = "reads what /proc says of this process")]
 
@@ -13,16 +13,16 @@ use crate::settings::Host;
 use bailiff_engine::engine::Holds;
 use bailiff_engine::verdict::Hold;
 
-/// The bit of `CAP_KILL` (`linux/capability.h`).
+/// Bit number of `CAP_KILL` (`linux/capability.h`).
 const CAP_KILL: u32 = 5;
 
-/// Which boot this is.
+/// Returns the boot id of the kernel.
 pub(super) fn boot_id(procfs: &Path) -> Option<String> {
     let text = fs::read_to_string(procfs.join("sys/kernel/random/boot_id")).ok()?;
     Some(text.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// This program and those that started it, as far as they can be read.
+/// Returns this program and its ancestors, as far as they can be read.
 pub(super) fn ourselves(procfs: &Path) -> BTreeSet<ProcessKey> {
     let us = std::process::id();
     let Ok(table) = Processes::open(procfs, "").and_then(|proc_table| proc_table.everybody()) else {
@@ -32,7 +32,7 @@ pub(super) fn ourselves(procfs: &Path) -> BTreeSet<ProcessKey> {
     own.filter_map(|pid| Some(table.people.get(&pid)?.stat.key)).collect()
 }
 
-/// Why nothing destructive can be done, as far as that is known from the start.
+/// Returns the holds that are known at startup, with reasons.
 pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
     let mut missing = Vec::new();
     if !in_host_namespace(host) {
@@ -45,7 +45,7 @@ pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
     missing
 }
 
-/// Whether the pids of `/proc` are the host's.
+/// Returns whether this program runs in the host's PID namespace, or trusts its own.
 pub(super) fn in_host_namespace(host: &Host) -> bool {
     let target = fs::read_link(host.procfs.join("self/ns/pid")).ok();
     let host_namespace =
@@ -53,7 +53,7 @@ pub(super) fn in_host_namespace(host: &Host) -> bool {
     host_namespace || host.trust_pid_namespace
 }
 
-/// Whether signals may be sent to other users' processes.
+/// Returns whether this program may signal processes of other users.
 pub(super) fn may_kill() -> bool {
     let Ok(status) = fs::read("/proc/self/status") else { return false };
     Status::new(&status).mask("CapEff:").is_some_and(|bits| bits & (1 << CAP_KILL) != 0)

@@ -1,5 +1,5 @@
-//! State that survives a restart, on disk. A task of its own writes it, so that nothing waits for a disk; an action that
-//! requires saved state is held until it is written.
+//! State file, which survives a restart. A separate task writes it, so that the daemon never waits for a
+//! disk. An action that requires saved state is held until the state is written.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::disk;
 use bailiff_engine::engine::{Engine, Saved};
 use bailiff_engine::verdict::Hold;
 
-/// Breakers, which open with no action, are saved at least this often.
+/// Maximum interval between saves, for changes that do not trigger one, such as an opened breaker.
 const OFTEN: Duration = Duration::from_secs(15);
-/// A request that waits for the disk is answered after this time at the latest: a pause must not wait for it.
+/// Time limit for a response that waits for the disk; a `pause` must not wait longer.
 const SOON: Duration = Duration::from_millis(60);
-/// A state is never longer.
+/// Maximum size of the state file, in bytes.
 const MOST: u64 = 1 << 30;
 
-/// Where lines are kept that the audit log did not take.
+/// Returns the path of the file for lines that could not be written to the audit log.
 pub(super) fn unwritten(directory: &Path) -> PathBuf {
     directory.join("audit.unwritten.jsonl")
 }
@@ -34,7 +34,7 @@ fn state_file(directory: &Path) -> PathBuf {
 }
 
 /// Restores the state of an earlier run. If it is unreadable, used budgets and an administrator's pause are
-/// unknown: an administrator has to check and run `resume`.
+/// unknown, so the engine is paused until an administrator runs `resume`.
 pub(super) fn restore(engine: &mut Engine, directory: &Path) {
     let path = state_file(directory);
     let read = match file::within(&path, PATIENCE, |path| file::read(path, MOST)) {
@@ -61,7 +61,7 @@ fn understand(bytes: &[u8]) -> Result<Saved, String> {
     if saved.understood() { Ok(saved) } else { Err("it has an unsupported version".to_owned()) }
 }
 
-/// Streaks are restored once: the file is cleared of them first, so that they are not restored again after a crash.
+/// Removes the streaks from the file before they are used, so that a crash does not restore them twice.
 fn once(saved: Saved, path: &Path) -> Saved {
     let rest = saved.clone().without_streaks();
     let forgotten = serde_json::to_vec(&rest).map_err(io::Error::from);
@@ -70,33 +70,33 @@ fn once(saved: Saved, path: &Path) -> Saved {
     if forgotten.is_ok() { saved } else { rest }
 }
 
-/// What is to be on the disk; a later one holds all that matters of those before.
+/// A version of the state to be written; a later version replaces all earlier ones.
 #[derive(Debug, Clone, Default)]
 struct Sheet {
     number: u64,
     bytes: Arc<[u8]>,
 }
 
-/// How far the disk has come.
+/// Last version that the writer has handled.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kept {
     number: u64,
     failed: bool,
 }
 
-/// Reports whether a version of the state is on the disk.
+/// Receiver of the versions that the writer has handled.
 #[derive(Debug, Clone)]
 pub(super) struct Acks(watch::Receiver<Kept>);
 
 impl Acks {
-    /// Waits until the disk has come further.
+    /// Waits until the writer has handled another version.
     pub(super) async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits for the disk, not for long.
+    /// Waits for a short time until a version is on disk; returns whether it is.
     pub(super) async fn has(&self, number: u64) -> bool {
         let mut kept = self.0.clone();
         let reached = timeout(SOON, kept.wait_for(|kept| kept.number >= number)).await;
@@ -104,12 +104,12 @@ impl Acks {
     }
 }
 
-/// The task that writes.
+/// Handle of the task that writes the state.
 #[derive(Debug)]
 pub(super) struct StateWriter {
     sheets: watch::Sender<Sheet>,
     kept: watch::Receiver<Kept>,
-    /// What must be on the disk before anything is done.
+    /// Version that must be on disk before an action may start.
     needed: u64,
     task: JoinHandle<()>,
 }
@@ -134,13 +134,13 @@ impl StateWriter {
         number
     }
 
-    /// All that must be on the disk is.
+    /// Returns whether the required version is on disk.
     fn well(&self) -> bool {
         let kept = *self.kept.borrow();
         !kept.failed && kept.number >= self.needed
     }
 
-    /// Ends once the last sheet was written.
+    /// Waits until the last version was written.
     pub(super) async fn finish(self) {
         drop(self.sheets);
         if timeout(PATIENCE * 2, self.task).await.is_err() {
@@ -173,14 +173,15 @@ async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, sender: watch::
 }
 
 impl Daemon {
-    /// Has the state written. Until it is, and where that fails, nothing is done: budgets would not outlive a crash.
+    /// Queues the state for writing and returns its version. No action starts before it is on disk, because a
+    /// crash would lose the used budgets.
     pub(super) fn save(&mut self) -> u64 {
         self.state_writer.needed = self.write(&self.engine.saved_for_a_crash());
         self.check_state();
         self.state_writer.needed
     }
 
-    /// The last time, in an orderly end.
+    /// Queues the complete state, including streaks, at an orderly shutdown.
     pub(super) fn save_at_the_end(&mut self) {
         self.write(&self.engine.saved());
     }
@@ -198,7 +199,7 @@ impl Daemon {
     pub(super) fn save_sometimes(&mut self) {
         if now().boot.saturating_sub(self.saved) >= OFTEN {
             self.saved = now().boot;
-            // What it must outlive is there already.
+            // Actions do not wait for this save: what they require was saved before.
             self.write(&self.engine.saved_for_a_crash());
         }
     }

@@ -1,4 +1,4 @@
-//! How the daemon stands, for the pages and the control socket.
+//! Status of the daemon, for the pages and the control socket.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use bailiff_engine::policy::{Mode, Rule};
 use bailiff_engine::verdict::Hold;
 use bailiff_engine::view::View;
 
-/// Matches that are shown as coming.
+/// Maximum number of pending steps in the status.
 const MOST_PENDING: usize = 50;
 
-/// Sources that did not answer, and why.
+/// Returns the sources that did not respond, with their errors.
 pub(super) fn silent(view: &View) -> Vec<String> {
     let down = view.snapshot.sources.iter().filter(|(_, source)| !source.up);
     down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
 }
 
-/// The response to a status request.
+/// Returns the response to a status request.
 pub(super) fn answer(status: &Status) -> Value {
     json!({"ok": true, "status": status})
 }
 
-/// What the audit log says of a reload.
+/// Returns the audit log detail of a reload.
 pub(super) fn reload_detail(outcome: &Outcome, why: &str) -> String {
     match outcome {
         Outcome::Applied(sha256) => format!("{why}; in force: {sha256}"),
@@ -120,7 +120,7 @@ impl Daemon {
         of_node.chain(of_users).map(open).collect()
     }
 
-    /// Says in the audit log which breakers have opened and closed.
+    /// Records in the audit log which breakers have opened and closed.
     fn record_breakers(&self, before: &[Open], now: &[Open]) {
         let changes = [(now, before, "opened"), (before, now, "closed")];
         for (local_host, there, result) in changes {
@@ -192,7 +192,7 @@ impl Daemon {
         pending_steps.collect()
     }
 
-    /// What the steps of the policy may come to is counted from 0 on.
+    /// Starts the counters of all steps in the policy at 0.
     pub(super) fn begin_counts(&mut self) {
         for (rule, counts) in self.engine.policy().rules.iter().zip(self.engine.counts()) {
             for step in &rule.then {
@@ -216,7 +216,7 @@ impl Daemon {
     }
 }
 
-/// What a rule does, a text each.
+/// Returns a description of each step of a rule.
 fn steps(rule: &Rule) -> Vec<String> {
     let text = |step: &bailiff_engine::policy::Step| match step.after {
         bailiff_engine::policy::Span::Samples(0) => step.action.name().to_owned(),
