@@ -257,7 +257,7 @@ impl Open {
                 self.add(Worth::Result, line);
                 drop(self.with(|journal| self.flush(journal, None)));
             }
-            Err(error) => tracing::error!(%error, "a line of the audit log has no form"),
+            Err(error) => tracing::error!(%error, "a line of the audit log cannot be serialized"),
         }
     }
 
@@ -293,7 +293,7 @@ impl Open {
             self.add(Worth::Result, line);
         }
         for begun in journal.interrupted() {
-            tracing::warn!(?begun, "an earlier run began an action and did not live to see its end");
+            tracing::warn!(?begun, "an earlier run began an action and exited before its result was written");
             let detail = self.continue_stopped(&begun);
             if let Ok(line) = self.line(&interrupted(&begun, &detail)) {
                 self.add(Worth::Result, line);
@@ -304,7 +304,7 @@ impl Open {
     /// Continues the processes that an interrupted action had stopped on this boot. Returns the log text.
     fn continue_stopped(&self, begun: &Begun) -> String {
         let mut detail =
-            "this program ended before the action had a result; how it went is not known".to_owned();
+            "the enforcer exited before the action had a result; its outcome is unknown".to_owned();
         if begun.boot_id.is_some() && begun.boot_id == self.about.boot_id {
             let count: usize = begun.held_still.iter().map(self.continue_stopped).sum();
             if count > 0 {
@@ -396,7 +396,7 @@ impl Shared {
         if let Some(path) = &open.settings.kept
             && let Err(error) = open.waiting.keep(path)
         {
-            tracing::error!(%error, path = %path.display(), "what the audit log did not take is lost");
+            tracing::error!(%error, path = %path.display(), "lines that could not be written to the audit log are lost");
         }
     }
 }

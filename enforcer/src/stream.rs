@@ -175,7 +175,7 @@ fn owner(source: &Source) -> Result<u32, StreamError> {
     let by_others = above.mode() & 0o002 != 0 && above.mode() & 0o1000 == 0;
     if by_others || !trusted(above.uid()) {
         return Err(StreamError::Distrusted(format!(
-            "anybody may put a socket into {}",
+            "other users may create a socket in {}",
             directory.display()
         )));
     }

@@ -226,7 +226,7 @@ fn hung_state_at_start_is_a_pause() {
     let enforcer = start_with_hung(&node.home, &hung, &["--state", &state]);
     until_held(&enforcer, "paused");
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
-    assert!(unwrapped(&status).contains("cannot be taken up: no answer for 2s"), "{status}");
+    assert!(unwrapped(&status).contains("cannot be read: no answer for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");
     assert_no_signal(&enforcer, &tenant);
     assert_pause_is_fast(&node.home);

@@ -100,7 +100,7 @@ fn killed_right_after_the_action_began() {
 fn killed_in_the_grace() {
     let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_terms(1));
     assert_eq!(ids(&crash.node, "interrupted"), [1], "the log has it before any other event");
-    crash.enforcer.until_logged("did not live to see its end");
+    crash.enforcer.until_logged("exited before its result was written");
     crash.assert_ended_with_new_term(1);
 }
 

@@ -171,7 +171,7 @@ impl<'a> Asked<'a> {
     /// Requests a server to terminate a client, if it is still a client: its pid may have been reused.
     fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
         let (pid, group) = client;
-        let gone = || format!("{pid} ended before server {server} of MPS was asked to let it go");
+        let gone = || format!("{pid} ended before server {server} of MPS was requested to terminate it");
         let Some((owner, control)) = self.daemons.get(daemon) else { return Ok(gone()) };
         if !group.lives(pid) {
             return Ok(gone());
@@ -225,7 +225,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
     }
     if let (None, Some(part)) = (&silent, foreign) {
         return MpsMembership::Unknown(format!(
-            "{part}, a part of MPS, is in another PID namespace, and is not asked"
+            "{part}, an MPS process, is in another PID namespace, and is not queried"
         ));
     }
     let is_own = |(owner, _): &(DaemonOwner, Replies)| *owner == DaemonOwner::Own;
@@ -242,15 +242,15 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
     let status = control.query(Question::Status(server)).map(|reply_text| reply::status(&reply_text));
     if matches!(status, Ok(reply::Status::Fault)) {
-        return Ok(format!("server {server} of MPS waits in FAULT for the end of {client}"));
+        return Ok(format!("server {server} of MPS is in FAULT and waits for the exit of {client}"));
     }
     let reply_text = control.query(Question::TerminateClient(server, client));
     let done = reply_text
         .map_err(|error| error.to_string())
         .and_then(|reply_text| reply::terminated(&reply_text).map_err(|odd| odd.to_string()));
     match done {
-        Ok(()) => Ok(format!("server {server} of MPS let {client} go")),
-        Err(why) => Err(format!("server {server} of MPS did not let {client} go: {why}")),
+        Ok(()) => Ok(format!("server {server} of MPS terminated its client {client}")),
+        Err(why) => Err(format!("server {server} of MPS did not terminate its client {client}: {why}")),
     }
 }
 
@@ -297,7 +297,7 @@ mod tests {
             assert_eq!(stands(4100, &replies, None), expected, "{replies:?}");
         }
         let other = MpsMembership::Unknown(
-            "900, a part of MPS, is in another PID namespace, and is not asked".into(),
+            "900, an MPS process, is in another PID namespace, and is not queried".into(),
         );
         assert_eq!(stands(4100, &[], Some(900)), other);
         assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[7])])], Some(900)), other);

@@ -96,7 +96,7 @@ impl<'a> ActionContext<'a> {
                     _ => Ok(group),
                 }
             }
-            Kind::Gpu | Kind::Lease => Err(Refusal::refused("that has no processes of its own")),
+            Kind::Gpu | Kind::Lease => Err(Refusal::refused("this kind of target has no processes")),
             Kind::MpsServer => Err(Refusal::refused("a server of MPS is never signalled")),
         }
     }

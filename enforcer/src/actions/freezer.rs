@@ -73,7 +73,7 @@ impl Frozen {
                 let file = open(root, &format!("{at}/{file}"), OFlags::WRONLY).map_err(why)?;
                 return Ok(Self { file, thaw, path: at.to_owned() });
             }
-            at = at.rsplit_once('/').ok_or_else(|| format!("its cgroup {path} is frozen from above"))?.0;
+            at = at.rsplit_once('/').ok_or_else(|| format!("its cgroup {path} is frozen by an ancestor that cannot be found"))?.0;
         }
     }
 
@@ -87,7 +87,7 @@ impl Frozen {
         match inside.difference(ours).next() {
             None => Ok(()),
             Some(other) => {
-                Err(format!("its cgroup {path} is frozen, and {other} in it is none of its processes"))
+                Err(format!("its cgroup {path} is frozen, and {other} in it is not part of the target"))
             }
         }
     }

@@ -57,9 +57,9 @@ pub(super) struct Inbox {
 impl InboxState {
     fn give_up(&self, id: u64) -> Option<&'static str> {
         if self.stop {
-            Some("this program was asked to end")
+            Some("the enforcer is shutting down")
         } else if self.cancelled == Some(id) {
-            Some("it was called off")
+            Some("the action was cancelled")
         } else {
             None
         }

@@ -95,14 +95,14 @@ pub(super) fn back(before: &Memory, after: &Memory, ended: &BTreeSet<ProcessKey>
     match (unknown, back) {
         (Some(why), _) => Back::Unknown(why),
         (None, Some((bytes, left))) => Back::Yes { bytes, left },
-        (None, None) => Back::Unknown("the driver listed none of them before".to_owned()),
+        (None, None) => Back::Unknown("the driver did not list these processes before".to_owned()),
     }
 }
 
 fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Holders) -> Back {
     let same = |other: &&OfGpu| other.uuid == gpu.uuid && other.index == gpu.index;
     let Some(now) = after.0.iter().find(same).filter(|now| now.reported) else {
-        return Back::Unknown(format!("GPU {} gave no list", gpu.index));
+        return Back::Unknown(format!("GPU {} returned no process list", gpu.index));
     };
     // The driver may still list a pid that has exited, for which /proc has no start time.
     let still = now
@@ -122,7 +122,7 @@ fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Hold
     let others: Holders = gpu.holders.iter().filter(|(key, _)| !is_of(**key, ended)).map(copied).collect();
     let rise = u64::try_from(is.saturating_sub(was)).unwrap_or_default();
     if changed(&others, &now.holders, bytes) {
-        Back::Unknown(format!("others came, went or grew on GPU {} meanwhile", gpu.index))
+        Back::Unknown(format!("other processes changed their memory on GPU {} in the meantime", gpu.index))
     } else if rise > 0 && rise >= (bytes / PART).max(SLACK).min(bytes.div_ceil(2)) {
         Back::No { why: format!("{rise} bytes on GPU {} are now unaccounted", gpu.index), left: rise }
     } else {

@@ -28,7 +28,7 @@ pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Ref
     };
     let handle = hold(context, server)?;
     if context.proc_table.nested(server.pid) != Some(false) {
-        return Err(Refusal::refused("it is in another PID namespace, where its pid is another's"));
+        return Err(Refusal::refused("it is in another PID namespace, where its pid belongs to another process"));
     }
     let control = control(context, pipes(context, server.pid));
     match listed_clients(context) {
@@ -49,7 +49,7 @@ pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Ref
 
 /// Opens a pidfd of the server and compares the process with the evaluated one.
 fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Handle, Refusal> {
-    let key = server.key.ok_or_else(|| Refusal::refused("it is known to the driver alone"))?;
+    let key = server.key.ok_or_else(|| Refusal::refused("only the driver lists it"))?;
     context.proc_table.everybody()?;
     let gone = || Refusal { outcome: Outcome::Gone, why: "it had ended".to_owned() };
     let handle = Handle::open(key.pid)

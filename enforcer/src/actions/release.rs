@@ -28,7 +28,7 @@ pub(super) fn release(context: &ActionContext<'_>) -> Result<ActionResult, Refus
         return Err(Refusal { outcome: Outcome::Gone, why: "it had ended".to_owned() });
     };
     if token_of(held) != Some(token) {
-        let why = "it has another token by now".to_owned();
+        let why = "its fencing token has changed".to_owned();
         return Err(Refusal { outcome: Outcome::IdentityChanged, why });
     }
     let view = context.inbox.view();
@@ -50,7 +50,7 @@ fn verify(
     busy: &[String],
 ) -> ActionResult {
     match ended {
-        Ok(Ended::Lost) => ActionResult::new(Outcome::IdentityChanged, "it has another token by now"),
+        Ok(Ended::Lost) => ActionResult::new(Outcome::IdentityChanged, "its fencing token has changed"),
         Ok(Ended::Already(how)) if how != "revoked" => {
             ActionResult::new(Outcome::Gone, format!("it had ended: {how}"))
         }
@@ -72,7 +72,7 @@ fn verify(
                     )
                 }
                 (Ok(true), Err(error)) => ActionResult::new(Outcome::Failed, error.to_string()),
-                (Ok(true), Ok(_)) => ActionResult::new(Outcome::Failed, "the pool has it still"),
+                (Ok(true), Ok(_)) => ActionResult::new(Outcome::Failed, "the lease is still in the pool"),
                 (Err(error), _) => ActionResult::new(Outcome::Undetermined, error.to_string()),
             }
         }

@@ -77,7 +77,7 @@ impl<'a> Termination<'a> {
             Ok(ending) => ending,
             Err(Refusal { outcome, why }) if self.group.sent.is_empty() => ActionResult::new(outcome, why),
             Err(Refusal { outcome, why }) => {
-                ActionResult::new(outcome, format!("{why}; they were sent what is listed, and nothing more"))
+                ActionResult::new(outcome, format!("{why}; only the listed signals were sent"))
             }
         };
         ending.after.sent.append(&mut self.group.sent);
@@ -142,7 +142,7 @@ impl<'a> Termination<'a> {
                 }
                 extended = true;
                 deadline = Deadline::after(self.grace);
-                self.group.notes.push("the grace was extended: it was still at work".to_owned());
+                self.group.notes.push("the grace period was extended: the process was still busy".to_owned());
             }
             self.until_event(deadline);
         }
@@ -251,7 +251,7 @@ impl<'a> Termination<'a> {
             self.watchdog = None;
             self.group
                 .notes
-                .push("they were not stopped before SIGKILL: no watchdog could be had".to_owned());
+                .push("processes were not stopped before SIGKILL: the watchdog could not be started".to_owned());
         }
     }
 
@@ -293,7 +293,7 @@ impl<'a> Termination<'a> {
         }
         match cgroup_kill::kill(root, context.inbox, &mut self.group, self.permit) {
             Ok(()) => self.group.sent_to_all("cgroup.kill"),
-            Err(ref why) => self.group.notes.push(format!("its cgroup was not ended as a whole: {why}")),
+            Err(ref why) => self.group.notes.push(format!("its cgroup was not killed as a whole: {why}")),
         }
         self.group.sent.last().is_some_and(|sent| sent.signal == "cgroup.kill")
     }

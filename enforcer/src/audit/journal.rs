@@ -160,7 +160,7 @@ impl Journal {
         }
         match fs::rename(path, aside(path, 1)) {
             Ok(()) => self.file = None,
-            Err(error) => tracing::warn!(%error, "the audit log cannot be set aside"),
+            Err(error) => tracing::warn!(%error, "the audit log cannot be rotated"),
         }
         Ok(())
     }

@@ -158,10 +158,10 @@ impl Daemon {
         let boot_id = rights::boot_id(&settings.host.procfs);
         let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
         let audit = Audit::open(journal(&settings), about, crate::actions::watchdog::continue_stopped)
-            .context("cannot start the thread that records")?;
+            .context("cannot start the thread of the audit log")?;
         let tools = tools(&settings);
         let (executor, reports) =
-            Executor::start(tools, audit.clone()).context("cannot start the thread that acts")?;
+            Executor::start(tools, audit.clone()).context("cannot start the executor thread")?;
         let (agent, leases) =
             Agent::start(audit.clone(), rights::in_host_namespace(&settings.host), &settings.host.devices)
                 .context("cannot start the thread of the lease agent")?;
@@ -316,7 +316,7 @@ impl Daemon {
             }
             Arrival::Malformed(why) => {
                 self.status.counters.skipped.count(Skipped::Malformed);
-                tracing::warn!(why, "a line of the stream is no snapshot");
+                tracing::warn!(why, "a line of the stream is not a valid snapshot");
             }
             Arrival::Snapshot(_) => {}
         }

@@ -141,7 +141,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
         Action::Signal(signal) => format!("it will be sent {}", signal.name),
         Action::ReleaseLease => "it will be released".to_owned(),
         Action::ShutdownMps => "it will be shut down".to_owned(),
-        Action::Exec(_) | Action::Flag(_) | Action::Notify(_) => "something will be done about it".to_owned(),
+        Action::Exec(_) | Action::Flag(_) | Action::Notify(_) => "an action will follow".to_owned(),
     };
     match verdict.mode {
         Mode::Enforce => format!("; {what} in about {when}, unless that changes."),

@@ -43,9 +43,9 @@ impl Answers for ControlHandler {
         let (answer, answered) = oneshot::channel();
         let asked = ControlRequest { peer: peer.clone(), question, answer };
         if self.asked.send(asked).await.is_err() {
-            return control::refusal("the daemon ends");
+            return control::refusal("the daemon is shutting down");
         }
-        let ends = || control::refusal("the daemon ends");
+        let ends = || control::refusal("the daemon is shutting down");
         match answered.await {
             Ok(Answer::Value(value)) => value,
             Ok(Answer::Saved(mut value, state)) => {

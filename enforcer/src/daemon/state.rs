@@ -46,12 +46,12 @@ pub(super) fn restore(engine: &mut Engine, directory: &Path) {
     match saved {
         Ok(saved) => engine.restore(once(saved, &path), now()),
         Err(why) => {
-            tracing::error!(why, path = %path.display(), "the state of an earlier run cannot be taken up; paused");
+            tracing::error!(why, path = %path.display(), "the state of an earlier run cannot be read; paused");
             if !hangs {
                 let aside = path.with_extension("json.unread");
                 drop(file::within(&path, PATIENCE, move |path| std::fs::rename(path, aside)));
             }
-            engine.pause(now(), None, format!("the state of an earlier run cannot be taken up: {why}"));
+            engine.pause(now(), None, format!("the state of an earlier run cannot be read: {why}"));
         }
     }
 }
@@ -190,7 +190,7 @@ impl Daemon {
         match serde_json::to_vec(saved) {
             Ok(bytes) => self.state_writer.put(bytes),
             Err(error) => {
-                tracing::error!(%error, "the state has no form");
+                tracing::error!(%error, "the state cannot be serialized");
                 u64::MAX
             }
         }
