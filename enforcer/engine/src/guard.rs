@@ -1,5 +1,5 @@
-//! The last check before an action: whether these are the evaluated processes, and whether they may be touched at all.
-//! Pure: their current identity is read elsewhere and passed in.
+//! The last check before an action: whether these are the evaluated processes, and whether they may be acted
+//! upon. Pure: their current identity is read elsewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,8 @@ use bailiff_snapshot::{ProcessKey, State};
 use crate::process::{Devices, ProcessInfo};
 use crate::verdict::{Member, Outcome, Subject};
 
-/// Names that no rule may touch, as the kernel truncates them (15 bytes), and why. A star matches any suffix.
+/// Names of processes that no rule may act upon, as the kernel truncates them (15 bytes), with the reason. A
+/// star matches any suffix.
 const PROTECTED: [(&str, &str); 7] = [
     ("nvidia-persiste*", "it serves the driver"),
     ("nv-fabricmanage*", "it serves the driver"),
@@ -21,7 +22,7 @@ const PROTECTED: [(&str, &str); 7] = [
     ("nvidia-cuda-mps*", "it serves the clients of MPS"),
 ];
 
-/// And these on the host. In a container they are the container's own, an init or a shell's daemon, and end with it.
+/// The same, for processes outside containers only. In a container such a process is part of the container.
 const PROTECTED_ON_HOST: [(&str, &str); 36] = [
     ("systemd*", "it is a part of systemd"),
     ("(sd-pam)", "it is a part of systemd"),
@@ -61,20 +62,20 @@ const PROTECTED_ON_HOST: [(&str, &str); 36] = [
     ("gamescope*", "it is a display server"),
 ];
 
-/// What the built-in protection examines, of a process in a snapshot or in `/proc`.
+/// What the built-in protection examines of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Traits<'a> {
-    /// Its pid.
+    /// Pid.
     pub pid: u32,
-    /// Its name.
+    /// Name.
     pub comm: &'a str,
-    /// Its owner.
+    /// Effective owner.
     pub uid: Option<u32>,
-    /// It runs in a container.
+    /// Whether it runs in a container.
     pub contained: bool,
 }
 
-/// Why the built-in protection exempts a process, whatever the rules say; none if it does not.
+/// Returns why the built-in protection exempts a process.
 #[must_use]
 pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     if process.pid <= 1 {
@@ -90,10 +91,10 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     named(process.comm, process.contained)
 }
 
-/// Why the built-in protection exempts a process of this name; none if it does not.
+/// Returns why the built-in protection exempts a process with this name.
 #[must_use]
 pub fn named(comm: &str, contained: bool) -> Option<&'static str> {
-    // The kernel has cut it; a name from elsewhere is cut alike.
+    // The kernel truncates names; others are truncated alike.
     let comm = comm.get(..15).unwrap_or(comm);
     let on_host = PROTECTED_ON_HOST.iter().filter(|_| !contained);
     let first = comm.as_bytes().first();
@@ -108,17 +109,17 @@ pub fn named(comm: &str, contained: bool) -> Option<&'static str> {
 /// Whether root's processes outside containers are protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
-    /// They are.
+    /// They are protected.
     Protected,
     /// The file says `allow_root: true`.
     Allowed,
 }
 
-/// What the policy protects, asked of a process that no snapshot may have shown; gives why.
+/// The policy's exemptions, evaluated for a process read from `/proc`; returns the reason.
 #[derive(Clone)]
 pub struct Protect(pub Arc<Asked>);
 
-/// A question about a process; an answer says why it is protected.
+/// Returns why a process is protected.
 pub type Asked = dyn Fn(&ProcessInfo) -> Option<String> + Send + Sync;
 
 impl fmt::Debug for Protect {
@@ -127,31 +128,31 @@ impl fmt::Debug for Protect {
     }
 }
 
-/// What of the policy holds of an action.
+/// Limits of an action that come from the policy.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Root's processes.
+    /// Whether root's processes may be acted upon.
     pub root: Root,
-    /// A larger group is never ended.
+    /// Maximum number of processes that are ended together.
     pub max_processes: usize,
-    /// The exporter, as the stream's socket names it.
+    /// The exporter, by the socket of its stream.
     pub exporter: Option<ProcessKey>,
-    /// The file's `protect`, and the rule's exceptions.
+    /// `protect` of the file and the exceptions of the rule.
     pub protect: Option<Protect>,
-    /// Processes that are stopped, traced or frozen.
+    /// What happens to processes that are stopped, traced or frozen.
     pub on_hold: OnHold,
 }
 
-/// What is done with a target that is on hold when it is to be signalled.
+/// What happens to a target that is stopped, traced or frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnHold {
-    /// The rule is about idleness, and it was put on hold on purpose: nothing.
+    /// Nothing: the rule is about idleness, and the target was put on hold on purpose.
     Exempt,
-    /// It is signalled, and continued or thawed so that it can act on it.
+    /// It is signalled, then continued or thawed so that it can handle the signal.
     Continued,
 }
 
-/// This program, those that started it, the exporter and those that it started: why each is not touched, by pid.
+/// This program, the exporter and their ancestors, by pid, with the reason why they are exempt.
 #[derive(Debug, Clone, Default)]
 pub struct Ourselves(pub BTreeMap<u32, &'static str>);
 
@@ -160,29 +161,29 @@ pub struct Ourselves(pub BTreeMap<u32, &'static str>);
 pub struct Found {
     /// Its identity.
     pub person: ProcessInfo,
-    /// Whether it has a device file open; none if that is not needed.
+    /// Whether it has a device file open; `None` if that is not needed.
     pub devices: Option<Devices>,
 }
 
 impl Found {
-    /// Its name.
+    /// Returns its identity.
     #[must_use]
     pub fn key(&self) -> ProcessKey {
         self.person.stat.key
     }
 }
 
-/// Why an action is not done.
+/// Why an action is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// [`Outcome::Refused`], [`Outcome::IdentityChanged`] or [`Outcome::Gone`].
     pub outcome: Outcome,
-    /// For people.
+    /// Reason for people.
     pub why: String,
 }
 
 impl Refusal {
-    /// The guard says no.
+    /// Creates a refusal.
     #[must_use]
     pub fn refused(why: impl Into<String>) -> Self {
         Self { outcome: Outcome::Refused, why: why.into() }
@@ -193,11 +194,11 @@ impl Refusal {
     }
 }
 
-/// Compares the verified processes with the evaluated subject. Returns the notes for the audit log on those that
-/// are running.
+/// Compares the verified processes with the evaluated subject. Returns notes on the running ones for the audit
+/// log.
 ///
 /// # Errors
-/// If one of them is another process now, was never sufficiently known, or none is left.
+/// If a pid belongs to another process now, if an identity was never fully known, or if no process is left.
 pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refusal> {
     let mut notes = Vec::new();
     let mut living = 0;
@@ -239,7 +240,7 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
         }
         Some(_) => {}
     }
-    // The owner may move it below that: a cgroup there proves no identity.
+    // An owner can move processes below this directory, so a cgroup below it proves no identity.
     let confinement = now.person.place.confinement();
     if member.confinement.is_empty() || confinement.is_empty() {
         return Err(Refusal::refused(format!("the cgroup of {} is not known", key.pid)));
@@ -250,10 +251,10 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Says whether this group may be touched; one that may not protects all.
+/// Checks whether a group of processes may be acted upon. One exempt member exempts all.
 ///
 /// # Errors
-/// With the one that protects it, and why.
+/// With the exempt process and the reason.
 pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limits) -> Result<(), Refusal> {
     if group.len() > limits.max_processes {
         let most = limits.max_processes;

@@ -11,27 +11,27 @@ use crate::policy::{Action, Mode, Severity};
 use crate::view::TargetId;
 use bailiff_snapshot::Truth;
 
-/// One finding of one rule about one target.
+/// Finding of one rule about one target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The rule's name.
     pub rule: Arc<str>,
-    /// Whether it may act.
+    /// Effective mode of the rule.
     pub mode: Mode,
-    /// Whom it is about: for a rule with `pick`, the workload that was picked.
+    /// The target; for a rule with `pick`, the picked workload.
     pub subject: Arc<Subject>,
-    /// What is to be done, or was found.
+    /// What was found or is due.
     pub what: What,
-    /// How sure it is.
+    /// The observations behind it.
     pub evidence: Evidence,
 }
 
-/// What is to be done, or was found.
+/// What was found or is due.
 #[derive(Debug, Clone, PartialEq)]
 pub enum What {
-    /// A flag goes up.
+    /// A flag is raised.
     Flag(Severity),
-    /// A flag comes down.
+    /// A flag is cleared.
     Clear(Severity),
     /// Notify channels.
     Notify(Vec<String>),
@@ -39,9 +39,9 @@ pub enum What {
     Due(Action),
     /// A destructive step, confirmed. The id names it in the audit log and in its report.
     Act(u64, Action),
-    /// A destructive step is due and is withheld; recorded once until the reason changes.
+    /// A destructive step is due and withheld; recorded once until the reason changes.
     Withheld(Action, Hold),
-    /// It was warned or due, and is skipped: it was seen not to match, or is gone.
+    /// The target was notified or due, and is skipped now: it no longer matches or no longer exists.
     Reprieved(&'static str),
 }
 
@@ -50,52 +50,54 @@ bailiff_snapshot::label_values! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// An admin paused it, or the state of an earlier run could not be taken up; `bailiff-enforcer resume` ends it.
+    /// Paused by an administrator, or the saved state could not be read; `bailiff-enforcer resume` ends it.
     Paused = "paused",
-    /// The enforcer has just begun; it ends by itself after a few snapshots.
+    /// The enforcer has just started; ends after a few snapshots.
     Started = "started",
-    /// The rules were just changed; it ends by itself after a few snapshots.
+    /// The rules were just changed; ends after a few snapshots.
     Reloaded = "reloaded",
-    /// The file of rules is invalid, or its file system does not answer, and the last good rules go on; `bailiff-enforcer status`
-    /// says what is wrong.
+    /// The rules file is invalid, or its file system does not answer, and the previous rules stay in force;
+    /// `bailiff-enforcer status` shows the error.
     InvalidFile = "invalid_file",
-    /// The rules were written for another interval: their `interval` is not the exporter's `--interval`.
+    /// The `interval` in the rules file is not the exporter's `--interval`.
     OtherInterval = "other_interval",
-    /// The audit log cannot be written, or its disk hangs; it is tried again every second.
+    /// The audit log cannot be written; it is tried again every second.
     Audit = "audit",
-    /// The state (`--state`) is not on the disk, so budgets would not outlive a restart.
+    /// The state (`--state`) cannot be written, so budgets would not survive a restart.
     State = "state",
-    /// `CAP_KILL` is missing, and the target is not of the enforcer's own user.
+    /// `CAP_KILL` is missing, and the target belongs to another user than the enforcer.
     Rights = "rights",
     /// The exporter or the enforcer is not in the host's PID namespace, or there is no boot id.
     Untrusted = "untrusted",
-    /// The last snapshot is older than two intervals: the exporter is silent, or late.
+    /// The last snapshot is older than two intervals.
     Stale = "stale",
-    /// The GPU's actions of this hour are used up (`limits`).
+    /// The GPU's budget of this hour is used up (`limits`).
     GpuBudget = "gpu_budget",
-    /// The user's actions of this hour are used up (`limits`).
+    /// The user's budget of this hour is used up (`limits`).
     UserBudget = "user_budget",
-    /// The node's actions of this hour are used up (`limits`).
+    /// The node's budget of this hour is used up (`limits`).
     NodeBudget = "node_budget",
-    /// The same target had its turn less than `cooldown` ago.
+    /// The last action against this target was less than `cooldown` ago.
     Cooldown = "cooldown",
-    /// Nearly all workloads matched at once (`limits.mass_share`), and no other was observed busy; until `bailiff-enforcer resume`.
+    /// Too large a share of the workloads matched at once (`limits.mass_share`) and no other was observed busy;
+    /// ends with `bailiff-enforcer resume`.
     MassBreaker = "mass_breaker",
-    /// Three actions in a row against one user failed, for each of two users; until nothing failed for `breaker_reset`.
+    /// Three consecutive actions failed for each of two users; ends after `breaker_reset` without a failure.
     FailureBreaker = "failure_breaker",
-    /// Three actions in a row against the target's user failed; until none failed for `breaker_reset`.
+    /// Three consecutive actions against the target's user failed; ends after `breaker_reset` without a
+    /// failure.
     UserFailureBreaker = "user_failure_breaker",
-    /// Most of what was asked was unknown at ten snapshots in a row; until that was not so for `breaker_reset`.
+    /// Most outcomes were unknown in ten consecutive snapshots; ends after `breaker_reset` without that.
     UnknownBreaker = "unknown_breaker",
-    /// No channel has delivered a notice of this match yet, and the step has `requires_notice`.
+    /// No channel has delivered a notification of this match yet, and the step has `requires_notice`.
     Undelivered = "undelivered",
-    /// An earlier action against this target failed and is not tried again.
+    /// An earlier action against this target failed.
     Failed = "failed",
 }
 }
 
 impl Hold {
-    /// It withholds everything destructive for as long as it is there; the others are met when an action is to be done.
+    /// Returns whether it withholds all destructive steps while it lasts; the others apply to one action.
     #[must_use]
     pub const fn node_wide(self) -> bool {
         !matches!(
@@ -111,7 +113,7 @@ impl Hold {
         )
     }
 
-    /// What it means, for people.
+    /// Returns the explanation for people.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -143,51 +145,51 @@ impl Hold {
     }
 }
 
-/// Whom a verdict is about, as seen when it was made.
+/// Subject of a verdict, as seen in its snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Subject {
-    /// Its name.
+    /// Name of the target.
     pub id: TargetId,
-    /// What it is.
+    /// Kind of the target.
     pub kind: Kind,
-    /// The owner, where all its processes have one and the same.
+    /// Owner, if all its processes have the same one.
     pub uid: Option<u32>,
-    /// The owner's name.
+    /// Name of the owner.
     pub user: Option<String>,
-    /// UUIDs of the GPUs it holds or is.
+    /// UUIDs of the GPUs that it holds or is.
     pub gpus: Vec<String>,
-    /// Its processes: those that hold memory, then the others.
+    /// Its processes: those with memory first.
     pub members: Vec<Member>,
 }
 
 /// One process of a subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Member {
-    /// Its identity; none for a pid that only the driver lists.
+    /// Identity; `None` for a pid that only the driver lists.
     pub key: Option<ProcessKey>,
-    /// The pid.
+    /// Pid.
     pub pid: u32,
-    /// Its owner.
+    /// Effective owner.
     pub uid: Option<u32>,
-    /// Its name.
+    /// Process name.
     pub comm: String,
-    /// Its program, where known.
+    /// Path of its program, if known.
     pub exe: Option<String>,
-    /// Its cgroup.
+    /// Path of its cgroup.
     pub cgroup: String,
-    /// The part of that which it cannot leave by itself; empty if that is not known, and of those that hold nothing.
+    /// The part of the cgroup path that the process cannot leave by itself; empty if unknown or without memory.
     #[serde(skip)]
     pub confinement: String,
-    /// GPU memory in bytes; none if the driver does not say. A member that holds none has 0.
+    /// GPU memory in bytes; `None` if the driver does not report it, 0 for a member without memory.
     pub vram: Option<u64>,
-    /// It is listed by the driver.
+    /// Whether the driver lists it.
     pub holds: bool,
 }
 
-/// Why a verdict was made.
+/// Observations behind a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evidence {
-    /// Number of the snapshot.
+    /// Sequence number of the snapshot.
     pub seq: u64,
     /// True samples in the streak.
     pub streak: u32,
@@ -197,47 +199,50 @@ pub struct Evidence {
     pub leaves: Vec<Asked>,
 }
 
-/// One comparison and its outcome.
+/// One comparison with its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// The attribute or selector.
+    /// Attribute or selector.
     pub name: String,
-    /// What was observed, for people.
+    /// Observed value, formatted.
     pub value: String,
-    /// What is wanted: `max 5%`.
+    /// Required value, such as `max 5%`.
     pub comparison: String,
-    /// Whether it is.
+    /// Outcome of the comparison.
     pub outcome: Truth,
-    /// Where the value comes from.
+    /// Source of the value.
     pub source: String,
 }
 
 bailiff_snapshot::label_values! {
-/// How an action ended.
+/// Result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was ended, and its memory is back; of a lease: its GPUs are no longer its.
+    /// The process exited and its memory was released; for a lease: its GPUs were released.
     Released = "released",
-    /// It was ended, and its memory was not back in time (`--verify`).
+    /// The process exited, but its memory was not released in time (`--verify`).
     GoneNotReleased = "gone_not_released",
     /// SIGKILL did not end it in time (`--verify`).
     Unkillable = "unkillable",
-    /// It was ended; others changed meanwhile, so it cannot be determined whose memory was released.
+    /// The process exited. Other processes changed meanwhile, so it is unknown whose memory was released.
     Undetermined = "undetermined",
-    /// Its pid belongs to another process now, or it is not what was evaluated; nothing was done.
+    /// The pid belongs to another process now, or the process has changed since the evaluation; nothing was
+    /// done.
     IdentityChanged = "identity_changed",
-    /// It was not permitted, for example because of a protection seen at the last check; nothing was done, and the audit log has the reason.
+    /// Not permitted, for example because of a protection found in the last check; nothing was done, and the
+    /// audit log has the reason.
     Refused = "refused",
-    /// It had ended already.
+    /// The process had already exited.
     Gone = "gone",
-    /// A flag went up, a notice was queued, a signal sent, a server shut down, a program run.
+    /// A flag was raised, a notification queued, a signal sent, a server shut down, or a program run.
     Done = "done",
-    /// It was tried and did not work; the audit log has why.
+    /// The action failed; the audit log has the reason.
     Failed = "failed",
-    /// A reload, a pause or the enforcer's end stopped it half-way, or it could not begin in time or be recorded.
+    /// Stopped half-way by a reload, a pause or the end of the enforcer, or it could not begin in time or be
+    /// recorded.
     Cancelled = "cancelled",
-    /// The newest snapshot before the first signal no longer agreed, or a hold had come up; nothing was done.
+    /// The newest snapshot before the first signal no longer agreed, or a hold became active; nothing was done.
     Reprieved = "reprieved",
     /// Everything but the action was done: the rule is in dry-run mode.
     DryRun = "dry_run",
@@ -245,30 +250,30 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The step stays due while the match lasts.
+    /// Returns whether the step stays due while the match lasts.
     #[must_use]
     pub const fn may_be_tried_again(self) -> bool {
         matches!(self, Self::Cancelled | Self::Reprieved)
     }
 
-    /// It counts towards the breaker of failures, and the target is not tried again.
+    /// Returns whether it counts for the failure breaker, so that the target is not tried again.
     #[must_use]
     pub const fn failure(self) -> bool {
         matches!(self, Self::GoneNotReleased | Self::Unkillable | Self::Failed)
     }
 }
 
-/// What came of an action.
+/// Report of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActionReport {
-    /// The id of [`What::Act`].
+    /// Id from [`What::Act`].
     pub id: u64,
-    /// How it ended.
+    /// Result.
     pub outcome: Outcome,
-    /// More, for people.
+    /// Details for people.
     pub detail: String,
-    /// Bytes seen to come back.
+    /// Bytes observed as released.
     pub released: Option<u64>,
-    /// Something was done: a signal was sent, a program started, a lease or a server asked to end.
+    /// Whether something was done: a signal sent, a program started, a lease released, a server asked to exit.
     pub acted: bool,
 }

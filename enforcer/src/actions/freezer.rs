@@ -73,7 +73,10 @@ impl Frozen {
                 let file = open(root, &format!("{at}/{file}"), OFlags::WRONLY).map_err(why)?;
                 return Ok(Self { file, thaw, path: at.to_owned() });
             }
-            at = at.rsplit_once('/').ok_or_else(|| format!("its cgroup {path} is frozen by an ancestor that cannot be found"))?.0;
+            at = at
+                .rsplit_once('/')
+                .ok_or_else(|| format!("its cgroup {path} is frozen by an ancestor that cannot be found"))?
+                .0;
         }
     }
 

@@ -28,7 +28,9 @@ pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Ref
     };
     let handle = hold(context, server)?;
     if context.proc_table.nested(server.pid) != Some(false) {
-        return Err(Refusal::refused("it is in another PID namespace, where its pid belongs to another process"));
+        return Err(Refusal::refused(
+            "it is in another PID namespace, where its pid belongs to another process",
+        ));
     }
     let control = control(context, pipes(context, server.pid));
     match listed_clients(context) {

@@ -249,9 +249,9 @@ impl<'a> Termination<'a> {
         let watched = self.watchdog.as_mut().map(|watchdog| watchdog.watch(still));
         if !matches!(watched, Some(Ok(()))) {
             self.watchdog = None;
-            self.group
-                .notes
-                .push("processes were not stopped before SIGKILL: the watchdog could not be started".to_owned());
+            self.group.notes.push(
+                "processes were not stopped before SIGKILL: the watchdog could not be started".to_owned(),
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! Breakers: what stops destructive steps. One opened by unknown or by failures closes after a clean time; one opened by
-//! too many matches is closed by an admin alone.
+//! Breakers, which stop destructive steps. A breaker opened by failures or by unknown data closes after a time
+//! without its cause; one opened by too many matches is closed only by an administrator.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use super::ledger::Stamp;
 use crate::policy::Limits;
 use crate::verdict::Hold;
 
-/// Fewer outcomes say nothing of how much is unknown.
+/// With fewer outcomes than this, the share of unknown ones is not evaluated.
 const FEWEST: usize = 4;
-/// This many failures in a row against one user open the failure breaker for that user.
+/// This many consecutive failures against one user open the failure breaker of that user.
 const FAILURES: u32 = 3;
-/// If it is open for this many users, it is open for the node.
+/// The failure breaker of the node opens when it is open for this many users.
 const USERS: usize = 2;
-/// Too much must be unknown for this many samples in a row.
+/// The unknown breaker opens after this many consecutive samples with too much unknown.
 const UNKNOWN_TICKS: u32 = 10;
 
-/// The breakers.
+/// State of all breakers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Breakers {
     pub(crate) mass: Breaker,
@@ -50,8 +50,9 @@ impl Failures {
     }
 }
 
-/// A breaker that opens by a share. Once an administrator has closed it, it stays closed until the share has fallen
-/// again, because the administrator has seen the situation.
+/// A breaker that opens when a share is too large. After an administrator has closed it, it opens again only
+/// once the share has fallen below the limit in between, because the administrator has seen the present
+/// situation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Breaker {
     #[default]
@@ -76,14 +77,14 @@ impl Breaker {
     }
 }
 
-/// Some of all.
+/// A part of a whole.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     pub(crate) some: usize,
     pub(crate) all: usize,
 }
 
-/// What matched at one sample.
+/// Matches in one sample.
 #[derive(Debug)]
 pub(crate) struct Matches {
     pub(crate) share: Share,
@@ -102,8 +103,8 @@ impl Share {
 }
 
 impl Breakers {
-    /// Too large a share of the workloads match, and in the time `window` that they were observed in no process of another
-    /// workload was busy: one that was shows that the driver does not report everything as idle.
+    /// Opens the mass breaker if too large a share of the workloads match and no process of another workload
+    /// was busy within `window`: a busy one proves that the driver does not report everything as idle.
     pub(crate) fn see_matches(&mut self, matches: &Matches, limits: &Limits, tick: &Tick<'_>) {
         if matches.other_busy {
             self.busy = Some(tick.stamp());
@@ -113,7 +114,8 @@ impl Breakers {
         self.mass.see(matches.share.reaches(limits) && !truthful);
     }
 
-    /// Most of at least four outcomes are unknown, tick after tick. Closes once that was not so for the time `reset`.
+    /// Opens the unknown breaker if most of at least four outcomes are unknown for several ticks; closes it
+    /// after the time `reset` without that.
     pub(crate) fn see_unknown(&mut self, share: Share, tick: &Tick<'_>, reset: Duration) {
         let much = share.all >= FEWEST && share.some * 2 > share.all;
         self.unknown_in_a_row = if much { self.unknown_in_a_row.saturating_add(1) } else { 0 };
@@ -130,7 +132,7 @@ impl Breakers {
         }
     }
 
-    /// How an action against a user ended.
+    /// Records how an action against a user ended.
     pub(crate) fn see_request(&mut self, uid: Option<u32>, failed: bool) {
         let place = self.failures.iter().position(|failures| failures.uid == uid);
         match (place, failed) {
@@ -144,7 +146,7 @@ impl Breakers {
         }
     }
 
-    /// Closes the breaker of each user without a failed action for the time `reset`.
+    /// Closes the breaker of each user against whom no action failed for the time `reset`.
     pub(crate) fn forget_failures(&mut self, tick: &Tick<'_>, reset: Duration) {
         self.failures.retain_mut(|failures| {
             let open = failures.open();
@@ -153,7 +155,7 @@ impl Breakers {
         });
     }
 
-    /// An admin says that all is well.
+    /// Closes all breakers, on an administrator's command.
     pub(crate) fn close(&mut self) {
         self.mass.close();
         self.unknown.close();
@@ -165,7 +167,7 @@ impl Breakers {
         self.failures.iter().filter(|failures| failures.open()).map(|failures| failures.uid)
     }
 
-    /// Those that are open for the node.
+    /// Breakers that are open for the node.
     pub(crate) fn open(&self) -> impl Iterator<Item = Hold> {
         [
             (self.mass == Breaker::Open, Hold::MassBreaker),
@@ -178,7 +180,7 @@ impl Breakers {
 }
 
 impl super::Engine {
-    /// The users whose failure breaker is open; none is a target without a single owner.
+    /// Users whose failure breaker is open; `None` stands for targets without a single owner.
     pub fn failing_users(&self) -> impl Iterator<Item = Option<u32>> {
         self.actions.breakers.failing()
     }

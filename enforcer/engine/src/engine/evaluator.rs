@@ -1,4 +1,4 @@
-//! One rule at work: its gates, its streaks, its steps.
+//! Evaluates one rule: its gates, streaks and steps.
 
 mod pick;
 
@@ -24,42 +24,43 @@ use crate::view::TargetId;
 #[derive(Debug)]
 pub(crate) struct RuleEvaluator {
     pub(crate) rule: Rule,
-    /// The rule's, capped.
+    /// Mode of the rule, limited by the engine's mode.
     pub(crate) mode: Mode,
     select: Option<Node>,
     except: Vec<Node>,
     pub(crate) grace: Node,
     when: Node,
-    /// What is on hold is exempt.
+    /// Targets that are stopped, traced or frozen are exempt.
     exempts_on_hold: bool,
-    /// By the target's number.
+    /// State of each target, by its number.
     pub(crate) tracks: Vec<Track>,
-    /// True samples that a match needs, and samples that bring a flag down, at the interval of this tick.
+    /// Number of true samples that a match needs, and of samples that clear a flag, at the interval of this
+    /// tick.
     needs: (u32, u32),
     pub(crate) picking: Option<Picking>,
 }
 
-/// One target of one rule.
+/// State of one target for one rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Track {
     pub(crate) streak: Streak,
     pub(crate) progress: Progress,
-    /// The outcome of the last tick; none if it has never been asked.
+    /// Outcome of the last tick; `None` before the first.
     pub(crate) outcome: Option<Truth>,
 }
 
-/// What a rule needs to evaluate one tick, and where its findings go.
+/// Input of the evaluation of a rule in one tick, and where its verdicts go.
 pub(crate) struct EvalContext<'a> {
     pub(crate) tick: &'a Tick<'a>,
     pub(crate) table: &'a ConditionTable,
-    /// By kind: the places of its targets in the view.
+    /// Places of the targets in the view, by kind.
     pub(crate) places: &'a [Vec<usize>; 5],
-    /// By the target's place in the view: its number.
+    /// Number of each target, by its place in the view.
     pub(crate) seen: &'a [usize],
     pub(crate) populations: &'a [Population; 5],
-    /// By kind: those that were not seen.
+    /// Targets that were not seen, by kind.
     pub(crate) absent: &'a [Vec<(usize, Absent)>; 5],
-    /// The rule's place.
+    /// Index of the rule in the policy.
     pub(crate) rule: usize,
     pub(crate) verdicts: &'a mut Vec<Verdict>,
     pub(crate) candidates: &'a mut Vec<Candidate>,
@@ -82,17 +83,17 @@ impl RuleEvaluator {
         }
     }
 
-    /// Whether it may end a process.
+    /// Returns whether the rule may end a process.
     pub(crate) fn kills(&self) -> bool {
         self.mode == Mode::Enforce && self.rule.then.iter().any(|step| step.action.destructive())
     }
 
-    /// The time that a match takes at this sampling interval.
+    /// Returns the duration of `for` at this sampling interval.
     pub(crate) fn window(&self, tick: &Tick<'_>) -> Duration {
         tick.interval.saturating_mul(self.rule.span.samples(tick.interval))
     }
 
-    /// Judges every target of a tick, those that it does not have included.
+    /// Evaluates every target of a tick, including those that the tick did not see.
     pub(crate) fn evaluate(&mut self, context: &mut EvalContext<'_>) {
         let interval = context.tick.interval;
         self.needs = (self.rule.span.samples(interval), self.rule.clear_after.samples(interval).max(1));
@@ -137,7 +138,7 @@ impl RuleEvaluator {
         self.tracks[number] = track;
     }
 
-    /// Takes the steps of a match that are due, up to one that is destructive.
+    /// Takes the due steps of a match, up to the first destructive one.
     pub(crate) fn steps(
         &self,
         matched: Match,
@@ -171,11 +172,11 @@ impl RuleEvaluator {
         }
     }
 
-    /// The gates of the rule in their order, and the targets that pass each.
+    /// Returns the gates of the rule in order, each with the targets that pass it.
     pub(crate) fn gates<'t>(&self, table: &'t ConditionTable, tick: &Tick<'_>) -> Vec<(Gate, Column<'t>)> {
         let mut gates = vec![(Gate::Protection, table.unprotected())];
         gates.extend(self.select.as_ref().map(|select| (Gate::Select, select.condition(table))));
-        // With `pick` the exceptions are about the candidates.
+        // With `pick`, the exceptions apply to the candidates.
         if self.picking.is_none() {
             gates.extend(self.not_exempt(table, tick));
         }
@@ -185,12 +186,12 @@ impl RuleEvaluator {
         gates
     }
 
-    /// Those that are not on hold, where that exempts from this rule.
+    /// Returns the targets that are not on hold; `None` if the rule does not exempt those that are.
     pub(crate) fn running<'t>(&self, table: &'t ConditionTable) -> Option<Column<'t>> {
         self.exempts_on_hold.then(|| table.running())
     }
 
-    /// The targets that no exception exempts.
+    /// Returns the exceptions in force, each with the targets that it does not exempt.
     pub(crate) fn not_exempt<'t>(
         &self,
         table: &'t ConditionTable,
@@ -201,7 +202,7 @@ impl RuleEvaluator {
         in_force.map(|(place, (node, _))| (Gate::Except(place), program::not(&node.condition(table))))
     }
 
-    /// Takes note of a target that this tick did not see.
+    /// Updates a target that this tick did not see.
     fn absent(&mut self, (number, fate): (usize, Absent), context: &mut EvalContext<'_>) {
         let Some(track) = self.tracks.get_mut(number) else { return };
         let mut after = *track;
@@ -235,7 +236,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// A verdict about a target of the view.
+    /// Creates a verdict about a target of the view.
     pub(crate) fn finding(&self, matched: Match, what: What, tick: &Tick<'_>) -> Verdict {
         let view = tick.view;
         let target = &view.targets[matched.subject];
@@ -259,7 +260,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// A verdict about one that is not in the view.
+    /// Creates a verdict about a target that is not in the view.
     fn about(&self, subject: &Arc<Subject>, (what, track): (What, &Track), tick: &Tick<'_>) -> Verdict {
         Verdict {
             rule: Arc::clone(&self.rule.name),
@@ -275,7 +276,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// Takes note of how an action of this rule ended.
+    /// Records how an action of this rule ended.
     pub(crate) fn complete(
         &mut self,
         in_flight: &InFlight,
@@ -283,7 +284,7 @@ impl RuleEvaluator {
         number: impl Fn(Kind, &TargetId) -> Option<usize>,
     ) {
         let Some(number) = number(in_flight.owner.0, &in_flight.owner.1) else { return };
-        // A match that has ended meanwhile takes no note.
+        // If the match has ended meanwhile, there is nothing to update.
         let Some(progress) = self.progress(number).filter(|progress| progress.in_flight) else { return };
         progress.in_flight = false;
         match outcome {
@@ -294,7 +295,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// How far the match of a target has come, by the target's number; with `pick` that of a GPU.
+    /// Returns the progress of a target's match, by the target's number; with `pick`, by the GPU's.
     pub(crate) fn progress(&mut self, number: usize) -> Option<&mut Progress> {
         match &mut self.picking {
             Some(picking) => picking.progress(number),
@@ -302,7 +303,8 @@ impl RuleEvaluator {
         }
     }
 
-    /// A notice of a target's match was delivered; `number` is the target's, with `pick` it is found by its name.
+    /// Records that a notification of a match was delivered. `number` is the target's; with `pick` the match is
+    /// found by its subject.
     pub(crate) fn delivered(&mut self, number: Option<usize>, subject: &TargetId) {
         let progress = match &mut self.picking {
             Some(picking) => picking.progress_of(subject).collect(),
@@ -313,8 +315,8 @@ impl RuleEvaluator {
         }
     }
 
-    /// What the last tick found of the match of a target, by the target's number; with `pick` of the workload that was
-    /// picked on a GPU. None if there is no such match any more.
+    /// Returns the last outcome for the match of a target, by the target's number; with `pick`, for the
+    /// workload picked on a GPU. `None` if there is no such match.
     pub(crate) fn outcome(&self, number: usize, subject: &TargetId) -> Option<Truth> {
         if let Some(picking) = &self.picking {
             return picking.outcome(number, subject);
@@ -323,13 +325,13 @@ impl RuleEvaluator {
         track.outcome
     }
 
-    /// How far every match has come.
+    /// Returns the progress of every match.
     pub(crate) fn matches_mut(&mut self) -> impl Iterator<Item = &mut Progress> {
         let picked = self.picking.iter_mut().flat_map(Picking::matches_mut);
         self.tracks.iter_mut().map(|track| &mut track.progress).chain(picked)
     }
 
-    /// Every streak is at its beginning; flags stay up.
+    /// Resets every streak; flags stay.
     pub(crate) fn begin_again(&mut self) {
         for track in &mut self.tracks {
             track.streak = Streak::default();
@@ -340,7 +342,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// Forgets all targets.
+    /// Removes the state of all targets.
     pub(crate) fn forget(&mut self) {
         self.tracks.clear();
         if let Some(picking) = &mut self.picking {
@@ -349,7 +351,7 @@ impl RuleEvaluator {
     }
 }
 
-/// What a harmless step is as a finding.
+/// Converts a step into the verdict that reports it.
 pub(crate) fn verdict_of(action: &Action) -> What {
     match action {
         Action::Flag(severity) => What::Flag(*severity),
@@ -364,7 +366,7 @@ impl Track {
         Match { owner: place, subject: place, streak: self.streak.count }
     }
 
-    /// Takes the intervals that were missed and then this one; true if a streak ended.
+    /// Applies missed intervals and then this sample; returns whether a streak ended.
     pub(crate) fn feed(&mut self, outcome: Truth, missed: u32, max_gap: u32) -> bool {
         let ran = self.streak.count > 0;
         self.outcome = Some(outcome);
@@ -373,7 +375,7 @@ impl Track {
         ran && !(held && kept)
     }
 
-    /// Ends a match, and says why where that is a reprieve.
+    /// Ends a match; returns the reason if the target had been notified or was due.
     fn reprieved(&mut self, outcome: Truth) -> Option<&'static str> {
         let warned = self.progress.warned;
         self.progress.end();
@@ -383,7 +385,7 @@ impl Track {
         })
     }
 
-    /// Whether a flag is cleared: after this many samples in a row that are not true.
+    /// Returns whether a flag is cleared: after `enough` consecutive samples that are not true.
     fn flag_down(&mut self, outcome: Truth, enough: u32) -> bool {
         self.progress.off = match outcome {
             Truth::True => 0,

@@ -1,4 +1,4 @@
-//! Why a rule does, or does not, do something about a target: its gates in order, each with its comparisons.
+//! Explains why a rule acts on a target or does not: its gates in order, each with its comparisons.
 
 use bailiff_snapshot::{Streak, Truth};
 use serde::{Deserialize, Serialize};
@@ -18,50 +18,50 @@ const ON_HOLD: &str =
     "not stopped, traced or frozen: idleness that was ordered is exempt unless the rule names the state";
 const NO_PROCESS: &str = "the driver lists a pid without a process: there is nothing to exempt or to signal";
 
-/// What is asked of [`Engine::explain`].
+/// Question to [`Engine::explain`].
 #[derive(Debug, Clone, Default)]
 pub struct Question {
-    /// Targets that this process is a part of.
+    /// Only targets that contain this process.
     pub pid: Option<u32>,
-    /// This rule alone.
+    /// Only this rule.
     pub rule: Option<String>,
 }
 
-/// What one rule says of one target, and why.
+/// Explanation of one rule for one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
-    /// The rule's match.
+    /// Progress of the rule for this target.
     #[serde(flatten)]
     pub pending: Pending,
-    /// What it is.
+    /// Kind of the target.
     pub kind: Kind,
-    /// Its gates, in order, up to the one that stopped it.
+    /// Gates in order, up to the first that the target does not pass.
     pub gates: Vec<GateReport>,
-    /// The outcome of all gates now.
+    /// Outcome of all gates now.
     pub outcome: Truth,
-    /// Unknown samples in a row, and how many a streak outlives.
+    /// Current number of consecutive unknown samples, and the maximum that a streak survives.
     pub unknown: (u32, u32),
-    /// What would hold a destructive step now.
+    /// Holds that would withhold a destructive step now.
     pub holds: Vec<Hold>,
-    /// For a rule with `pick`: which workload was picked on which GPU, or why none was.
+    /// For a rule with `pick`: the workload picked on each GPU, or why none was picked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pick: Option<String>,
 }
 
-/// One gate and what it rests on.
+/// One gate with the data it depends on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateReport {
-    /// Its name.
+    /// Name of the gate.
     pub gate: String,
-    /// Whether it lets the target through.
+    /// Whether the target passes the gate.
     pub passes: Truth,
-    /// Why, for gates that are not comparisons.
+    /// Reason, for gates without comparisons.
     pub why: Option<String>,
-    /// Its comparisons.
+    /// Comparisons of the gate.
     pub leaves: Vec<Asked>,
 }
 
-/// A target of the view that is being explained.
+/// The target that is explained.
 #[derive(Clone, Copy)]
 struct About<'a> {
     place: usize,
@@ -70,7 +70,8 @@ struct About<'a> {
 }
 
 impl Engine {
-    /// Why, and why not, gate by gate and leaf by leaf; none before a snapshot was evaluated by this policy.
+    /// Returns the explanations of all matching rules and targets; `None` before the first snapshot was
+    /// evaluated with this policy.
     #[must_use]
     pub fn explain(&self, now: Now, question: &Question) -> Option<Vec<Explained>> {
         let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
@@ -100,7 +101,7 @@ impl Engine {
         Some(explanations)
     }
 
-    /// A target that the rule is about.
+    /// Explains a target of the rule's own kind.
     fn explain_target(
         &self,
         evaluator: &RuleEvaluator,
@@ -120,7 +121,7 @@ impl Engine {
         Explained { pick: picked, ..explanations }
     }
 
-    /// A workload that the rule may pick.
+    /// Explains a workload that the rule may pick.
     fn explain_workload(
         &self,
         (evaluator, picking): (&RuleEvaluator, &Picking),
@@ -136,7 +137,7 @@ impl Engine {
         Explained { pick: Some(self.where_picked((evaluator, picking), about)), ..explanations }
     }
 
-    /// Of each GPU that a workload holds: whether it was picked there, and if not, why.
+    /// Returns, for each GPU of a workload, whether the workload was picked there, and if not, why.
     fn where_picked(&self, (evaluator, picking): (&RuleEvaluator, &Picking), about: About<'_>) -> String {
         let gpus = about.view.targets.iter().filter(|gpu| {
             gpu.kind == Kind::Gpu && gpu.gpus.iter().any(|held| about.target.gpus.contains(held))
@@ -188,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// What a gate rests on.
+    /// Returns the data that a gate depends on.
     fn gate(
         &self,
         evaluator: &RuleEvaluator,
@@ -245,7 +246,7 @@ impl Question {
     }
 }
 
-/// Why an entry of `protect` or `except` exempts a target, and the comparisons that say so.
+/// Returns why an entry of `protect` or `except` exempts a target, with the deciding comparisons.
 fn exception(entry: &Exception, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
     let (member, asked) = exemption(&entry.condition, target, view);
     let why: Vec<String> = [entry.reason.clone(), member].into_iter().flatten().collect();
@@ -256,7 +257,8 @@ fn leaves(condition: Option<&Condition>, target: &Target, view: &View) -> Vec<As
     condition.map(|condition| Leaves { target, view }.of(condition)).unwrap_or_default()
 }
 
-/// Which member an entry of `protect` or `except` exempts its target for, and the comparisons that say so.
+/// Returns the member that makes an entry of `protect` or `except` exempt its target, with the deciding
+/// comparisons.
 fn exemption(entry: &Condition, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
     match protection::decisive(entry, target, view) {
         Some((member, asked)) => (Some(member), asked),

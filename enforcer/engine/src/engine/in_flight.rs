@@ -1,5 +1,5 @@
-//! Which destructive step is next: one at a time, decided at one snapshot and confirmed at the next, and none
-//! while anything speaks against it.
+//! Selects the next destructive step. One action at a time: decided in one snapshot, confirmed in the next, and
+//! withheld while a hold is active.
 
 mod stuck;
 
@@ -20,19 +20,19 @@ use crate::view::{TargetId, View};
 use bailiff_snapshot::Truth;
 pub(crate) use stuck::Stuck;
 
-/// A decision that is not on the disk by then is made again.
+/// A decision that is not on disk after this time is dropped and made again.
 const DISK: Duration = Duration::from_mins(1);
 
-/// A step that was chosen, and waits for the next snapshot to agree.
+/// A step that was decided and must be confirmed by the next snapshot.
 #[derive(Debug)]
 struct Chosen {
     rule: usize,
     subject: TargetId,
     owner: TargetId,
     step: u8,
-    /// When it was decided, since boot: only a later sample can confirm it.
+    /// Time of the decision since boot; only a later sample can confirm it.
     at: Duration,
-    /// How it will count, where it will: it is put on the disk before the action.
+    /// What the action will count as in budgets and cooldowns; written to disk before the action.
     charge: Option<Charge>,
 }
 
@@ -54,26 +54,26 @@ pub(crate) struct InFlight {
     name: Arc<str>,
     subject: Arc<Subject>,
     mode: Mode,
-    /// The turn that it counts as, and the one that stood there before; none if it does not count.
+    /// The cooldown entry of the action and the one that it replaced; `None` if the action does not count.
     turn: Option<(Turn, Option<Stamp>)>,
 }
 
-/// What was done, is being done, and must not be done.
+/// Actions that were taken, the one in flight, and targets that must not be tried again.
 #[derive(Debug, Default)]
 pub(crate) struct ActionTracker {
     chosen: Option<Chosen>,
     in_flight: Option<InFlight>,
     pub(crate) ledger: Ledger,
-    /// The last action of each rule's condition against each target.
+    /// Time of the last action, by rule condition and target.
     pub(crate) turns: BTreeMap<Turn, Stamp>,
     pub(crate) breakers: Breakers,
     pub(crate) stuck: Vec<Stuck>,
-    /// Targets of failed actions: no rule tries again until an administrator has checked.
+    /// Targets of failed actions; no rule acts on them again until an administrator has checked.
     pub(crate) failed: BTreeSet<TargetId>,
     pub(crate) next_id: u64,
 }
 
-/// A condition's hash and a target.
+/// Hash of a condition, and a target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Turn(pub(crate) String, pub(crate) TargetId);
 
@@ -99,14 +99,15 @@ impl Chosen {
 }
 
 impl ActionTracker {
-    /// Counts an action; gives its turn with the one that stood there before.
+    /// Counts an action; returns its cooldown entry and the one it replaced.
     fn count(&mut self, id: u64, charge: Charge) -> (Turn, Option<Stamp>) {
         self.ledger.count(id, charge.at.clone(), &charge.subject);
         let before = self.turns.insert(charge.turn.clone(), charge.at);
         (charge.turn, before)
     }
 
-    /// An action that did nothing counts nowhere; the cooldown begins again only where its target may be tried again.
+    /// Removes an action that had no effect from budgets and cooldowns. The cooldown restarts only if the
+    /// target may be tried again.
     fn take_back(&mut self, in_flight: &InFlight, outcome: Outcome) {
         self.ledger.give_back(in_flight.id);
         let Some((turn, before)) = &in_flight.turn else { return };
@@ -118,8 +119,8 @@ impl ActionTracker {
         }
     }
 
-    /// The id, the budgets and the turns as they are once the action that was chosen has begun: they are on the disk
-    /// before it.
+    /// Returns the next id, budgets and cooldowns as they will be once the decided action has begun; they are
+    /// written to disk before it begins.
     pub(crate) fn foreseen(&self) -> (u64, Ledger, BTreeMap<Turn, Stamp>) {
         let (mut ledger, mut turns) = (self.ledger.clone(), self.turns.clone());
         let charge = self.chosen.as_ref().and_then(|chosen| chosen.charge.clone());
@@ -135,7 +136,7 @@ impl ActionTracker {
         self.in_flight.as_ref().map(|in_flight| in_flight.id)
     }
 
-    /// The action in flight and the place of its rule.
+    /// Returns the id of the action in flight and the index of its rule.
     pub(crate) fn in_flight_rule(&self) -> Option<(u64, usize)> {
         self.in_flight.as_ref().map(|in_flight| (in_flight.id, in_flight.rule))
     }
@@ -150,7 +151,7 @@ impl ActionTracker {
         self.chosen = None;
     }
 
-    /// The action in flight has ended.
+    /// Ends the action in flight.
     pub(crate) fn land(&mut self, report: &ActionReport) -> Option<InFlight> {
         let in_flight = self.in_flight.take_if(|in_flight| in_flight.id == report.id)?;
         if in_flight.mode == Mode::DryRun {
@@ -178,20 +179,21 @@ impl ActionTracker {
     }
 }
 
-/// Whether `/proc` confirms all of a target's processes: one that only the driver lists is flagged, and no more.
+/// Returns whether `/proc` confirms all processes of a target. A pid that only the driver lists can be flagged,
+/// but not acted upon.
 fn is_known(target: usize, view: &View) -> bool {
     view.processes(&view.targets[target]).all(|process| process.start_ticks.is_some())
 }
 
 impl Engine {
-    /// Chooses, confirms, or says why not.
+    /// Decides on a step, confirms the last decision, or records why not.
     pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
         self.actions.ledger.forget(tick.now, tick.view.snapshot.boot_id.as_deref());
         self.actions.forget_returned(tick.view);
         self.end_pause(tick);
-        // A snapshot that was missed between decision and confirmation undoes the decision, as an unknown one does.
+        // A missed snapshot between decision and confirmation drops the decision, like an unknown sample.
         let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);
-        // A step that is being carried out is due for as long as it takes.
+        // A step that is being carried out remains due until it ends.
         candidates
             .retain(|candidate| !candidate.progress.in_flight && is_known(candidate.subject, tick.view));
         candidates.sort_by_key(|candidate| std::cmp::Reverse(self.evaluators[candidate.rule].mode));
@@ -200,12 +202,12 @@ impl Engine {
             Some((chosen, place))
         });
         if let Some((chosen, place)) = due {
-            // It was taken before the decision, and came late: it can end the match, and confirm nothing.
+            // A sample taken before the decision may end the match, but cannot confirm it.
             if tick.view.boot() <= chosen.at {
                 self.actions.chosen = Some(chosen);
                 return Vec::new();
             }
-            // A disk that is slower than an interval is waited for, not for long: what it is to keep grows old.
+            // A slow disk delays the action, but not for long: the data to be written becomes outdated.
             let young = tick.now.boot.saturating_sub(chosen.at) < DISK;
             let counted = chosen.charge.is_some();
             if counted && young && self.node_holds(tick.view).into_iter().eq([Hold::State]) {
@@ -239,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// How an action would count; one that is only watched does not.
+    /// Returns what an action will count as; `None` in dry-run mode.
     fn charge(&self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Charge> {
         let evaluator =
             self.evaluators.get(candidate.rule).filter(|evaluator| evaluator.mode == Mode::Enforce)?;
@@ -251,7 +253,7 @@ impl Engine {
         })
     }
 
-    /// The first candidate was chosen at the last snapshot, and is due at this one as well.
+    /// Confirms the step of the last decision if it is still due.
     fn confirm(&mut self, candidates: &[Candidate], tick: &Tick<'_>) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
         let first = self.first_free(&candidates[..1], tick, &mut verdicts);
@@ -262,7 +264,7 @@ impl Engine {
         verdicts
     }
 
-    /// The first candidate without a hold; for those before it the hold is recorded.
+    /// Returns the first candidate without a hold; records the hold of each candidate before it.
     fn first_free(
         &mut self,
         candidates: &[Candidate],
@@ -293,7 +295,7 @@ impl Engine {
         evaluator.finding(Match { owner: candidate.owner, subject: candidate.subject, streak }, what, tick)
     }
 
-    /// The action is let through: counted, and handed over.
+    /// Starts an action: counts it and returns its verdict.
     fn act(&mut self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Verdict> {
         let action = self.action(candidate)?;
         let id = self.actions.next_id + 1;
@@ -319,16 +321,16 @@ impl Engine {
         Some(verdict)
     }
 
-    /// Whether the newest snapshot still agrees with an action in flight, and nothing holds it back.
+    /// Returns whether the newest snapshot still agrees with an action in flight and no hold is active.
     ///
     /// # Errors
-    /// With the reason not to begin it.
+    /// With the reason why the action must not begin.
     pub fn agrees(&self, id: u64) -> Result<(), &'static str> {
         const ENDED: &str = "its match has ended";
         let in_flight =
             self.actions.in_flight.as_ref().filter(|in_flight| in_flight.id == id).ok_or(ENDED)?;
         let view = self.last.as_ref().ok_or(ENDED)?;
-        // How old a confirmation may be, the executor sees to.
+        // The executor checks the age of the confirmation.
         if let Some(hold) = self.node_holds(view).iter().find(|hold| **hold != Hold::Stale) {
             return Err(hold.meaning());
         }
@@ -342,13 +344,13 @@ impl Engine {
         }
     }
 
-    /// What holds back a SIGKILL after SIGTERM was sent: the action could not be recorded.
+    /// Returns the hold that delays SIGKILL after SIGTERM was sent: the action could not be recorded.
     #[must_use]
     pub fn unrecorded(&self) -> Option<Hold> {
         [Hold::Audit, Hold::State].into_iter().find(|hold| self.outside.contains(hold))
     }
 
-    /// Says once why a step is not done.
+    /// Records once why a step is withheld.
     fn withhold(&mut self, candidate: &Candidate, hold: Hold, tick: &Tick<'_>) -> Option<Verdict> {
         if candidate.progress.shown_hold == Some(hold) {
             return None;
@@ -360,13 +362,13 @@ impl Engine {
         Some(self.say(candidate, What::Withheld(action, hold), tick))
     }
 
-    /// What speaks against a step.
+    /// Returns the hold that applies to a step.
     fn against(&self, candidate: &Candidate, node: Option<Hold>, tick: &Tick<'_>) -> Option<Hold> {
         let evaluator = &self.evaluators[candidate.rule];
         if candidate.progress.failed {
             return Some(Hold::Failed);
         }
-        // A rule in dry-run mode takes no action, and uses up no budget.
+        // In dry-run mode a rule takes no action and uses no budget.
         if evaluator.mode == Mode::DryRun {
             return None;
         }
@@ -390,7 +392,7 @@ impl Engine {
             return Some(Hold::Cooldown);
         }
         let uid = super::subject::owner(target, tick.view);
-        // To end a lease no right over its holder is needed.
+        // Releasing a lease requires no privilege over its holder.
         if target.kind != Kind::Lease && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
         }
@@ -401,7 +403,7 @@ impl Engine {
         self.actions.ledger.full(uid, gpus, &self.policy.limits)
     }
 
-    /// What speaks against every step of this node.
+    /// Returns the holds of the whole node.
     #[must_use]
     pub fn node_holds(&self, view: &View) -> BTreeSet<Hold> {
         let other_interval = self.policy.interval.is_some_and(|interval| interval != view.interval());

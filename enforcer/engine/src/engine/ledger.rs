@@ -1,4 +1,4 @@
-//! What was done in the last hour, and what that leaves to be done.
+//! Actions of the last hour, and the remaining budgets.
 
 use std::time::Duration;
 
@@ -22,8 +22,7 @@ struct Entry {
     gpus: Vec<String>,
 }
 
-/// A moment that can be compared across boots: by the clock that suspends and steps do not disturb on the same
-/// boot, by the wall else.
+/// A time that is comparable across boots: by the boot clock on the same boot, by the wall clock otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamp {
     boot_id: Option<String>,
@@ -37,7 +36,7 @@ impl Stamp {
         Self { boot_id: boot_id.map(str::to_owned), boot_ms: millis(now.boot), wall_ms: millis(now.wall) }
     }
 
-    /// How long ago that was; nothing if a clock says that it is still to come.
+    /// Returns the time since then; 0 if a clock says that it is in the future.
     pub(crate) fn ago(&self, now: Now, boot_id: Option<&str>) -> Duration {
         let same = self.boot_id.is_some() && self.boot_id.as_deref() == boot_id;
         let (now, then) = if same { (now.boot, self.boot_ms) } else { (now.wall, self.wall_ms) };
@@ -46,7 +45,7 @@ impl Stamp {
 }
 
 impl Ledger {
-    /// The budget that has no room for an action against this owner on these GPUs.
+    /// Returns the budget that is used up for an action against this owner on these GPUs.
     pub(crate) fn full<'a>(
         &self,
         uid: Option<u32>,
@@ -70,17 +69,17 @@ impl Ledger {
         self.0.push(Entry { id, at, uid: subject.uid, gpus: subject.gpus.clone() });
     }
 
-    /// An action that was not done after all gives its place back.
+    /// Removes an action that was not carried out.
     pub(crate) fn give_back(&mut self, id: u64) {
         self.0.retain(|entry| entry.id != id);
     }
 
-    /// Forgets what is older than an hour.
+    /// Removes actions older than an hour.
     pub(crate) fn forget(&mut self, now: Now, boot_id: Option<&str>) {
         self.0.retain(|entry| entry.at.ago(now, boot_id) < HOUR);
     }
 
-    /// Actions of the last hour.
+    /// Number of actions in the last hour.
     pub(crate) fn used(&self) -> usize {
         self.0.len()
     }

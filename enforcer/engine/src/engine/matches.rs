@@ -2,7 +2,8 @@
 
 use super::progress::Progress;
 
-/// The owner of a match, its subject (places in the view), and the length of its streak.
+/// A match: places of its owner and its subject in the view, and the length of its streak. Owner and subject
+/// differ for a rule with `pick`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Match {
     pub(crate) owner: usize,
@@ -10,23 +11,23 @@ pub(crate) struct Match {
     pub(crate) streak: u32,
 }
 
-/// What the breakers need of one rule.
+/// Counts of one rule for the breakers.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) all: usize,
     pub(crate) unknown: usize,
-    /// Places in the view.
+    /// Places of the matching targets in the view.
     pub(crate) matching: Vec<usize>,
 }
 
 /// A destructive step that is due.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// The rule's place.
+    /// Index of the rule in the policy.
     pub(crate) rule: usize,
-    /// Whom it would be done to: a place in the view.
+    /// Place in the view of the target to act on.
     pub(crate) subject: usize,
-    /// The target that matched; with `pick` the GPU.
+    /// Place of the target that matched; with `pick`, the GPU.
     pub(crate) owner: usize,
     pub(crate) progress: Progress,
 }

@@ -1,5 +1,5 @@
-//! The engine: evaluates snapshots by a policy. It is pure: time, snapshots and reports come in, verdicts go out;
-//! it takes no action, and the same history gives the same verdicts.
+//! The engine evaluates snapshots by a policy. It is pure: time, snapshots and reports are passed in, verdicts
+//! are returned. It takes no action, and the same history yields the same verdicts.
 
 mod breakers;
 mod evaluator;
@@ -42,30 +42,30 @@ pub use saved::{Reloaded, Saved};
 pub use status::TargetStatus;
 pub use subject::number;
 
-/// A moment, by both clocks.
+/// A point in time on both clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Since boot, suspend included.
+    /// Time since boot, including suspend.
     pub boot: Duration,
-    /// Since the Unix epoch.
+    /// Time since the Unix epoch.
     pub wall: Duration,
 }
 
-/// Why a snapshot is not evaluated. Its interval counts as missed.
+/// Reason why a snapshot is not evaluated. Its interval counts as missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// It is the one before, or an older one.
+    /// It is the previous snapshot or an older one.
     Duplicate,
-    /// It came too late to be acted on.
+    /// It arrived too late.
     Stale,
-    /// It says that it is of a time to come.
+    /// Its time is in the future.
     Future,
     /// It has no sampling interval.
     NoInterval,
 }
 
 impl Skip {
-    /// Its label value.
+    /// Label value of the reason.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,14 +77,14 @@ impl Skip {
     }
 }
 
-/// Snapshots for which nothing destructive is done after a start.
+/// Number of snapshots after a start in which no destructive step is taken.
 const WARM_UP: u32 = 3;
-/// And after a reload.
+/// The same after a reload.
 const SETTLING: u32 = 2;
 /// A snapshot older than this many intervals is not evaluated.
 pub const STALE_INTERVALS: u32 = 2;
 
-/// The state of all that is evaluated.
+/// State of the evaluation.
 #[derive(Debug)]
 pub struct Engine {
     policy: Arc<Policy>,
@@ -95,37 +95,37 @@ pub struct Engine {
     /// Holds reported from outside.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
-    /// Only processes of this user may be acted upon: for the others a right is missing.
+    /// If set, only processes of this user may be acted upon, because a privilege is missing.
     only: Option<u32>,
     warm_up: u32,
     settling: u32,
     tick: u64,
     last: Option<Arc<View>>,
-    /// The boot of the snapshots, once known.
+    /// Boot id of the snapshots, once known.
     booted: Option<String>,
-    /// The last snapshot before a restart.
+    /// Last snapshot before a restart.
     before: Option<(String, Duration)>,
-    /// The period that streaks were counted at.
+    /// Sampling interval at which the streaks were counted.
     interval: Option<Duration>,
 }
 
-/// An admin's word that nothing is to be done.
+/// A pause by an administrator.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pause {
     begun: Stamp,
-    /// None if an admin has to end it.
+    /// `None` if only an administrator ends it.
     length: Option<Duration>,
     reason: String,
 }
 
 impl Pause {
-    /// What is left of it, by the clock that a step of the wall's does not disturb.
+    /// Returns the remaining time, by the boot clock, which wall-clock steps do not change.
     fn left(&self, now: Now, boot_id: Option<&str>) -> Option<Duration> {
         Some(self.length?.saturating_sub(self.begun.ago(now, boot_id)))
     }
 }
 
-/// What changed from one tick to the next, and what is left to find out.
+/// Input of one tick, and what was derived from it.
 pub(crate) struct Tick<'a> {
     pub(crate) now: Now,
     pub(crate) view: &'a View,
@@ -139,14 +139,14 @@ impl Tick<'_> {
         self.view.snapshot.boot_id.as_deref()
     }
 
-    /// Now, to be compared with later.
+    /// Returns the current time in a form that survives a reboot.
     pub(crate) fn stamp(&self) -> Stamp {
         Stamp::new(self.now, self.boot_id())
     }
 }
 
 impl Engine {
-    /// An engine that has seen nothing yet. No rule does more than `cap` allows.
+    /// Creates an engine without history. No rule exceeds the mode `cap`.
     #[must_use]
     pub fn new(policy: Arc<Policy>, cap: Mode) -> Self {
         let mut table = ConditionTable::default();
@@ -170,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// Judges one snapshot. Every rule is asked of every target before anything is decided.
+    /// Evaluates one snapshot: every rule for every target, then the decision.
     ///
     /// # Errors
     /// If the snapshot is not to be evaluated.
@@ -214,7 +214,7 @@ impl Engine {
         Ok(verdicts)
     }
 
-    /// Takes note of how an action ended.
+    /// Records how an action ended.
     pub fn report(&mut self, report: &ActionReport) {
         let Some(in_flight) = self.actions.land(report) else { return };
         let Some(evaluator) = self.evaluators.get_mut(in_flight.rule) else { return };
@@ -222,7 +222,7 @@ impl Engine {
         evaluator.complete(&in_flight, report.outcome, |kind, id| populations[kind as usize].number(id));
     }
 
-    /// Takes note that a channel has delivered a notice of a rule's match.
+    /// Records that a channel delivered a notification of a rule's match.
     pub fn delivered(&mut self, rule: &str, subject: &TargetId) {
         let populations = &self.populations;
         for evaluator in self.evaluators.iter_mut().filter(|evaluator| *evaluator.rule.name == *rule) {
@@ -231,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// Holds destructive steps for a reason that the engine cannot see, or no longer.
+    /// Sets or clears a hold for a reason outside the engine.
     pub fn hold(&mut self, hold: Hold, holds: Holds) {
         match holds {
             Holds::Yes => drop(self.outside.insert(hold)),
@@ -239,49 +239,49 @@ impl Engine {
         }
     }
 
-    /// Says which processes are this program's and the exporter's: no rule is about a target with one of them.
+    /// Sets the processes of this program and the exporter, which are exempt from every rule.
     pub fn exempt(&mut self, ours: BTreeSet<ProcessKey>) {
         self.table.ours = ours;
     }
 
-    /// Lets it act upon this user's processes alone.
+    /// Restricts actions to processes of this user.
     pub fn limit_to(&mut self, uid: u32) {
         self.only = Some(uid);
     }
 
-    /// Stops everything destructive, for so long or until [`Self::resume`]; gives the action to be cancelled.
+    /// Pauses all destructive steps for a time, or until [`Self::resume`]; returns the action to cancel.
     pub fn pause(&mut self, now: Now, length: Option<Duration>, reason: String) -> Option<u64> {
         self.paused = Some(Pause { begun: Stamp::new(now, self.boot_id()), length, reason });
         self.actions.clear_choice();
         self.actions.in_flight()
     }
 
-    /// Lets actions go on, and closes what breakers have opened.
+    /// Ends a pause and closes all breakers.
     pub fn resume(&mut self) {
         self.paused = None;
         self.actions.breakers.close();
         self.actions.forget_stuck();
     }
 
-    /// Why an admin has paused it, and for how much longer.
+    /// Returns the reason of a pause and its remaining time.
     #[must_use]
     pub fn paused(&self, now: Now) -> Option<(&str, Option<Duration>)> {
         self.paused.as_ref().map(|pause| (pause.reason.as_str(), pause.left(now, self.boot_id())))
     }
 
-    /// Says which boot this is, for what happens before the first snapshot.
+    /// Sets the boot id before the first snapshot.
     pub fn booted(&mut self, boot_id: Option<String>) {
         self.booted = boot_id;
     }
 
-    /// The boot that was last seen.
+    /// Returns the last known boot id.
     fn boot_id(&self) -> Option<&str> {
         let seen = self.last.as_ref().and_then(|last| last.snapshot.boot_id.as_deref());
         let before = self.before.as_ref().map(|(id, _)| id.as_str());
         seen.or(self.booted.as_deref()).or(before)
     }
 
-    /// The action that is being carried out.
+    /// Returns the id of the action in flight.
     #[must_use]
     pub fn in_flight(&self) -> Option<u64> {
         self.actions.in_flight()
@@ -293,13 +293,13 @@ impl Engine {
         &self.policy
     }
 
-    /// The last view that was evaluated.
+    /// Returns the last evaluated view.
     #[must_use]
     pub fn view(&self) -> Option<&Arc<View>> {
         self.last.as_ref()
     }
 
-    /// How many intervals were missed before this snapshot.
+    /// Checks a snapshot; returns the number of intervals missed before it.
     fn admit(&mut self, now: Now, view: &View) -> Result<u32, Skip> {
         let interval = view.interval();
         if interval.is_zero() {
@@ -333,7 +333,7 @@ impl Engine {
         Ok(missed)
     }
 
-    /// Samples of another interval are of another length: what was counted so far says nothing of how long it was.
+    /// Resets all streaks after a change of the sampling interval, because counted samples had another length.
     fn keep_time(&mut self, interval: Duration) {
         if self.interval.replace(interval).is_some_and(|before| before != interval) {
             self.evaluators.iter_mut().for_each(RuleEvaluator::begin_again);
@@ -341,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// Another boot: no evaluated target exists any more.
+    /// Removes all targets after a reboot.
     fn forget_targets(&mut self) {
         self.populations = Default::default();
         self.evaluators.iter_mut().for_each(RuleEvaluator::forget);
@@ -350,7 +350,7 @@ impl Engine {
         self.before = None;
     }
 
-    /// The number of each target of the view.
+    /// Returns the number of each target of the view.
     fn enter(&mut self, tick: &Tick<'_>) -> Vec<usize> {
         let populations = &mut self.populations;
         let enter = |target: &crate::view::Target| {
@@ -359,7 +359,7 @@ impl Engine {
         tick.view.targets.iter().map(enter).collect()
     }
 
-    /// Forgets targets that are gone; every rule has recorded it by now.
+    /// Removes targets that no longer exist, after every rule has recorded it.
     fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
@@ -370,7 +370,7 @@ impl Engine {
     }
 }
 
-/// By kind: the places of its targets in a view.
+/// Returns the places of the targets in a view, by kind.
 fn places(view: &View) -> [Vec<usize>; 5] {
     let mut places: [Vec<usize>; 5] = Default::default();
     for (place, target) in view.targets.iter().enumerate() {
@@ -379,16 +379,16 @@ fn places(view: &View) -> [Vec<usize>; 5] {
     places
 }
 
-/// Whether something holds.
+/// Whether a hold is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// It does.
+    /// It is active.
     Yes,
-    /// It does not.
+    /// It is not.
     No,
 }
 
-/// How many intervals a time between two snapshots has missed: as many as it is too long, rounded.
+/// Returns the number of intervals missed between two snapshots, rounded.
 #[must_use]
 pub fn missed(between: Duration, interval: Duration) -> u32 {
     let intervals = (between + interval / 2).as_nanos() / interval.as_nanos();

@@ -12,19 +12,19 @@ use crate::policy::{Condition, Order, Pick, Span};
 use crate::value::Test;
 use crate::view::{Target, TargetId, View};
 
-/// The state of a rule that picks.
+/// State of a rule with `pick`.
 #[derive(Debug)]
 pub(crate) struct Picking {
     pub(super) from: Node,
     pub(super) idle_for: Span,
     order: Vec<Order>,
-    /// So much memory should be free, where the rule says so.
+    /// Memory that should be free, if the rule has a limit.
     wanted: Option<f64>,
-    /// By the workload's number.
+    /// Streak of each workload, by its number.
     pub(super) streaks: Vec<Streak>,
-    /// By the GPU's number.
+    /// Picked workload of each GPU, by the GPU's number.
     pub(super) picked: HashMap<usize, Picked>,
-    /// Targets for which nothing more can be done.
+    /// Workloads that the rule does not try again.
     pub(super) given_up: BTreeSet<TargetId>,
 }
 
@@ -32,14 +32,14 @@ pub(crate) struct Picking {
 #[derive(Debug)]
 pub(super) struct Picked {
     pub(super) target: TargetId,
-    /// True samples since it was picked.
+    /// Number of true samples since the pick.
     pub(super) since: u32,
     pub(super) progress: Progress,
-    /// What the last tick found: of the GPU's need, of the workload, and of whether it holds the GPU.
+    /// Outcome of the last tick: the GPU's need, the workload's condition, and whether it holds the GPU.
     pub(super) outcome: Truth,
 }
 
-/// One workload in one tick.
+/// State of one workload in one tick.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate {
     pub(super) place: usize,
@@ -64,29 +64,29 @@ impl Picking {
         self.picked.get_mut(&gpu).map(|picked| &mut picked.progress)
     }
 
-    /// How far each match has come that picked this workload.
+    /// Returns the progress of each match that picked this workload.
     pub(crate) fn progress_of(&mut self, subject: &TargetId) -> impl Iterator<Item = &mut Progress> {
         let picked = self.picked.values_mut().filter(move |picked| picked.target == *subject);
         picked.map(|picked| &mut picked.progress)
     }
 
-    /// What the last tick found of a workload that was picked on a GPU, by the GPU's number.
+    /// Returns the last outcome for a workload picked on a GPU, by the GPU's number.
     pub(crate) fn outcome(&self, gpu: usize, subject: &TargetId) -> Option<Truth> {
         let picked = self.picked.get(&gpu).filter(|picked| picked.target == *subject)?;
         picked.progress.in_flight.then_some(picked.outcome)
     }
 
-    /// Picked targets with a flag.
+    /// Returns picked workloads with a flag.
     pub(crate) fn flagged(&self) -> impl Iterator<Item = (&TargetId, crate::policy::Severity)> {
         self.picked.values().filter_map(|picked| Some((&picked.target, picked.progress.flagged?)))
     }
 
-    /// How far every match has come.
+    /// Returns the progress of every match.
     pub(crate) fn matches_mut(&mut self) -> impl Iterator<Item = &mut Progress> {
         self.picked.values_mut().map(|picked| &mut picked.progress)
     }
 
-    /// Every streak is at its beginning; flags stay up until the next sample clears them.
+    /// Resets every streak; flags stay until the next sample clears them.
     pub(crate) fn begin_again(&mut self) {
         self.streaks.clear();
         for picked in self.picked.values_mut() {
@@ -112,7 +112,7 @@ impl Picking {
         *streak
     }
 
-    /// The first candidate on a GPU, in the rule's order.
+    /// Returns the first candidate on a GPU in the rule's order.
     pub(super) fn best(&self, gpu: usize, seen: &[Candidate], tick: &Tick<'_>) -> Option<Candidate> {
         let view = tick.view;
         let needed = self.idle_for.samples(tick.interval);
@@ -135,21 +135,21 @@ impl Picking {
     }
 }
 
-/// A candidate, and the values that orders compare.
+/// A candidate with the values that orders compare.
 struct Ranked {
     seen: Candidate,
     /// Bytes held on this GPU.
     held: u64,
-    /// Milliseconds since its youngest process began.
+    /// Milliseconds since its youngest process started.
     age: u128,
-    /// Of the lease that it has the GPU under, 0 without one; none if that is not known.
+    /// Priority of its lease for the GPU; 0 without a lease, `None` if unknown.
     priority: Option<i32>,
 }
 
 impl Ranked {
     fn compare(&self, other: &Self, (order, shortage): (&[Order], Option<f64>)) -> Ordering {
         let by = |order: &Order| match order {
-            // An unknown priority may be the highest.
+            // An unknown priority may be the highest one.
             Order::LowestPriority => {
                 (self.priority.is_none(), self.priority).cmp(&(other.priority.is_none(), other.priority))
             }
@@ -161,7 +161,7 @@ impl Ranked {
         order.iter().map(by).find(|ordering| ordering.is_ne()).unwrap_or(Ordering::Equal)
     }
 
-    /// Those that hold enough come first, the smallest of them before all; then the rest, the largest first.
+    /// Candidates that hold enough come first, smallest first; then the others, largest first.
     fn sufficiency(&self, shortage: Option<f64>) -> (bool, u64, Reverse<u64>) {
         #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
         let enough = shortage.is_none_or(|shortage| self.held as f64 >= shortage);
@@ -169,7 +169,7 @@ impl Ranked {
     }
 }
 
-/// Whether a target holds memory of a GPU; both are places in the view.
+/// Returns whether a target holds memory on a GPU; both are places in the view.
 pub(super) fn holds(target: usize, gpu: usize, view: &View) -> Truth {
     let gpu = &view.targets[gpu];
     if view.targets[target].gpus.iter().any(|held| gpu.gpus.contains(held)) {
@@ -197,7 +197,7 @@ fn free(view: &View, gpu: usize) -> Option<f64> {
     view.snapshot.gpus.get(gpu)?.memory.as_ref().map(|memory| memory.free as f64)
 }
 
-/// How much memory a condition wants to be free: the limit of its first comparison of `vram_free`.
+/// Returns the limit of the first comparison of `vram_free` in a condition.
 fn wanted_free(when: &Condition) -> Option<f64> {
     match when {
         Condition::Leaf(leaf) if leaf.attribute.name == "vram_free" => match leaf.test {

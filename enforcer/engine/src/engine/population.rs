@@ -1,5 +1,5 @@
-//! The targets of one kind that are being evaluated, each with a small number of its own, so that a rule's streaks
-//! stand in one row of memory.
+//! The targets of one kind that are evaluated. Each has a small number, so that the streaks of a rule are in
+//! one array.
 
 use std::sync::Arc;
 
@@ -16,27 +16,27 @@ pub(crate) struct Population {
     free: Vec<usize>,
 }
 
-/// One target, and what is needed to determine whether it is gone when it is not seen.
+/// A target with the data that determines whether it is gone when a snapshot does not contain it.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) id: TargetId,
-    /// The tick that it was last seen in.
+    /// Last tick that contained it.
     seen: u64,
     pub(crate) pids: Vec<u32>,
     pub(crate) gpus: Vec<Arc<str>>,
 }
 
-/// What became of a target that is not in the view.
+/// State of a target that is not in the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
-    /// Its sources are well and do not have it.
+    /// It no longer exists: its sources answered and do not list it.
     Gone,
-    /// It cannot be determined.
+    /// Unknown.
     Unknown,
 }
 
 impl Population {
-    /// The number of a target, with what the view says of it noted.
+    /// Returns the number of a target, and records what the view says of it.
     pub(crate) fn enter(&mut self, target: &Target, (view, tick): (&View, u64)) -> usize {
         let number = match self.numbers.get(&target.id) {
             Some(number) => *number,
@@ -49,7 +49,7 @@ impl Population {
         number
     }
 
-    /// Takes in one that was known earlier.
+    /// Adds a target that was known earlier.
     pub(crate) fn add(&mut self, slot: Slot) -> usize {
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -68,7 +68,7 @@ impl Population {
         self.slots.get(number)?.as_ref()
     }
 
-    /// Forgets one that is gone, and gives its name.
+    /// Removes a target that no longer exists; returns its name.
     pub(crate) fn leave(&mut self, number: usize) -> Option<TargetId> {
         let slot = self.slots.get_mut(number).and_then(Option::take)?;
         self.numbers.remove(&slot.id);
@@ -76,7 +76,7 @@ impl Population {
         Some(slot.id)
     }
 
-    /// Those that this tick did not see, and what became of them.
+    /// Returns the targets that this tick did not contain, with their state.
     pub(crate) fn absent(&self, kind: Kind, view: &View, tick: u64) -> Vec<(usize, Absent)> {
         let unseen = self.slots.iter().enumerate().filter_map(|(number, slot)| {
             slot.as_ref().filter(|slot| slot.seen != tick).map(|slot| (number, slot.fate(kind, view)))
@@ -104,7 +104,7 @@ impl Slot {
             return if view.leases().is_some() { Absent::Gone } else { Absent::Unknown };
         }
         let ill = |source| view.source(source) == Health::Ill;
-        // A pid that is listed and of which nothing is known may be this one.
+        // A listed pid without further data may be this process.
         let shadowed = || {
             let doubtful = |state: &str| matches!(state, "unknown" | "hidden");
             view.snapshot

@@ -1,5 +1,5 @@
-//! Conditions made ready to be asked of thousands of targets: each question is asked once per target and tick, by
-//! however many rules.
+//! Conditions prepared for thousands of targets: each comparison is evaluated once per target and tick, for any
+//! number of rules.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,42 +13,41 @@ use crate::value::{Test, Value};
 use crate::view::{Target, View};
 use bailiff_snapshot::{ProcessKey, Truth};
 
-/// What is true of every target of a view, by its place: a rule asks everybody at once, so that a processor can
-/// answer for many in one step.
+/// Outcome for every target of a view, by place. Rules combine whole columns, which the compiler vectorizes.
 pub(crate) type Column<'a> = Cow<'a, [Truth]>;
 
-/// What a policy asks, and what is true of every target of a view.
+/// All comparisons of a policy, and their outcomes for every target of a view.
 #[derive(Debug, Default)]
 pub(crate) struct ConditionTable {
-    /// Each attribute once, with what is asked of it.
+    /// Each attribute once, with its comparisons.
     attributes: Vec<(&'static Attribute, Vec<(Test, usize)>)>,
     selectors: Vec<(Selector, usize)>,
     graces: Vec<(Duration, usize)>,
-    /// Entries of `except`, by how they are written.
+    /// Entries of `except`, by their text.
     exemptions: Vec<(String, Condition, usize)>,
-    /// This program's processes and the exporter's.
+    /// Processes of this program and of the exporter.
     pub(crate) ours: BTreeSet<ProcessKey>,
     answers: Vec<Vec<Truth>>,
     unprotected: Vec<Truth>,
-    /// Those that are not on hold: stopped, traced or frozen.
+    /// Targets that are not stopped, traced or frozen.
     running: Vec<Truth>,
-    /// What one attribute is of everybody, while it is read.
+    /// Values of one attribute for all targets, while it is evaluated.
     values: Vec<Value>,
 }
 
-/// How old a target is, as far as a start-up grace asks.
+/// Age of a target, for `startup_grace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Age {
-    /// It has no start, or there is no process left to exempt.
+    /// It has no start time, or no process that could be exempted.
     None,
-    /// The start of one of its processes is not known.
+    /// The start time of one of its processes is unknown.
     Unknown,
-    /// Its youngest process has lived so long.
+    /// Age of its youngest process.
     Youngest(Duration),
 }
 
 impl ConditionTable {
-    /// The place of a question's answers.
+    /// Returns the column of a comparison.
     fn question(&mut self, attribute: &'static Attribute, test: Test) -> usize {
         let place = self.attributes.iter().position(|(other, _)| *other == attribute).unwrap_or_else(|| {
             self.attributes.push((attribute, Vec::new()));
@@ -73,7 +72,7 @@ impl ConditionTable {
         self.new_column()
     }
 
-    /// The targets that are old enough.
+    /// Returns the condition that a target is older than `startup_grace`.
     pub(crate) fn grace(&mut self, grace: Duration) -> Node {
         let known = self.graces.iter().find(|(other, _)| *other == grace).map(|(_, answers)| *answers);
         Node::One(known.unwrap_or_else(|| {
@@ -82,7 +81,7 @@ impl ConditionTable {
         }))
     }
 
-    /// The targets of an entry of `except`, which is evaluated for each member.
+    /// Returns the condition of an entry of `except`, which is evaluated for each member.
     pub(crate) fn exemption(&mut self, entry: &Condition) -> Node {
         let written = format!("{entry:?}");
         let known =
@@ -98,7 +97,7 @@ impl ConditionTable {
         self.answers.len() - 1
     }
 
-    /// Evaluates everything for a view.
+    /// Evaluates all comparisons for a view.
     pub(crate) fn fill(&mut self, policy: &Policy, view: &View) {
         for (attribute, tests) in &self.attributes {
             self.values.clear();
@@ -132,17 +131,17 @@ impl ConditionTable {
         }
     }
 
-    /// It was asked of this view.
+    /// Returns whether the table was filled for this view.
     pub(crate) fn covers(&self, view: &View) -> bool {
         self.unprotected.len() == view.targets.len()
     }
 
-    /// Those that are not on hold.
+    /// Targets that are not on hold.
     pub(crate) fn running(&self) -> Column<'_> {
         Cow::Borrowed(&self.running)
     }
 
-    /// The targets that are not protected from every rule.
+    /// Targets that are not protected from every rule.
     pub(crate) fn unprotected(&self) -> Column<'_> {
         Cow::Borrowed(&self.unprotected)
     }
@@ -172,7 +171,7 @@ impl Age {
         youngest
     }
 
-    /// Whether it has lived so long.
+    /// Returns whether the age is at least `grace`.
     fn at_least(self, grace: Duration) -> Truth {
         match self {
             Self::None => Truth::True,
@@ -207,7 +206,7 @@ impl Node {
         }
     }
 
-    /// Evaluates it for all targets.
+    /// Returns the outcome for all targets.
     pub(crate) fn condition<'a>(&self, table: &'a ConditionTable) -> Column<'a> {
         match self {
             Self::One(question) => Cow::Borrowed(table.answers.get(*question).map_or(&[], Vec::as_slice)),
@@ -231,7 +230,7 @@ fn joined<'a>(
     Cow::Owned(whole)
 }
 
-/// The gate that a target stands before.
+/// A gate of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gate {
     Protection,
@@ -240,23 +239,23 @@ pub(crate) enum Gate {
     Grace,
     OnHold,
     When,
-    /// With `pick`, of the candidates.
+    /// With `pick`: the condition of the candidates.
     From,
 }
 
 impl Gate {
-    /// Whom it stops, the rule is not about.
+    /// Returns whether a target that does not pass this gate counts as exempt.
     pub(crate) const fn exempts(self) -> bool {
         matches!(self, Self::Protection | Self::Select | Self::Except(_))
     }
 }
 
-/// The opposite of everything.
+/// Negates every outcome.
 pub(crate) fn not<'a>(column: &[Truth]) -> Column<'a> {
     column.iter().map(|truth| !*truth).collect()
 }
 
-/// The outcome of consecutive gates for each target: the first gate that it does not pass decides.
+/// Returns the outcome of consecutive gates for each target: that of the first gate it does not pass.
 pub(crate) fn passed<'a>(gates: impl IntoIterator<Item = Column<'a>>) -> Vec<Truth> {
     let mut gates = gates.into_iter();
     let mut outcomes = gates.next().map_or_else(Vec::new, Cow::into_owned);

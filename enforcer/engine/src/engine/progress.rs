@@ -1,4 +1,4 @@
-//! How far a match has come: the steps that were taken, and what is remembered of them.
+//! The progress of a match: its steps so far, and what must be remembered of them.
 
 use std::time::Duration;
 
@@ -7,47 +7,47 @@ use serde::{Deserialize, Serialize};
 use crate::policy::{Action, Rule, Severity, Span, Step};
 use crate::verdict::Hold;
 
-/// A notice that was not delivered is sent again after this long, where a step waits for it.
+/// An undelivered notification that a step waits for is sent again after this time.
 const AGAIN: Duration = Duration::from_mins(1);
 
-/// How far one match has come.
+/// Progress of one match.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all combinations occur")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Progress {
-    /// The step that is next.
+    /// Index of the next step.
     pub(crate) step: u8,
-    /// The worst flag that is up.
+    /// Highest severity of a raised flag.
     pub(crate) flagged: Option<Severity>,
-    /// A notification or an action was due: the end of the match is a reprieve then.
+    /// A notification was sent or an action was due, so the end of the match is reported as a reprieve.
     pub(crate) warned: bool,
-    /// A channel has delivered a notice of this match.
+    /// A channel has delivered a notification of this match.
     #[serde(default)]
     pub(crate) delivered: bool,
     /// A destructive step of this match was taken.
     pub(crate) acted: bool,
-    /// One was decided: what another match decided is not confirmed by this one.
+    /// An action was decided; a decision of another match is not confirmed by this one.
     #[serde(skip)]
     pub(crate) decided: bool,
-    /// One is being carried out.
+    /// An action of this match is being carried out.
     pub(crate) in_flight: bool,
-    /// An action failed or was refused: this match does nothing destructive any more.
+    /// An action failed or was refused; this match takes no destructive step any more.
     pub(crate) failed: bool,
     /// The hold that was recorded last.
     pub(crate) shown_hold: Option<Hold>,
-    /// Samples since the last true one, for a flag that waits to come down.
+    /// Number of samples since the last true one, for clearing a flag.
     pub(crate) off: u16,
 }
 
 /// A step that is due.
 pub(crate) enum Due<'a> {
-    /// Harmless: it is taken now.
+    /// Harmless: taken at once.
     Now(&'a Action),
-    /// Destructive: it has to be chosen, confirmed and let through.
+    /// Destructive: it must be decided and confirmed.
     Destructive,
 }
 
 impl Progress {
-    /// The next step, if it is due after this many true samples since the match.
+    /// Returns the next step if it is due after this many true samples since the match.
     pub(crate) fn due<'a>(
         &self,
         then: &'a [Step],
@@ -58,7 +58,8 @@ impl Progress {
         Some(if step.action.destructive() { Due::Destructive } else { Due::Now(&step.action) })
     }
 
-    /// The channels of the notices before a step that waits for one to be delivered: they are sent again every minute.
+    /// Returns the channels of earlier notifications if the next step waits for a delivery and it is time to
+    /// send them again.
     pub(crate) fn again<'a>(&self, rule: &'a Rule, since: u32, interval: Duration) -> Option<&'a [String]> {
         let (place, then) = (usize::from(self.step), &rule.then);
         let step = then.get(place).filter(|_| rule.requires_notice(place))?;
@@ -72,7 +73,7 @@ impl Progress {
         })
     }
 
-    /// Notes a step that was taken.
+    /// Records a step that was taken.
     pub(crate) fn took(&mut self, action: &Action) {
         self.step = self.step.saturating_add(1);
         self.shown_hold = None;
@@ -83,7 +84,8 @@ impl Progress {
         }
     }
 
-    /// What a reload or restart leaves of it: under other steps no more than the flag, since they count from then on.
+    /// Returns what remains after a reload or restart. With other steps only the flag remains, because the
+    /// steps count anew.
     pub(crate) fn taken_over(self, same_steps: bool) -> Self {
         if same_steps {
             return Self { shown_hold: None, ..self };
@@ -91,7 +93,7 @@ impl Progress {
         Self { flagged: self.flagged, off: self.off, ..Self::default() }
     }
 
-    /// The match has ended; a flag stays up until it has been down long enough.
+    /// Ends the match; a flag stays until it is cleared.
     pub(crate) fn end(&mut self) {
         *self = Self { flagged: self.flagged, off: self.off, ..Self::default() };
     }

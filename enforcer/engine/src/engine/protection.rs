@@ -17,17 +17,17 @@ use crate::process::{CommandLine, Program};
 use crate::verdict::Asked;
 use crate::view::{Target, TargetId, View, key};
 
-/// Whether a target is protected. One protected member protects all of a workload.
+/// Returns whether a target is protected. One protected member protects a whole workload.
 pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeSet<ProcessKey>)) -> Truth {
     let protect = || {
         let entries = in_force(policy, view).map(|entry| exempts(&entry.condition, target, view));
         entries.fold(Truth::False, Truth::or)
     };
-    // What is built in is about processes: that of a lease goes on.
+    // The built-in protection is about processes; a lease may be released all the same.
     if target.kind == Kind::Lease {
         return protect();
     }
-    // A GPU has no owner, and an MPS server is ended through its daemon.
+    // A GPU has no owner, and an MPS server is shut down through its daemon.
     if !is_of_people(target) || is_gone(target, view) {
         return Truth::False;
     }
@@ -37,13 +37,13 @@ pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeS
     protect()
 }
 
-/// The entries of `protect` that hold when a snapshot was taken.
+/// Returns the entries of `protect` in force at the time of the snapshot.
 pub(crate) fn in_force<'a>(policy: &'a Policy, view: &View) -> impl Iterator<Item = &'a Exception> {
     let now = Duration::from_millis(view.snapshot.wall_ms);
     policy.protect.iter().filter(move |entry| entry.in_force(now))
 }
 
-/// Why the built-in list protects a target; `ours` are this program's processes and the exporter's.
+/// Returns why the built-in list protects a target; `ours` are the processes of this program and the exporter.
 pub(crate) fn builtin(
     policy: &Policy,
     target: &Target,
@@ -73,7 +73,7 @@ pub(crate) fn builtin(
     })
 }
 
-/// A pid that only the driver lists: there is no process to protect or to harm.
+/// Returns whether the target is a pid that only the driver lists: there is no process to protect or to signal.
 pub(super) fn is_gone(target: &Target, view: &View) -> bool {
     is_of_people(target) && view.processes(target).all(|process| process.state == "gone")
 }
@@ -82,8 +82,8 @@ fn is_of_people(target: &Target) -> bool {
     matches!(target.kind, Kind::Process | Kind::Workload)
 }
 
-/// Whether an entry of `protect` or `except` means a target: one of the members of a process or workload, or any other
-/// target as a whole. What is not known of a member is unknown.
+/// Returns whether an entry of `protect` or `except` applies to a target: to one member of a process or
+/// workload, or to any other target as a whole. Unknown data of a member makes it unknown.
 pub(crate) fn exempts(entry: &Condition, target: &Target, view: &View) -> Truth {
     let mut whole = Truth::False;
     for member in members(target, view) {
@@ -95,8 +95,8 @@ pub(crate) fn exempts(entry: &Condition, target: &Target, view: &View) -> Truth 
     whole
 }
 
-/// The members of a process or workload: those that hold memory and those that do not. Where these were not looked for,
-/// there may be one of which nothing is known. Of another target there is one question.
+/// Returns the members of a process or workload, with and without memory. If the latter are unknown, one
+/// unknown member stands for them. Any other target has one entry without a member.
 fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Option<MemberFacts<'a>>> {
     let people = is_of_people(target);
     let holders = view.processes(target).map(MemberFacts::holder);
@@ -107,7 +107,7 @@ fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Optio
     all.map(Some).chain((!people).then_some(None))
 }
 
-/// Evaluates selectors for the member, if there is one, and all else for its target.
+/// Evaluates selectors for the member, if there is one, and everything else for its target.
 fn condition(entry: &Condition, member: Option<&MemberFacts<'_>>, of: (&Target, &View)) -> Truth {
     match (entry, member) {
         (Condition::Leaf(leaf), _) => leaf.test.condition(leaf.attribute.of_target(of.0, of.1)),
@@ -123,8 +123,8 @@ fn condition(entry: &Condition, member: Option<&MemberFacts<'_>>, of: (&Target, 
     }
 }
 
-/// Which member an entry exempts its target for, and what of the entry says so; the first of which it is true, else the
-/// first of which it is unknown.
+/// Returns the member that decides whether an entry exempts its target, with its comparisons: the first one for
+/// which the entry is true, else the first for which it is unknown.
 pub(crate) fn decisive(entry: &Condition, target: &Target, view: &View) -> Option<(String, Vec<Asked>)> {
     let find = |wanted: Truth| {
         let meant =
@@ -144,19 +144,19 @@ fn named(member: &MemberFacts<'_>, meant: Truth) -> String {
     if meant == Truth::True { format!("{name} is exempt") } else { format!("{name} may be exempt") }
 }
 
-/// What the policy and a rule's exceptions say of a process that is met at the moment of an action.
+/// Exemptions by the policy and the rule's exceptions, for processes read at the time of an action.
 #[derive(Debug)]
 pub struct Exemptions {
     policy: Arc<Policy>,
     rule: Arc<str>,
     target: TargetId,
     view: Arc<View>,
-    /// The wall clock when the action was decided.
+    /// Wall-clock time of the decision.
     now: Duration,
 }
 
 impl Exemptions {
-    /// For an action of a rule against a target of this view.
+    /// Creates the exemptions for an action of a rule against a target of this view.
     #[must_use]
     pub fn new(
         policy: Arc<Policy>,
@@ -167,7 +167,7 @@ impl Exemptions {
         Self { policy, rule, target, view, now }
     }
 
-    /// Each entry, and what it is called.
+    /// Returns each entry with its name.
     fn entries(&self) -> impl Iterator<Item = (&Condition, String)> {
         let rule = self.policy.rules.iter().find(|rule| rule.name == self.rule);
         let exceptions = rule.into_iter().flat_map(|rule| &rule.except);
@@ -180,7 +180,7 @@ impl Exemptions {
         in_force.map(move |(entry, what)| (&entry.condition, named(entry, what)))
     }
 
-    /// Whether command lines are to be read.
+    /// Returns whether command lines must be read.
     #[must_use]
     pub fn command_line(&self) -> CommandLine {
         let conditions =
@@ -188,7 +188,7 @@ impl Exemptions {
         if self.entries().any(conditions) { CommandLine::Needed } else { CommandLine::Ignored }
     }
 
-    /// Why a process, which runs this, exempts the target; none if it does not.
+    /// Returns why a process that runs this program exempts the target.
     #[must_use]
     pub fn exempt(&self, person: &ProcessInfo, program: &Program) -> Option<String> {
         let Some(target) = self.view.targets.iter().find(|target| target.id == self.target) else {
@@ -210,7 +210,7 @@ impl Exemptions {
         })
     }
 
-    /// Where it runs, with the names of its pod, which the snapshot has of others in it.
+    /// Returns the place of a process, with pod names that the snapshot has for other processes of it.
     fn place(&self, person: &ProcessInfo) -> Place {
         let mut place = Place::clone(&person.place);
         let snapshot = &self.view.snapshot;

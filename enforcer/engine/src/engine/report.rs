@@ -17,63 +17,63 @@ use crate::policy::{Mode, Severity};
 use crate::verdict::{Hold, Subject};
 use crate::view::{Target, TargetId, View};
 
-/// How many of a rule's targets are in which state.
+/// Number of a rule's targets in each state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
     /// The rule's name.
     pub rule: Arc<str>,
-    /// Its mode, capped.
+    /// Effective mode of the rule.
     pub mode: Mode,
-    /// What it is about.
+    /// Kind of its targets.
     pub target: Kind,
-    /// They match now.
+    /// Targets that match.
     pub matches: usize,
-    /// They are on their way to a match.
+    /// Targets whose condition is true, but not yet for long enough.
     pub pending: usize,
     /// Targets that could not be evaluated.
     pub unknown: usize,
 }
 
-/// A flag that is up.
+/// A raised flag.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlagUp {
     /// The rule that raised it.
     pub rule: Arc<str>,
-    /// How bad it is.
+    /// Severity of the flag.
     pub severity: Severity,
-    /// Whom it is about.
+    /// Target of the flag.
     pub subject: Subject,
 }
 
-/// A match, and the step that is next.
+/// A match or a streak, with its next step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
     /// The rule.
     pub rule: String,
-    /// Its mode, capped.
+    /// Effective mode of the rule.
     pub mode: Mode,
     /// The target.
     pub target: TargetId,
     /// The owner.
     pub user: Option<String>,
-    /// The name of its first process that holds memory.
+    /// Name of its first process with memory.
     pub comm: Option<String>,
     /// True samples so far.
     pub streak: u32,
     /// True samples that a match needs.
     pub needed: u32,
-    /// The step that is next; none if all are taken.
+    /// Next step; `None` if all were taken.
     pub next: Option<String>,
     /// True samples until then.
     pub samples_left: u32,
-    /// The same in seconds: the earliest that it can be.
+    /// The same in seconds: the earliest possible time.
     pub due_in: Option<f64>,
-    /// Why a step that is due is not done.
+    /// Hold that withholds a due step.
     pub hold: Option<Hold>,
 }
 
 impl Engine {
-    /// How many targets of each rule are in which state.
+    /// Returns the number of targets of each rule in each state.
     #[must_use]
     pub fn counts(&self) -> Vec<Counts> {
         let interval = self.last.as_ref().map(|view| view.interval()).unwrap_or_default();
@@ -98,7 +98,7 @@ impl Engine {
         self.evaluators.iter().map(count).collect()
     }
 
-    /// All flags that are up.
+    /// Returns all raised flags.
     #[must_use]
     pub fn flags(&self) -> Vec<FlagUp> {
         let Some(view) = self.last.as_deref() else { return Vec::new() };
@@ -125,8 +125,8 @@ impl Engine {
         raised.chain(stuck).collect()
     }
 
-    /// Targets that match or are on the way to it, up to a maximum, the nearest to a step first. For a GPU with a
-    /// picked workload it is the workload.
+    /// Returns targets that match or may match soon, up to a maximum, those with the nearest step first. For a
+    /// GPU with a picked workload, the workload is returned.
     #[must_use]
     pub fn pending(&self, most: usize) -> Vec<Pending> {
         let Some(view) = self.last.as_deref() else { return Vec::new() };
@@ -149,11 +149,11 @@ impl Engine {
             let streak = number.and_then(|number| picking.streaks.get(number)).copied().unwrap_or_default();
             Coming::of_pick(evaluator, (&picked.target, Some(picked), streak), view)
         });
-        // A GPU in need has no steps of its own.
+        // A GPU that needs memory has no steps of its own.
         own.filter(|coming| coming.streak < coming.needed).chain(picked).collect()
     }
 
-    /// Node-wide holds now.
+    /// Returns the current holds of the node.
     #[must_use]
     pub fn holds(&self) -> BTreeSet<Hold> {
         if let Some(view) = &self.last {
@@ -164,14 +164,14 @@ impl Engine {
         outside.chain([Hold::Started]).chain(paused).collect()
     }
 
-    /// Actions of the last hour.
+    /// Returns the number of actions in the last hour.
     #[must_use]
     pub fn actions_of_the_hour(&self) -> usize {
         self.actions.ledger.used()
     }
 }
 
-/// A rule's targets that are known.
+/// Returns the known targets of a rule.
 fn tracks<'a>(
     evaluator: &'a RuleEvaluator,
     population: &'a Population,
@@ -187,14 +187,14 @@ fn by_id(view: &View) -> HashMap<&TargetId, &Target> {
     view.targets.iter().map(|target| (&target.id, target)).collect()
 }
 
-/// A match, or what may become one.
+/// A match, or a streak that may become one.
 pub(super) struct Coming<'a> {
     pub(super) evaluator: &'a RuleEvaluator,
     id: &'a TargetId,
     streak: u32,
     needed: u32,
     progress: Progress,
-    /// True samples until the next step; none if there is none.
+    /// True samples until the next step; `None` if there is none.
     left: Option<u32>,
 }
 
@@ -206,14 +206,14 @@ impl<'a> Coming<'a> {
     ) -> Self {
         let (streak, needed) = (track.streak.count, evaluator.rule.span.samples(view.interval()));
         let step = evaluator.rule.then.get(usize::from(track.progress.step));
-        // A GPU in need has no step of its own: the picked workload has.
+        // The picked workload has the steps, not the GPU.
         let step = step.filter(|_| evaluator.picking.is_none() || streak < needed);
         let left = step.map(|step| needed.saturating_add(step.after.samples(view.interval())));
         let left = left.map(|due| due.saturating_sub(streak));
         Self { evaluator, id, streak, needed, progress: track.progress, left }
     }
 
-    /// A workload that was picked, or may be.
+    /// Creates the entry of a workload that was picked or may be picked.
     pub(super) fn of_pick(
         evaluator: &'a RuleEvaluator,
         (id, picked, streak): (&'a TargetId, Option<&Picked>, Streak),
@@ -223,13 +223,13 @@ impl<'a> Coming<'a> {
         let progress = picked.map(|picked| picked.progress).unwrap_or_default();
         let left = picked.and_then(|picked| {
             let step = evaluator.rule.then.get(usize::from(progress.step))?;
-            // The sample at which it was picked counts as 0.
+            // The sample of the pick counts as 0.
             Some((step.after.samples(view.interval()) + 1).saturating_sub(picked.since))
         });
         Self { evaluator, id, streak: streak.count, needed: idle_for.unwrap_or_default(), progress, left }
     }
 
-    /// The rule is not about it.
+    /// Removes the steps, for a target that the rule does not act on.
     pub(super) fn without_steps(self) -> Self {
         Self { left: None, ..self }
     }

@@ -1,5 +1,5 @@
-//! What survives a restart, and a reload: streaks by condition, budgets, turns, breakers, the pause. An action that
-//! was under way does not: its step is due again, from its beginning.
+//! State that survives a restart or a reload: streaks by condition, budgets, cooldowns, breakers, the pause. An
+//! action in flight does not survive: its step is due again from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::policy::{Mode, Policy, Rule};
 use crate::view::TargetId;
 use bailiff_snapshot::Truth;
 
-/// The version of the form.
+/// Version of the file format.
 const VERSION: u32 = 3;
-/// Turns older than the longest cooldown that can be of use are forgotten.
+/// Cooldown entries older than this are removed.
 const OLDEST_TURN: Duration = Duration::from_hours(24 * 7);
 
-/// The state of an engine.
+/// Saved state of an engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Saved {
     version: u32,
-    /// Streaks mean nothing on another boot.
+    /// Boot id; streaks are valid only on the same boot.
     boot_id: Option<String>,
-    /// Set only at an orderly shutdown: after any other, streaks may have ended unrecorded.
+    /// Set only at an orderly shutdown; after a crash, streaks may have ended unrecorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     streaks: Option<Streaks>,
     ledger: Ledger,
@@ -44,12 +44,12 @@ pub struct Saved {
     next_id: u64,
 }
 
-/// What was counted.
+/// Saved streaks.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Streaks {
-    /// The last snapshot that was evaluated, milliseconds since boot.
+    /// Time of the last evaluated snapshot, in milliseconds since boot.
     boot_ms: u64,
-    /// The period of its interval, in milliseconds.
+    /// Its sampling interval, in milliseconds.
     interval_ms: Option<u64>,
     rules: Vec<SavedRule>,
 }
@@ -59,18 +59,18 @@ struct SavedRule {
     name: String,
     condition: String,
     mode: Mode,
-    /// The steps, in a form that can be compared.
+    /// The steps as text, for comparison.
     steps: String,
     tracks: Vec<SavedTrack>,
-    /// Of a rule with `pick`.
+    /// State of a rule with `pick`.
     #[serde(default)]
     picks: SavedPicks,
 }
 
-/// What a rule with `pick` has counted and picked.
+/// Saved streaks and picks of a rule with `pick`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct SavedPicks {
-    /// Of workloads; they have no steps of their own.
+    /// Streaks of workloads, which have no steps of their own.
     streaks: Vec<SavedTrack>,
     picked: Vec<SavedPicked>,
     given_up: BTreeSet<TargetId>,
@@ -94,7 +94,7 @@ struct SavedTrack {
 }
 
 impl SavedTrack {
-    /// None if there is nothing to be kept.
+    /// Returns `None` if there is nothing to save.
     fn of(slot: &Slot, streak: Streak, progress: Progress) -> Option<Self> {
         (streak != Streak::default() || progress != Progress::default()).then(|| Self {
             target: slot.id.clone(),
@@ -106,21 +106,21 @@ impl SavedTrack {
     }
 }
 
-/// What a reload does to what was under way.
+/// Effect of a reload on an action in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reloaded {
-    /// The action that is no longer wanted.
+    /// Id of the action to cancel, because no rule requests it any more.
     pub cancel: Option<u64>,
 }
 
 impl Saved {
-    /// What is to survive any end.
+    /// Returns the part of the state that survives a crash.
     #[must_use]
     pub fn without_streaks(self) -> Self {
         Self { streaks: None, ..self }
     }
 
-    /// It is of a form that this program understands.
+    /// Returns whether this program can read the format version.
     #[must_use]
     pub const fn understood(&self) -> bool {
         self.version == VERSION
@@ -128,7 +128,7 @@ impl Saved {
 }
 
 impl Engine {
-    /// What is to survive an orderly end.
+    /// Returns the state that survives an orderly shutdown.
     #[must_use]
     pub fn saved(&self) -> Saved {
         let before = self.before.as_ref().map(|(_, at)| millis(*at));
@@ -141,10 +141,10 @@ impl Engine {
         Saved { streaks: Some(streaks), ..self.saved_for_a_crash() }
     }
 
-    /// What is to survive any end: budgets, turns, breakers and the pause.
+    /// Returns budgets, cooldowns, breakers and the pause, which survive a crash.
     #[must_use]
     pub fn saved_for_a_crash(&self) -> Saved {
-        // Before the first snapshot of this run it is what the last run has left.
+        // Before the first snapshot of this run, the saved values of the previous run apply.
         let before = self.before.as_ref().map(|(id, _)| id.clone());
         let last = self.last.as_ref().map(|view| view.snapshot.boot_id.clone());
         let (next_id, ledger, turns) = self.actions.foreseen();
@@ -161,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Takes up what another run has left behind.
+    /// Restores the state of a previous run.
     pub fn restore(&mut self, saved: Saved, now: Now) {
         if saved.version != VERSION {
             return;
@@ -179,14 +179,15 @@ impl Engine {
             self.interval = streaks.interval_ms.map(Duration::from_millis);
             self.take_over(streaks.rules);
         }
-        // An action that was under way is not: its match goes on, and its step is due from its beginning.
+        // The action in flight has ended with the previous run: its match continues, and its step is due from
+        // its beginning.
         for progress in self.evaluators.iter_mut().flat_map(RuleEvaluator::matches_mut) {
             progress.acted |= progress.in_flight;
             progress.in_flight = false;
         }
     }
 
-    /// Goes on under another policy. Conditions that have not changed keep their streaks.
+    /// Replaces the policy. Unchanged conditions keep their streaks.
     pub fn reload(&mut self, policy: Arc<Policy>, cap: Mode) -> Reloaded {
         let rules = self.saved_rules();
         let mut next = Self::new(policy, cap);
@@ -209,7 +210,8 @@ impl Engine {
         Reloaded { cancel }
     }
 
-    /// Finds the rule of the action in flight in the new policy; returns the action's id if no rule wants it any more.
+    /// Finds the rule of the action in flight in the new policy; returns the action's id if no rule requests it
+    /// any more.
     fn follow_request(&mut self, before: &[RuleEvaluator]) -> Option<u64> {
         let (id, place) = self.actions.in_flight_rule()?;
         let old = before.get(place)?;
@@ -218,9 +220,10 @@ impl Engine {
         let heir = heir.max_by_key(|(_, evaluator)| evaluator.rule.name == old.rule.name);
         let wanted =
             heir.filter(|(_, evaluator)| evaluator.mode >= old.mode && evaluator.rule.then == old.rule.then);
-        // Past the end there is no rule: the report is then ignored.
+        // An index past the end stands for no rule; the report is then ignored.
         self.actions.set_in_flight_rule(wanted.map_or(usize::MAX, |(place, _)| place));
-        // A target that the new file exempts is evaluated again before SIGTERM as well, not only before SIGKILL.
+        // A target that the new file exempts is evaluated again before SIGTERM as well, not only before
+        // SIGKILL.
         Some(id)
     }
 
@@ -262,10 +265,10 @@ impl Engine {
         }
     }
 
-    /// Gives streaks to the rules that have their conditions now.
+    /// Passes streaks on to the rules with the same condition.
     fn take_over(&mut self, mut saved: Vec<SavedRule>) {
         let mut heirs: Vec<bool> = vec![false; self.evaluators.len()];
-        // A rule that is still there comes before one that is not and had the same condition.
+        // An existing rule takes precedence over a removed one with the same condition.
         let is_there = |old: &SavedRule| {
             let same = |rule: &Rule| *rule.name == *old.name && rule.condition == old.condition;
             self.evaluators.iter().any(|evaluator| same(&evaluator.rule))
@@ -280,7 +283,7 @@ impl Engine {
                 found.max_by_key(|(_, evaluator)| *evaluator.rule.name == *old.name).map(|(place, _)| place);
             let Some(place) = heir else { continue };
             heirs[place] = true;
-            // A target is not ended for a time in which the rule could not act.
+            // A target is not ended because of a time in which the rule was in dry-run mode.
             if self.evaluators[place].mode > old.mode {
                 continue;
             }
@@ -298,7 +301,7 @@ impl Engine {
         let progress = saved.progress.taken_over(same_steps);
         let number = known(&mut self.populations, evaluator.rule.target, saved);
         if !same_steps {
-            // Other steps are counted from now on: no target is due for what it was not warned of.
+            // Changed steps count from now on, so that no target is due for a step that it was not notified of.
             streak.count = streak.count.min(evaluator.rule.counted_from());
         }
         if evaluator.tracks.len() <= number {
@@ -321,7 +324,7 @@ impl Engine {
             picking.streaks[number] = streak;
         }
         for SavedPicked { gpu, target, since, progress } in saved.picked {
-            // Its own track has just been taken over.
+            // The track of the GPU itself was taken over before.
             let Some(number) = self.populations[Kind::Gpu as usize].number(&gpu) else { continue };
             let since = if same_steps { since } else { 0 };
             let progress = progress.taken_over(same_steps);
@@ -331,7 +334,7 @@ impl Engine {
     }
 }
 
-/// The number of a target that was known earlier.
+/// Returns the number of a target that was known earlier.
 fn known(populations: &mut [Population; 5], kind: Kind, saved: SavedTrack) -> usize {
     let population = &mut populations[kind as usize];
     population.number(&saved.target).unwrap_or_else(|| {
@@ -345,11 +348,11 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Rule {
-    /// The streak at which a match begins, where that is known without an interval.
+    /// Returns the streak at which a match begins, if that is known without the interval.
     fn counted_from(&self) -> u32 {
         match self.span {
             crate::policy::Span::Samples(samples) => samples,
-            // The interval is known at the next snapshot only: start well below any match.
+            // The interval is known only at the next snapshot, so the streak starts below any match.
             crate::policy::Span::Time(_) => 0,
         }
     }

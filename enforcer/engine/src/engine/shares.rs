@@ -1,4 +1,4 @@
-//! Input of the breakers: how much matches, and how much is unknown, of all rules with a destructive step.
+//! Input of the breakers: how many targets match or are unknown, over all rules with a destructive step.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::Kind;
 use crate::policy::Limits;
 use crate::view::{Target, View};
 
-/// What was counted at one snapshot.
+/// Counts of one snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     all: usize,
     unknown: usize,
-    /// Workloads that match, by their keys.
+    /// Names of the workloads that match.
     matching: HashSet<String>,
-    /// The shortest time that a match took, of the rules that matched.
+    /// The shortest `for` of the rules that matched.
     window: Option<Duration>,
 }
 
 impl Shares {
-    /// Adds a rule; `window` is the time that a match of it takes.
+    /// Adds the counts of a rule; `window` is its `for`.
     pub(crate) fn add(&mut self, proc_table: &Counts, window: Duration, view: &View) {
         self.all += proc_table.all;
         self.unknown += proc_table.unknown;
@@ -41,7 +41,7 @@ impl Shares {
 }
 
 impl Shares {
-    /// Whether a process of a workload that does not match was observed busy.
+    /// Returns whether a process of a workload that does not match was observed busy.
     fn other_busy(&self, view: &View) -> bool {
         let processes = &view.snapshot.processes;
         let holders = view.snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
@@ -53,7 +53,8 @@ impl Shares {
 }
 
 impl ActionTracker {
-    /// Opens breakers where too many match or too much is unknown, and closes those that were clean for the time `breaker_reset`.
+    /// Opens breakers if too many targets match or too many are unknown, and closes those without a cause for
+    /// `breaker_reset`.
     pub(crate) fn see_shares(&mut self, shares: &Shares, tick: &Tick<'_>, limits: &Limits) {
         let workloads = tick.view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
         let matches = Matches {

@@ -4,10 +4,10 @@ use crate::engine::Engine;
 use crate::view::TargetId;
 use bailiff_snapshot::Truth;
 
-/// Where one rule stands with one target after the last tick.
+/// Status of one rule for one target after the last tick.
 #[derive(Debug, Clone, Copy)]
 pub struct TargetStatus<'a> {
-    /// Whom it is about; for a rule with `pick` the GPU.
+    /// Name of the target; for a rule with `pick`, of the GPU.
     pub target: &'a TargetId,
     /// True samples in the streak.
     pub count: u32,
@@ -18,7 +18,7 @@ pub struct TargetStatus<'a> {
 }
 
 impl TargetStatus<'_> {
-    /// The streak is long enough.
+    /// Returns whether the streak is long enough.
     #[must_use]
     pub fn long_enough(&self) -> bool {
         self.count > 0 && self.count >= self.needed
@@ -26,7 +26,7 @@ impl TargetStatus<'_> {
 }
 
 impl Engine {
-    /// Where one rule, by its place in the policy, stands with every target that it has been asked of.
+    /// Returns the status of a rule, by its index in the policy, for every target that it was evaluated for.
     pub fn target_statuses(&self, rule: usize) -> impl Iterator<Item = TargetStatus<'_>> {
         let interval = self.last.as_ref().map(|view| view.interval()).unwrap_or_default();
         self.evaluators.get(rule).into_iter().flat_map(move |evaluator| {

@@ -1,4 +1,4 @@
-//! Whom a verdict is about, and why, in a form that can be recorded.
+//! The subject of a verdict and its evidence, in a form that can be recorded.
 
 use crate::Kind;
 use crate::engine::population::Slot;
@@ -14,7 +14,7 @@ const MOST_OTHERS: usize = 64;
 /// A process younger than this many sampling intervals is new.
 const NEW_INTERVALS: u32 = 2;
 
-/// The owner of a target, where all its processes have one and the same.
+/// Returns the owner of a target, if all its processes have the same one.
 pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
     if target.kind == Kind::Lease {
         return view.held(target)?.uid;
@@ -25,7 +25,7 @@ pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
     uids.all(|uid| uid == Some(first)).then_some(first)
 }
 
-/// A target of a view.
+/// Returns the subject for a target of a view.
 pub(crate) fn of(target: &Target, view: &View) -> Subject {
     let members: Vec<Member> = holders(target, view).chain(others(target, view)).collect();
     let uid = owner(target, view);
@@ -43,7 +43,7 @@ pub(crate) fn of(target: &Target, view: &View) -> Subject {
     }
 }
 
-/// A target that is not in the view.
+/// Returns the subject for a target that is not in the view.
 pub(crate) fn absent(kind: Kind, slot: &Slot) -> Subject {
     Subject {
         id: slot.id.clone(),
@@ -89,19 +89,19 @@ fn others<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Member
     })
 }
 
-/// One target and the comparisons that are made of it.
+/// A target, and how its comparisons are recorded.
 pub(crate) struct Leaves<'a> {
     pub(crate) target: &'a Target,
     pub(crate) view: &'a View,
 }
 
 impl Leaves<'_> {
-    /// Every comparison of a condition, in the order of the file.
+    /// Returns every comparison of a condition, in the order of the file.
     pub(crate) fn of(&self, condition: &Condition) -> Vec<Asked> {
         self.asked(condition, None)
     }
 
-    /// The same, with selectors asked of one of the target's members.
+    /// The same, with selectors evaluated for one member of the target.
     pub(crate) fn of_member(&self, condition: &Condition, member: &MemberFacts<'_>) -> Vec<Asked> {
         self.asked(condition, Some(member))
     }
@@ -150,7 +150,7 @@ impl Leaves<'_> {
     }
 }
 
-/// A value, for people.
+/// Formats a value.
 pub(crate) fn shown(value: Value, unit: Unit) -> String {
     match value {
         Value::Unknown(why) => format!("unknown: {why}"),
@@ -172,7 +172,7 @@ pub(crate) fn shown(value: Value, unit: Unit) -> String {
     }
 }
 
-/// A number as people write it.
+/// Formats a number with its unit.
 #[must_use]
 pub fn number(number: f64, unit: Unit) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "parts of a byte are not shown")]
@@ -189,8 +189,8 @@ pub fn number(number: f64, unit: Unit) -> String {
     }
 }
 
-/// Whether one of a target's processes has not been seen for two intervals: nothing can be known of it yet, so it does
-/// not count as unknown.
+/// Returns whether one of a target's processes is younger than two intervals. Nothing can be known of it yet,
+/// so it does not count as unknown.
 pub(crate) fn is_new(target: &Target, view: &View) -> bool {
     view.processes(target).any(|process| match (view.age(process), process.first_seq) {
         (Some(age), _) => age < view.interval() * NEW_INTERVALS,

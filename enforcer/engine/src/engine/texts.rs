@@ -1,4 +1,4 @@
-//! The texts that name a target, and whether a selector means it.
+//! Texts of a target, such as names and paths, and how selectors match them.
 
 use std::borrow::Cow;
 
@@ -10,17 +10,17 @@ use crate::process::ProcessInfo;
 use crate::process::Program;
 use crate::view::{Target, View};
 
-/// What is known of one text.
+/// A text of a process.
 enum Text<'a> {
     Known(Cow<'a, str>),
-    /// It goes on beyond what is known of it.
+    /// The text is longer than what is known of it.
     Cut(&'a str),
-    /// There is something that was not read.
+    /// The text exists, but was not read.
     Unread,
 }
 
-/// What is known of one process of a target: one that holds memory, one that does not, or one that is met at the moment of
-/// an action. Nothing is known of the default.
+/// What is known of one process of a target: with memory, without, or read at the time of an action. Nothing is
+/// known by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MemberFacts<'a> {
     pub(crate) pid: Option<u32>,
@@ -34,7 +34,7 @@ pub(crate) struct MemberFacts<'a> {
     ended: Ended,
 }
 
-/// Whether a process has ended: then it has no program and no command line, and that is known.
+/// Whether a process has exited; then it is known to have no program and no command line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Ended {
     #[default]
@@ -79,7 +79,8 @@ impl<'a> MemberFacts<'a> {
         }
     }
 
-    /// Names of users and groups are known from the view alone; `place` is the process's own, with the names of its pod.
+    /// Creates the facts of a process read at the time of an action. Names of users and groups come from the
+    /// view; `place` is the process's own, with the names of its pod.
     pub(crate) fn met(
         person: &'a ProcessInfo,
         (program, place): (&'a Program, &'a Place),
@@ -100,11 +101,11 @@ impl<'a> MemberFacts<'a> {
     }
 }
 
-/// Whether one of a target's processes is meant.
+/// Returns whether a selector matches one of a target's processes.
 pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth {
     if selector.field == Field::Gpus {
         let seen = any(view.gpus(target).map(|gpu| meant(selector, gpu_texts(gpu))));
-        // On a GPU without a process list, or on a lost one, it may hold memory as well.
+        // On a lost GPU, or one without a process list, the target may have further processes.
         let more = || !matches!(target.kind, Kind::Gpu | Kind::Lease) && view.may_hold_more(target);
         return if seen == Truth::False && more() { Truth::Unknown } else { seen };
     }
@@ -117,7 +118,7 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
         };
     }
     any(view.processes(target).map(|process| {
-        // The most common questions, without a list of texts being made for each.
+        // The most frequent fields, evaluated without allocating a list of texts.
         match (selector.field, &process.facts) {
             (Field::Comms, Some(facts)) => is_named(selector, &facts.comm).into(),
             (Field::Users, Some(facts)) => is_owned(selector, facts.uid, facts.user.as_deref()),
@@ -126,7 +127,7 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
     }))
 }
 
-/// Whether a member is meant. GPUs are asked of the whole target.
+/// Returns whether a selector matches a member. GPUs are those of the whole target.
 pub(crate) fn select_member(
     selector: &Selector,
     member: &MemberFacts<'_>,
@@ -140,7 +141,7 @@ pub(crate) fn select_member(
     }
 }
 
-/// Whether a selector's texts were all unreadable.
+/// Returns whether all texts of a selector were unreadable.
 #[must_use]
 pub fn unread(field: Field, target: &Target, view: &View) -> bool {
     let all = all(field, target, view);
@@ -151,7 +152,7 @@ fn is_named(selector: &Selector, text: &str) -> bool {
     selector.patterns.iter().any(|pattern| pattern.matches(text))
 }
 
-/// An owner is named by name or by number.
+/// Owners are matched by name or by number.
 fn is_owned(selector: &Selector, uid: Option<u32>, name: Option<&str>) -> Truth {
     let Some(uid) = uid else { return Truth::Unknown };
     let numbered = |pattern: &Pattern| match pattern {
@@ -161,7 +162,7 @@ fn is_owned(selector: &Selector, uid: Option<u32>, name: Option<&str>) -> Truth 
     match name {
         _ if selector.patterns.iter().any(numbered) => Truth::True,
         Some(name) => is_named(selector, name).into(),
-        // Where all patterns are numbers, no name is needed.
+        // If all patterns are numbers, no name is needed.
         None if selector.patterns.iter().all(is_number) => Truth::False,
         None => Truth::Unknown,
     }
@@ -187,7 +188,7 @@ fn meant(selector: &Selector, texts: Vec<Text<'_>>) -> Truth {
     }))
 }
 
-/// A pattern that matches a text whatever follows what it matches.
+/// Returns whether a pattern matches a text regardless of what follows the known part.
 fn is_open(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::Text(_) => false,
@@ -219,7 +220,7 @@ fn groups(groups: Option<&[String]>) -> Vec<Text<'_>> {
     groups.map_or_else(|| vec![Text::Unread], |groups| groups.iter().map(|group| known(group)).collect())
 }
 
-/// The groups of a user, from one of the snapshot's processes.
+/// Returns the groups of a user, from one of the snapshot's processes.
 fn groups_of(view: &View, uid: Option<u32>) -> Option<&[String]> {
     if let Some(groups) = view.snapshot.groups.get(&uid?) {
         return Some(groups);
@@ -228,7 +229,7 @@ fn groups_of(view: &View, uid: Option<u32>) -> Option<&[String]> {
     facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.groups.as_deref())
 }
 
-/// All texts of a target that a field is about.
+/// Returns all texts of a target for a field.
 fn all<'a>(field: Field, target: &'a Target, view: &'a View) -> Vec<Text<'a>> {
     match (field, view.held(target)) {
         (Field::Gpus, _) => view.gpus(target).flat_map(gpu_texts).collect(),
@@ -238,7 +239,7 @@ fn all<'a>(field: Field, target: &'a Target, view: &'a View) -> Vec<Text<'a>> {
     }
 }
 
-/// The name of a user, from one of the snapshot's processes.
+/// Returns the name of a user, from one of the snapshot's processes.
 fn user_named(view: &View, uid: u32) -> Option<&str> {
     let facts = view.snapshot.processes.iter().filter_map(|process| process.facts.as_ref());
     let holders = facts.map(|facts| (facts.uid, facts.user.as_deref()));
@@ -258,7 +259,7 @@ fn texts<'a>(field: Field, member: &MemberFacts<'a>) -> Vec<Text<'a>> {
             Some(line) if redact::is_cut(line) => vec![Text::Cut(line)],
             line => or_unread(line),
         },
-        // Without a cgroup nothing is known of pods, containers and jobs either.
+        // Without a cgroup, pod, container and job are unknown as well.
         _ => match member.place.filter(|place| !place.cgroup.is_empty()) {
             Some(place) => places(field, place),
             None => vec![Text::Unread],
@@ -266,7 +267,7 @@ fn texts<'a>(field: Field, member: &MemberFacts<'a>) -> Vec<Text<'a>> {
     }
 }
 
-/// A program that was replaced while it runs is named as it was before.
+/// A program that was replaced on disk keeps its old path.
 fn program(exe: Option<&str>) -> Vec<Text<'_>> {
     let replaced = exe.and_then(|path| path.strip_suffix(" (deleted)"));
     or_unread(exe).into_iter().chain(replaced.map(known)).collect()
@@ -282,17 +283,17 @@ fn places(field: Field, place: &Place) -> Vec<Text<'_>> {
         }
         Field::Containers => place.container.as_deref().map(known).into_iter().collect(),
         Field::SlurmJobs => place.slurm_job.as_deref().map(known).into_iter().collect(),
-        // No pod; the others are no places.
+        // A process without a pod has no pod name; other fields are handled above.
         _ => Vec::new(),
     }
 }
 
-/// What a selector's field says of a target, for people.
+/// Formats the value of a selector's field for a target.
 pub(crate) fn shown(field: Field, target: &Target, view: &View) -> String {
     listed(all(field, target, view))
 }
 
-/// What it says of one member.
+/// The same for one member.
 pub(crate) fn shown_of(field: Field, member: &MemberFacts<'_>, (target, view): (&Target, &View)) -> String {
     if field == Field::Gpus { shown(field, target, view) } else { listed(texts(field, member)) }
 }

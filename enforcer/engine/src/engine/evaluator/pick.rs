@@ -12,7 +12,7 @@ use crate::engine::program::{self, Column, ConditionTable, Gate};
 use crate::engine::progress::Progress;
 use crate::verdict::What;
 
-/// A GPU in one tick.
+/// State of one GPU in one tick.
 #[derive(Clone, Copy)]
 struct Needy {
     place: usize,
@@ -35,7 +35,7 @@ impl RuleEvaluator {
         self.picking = Some(picking);
     }
 
-    /// Every workload's outcome and streak.
+    /// Returns the outcome and streak of every candidate workload.
     fn candidates(&self, picking: &mut Picking, context: &EvalContext<'_>) -> Vec<Candidate> {
         let gaps = (context.tick.missed, self.rule.max_gap);
         let view = context.tick.view;
@@ -54,7 +54,7 @@ impl RuleEvaluator {
         seen.collect()
     }
 
-    /// The gates of a candidate workload, in their order, and the targets that pass each.
+    /// Returns the gates of a candidate workload in order, each with the targets that pass it.
     pub(crate) fn gates_of_pick<'t>(
         &self,
         picking: &Picking,
@@ -100,7 +100,7 @@ impl RuleEvaluator {
         if let Some((mut picked, seen)) = chosen {
             picked.outcome = seen.outcome.and(holds(seen.place, gpu, context.tick.view));
             if picked.outcome == Truth::True {
-                // Less where a reload has made `for` longer.
+                // A reload may have made `for` longer, so that less time counts.
                 picked.since = picked.since.min(track.streak.count.saturating_sub(needed));
                 let matched = Match { owner: gpu, subject: seen.place, streak: seen.streak.count };
                 self.steps(matched, (&mut picked.progress, picked.since), context);
@@ -110,7 +110,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// Keeps the pick, or lets it go and says why.
+    /// Returns the pick if it stays; else records the reason.
     fn still_picked(
         &self,
         (gpu, picked): (Needy, Picked),
@@ -118,7 +118,7 @@ impl RuleEvaluator {
         context: &mut EvalContext<'_>,
     ) -> Option<(Picked, Candidate)> {
         let view = context.tick.view;
-        // One that is gone needs no word; the audit log has what ended it.
+        // A workload that no longer exists needs no verdict; the audit log has the action that ended it.
         let seen = seen.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
         let needed = picking.idle_for.samples(context.tick.interval);
         let why = if picked.progress.failed {
@@ -127,7 +127,7 @@ impl RuleEvaluator {
         } else if gpu.need == Truth::False {
             "the GPU no longer needs it"
         } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
-            // Both are longer than what was counted since, or one has begun again after a gap.
+            // Both streaks must cover the time since the pick; otherwise one of them restarted after a gap.
             "unknown for too long"
         } else if seen.outcome == Truth::False || seen.streak.count < needed {
             "it was seen not to match"

@@ -1,4 +1,4 @@
-//! What actions have left behind, as long as it is there.
+//! Processes and memory that remained after an action.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::ActionTracker;
 use crate::verdict::Subject;
 use crate::view::View;
 
-/// What an action has left behind: a process that no signal ends, or memory that did not come back.
+/// What remained after an action: a process that no signal ends, or memory that was not released.
 #[derive(Debug, Clone)]
 pub(crate) struct Stuck {
     pub(crate) rule: Arc<str>,
     pub(crate) subject: Arc<Subject>,
-    /// Bytes that did not come back; none if the process is still there.
+    /// Bytes that were not released; `None` if the process still exists.
     pub(in crate::engine) missing: Option<u64>,
 }
 
@@ -21,7 +21,7 @@ impl ActionTracker {
         self.failed.clear();
     }
 
-    /// What has ended or come back after all is stuck no longer.
+    /// Removes entries whose process has exited or whose memory was released.
     pub(in crate::engine) fn forget_returned(&mut self, view: &View) {
         self.stuck.retain(|stuck| match stuck.missing {
             Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
@@ -32,7 +32,7 @@ impl ActionTracker {
     }
 }
 
-/// Unaccounted memory on the GPUs of a subject.
+/// Returns the unaccounted memory on the GPUs of a subject.
 fn unaccounted(subject: &Subject, view: &View) -> Option<u64> {
     let of_it = view.snapshot.gpus.iter().filter(|gpu| {
         let uuid = gpu.uuid.as_ref();
