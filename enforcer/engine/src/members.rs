@@ -1,4 +1,4 @@
-//! Membership of processes in a subject at this moment. Which of them are killed is decided elsewhere.
+//! The processes that belong to a subject at this moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,26 +9,26 @@ use crate::Kind;
 use crate::process::{ProcessInfo, Table};
 use crate::verdict::Subject;
 
-/// What a subject's processes are found by.
+/// Input for finding the processes of a subject.
 #[derive(Debug)]
 pub struct Members<'a> {
-    /// As it was decided.
+    /// The subject, as it was decided.
     pub subject: &'a Subject,
-    /// Those that were verified and still live.
+    /// Its verified processes that are still running.
     pub verified: &'a [ProcessKey],
-    /// All that hold GPU memory, the subject's own too: each is a target of its own.
+    /// All processes with GPU memory, including the subject's own: each is a target of its own.
     pub holding: &'a BTreeSet<ProcessKey>,
 }
 
 impl Members<'_> {
-    /// Those that belong to it now, by pid.
+    /// Returns the processes that belong to the subject now, by pid.
     #[must_use]
     pub fn find(&self, table: &Table) -> BTreeMap<u32, ProcessKey> {
         let found = match self.subject.kind {
             Kind::Workload | Kind::Gpu => {
                 let name = self.subject.id.0.strip_prefix("workload:").unwrap_or_default();
                 let mut found = of_workload(table, name);
-                // Once the root of a tree has ended, its offspring are trees of their own.
+                // After the root of a process tree has exited, its descendants form trees of their own.
                 let same =
                     |parent: &ProcessInfo, child: &ProcessInfo| parent.stat.session == child.stat.session;
                 found.extend(self.offspring(table, same));
@@ -42,7 +42,8 @@ impl Members<'_> {
         found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
     }
 
-    /// The verified processes, the subject's own, and those that they started in their own cgroup, or below the same container or unit.
+    /// Returns the verified processes, the subject's own, and their descendants in the same cgroup or below the
+    /// same container or unit.
     fn offspring<'a>(
         &self,
         table: &'a Table,
@@ -65,7 +66,7 @@ impl Members<'_> {
     }
 }
 
-/// The processes whose workload has this name.
+/// Returns the processes whose workload has this name.
 fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
     let node = |person: &ProcessInfo| Node::new(&person.stat, Home::of(&person.place));
     let nodes: BTreeMap<u32, Node> = table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();

@@ -1,5 +1,5 @@
-//! What a rule may compare: one table entry and one function each, listed in [`ALL`]. An attribute reads one value of
-//! one target, and knows neither time, names, limits nor actions.
+//! Attributes that rules may compare, listed in [`ALL`]: one table entry and one function each. The function
+//! reads one value of one target; it knows neither time, names, limits nor actions.
 
 use crate::Kind;
 use crate::value::{Unit, Value};
@@ -10,25 +10,25 @@ mod lease;
 mod mps;
 pub(crate) mod process;
 
-/// Something that can be observed of a target.
+/// A value that can be observed of a target.
 #[derive(Debug)]
 pub struct Attribute {
-    /// Its key in a file.
+    /// Key in a rules file.
     pub name: &'static str,
-    /// The kinds of target that have it.
+    /// Kinds of target that have it.
     pub of: &'static [Kind],
-    /// What it is counted in.
+    /// Unit of its values.
     pub unit: Unit,
-    /// What it means, for the schema and the docs.
+    /// Description for the schema and the docs.
     pub help: &'static str,
-    /// Where it comes from, for `explain`.
+    /// Source of the value, for `explain`.
     pub source: &'static str,
-    /// Reads it; unknown whenever what it rests on was not observed.
+    /// Reads the value; unknown if the data was not observed.
     pub read: fn(&Target, &View) -> Value,
 }
 
 impl Attribute {
-    /// Reads the value of one target; unknown for a kind of target that does not have it.
+    /// Returns the value of one target; unknown for a kind of target that does not have it.
     pub(crate) fn of_target(&self, target: &Target, view: &View) -> Value {
         if self.of.contains(&target.kind) {
             (self.read)(target, view)

@@ -25,13 +25,13 @@ fn mps_clients(target: &Target, view: &View) -> Value {
         let of_mps = gpu.holders.iter().filter(|holder| holder.kinds.contains('M'));
         clients.extend(of_mps.map(|holder| holder.pid));
     }
-    // A client without a context yet is in the daemon's list alone.
+    // A client without a context is only in the daemon's list.
     let listed = view.mps_server(target).and_then(|server| server.clients.as_ref()).map_or(0, Vec::len);
     let clients = u32::try_from(clients.len().max(listed)).map_or(f64::MAX, f64::from);
     view.or_more(target, Value::Number(clients))
 }
 
-/// As `bailiff_snapshot::MpsStatus::name` writes them.
+/// Names as in `bailiff_snapshot::MpsStatus::name`.
 pub(super) const WORDS: &[&str] =
     &[MpsStatus::Initializing.name(), MpsStatus::Active.name(), MpsStatus::Fault.name()];
 

@@ -102,7 +102,7 @@ fn age(target: &Target, view: &View) -> Value {
     joined(ages, f64::max)
 }
 
-/// As `bailiff_snapshot::State::name` writes them.
+/// Names as in `bailiff_snapshot::State::name`.
 pub(crate) const STATES: &[&str] = &[
     "running",
     "sleeping",
@@ -128,7 +128,7 @@ pub(crate) static STATE: Attribute = Attribute {
     read: state,
 };
 
-/// Whether none of a target's processes that hold memory is on hold.
+/// Returns whether none of a target's processes with memory is on hold.
 pub(crate) fn runs(target: &Target, view: &View) -> Truth {
     let on_hold = |process: &wire::Process| State::of_name(&process.state).is_some_and(State::on_hold);
     (!view.processes(target).any(on_hold)).into()
@@ -137,7 +137,7 @@ pub(crate) fn runs(target: &Target, view: &View) -> Truth {
 fn state(target: &Target, view: &View) -> Value {
     let (mut seen, mut complete) = (0, true);
     for process in view.processes(target) {
-        // What could not be read is no state.
+        // An unreadable state is unknown.
         let known = !matches!(process.state.as_str(), "unknown" | "hidden");
         match STATES.iter().position(|word| known && *word == process.state) {
             Some(place) => seen |= 1 << place,
@@ -204,7 +204,7 @@ fn gpu_count(target: &Target, view: &View) -> Value {
     view.or_more(target, Value::Number(count))
 }
 
-/// The types of contexts in the driver's lists.
+/// Types of contexts in the driver's lists.
 const CONTEXTS: &[&str] = &["compute", "graphics", "mps"];
 
 pub(super) static CONTEXT: Attribute = Attribute {

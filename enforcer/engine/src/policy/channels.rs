@@ -1,4 +1,4 @@
-//! Reads `notify`: the channels that notices go to.
+//! Parses `notify`: the channels for notifications.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::keys::{CHANNEL, KeyTable, WEBHOOK};
 use super::tree::{Data, Entry, Node};
 use super::{Address, Channel};
 
-/// Channels by their names; those with faults are left out.
+/// Returns the channels by name; invalid ones are left out.
 pub(super) fn read(node: &Node, faults: &mut Faults) -> BTreeMap<String, Channel> {
     let Data::Map(entries) = &node.data else {
         expected(node, "a map of names and channels, as `{owner: {tty: true}}`", faults);
@@ -42,7 +42,7 @@ fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
     }
 }
 
-/// The one key of a map that takes one of several.
+/// Returns the only key of a map that takes exactly one of several keys.
 fn only_one<'a>(node: &'a Node, table: &KeyTable, faults: &mut Faults) -> Option<&'a Entry> {
     let before = faults.errors();
     let fields = Fields::open(node, table, faults)?;
@@ -78,7 +78,7 @@ fn webhook(node: &Node, faults: &mut Faults) -> Option<Address> {
     None
 }
 
-/// A program and its arguments.
+/// Parses a program and its arguments.
 pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
     let items = list(node, "texts: a program by its full path, and its arguments", faults)?;
     let (first, _) = items.split_first()?;
@@ -87,7 +87,7 @@ pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
     (words.len() == items.len()).then_some(words)
 }
 
-/// It may be empty, if it is in quotes.
+/// Parses an argument, which may be empty if it is quoted.
 fn argument(node: &Node, faults: &mut Faults) -> Option<String> {
     let text = node.text().filter(|text| !node.is_null() && !text.contains('\0'));
     if text.is_none() {

@@ -1,4 +1,5 @@
-//! `check`: the faults of a file, or a line for each rule that says what is flagged, notified or ended, and when.
+//! `check`: the errors of a file, or one line per rule that says what is flagged, notified or terminated, and
+//! when.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,24 +11,24 @@ use super::load::{LoadContext, Loaded, load};
 use super::{Action, Condition, Exception, Fault, FaultStyle, Mode, Policy, Rule, Selector, Span};
 use crate::Kind;
 
-/// The exporter's interval, for files that name none.
+/// Sampling interval for files that name none.
 const USUAL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// The file.
+    /// Name of the file.
     #[serde(rename = "file")]
     pub name: String,
-    /// The daemon would run by it.
+    /// Whether the daemon would run with it.
     #[serde(rename = "valid")]
     pub sound: bool,
-    /// A rule of it acts.
+    /// Whether a rule takes destructive steps.
     #[serde(rename = "enforces")]
     pub acts: bool,
-    /// What is wrong with it, or may be, sorted by place; the first hundred.
+    /// Errors and warnings, sorted by place; at most a hundred.
     pub faults: Vec<Fault>,
-    /// For people.
+    /// The result as text.
     #[serde(skip)]
     pub text: String,
 }
@@ -71,7 +72,8 @@ fn acts(rule: &Rule) -> bool {
     rule.mode == Mode::Enforce && rule.then.iter().any(|step| step.action.destructive())
 }
 
-/// `idle: enforces on processes; when gpu_util max 1% for 60 samples (5m): terminates (60s from TERM to KILL)`.
+/// Describes a rule: `idle: enforces on processes; when gpu_util max 1% for 60 samples (5m): terminates (60s
+/// from TERM to KILL)`.
 fn line(rule: &Rule, interval: Duration) -> String {
     let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
         (_, false) => "evaluates",
@@ -113,7 +115,7 @@ fn line(rule: &Rule, interval: Duration) -> String {
 
 fn exempted(exception: &Exception) -> String {
     let until = exception.until.map(|until| {
-        // The end of a day is the first moment of the next.
+        // The last day ends at the first moment of the next.
         let last = std::time::UNIX_EPOCH + until.saturating_sub(Duration::from_secs(1));
         let last = humantime::format_rfc3339_seconds(last).to_string();
         format!(" until {}", last.split('T').next().unwrap_or_default())
@@ -158,7 +160,7 @@ fn request(action: &Action, mode: Mode) -> String {
     }
 }
 
-/// A condition as text: `gpu_util max 1% and not (users root)`.
+/// Formats a condition: `gpu_util max 1% and not (users root)`.
 fn text(condition: &Condition) -> String {
     let joined = |conditions: &[Condition], with: &str| {
         let parts: Vec<String> = conditions.iter().map(inner).collect();

@@ -1,4 +1,4 @@
-//! Reads the comparison of an attribute: bounds with units, a flag, or a list of values.
+//! Parses the comparison of an attribute: bounds with units, a flag, or a list of values.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use super::tree::{Data, Node};
 use crate::attributes::Attribute;
 use crate::value::{Bounds, Test, Unit};
 
-/// The ends of a range, each with what it means.
+/// Keys of bounds, with their meaning.
 pub(super) const BOUNDS: [(&str, &str); 4] =
     [("max", "At most."), ("below", "Strictly less."), ("min", "At least."), ("above", "Strictly more.")];
 
-/// Words of attributes that have a letter which everybody knows.
+/// Values that also have a well-known letter.
 pub(super) const LETTERS: [(&str, &str); 1] = [("D", "disk_sleep")];
 
-/// The test, and the comparison as the file writes it.
+/// Returns the test, and the comparison as written in the file.
 pub(super) fn read(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Test, String)> {
     match attribute.unit {
         Unit::Flag => {
@@ -83,7 +83,7 @@ fn bounds(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Te
     (faults.errors() == before).then_some((Test::Within(bounds), comparison.join(", ")))
 }
 
-/// What keeps every number from being within bounds.
+/// Returns an error if no value can be within the bounds.
 fn possible(bounds: &Bounds, at: &Range<usize>) -> Option<Fault> {
     let over = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low > high);
     let meet = |low: Option<f64>, high: Option<f64>| low.zip(high).is_some_and(|(low, high)| low >= high);

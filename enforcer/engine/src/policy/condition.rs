@@ -1,4 +1,4 @@
-//! What can be asked of a target: a tree of comparisons and selectors, with three truth values.
+//! Conditions on a target: a tree of comparisons and selectors with three truth values.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use regex::Regex;
 use crate::attributes::Attribute;
 use crate::value::Test;
 
-/// A condition, a selection or an exception: all have one grammar.
+/// A condition, selection or exception; all have one grammar.
 #[derive(Debug, Clone)]
 pub enum Condition {
-    /// An attribute is as wanted.
+    /// A comparison of an attribute.
     Leaf(Leaf),
-    /// One of the texts that name the target matches.
+    /// A selector: one of the target's texts matches.
     Select(Selector),
-    /// All hold.
+    /// All conditions are true.
     All(Vec<Condition>),
-    /// One holds.
+    /// At least one condition is true.
     Any(Vec<Condition>),
-    /// It does not hold.
+    /// The condition is false.
     Not(Box<Condition>),
 }
 
 impl Condition {
-    /// All comparisons in it.
+    /// Returns all comparisons.
     pub(crate) fn leaves(&self) -> Vec<&Leaf> {
         match self {
             Self::Leaf(leaf) => vec![leaf],
@@ -36,7 +36,7 @@ impl Condition {
         }
     }
 
-    /// Every selector in it.
+    /// Returns all selectors.
     pub(crate) fn selectors(&self) -> Box<dyn Iterator<Item = &Selector> + '_> {
         match self {
             Self::Leaf(_) => Box::new(std::iter::empty()),
@@ -49,55 +49,55 @@ impl Condition {
     }
 }
 
-/// A comparison.
+/// Comparison of an attribute.
 #[derive(Debug, Clone)]
 pub struct Leaf {
-    /// Of what.
+    /// The attribute.
     pub attribute: &'static Attribute,
-    /// With what.
+    /// The test of its value.
     pub test: Test,
-    /// The comparison as the file writes it, for `explain` and the audit log: `max 5%`.
+    /// The comparison as written in the file, for `explain` and the audit log: `max 5%`.
     pub comparison: String,
 }
 
-/// Texts that name a target, and patterns for them; one match is enough.
+/// Patterns for texts of a target; one match is enough.
 #[derive(Debug, Clone)]
 pub struct Selector {
-    /// Which texts.
+    /// The texts that are compared.
     pub field: Field,
-    /// What they should be.
+    /// The patterns.
     pub patterns: Vec<Pattern>,
 }
 
-/// What a selector matches.
+/// Texts of a target that a selector can match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// `users`: name or number of the owner.
+    /// `users`: name or uid of the owner.
     Users,
     /// `groups`: groups of the owner.
     Groups,
-    /// `comms`: the process's name, at most 15 bytes.
+    /// `comms`: process name, at most 15 bytes.
     Comms,
-    /// `exe`: the path of the program.
+    /// `exe`: path of the program.
     Exe,
-    /// `cmdline`: the command line, redacted; only if the exporter publishes it.
+    /// `cmdline`: redacted command line, if the exporter publishes it.
     Cmdline,
-    /// `cgroups`: the path.
+    /// `cgroups`: path of the cgroup.
     Cgroups,
-    /// `namespaces`: of Kubernetes.
+    /// `namespaces`: Kubernetes namespace.
     Namespaces,
     /// `pods`: name or UID.
     Pods,
-    /// `containers`: id, in full.
+    /// `containers`: full container id.
     Containers,
-    /// `slurm_jobs`.
+    /// `slurm_jobs`: job id.
     SlurmJobs,
     /// `gpus`: index or UUID.
     Gpus,
 }
 
 impl Field {
-    /// All of them.
+    /// All fields.
     pub const ALL: [Self; 11] = [
         Self::Users,
         Self::Groups,
@@ -112,7 +112,7 @@ impl Field {
         Self::Gpus,
     ];
 
-    /// Its key in a file.
+    /// Key in a rules file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -132,7 +132,7 @@ impl Field {
 }
 
 impl Field {
-    /// What it is compared with, for the schema and the docs.
+    /// Description of the compared text, for the schema and the docs.
     #[must_use]
     pub const fn help(self) -> &'static str {
         match self {
@@ -156,16 +156,16 @@ impl Field {
 /// One pattern, as the file writes it.
 #[derive(Debug, Clone)]
 pub enum Pattern {
-    /// This text and no other.
+    /// An exact text.
     Text(String),
     /// A glob; `*` crosses slashes.
     Glob(GlobMatcher),
-    /// After `re:`; it must match the whole text.
+    /// A regular expression after `re:`, which must match the whole text.
     Regex(Regex),
 }
 
 impl Pattern {
-    /// Whether the text is one that is meant.
+    /// Returns whether a text matches.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         match self {
@@ -186,7 +186,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Without what makes it match the whole text.
+/// Returns the expression as written in the file, without the anchors.
 fn written(regex: &Regex) -> &str {
     let anchored = regex.as_str();
     anchored.strip_prefix("^(?:").and_then(|rest| rest.strip_suffix(")$")).unwrap_or(anchored)

@@ -1,5 +1,6 @@
-//! Reads asks: `when`, `select`, `except`, `from` and named conditions have one grammar. The keys of a map
-//! are an AND; a named condition is read once, and checked against the kind of target where it is used.
+//! Parses conditions: `when`, `select`, `except`, `from` and named conditions have one grammar. The keys of a
+//! map are combined by AND. A named condition is parsed once, and checked against the kind of target at each
+//! use.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,18 +23,18 @@ pub(super) const WORDS: [(&str, &str); 4] = [
 /// Maximum nesting, including that of named conditions.
 const DEEPEST_CONDITION: usize = 2 * DEEPEST;
 
-/// Comparisons and patterns that `use` may copy within a file.
+/// Maximum number of comparisons and patterns that `use` may copy within a file.
 const COPIES: usize = 20_000;
 
-/// A longer pattern is no name.
+/// Maximum length of a pattern.
 const LONGEST_PATTERN: usize = 1024;
 
-/// Globs and regular expressions of a file: each takes time and memory to compile.
+/// Maximum number of globs and regular expressions in a file: each takes time and memory to compile.
 const PATTERNS: usize = 200;
 
-/// Reads the asks of a file.
+/// Parser of the conditions of one file.
 pub(super) struct ConditionParser<'a> {
-    /// What is wrong so far.
+    /// Errors so far.
     pub(super) faults: Faults,
     conditions: BTreeMap<&'a str, NamedCondition<'a>>,
     reading: Vec<&'a str>,
@@ -49,16 +50,16 @@ struct NamedCondition<'a> {
 }
 
 enum Read {
-    /// Not yet.
+    /// Not parsed yet.
     No,
-    /// It has faults, which were reported.
+    /// Invalid; its errors were reported.
     Broken,
-    /// This came of it.
+    /// Parsed.
     As(Condition),
 }
 
 impl<'a> ConditionParser<'a> {
-    /// With the file's named conditions, not yet read.
+    /// Creates a parser with the file's named conditions.
     pub(super) fn new(faults: Faults, conditions: &'a [Entry]) -> Self {
         let named = |written: &'a Entry| {
             (written.name.as_str(), NamedCondition { written, read: Read::No, used: false })
@@ -67,7 +68,7 @@ impl<'a> ConditionParser<'a> {
         Self { faults, conditions, reading: Vec::new(), deep: 0, copies: COPIES, patterns: PATTERNS }
     }
 
-    /// Reads a condition on targets of a kind; of any kind, if the kind is unknown.
+    /// Parses a condition on targets of this kind; `None` if the kind is unknown.
     pub(super) fn read(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Condition> {
         let Data::Map(entries) = &node.data else {
             expected(node, "a map of what must be true, as `{gpu_util: {max: 1%}}`", &mut self.faults);
@@ -85,7 +86,7 @@ impl<'a> ConditionParser<'a> {
         condition
     }
 
-    /// Reads some keys of a map, all of which must hold.
+    /// Parses some keys of a map, combined by AND.
     pub(super) fn read_map(
         &mut self,
         at: &Range<usize>,
@@ -106,7 +107,7 @@ impl<'a> ConditionParser<'a> {
         if all == 1 { parts.pop() } else { Some(Condition::All(parts)) }
     }
 
-    /// Reads selectors, one of which is enough.
+    /// Parses selectors, combined by OR.
     pub(super) fn read_selectors(&mut self, node: &'a Node) -> Option<Condition> {
         let Data::Map(entries) = &node.data else {
             expected(node, "a map of selectors, as `{users: [root]}`", &mut self.faults);
@@ -158,7 +159,7 @@ impl<'a> ConditionParser<'a> {
         }
     }
 
-    /// Whether a key could belong to a condition.
+    /// Returns whether a key can be part of a condition.
     pub(super) fn knows(name: &str) -> bool {
         attributes::ALL.iter().any(|attribute| attribute.name == name)
             || Field::ALL.iter().any(|field| field.name() == name)
@@ -177,7 +178,7 @@ impl<'a> ConditionParser<'a> {
         fault
     }
 
-    /// Whether targets of this kind have the attribute.
+    /// Checks that targets of this kind have the attribute.
     fn fits(
         &mut self,
         (at, by): (&Range<usize>, Option<&str>),
@@ -212,7 +213,7 @@ impl<'a> ConditionParser<'a> {
         if parts.len() == 1 { parts.pop() } else { Some(Condition::All(parts)) }
     }
 
-    /// A named condition, read when it is first asked for.
+    /// Returns a named condition, parsing it at its first use.
     fn condition(&mut self, name: &str, at: &Range<usize>) -> Option<Condition> {
         let Some(condition) = self.conditions.get_mut(name) else {
             let known: Vec<&str> = self.conditions.keys().copied().collect();
@@ -238,7 +239,7 @@ impl<'a> ConditionParser<'a> {
         self.read_condition(written)
     }
 
-    /// What `use` multiplies is bounded.
+    /// Limits the number of copies that `use` makes.
     fn copied(&mut self, condition: Condition, size: usize, at: &Range<usize>) -> Option<Condition> {
         if size > self.copies {
             let fault = Fault::error(at, "the conditions of this file grow too large, all written out");
@@ -259,7 +260,7 @@ impl<'a> ConditionParser<'a> {
         read
     }
 
-    /// Reads unused named conditions, so that their faults are reported, and warns that they are unused.
+    /// Parses unused named conditions, to report their errors, and warns that they are unused.
     pub(super) fn finish(mut self) -> Faults {
         let unused = self.conditions.values().filter(|condition| !condition.used);
         let unused: Vec<&'a Entry> = unused.map(|condition| condition.written).collect();
@@ -272,7 +273,7 @@ impl<'a> ConditionParser<'a> {
                 self.read_condition(written);
             }
         }
-        // A rule with faults may have been meant to use it.
+        // An invalid rule may have been meant to use it.
         if self.faults.errors() == 0 {
             for written in unused {
                 let message = format!("no rule uses the condition {}", quoted(&written.name));
@@ -312,7 +313,7 @@ impl<'a> ConditionParser<'a> {
     }
 }
 
-/// A reference to an undefined name.
+/// Creates the error for an undefined name.
 pub(super) fn no_such_name(
     what: &str,
     key: &str,
@@ -331,7 +332,7 @@ pub(super) fn no_such_name(
     }
 }
 
-/// Every comparison of a condition.
+/// Returns every comparison of a condition.
 pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + '_> {
     match condition {
         Condition::Leaf(leaf) => Box::new(std::iter::once(leaf)),
@@ -343,7 +344,7 @@ pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + 
     }
 }
 
-/// Number of comparisons and patterns of a condition.
+/// Returns the number of comparisons and patterns of a condition.
 fn size(condition: &Condition) -> usize {
     match condition {
         Condition::Leaf(_) => 1,

@@ -1,5 +1,5 @@
-//! Names a condition by what it means: neither the order of keys, nor names of conditions, nor comments, nor
-//! how a number is written change it, so that a reload keeps the windows of rules that mean the same.
+//! Identifies a condition by its meaning: the order of keys, names of conditions, comments and the notation of
+//! numbers do not matter, so that a reload keeps the streaks of rules with the same meaning.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::{Condition, Pick, Span};
 use crate::Kind;
 use crate::value::{Bounds, Test};
 
-/// SHA-256 of some bytes, hexadecimal.
+/// Returns the SHA-256 of bytes in hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -17,7 +17,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     })
 }
 
-/// The name of what a rule waits for.
+/// Returns the identity of a rule's condition.
 pub(super) fn condition(of: Kind, when: &Condition, pick: Option<&Pick>) -> String {
     let mut text = format!("of {}\nwhen {}\n", of.name(), canonical(when));
     if let Some(Pick { from, idle_for, order }) = pick {
@@ -31,7 +31,7 @@ pub(super) fn condition(of: Kind, when: &Condition, pick: Option<&Pick>) -> Stri
     sha256(text.as_bytes())
 }
 
-/// A text that is the same for all conditions that differ only in how they are written.
+/// Returns the same text for all conditions that differ only in notation.
 fn canonical(condition: &Condition) -> String {
     match condition {
         Condition::Leaf(leaf) => format!("{}({})", leaf.attribute.name, test(leaf.test)),
@@ -60,7 +60,7 @@ fn test(test: Test) -> String {
     }
 }
 
-/// An AND within an AND is one AND; so with OR.
+/// Flattens an AND within an AND, and an OR within an OR.
 fn joined(word: &str, condition: &Condition, inner: fn(&Condition) -> Option<&Vec<Condition>>) -> String {
     fn flat(
         condition: &Condition,

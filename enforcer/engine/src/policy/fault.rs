@@ -1,4 +1,4 @@
-//! Faults of a file: each with its place and its fix, and how they are shown to users and programs.
+//! Errors and warnings of a file: each with its place and its fix, and how they are printed.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,24 +6,24 @@ use std::ops::Range;
 use annotate_snippets::{AnnotationKind, Element, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
 
-/// Faults beyond this number are counted and not kept, because showing them takes time.
+/// Errors beyond this number are counted and not kept, because rendering them takes time.
 const KEPT: usize = 100;
 
 /// Longer lines are shortened in excerpts.
 const LONGEST_EXCERPT: usize = 1000;
 
-/// How bad a fault is.
+/// Severity of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultSeverity {
     /// The file is refused.
     Error,
-    /// The file is taken, and may not mean what was meant.
+    /// The file is accepted, but may not mean what its author intended.
     Warning,
 }
 
 impl FaultSeverity {
-    /// As it is printed.
+    /// Name of the severity.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,52 +33,52 @@ impl FaultSeverity {
     }
 }
 
-/// One thing that is wrong with a file.
+/// An error or warning of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// How bad it is.
+    /// Severity.
     #[serde(rename = "severity")]
     pub severity: FaultSeverity,
-    /// What is wrong, in small letters and without a full stop.
+    /// Message in lower case without a full stop.
     pub message: String,
-    /// Counted from one.
+    /// Line, from 1.
     pub line: usize,
-    /// In characters, counted from one.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// The place in bytes.
+    /// Place in bytes.
     pub bytes: Range<usize>,
     /// The fix.
     pub help: Option<String>,
 }
 
 impl Fault {
-    /// Something that refuses the file; its line is known once it is among the others.
+    /// Creates an error; its line is filled in when it is added to the others.
     pub(super) fn error(at: &Range<usize>, message: impl Into<String>) -> Self {
         let message = visible(&message.into());
         Self { severity: FaultSeverity::Error, message, line: 0, column: 0, bytes: at.clone(), help: None }
     }
 
-    /// A warning.
+    /// Creates a warning.
     pub(super) fn warning(at: &Range<usize>, message: impl Into<String>) -> Self {
         Self { severity: FaultSeverity::Warning, ..Self::error(at, message) }
     }
 
-    /// With a fix.
+    /// Adds the fix.
     pub(super) fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(visible(&help.into())), ..self }
     }
 }
 
-/// Whether text is to have colours.
+/// Whether the output has colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultStyle {
-    /// For files and pipes.
+    /// Without colours, for files and pipes.
     Plain,
-    /// For terminals.
+    /// With colours, for terminals.
     Coloured,
 }
 
-/// All that is wrong with a file, sorted by place.
+/// All faults of a file, sorted by place.
 #[derive(Debug, Clone)]
 pub struct Faults {
     name: String,
@@ -90,7 +90,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// None yet, of a file of this name with this text.
+    /// Creates an empty list for a file with this name and text.
     pub(super) fn none(name: &str, text: &str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(ends.map(|(end, _)| end + 1)).collect();
@@ -98,7 +98,7 @@ impl Faults {
         Self { name, text, starts, kept: Vec::new(), errors: 0, warnings: 0 }
     }
 
-    /// One more.
+    /// Adds a fault.
     pub(super) fn push(&mut self, mut fault: Fault) {
         match fault.severity {
             FaultSeverity::Error => self.errors += 1,
@@ -117,7 +117,7 @@ impl Faults {
         self.kept.insert(place, fault);
     }
 
-    /// The line of a place, counted from one.
+    /// Returns the line of a byte, from 1.
     pub(super) fn line_of(&self, byte: usize) -> usize {
         self.starts.partition_point(|start| *start <= byte)
     }
@@ -130,35 +130,35 @@ impl Faults {
         byte
     }
 
-    /// How many refuse the file.
+    /// Number of errors.
     #[must_use]
     pub const fn errors(&self) -> usize {
         self.errors
     }
 
-    /// How many do not.
+    /// Number of warnings.
     #[must_use]
     pub const fn warnings(&self) -> usize {
         self.warnings
     }
 
-    /// More would not be kept.
+    /// Returns whether further faults would not be kept.
     pub(super) const fn full(&self) -> bool {
         self.errors >= KEPT
     }
 
-    /// Nothing is wrong.
+    /// Returns whether there are no faults.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.errors + self.warnings == 0
     }
 
-    /// The first hundred of them.
+    /// Returns the kept faults.
     pub fn iter(&self) -> impl Iterator<Item = &Fault> {
         self.kept.iter()
     }
 
-    /// As a compiler shows them: message, place, excerpt and the fix; then how many there are.
+    /// Renders the faults like a compiler: message, place, excerpt and fix; then their number.
     #[must_use]
     pub fn render(&self, style: FaultStyle) -> String {
         let renderer = match style {
@@ -187,7 +187,7 @@ impl Faults {
         level.primary_title(fault.message.as_str()).elements(elements)
     }
 
-    /// The fault's first line alone is given to the renderer, which is slow in long texts.
+    /// Only the first line is passed to the renderer, which is slow in long texts.
     fn place<'a>(&'a self, fault: &'a Fault) -> Element<'a> {
         let start = self.starts.get(fault.line - 1).copied().unwrap_or_default();
         let line = self.text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default();
@@ -200,7 +200,7 @@ impl Faults {
         excerpt.annotation(AnnotationKind::Primary.span(marked)).into()
     }
 
-    /// `rules.yaml: 3 errors, 1 warning`, and how many of them are not shown.
+    /// Returns a summary such as `rules.yaml: 3 errors, 1 warning`, with the number of those not shown.
     #[must_use]
     pub fn sum(&self) -> String {
         let count = |count: usize, what: &str| match count {
@@ -215,7 +215,7 @@ impl Faults {
         format!("{}: {}{hidden}", self.name, counts.join(", "))
     }
 
-    /// Each in one line, for logs and HTTP: `rules.yaml:4:31: error: what is wrong; the fix`.
+    /// Returns one line per fault, for logs and HTTP: `rules.yaml:4:31: error: message; fix`.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.kept.iter().map(|fault| {
             let help = fault.help.as_deref().map(|help| format!("; {help}")).unwrap_or_default();
@@ -225,7 +225,7 @@ impl Faults {
     }
 }
 
-/// A line each.
+/// One line per fault.
 impl fmt::Display for Faults {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<String> = self.lines().collect();
@@ -239,7 +239,7 @@ fn order(fault: &Fault) -> (usize, FaultSeverity) {
     (fault.bytes.start, fault.severity)
 }
 
-/// A text of the file, short enough for a message.
+/// Quotes a text of the file, shortened for a message.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
     if text.chars().count() > LONGEST {
@@ -248,7 +248,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// What a terminal would obey, and what would break the line, is written out.
+/// Escapes control characters and line breaks.
 fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {

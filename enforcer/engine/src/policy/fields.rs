@@ -1,5 +1,5 @@
-//! Maps of known keys and the plain values in them. A key that is not known, one that is missing and a value
-//! of another type are faults here; what is read goes on with the rest.
+//! Maps of known keys with plain values. Unknown keys, missing keys and values of a wrong type are reported
+//! here, and parsing continues with the rest.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::tree::{Data, Entry, Node};
 
 /// A map of known keys.
 pub(super) struct Fields<'a> {
-    /// The map.
+    /// Place of the map.
     pub(super) at: &'a Range<usize>,
     entries: &'a [Entry],
 }
 
 impl<'a> Fields<'a> {
-    /// Takes a value for a map of these keys.
+    /// Opens a value as a map with these keys.
     pub(super) fn open(node: &'a Node, table: &KeyTable, faults: &mut Faults) -> Option<Self> {
         let Data::Map(entries) = &node.data else {
             expected(node, &format!("{}: a map of {}", table.what, names(table)), faults);
@@ -46,17 +46,17 @@ impl<'a> Fields<'a> {
         Some(Self { at: &node.at, entries })
     }
 
-    /// What a key is given.
+    /// Returns the value of a key.
     pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
         self.entry(name).map(|entry| &entry.value).filter(|value| !value.is_null())
     }
 
-    /// A key and what it is given, nothing included.
+    /// Returns a key with its value, also if the value is empty.
     pub(super) fn entry(&self, name: &str) -> Option<&'a Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// The keys that are there.
+    /// Returns the keys that are present.
     pub(super) fn entries(&self) -> impl Iterator<Item = &'a Entry> {
         self.entries.iter()
     }
@@ -67,7 +67,7 @@ fn names(table: &KeyTable) -> String {
     if names.is_empty() { "no keys, `{}`".to_owned() } else { names.join(", ") }
 }
 
-/// An unknown key, with the key that was probably meant.
+/// Creates the error for an unknown key, with the closest known key.
 pub(super) fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
     match nearest(&entry.name, known) {
@@ -77,20 +77,20 @@ pub(super) fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     }
 }
 
-/// A key with nothing after it.
+/// Creates the error for a key without a value.
 pub(super) fn nothing_given(entry: &Entry) -> Fault {
     Fault::error(&entry.at, format!("`{}` is given nothing", entry.name))
         .help("write its value after the colon, or leave the key out")
 }
 
-/// Says that something else should stand here.
+/// Reports that another value is expected.
 pub(super) fn expected(node: &Node, what: &str, faults: &mut Faults) {
     if !matches!(node.data, Data::Refused) {
         faults.push(Fault::error(&node.at, format!("expected {what}; found {}", node.found())));
     }
 }
 
-/// The word that differs in the fewest letters, if they are few.
+/// Returns the known word with the smallest edit distance, if it is small.
 pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 64;
     if word.len() > LONGEST {
@@ -105,7 +105,7 @@ pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, known)| known)
 }
 
-/// The items of a list.
+/// Returns the items of a list.
 pub(super) fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
     match &node.data {
         Data::List(items) if items.is_empty() => {
@@ -120,7 +120,7 @@ pub(super) fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<
     }
 }
 
-/// The items of a list, or a single item in place of a list.
+/// Returns the items of a list, or a single item in place of a list.
 pub(super) fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
     match &node.data {
         Data::Scalar { .. } if !node.is_null() => Some(std::slice::from_ref(node)),
@@ -128,7 +128,7 @@ pub(super) fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<
     }
 }
 
-/// A text that is not empty.
+/// Parses a non-empty text.
 pub(super) fn text<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
     let text = node.text().filter(|text| !text.trim().is_empty() && !node.is_null());
     if text.is_none() {
@@ -137,7 +137,7 @@ pub(super) fn text<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Optio
     text
 }
 
-/// `true` or `false`, without quotes.
+/// Parses `true` or `false`, without quotes.
 pub(super) fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
     match &node.data {
         Data::Scalar { text, plain: true } if text == "true" => Some(true),
@@ -149,7 +149,7 @@ pub(super) fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
     }
 }
 
-/// A whole number that is not negative.
+/// Parses a non-negative integer.
 pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
     let count = node.text().and_then(|text| text.parse().ok());
     if count.is_none() {
@@ -158,7 +158,7 @@ pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
     count
 }
 
-/// One of a few values, each with its meaning.
+/// Parses one of several words.
 pub(super) fn word<T>(
     node: &Node,
     words: impl Iterator<Item = (&'static str, T)>,
@@ -182,7 +182,7 @@ pub(super) fn word<T>(
     None
 }
 
-/// What a text is understood as, or what is wrong with it.
+/// Parses a text with a given parser, and reports its error.
 pub(super) fn quantity<T>(
     node: &Node,
     what: &str,
@@ -204,12 +204,12 @@ pub(super) fn quantity<T>(
     }
 }
 
-/// `30m`.
+/// Parses a duration such as `30m`.
 pub(super) fn time(node: &Node, faults: &mut Faults) -> Option<Duration> {
     quantity(node, "a time, as `30m`", faults, quantity::time)
 }
 
-/// `30m` or `{samples: 60}`.
+/// Parses `30m` or `{samples: 60}`.
 pub(super) fn span(node: &Node, faults: &mut Faults) -> Option<Span> {
     match &node.data {
         Data::Map(_) => {
@@ -228,7 +228,7 @@ pub(super) fn span(node: &Node, faults: &mut Faults) -> Option<Span> {
     }
 }
 
-/// A span that is not nothing.
+/// Parses a duration above zero.
 pub(super) fn positive(node: &Node, faults: &mut Faults) -> Option<Span> {
     let span = span(node, faults)?;
     if span.samples(Duration::from_nanos(1)) > 0 {
@@ -239,7 +239,7 @@ pub(super) fn positive(node: &Node, faults: &mut Faults) -> Option<Span> {
     None
 }
 
-/// Whether a name can stand in metrics, logs and commands.
+/// Checks that a name can be used in metrics, logs and commands.
 pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut Faults) -> bool {
     const LONGEST: usize = 64;
     let letters = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-');

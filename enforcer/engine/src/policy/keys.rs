@@ -1,5 +1,5 @@
-//! Every key of a file except those of conditions: its form and its purpose. The reader and the schema for
-//! editors are both generated from these tables.
+//! Every key of a rules file except those of conditions, with its type and purpose. Parser and schema are
+//! generated from these tables.
 
 use super::{Mode, Order, Severity, Signal};
 use crate::Kind;
@@ -7,36 +7,36 @@ use crate::Kind;
 /// A map of known keys.
 #[derive(Debug)]
 pub(super) struct KeyTable {
-    /// What such a map is, for messages: `a rule`.
+    /// Name of such a map for messages: `a rule`.
     pub(super) what: &'static str,
-    /// Its keys.
+    /// Keys.
     pub(super) keys: &'static [Key],
 }
 
 /// A key of a map.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// As a file writes it.
+    /// Name of the key.
     pub(super) name: &'static str,
-    /// Whether the map is nothing without it.
+    /// Whether the key is required.
     pub(super) need: Need,
-    /// What it takes.
+    /// Type of its value.
     pub(super) shape: Shape,
-    /// What it is for.
+    /// Purpose.
     pub(super) help: &'static str,
 }
 
-/// Whether a key must be given.
+/// Whether a key is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It must.
+    /// Required.
     Must,
-    /// It may be left out.
+    /// Optional.
     May,
 }
 
 impl Key {
-    /// Its purpose and form, for messages.
+    /// Returns purpose and type for messages.
     pub(super) fn explained(&self) -> String {
         let mut letters = self.help.trim_end_matches('.').chars();
         let first = letters.next().map(|letter| letter.to_ascii_lowercase());
@@ -54,14 +54,14 @@ impl Key {
     }
 }
 
-/// What a key takes.
+/// Type of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Shape {
     /// The number 1.
     Version,
     /// `true` or `false`.
     Flag,
-    /// `true` and nothing else.
+    /// Only `true`.
     True,
     /// A number without a unit.
     Count,
@@ -83,23 +83,23 @@ pub(super) enum Shape {
     Word(fn() -> Vec<&'static str>),
     /// A map of known keys.
     Map(&'static KeyTable),
-    /// A map of known keys of which one is given.
+    /// A map with exactly one of these keys.
     OneOf(&'static KeyTable),
-    /// A map of names.
+    /// A map from names to values.
     Named(&'static Shape),
     /// A list.
     List(&'static Shape),
-    /// A list, or an item alone.
+    /// A list, or a single item.
     Many(&'static Shape),
-    /// The full path of a program, and its arguments.
+    /// The absolute path of a program, and its arguments.
     Program,
     /// A condition.
     Condition,
-    /// Selectors, of which one is enough.
+    /// Selectors, combined by OR.
     Selectors,
-    /// A condition with a reason and an end.
+    /// A condition with a reason and an end date.
     Exception,
-    /// A step: one action, and when.
+    /// A step: one action and its time.
     Step,
 }
 
@@ -130,7 +130,7 @@ fn signals() -> Vec<&'static str> {
     names.flat_map(|name| std::iter::once(name).chain(name.strip_prefix("SIG"))).collect()
 }
 
-/// The file.
+/// Keys of the file.
 pub(super) static FILE: KeyTable = KeyTable {
     what: "a policy",
     keys: &[
@@ -267,7 +267,7 @@ pub(super) static LIMITS: KeyTable = KeyTable {
     ],
 };
 
-/// A channel.
+/// Keys of a channel.
 pub(super) static CHANNEL: KeyTable = KeyTable {
     what: "a channel",
     keys: &[
@@ -282,7 +282,7 @@ pub(super) static CHANNEL: KeyTable = KeyTable {
     ],
 };
 
-/// A webhook.
+/// Keys of a webhook.
 pub(super) static WEBHOOK: KeyTable = KeyTable {
     what: "a webhook",
     keys: &[
@@ -296,7 +296,7 @@ pub(super) static WEBHOOK: KeyTable = KeyTable {
     ],
 };
 
-/// A rule.
+/// Keys of a rule.
 pub(super) static RULE: KeyTable = KeyTable {
     what: "a rule",
     keys: &[
@@ -336,7 +336,7 @@ pub(super) static PICK: KeyTable = KeyTable {
     ],
 };
 
-/// What an exception has besides its condition.
+/// Keys of an exception besides its condition.
 pub(super) static EXCEPTION: KeyTable = KeyTable {
     what: "an exception",
     keys: &[
@@ -366,7 +366,7 @@ pub(super) static NOTHING: KeyTable = KeyTable { what: "this action", keys: &[] 
 pub(super) static SAMPLES: KeyTable =
     KeyTable { what: "a span", keys: &[key("samples", Must, Shape::Count, "How many samples.")] };
 
-/// A step: `after`, and one of the others.
+/// Keys of a step: `after`, and one action.
 pub(super) static STEP: KeyTable = KeyTable {
     what: "a step",
     keys: &[
@@ -405,7 +405,8 @@ const fn signal(name: &'static str, number: i32) -> Signal {
     Signal { number, name }
 }
 
-/// Signals with a request to the process; those that end or stop it at once, or report a crash, are left out.
+/// Signals that request something of a process. Signals that end or stop it at once, or report a crash, are
+/// left out.
 pub(super) static SIGNALS: [Signal; 13] = [
     signal("SIGHUP", libc::SIGHUP),
     signal("SIGINT", libc::SIGINT),

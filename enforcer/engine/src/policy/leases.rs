@@ -1,4 +1,4 @@
-//! Reads `leases`: the lease pool that this node's agent maintains.
+//! Parses `leases`: the lease pool that this node's agent maintains.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,34 +9,34 @@ use super::fields::{Fields, expected, flag, text, time};
 use super::keys::LEASES;
 use super::tree::Node;
 
-/// A client of GPU.py is between its pop and its record for a millisecond.
+/// `GPU.py` takes a GPU and records it within a millisecond.
 const LOST_AFTER: Duration = Duration::from_secs(30);
 
 /// The lease pool that this node's agent maintains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leases {
-    /// The server.
+    /// Address of the server.
     pub redis: Server,
-    /// What all its keys begin with.
+    /// Prefix of all keys.
     pub prefix: String,
-    /// Leases of ended holders are freed.
+    /// Whether leases of exited holders are released.
     pub reap: bool,
-    /// How long a GPU of an ended GPU.py client must be unused before it is freed; never, if none.
+    /// How long a GPU of an exited `GPU.py` client must be unused before it is released; never if `None`.
     pub legacy_idle_grace: Option<Duration>,
-    /// How long a GPU must be in no list and unused before it is returned to the pool.
+    /// How long a GPU must be in no list and unused before it returns to the pool.
     pub lost_after: Duration,
 }
 
-/// Where Redis is.
+/// Address of Redis.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Server {
-    /// As it stands.
+    /// In the rules file.
     Url(String),
-    /// In the first line of a file.
+    /// In the first line of another file.
     File(PathBuf),
 }
 
-/// An address may have a password in it.
+/// Hides the address, which may contain a password.
 impl fmt::Debug for Server {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,7 +46,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Reads the section; none if it has faults.
+/// Parses the section; `None` if it is invalid.
 pub(super) fn read(node: &Node, is_address: fn(&str) -> bool, faults: &mut Faults) -> Option<Leases> {
     let fields = Fields::open(node, &LEASES, faults)?;
     let redis = server((node, &fields), is_address, faults);

@@ -1,4 +1,5 @@
-//! What is good grammar and bad policy: windows too short to harm anybody on, and habits that end in regret.
+//! Warnings about valid but dangerous rules: periods that are too short, missing notifications, GPU idleness
+//! alone.
 
 use std::time::Duration;
 
@@ -11,19 +12,19 @@ use super::{Action, Condition, Rule, Span, Step};
 use crate::Kind;
 use crate::value::Test;
 
-/// Fewer samples are chance.
+/// Fewer samples may be coincidence.
 const LEAST_SAMPLES: u32 = 3;
 
-/// A shorter time is chance.
+/// A shorter time may be coincidence.
 const LEAST_TIME: Duration = Duration::from_secs(30);
 
-/// Where the parts of a rule stand.
+/// Places of the parts of a rule.
 pub(super) struct Places<'a> {
-    /// Channels that write to the owner's terminals.
+    /// Names of the channels that write to terminals.
     pub(super) ttys: &'a [&'a str],
-    /// The rule's keys.
+    /// Keys of the rule.
     pub(super) fields: Fields<'a>,
-    /// Its steps.
+    /// Steps of the rule.
     pub(super) placed: Vec<Placed<'a>>,
 }
 
@@ -50,7 +51,8 @@ fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults)
     faults.push(Fault::error(&entry.at, message).help(help));
 }
 
-/// Enough of samples or of time; of samples in any case, where the interval is known.
+/// Returns whether a span is long enough in samples or in time; in samples in any case if the interval is
+/// known.
 fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
     let (mut samples, mut time) = (0_u32, Duration::ZERO);
     for span in [span, after] {
@@ -64,7 +66,7 @@ fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
         && intervals.is_none_or(|intervals| intervals >= LEAST_SAMPLES)
 }
 
-/// The owner of work that is ended should be notified in time, on a channel that can reach them.
+/// Warns if the owner is not notified in time before a termination, on a channel that can reach them.
 fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let ends =
         |placed: &&Placed<'_>| matches!(placed.step.action, Action::Signal(_) | Action::Terminate { .. });
@@ -107,7 +109,7 @@ fn says_whether_notice_is_required(placed: &Placed<'_>) -> bool {
     matches!(&placed.entry.value.data, Data::Map(entries) if entries.iter().any(|entry| entry.name == "requires_notice"))
 }
 
-/// Without a grace a program cannot save anything.
+/// Warns about a grace period of 0, in which a program cannot save anything.
 fn grace(places: &Places<'_>, faults: &mut Faults) {
     for placed in &places.placed {
         if matches!(placed.step.action, Action::Terminate { grace, .. } if grace.is_zero()) {
@@ -117,7 +119,7 @@ fn grace(places: &Places<'_>, faults: &mut Faults) {
     }
 }
 
-/// A workload is picked to free memory, so memory should be short.
+/// Warns about `pick` without a condition on free memory, because its purpose is to free memory.
 fn memory_is_free(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let (Some(_), Some(entry)) = (&rule.pick, places.fields.entry("when")) else { return };
     if wants_free_memory(&rule.when) {
@@ -137,7 +139,8 @@ fn wants_free_memory(condition: &Condition) -> bool {
     }
 }
 
-/// Data loading, checkpoints and compilation leave the GPU idle and the CPU busy.
+/// Warns about GPU idleness alone: data loading, checkpoints and compilation leave the GPU idle and the CPU
+/// busy.
 fn idle_by_gpu_alone(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let (key, condition) = match (&rule.pick, rule.target) {
         (Some(pick), _) => ("pick", &pick.from),

@@ -1,4 +1,4 @@
-//! Reads a whole file.
+//! Parses a rules file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::value::Unit;
 /// A policy with its warnings.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What runs.
+    /// The policy.
     pub policy: Policy,
-    /// What may not mean what was meant.
+    /// Warnings.
     pub warnings: Faults,
 }
 
-/// What a file is checked against besides its own content.
+/// Context for the check of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadContext {
     /// Current time since the Unix epoch.
     pub now: Duration,
-    /// Returns whether a text is a Redis address; the client of the pool knows.
+    /// Returns whether a text is a Redis address.
     pub is_redis_address: fn(&str) -> bool,
 }
 
-/// Parses and checks a file of this name.
+/// Parses and checks a file with this name.
 ///
 /// # Errors
-/// Everything that is wrong with it, with the warnings among it.
+/// All errors of the file, with its warnings.
 pub fn load(bytes: &[u8], name: &str, context: LoadContext) -> Result<Loaded, Faults> {
     let (text, mut faults) = decode(bytes, name)?;
     let Some(root) = tree::parse(text, &mut faults) else { return Err(faults) };
@@ -133,7 +133,7 @@ fn version(fields: &Fields<'_>, faults: &mut Faults) {
     }
 }
 
-/// What has a fault is taken as if it were not given, so that the rest is read.
+/// An invalid default counts as not given, so that parsing continues.
 fn defaults(fields: &Fields<'_>, faults: &mut Faults) -> Defaults {
     let mode = fields.get("mode").and_then(|node| rule::mode(node, faults)).unwrap_or(Mode::DryRun);
     let mut defaults = Defaults {
@@ -244,7 +244,7 @@ fn rules<'a>(node: &'a Node, file: &rule::File<'_>, conditions: &mut ConditionPa
     items.iter().filter_map(|item| rule::read(item, file, conditions)).collect()
 }
 
-/// While rules have faults, it is unknown which channels they use.
+/// While rules have errors, it is unknown which channels they use.
 fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
     if faults.errors() > 0 {
         return;
@@ -260,7 +260,7 @@ fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
     }
 }
 
-/// An exception exempts a user from its own rule only; another rule may still end their processes.
+/// Warns if a user is exempt from one rule only: another rule may still end their processes.
 fn excepted_in_one_rule_only(
     fields: &Fields<'_>,
     (rules, protect): (&[Rule], &[Exception]),
@@ -298,7 +298,7 @@ fn excepted_in_one_rule_only(
     }
 }
 
-/// Users that a condition names on their own.
+/// Returns users that a condition names.
 fn users(condition: &Condition) -> Vec<String> {
     match condition {
         Condition::Select(selector) if selector.field == Field::Users => {
@@ -310,7 +310,7 @@ fn users(condition: &Condition) -> Vec<String> {
     }
 }
 
-/// Without the pool's address no lease can be released.
+/// Warns about `release_lease` without the address of a pool.
 fn nowhere_to_release(fields: &Fields<'_>, rules: &[Rule], faults: &mut Faults) {
     let releases = |rule: &&Rule| rule.then.iter().any(|step| step.action == Action::ReleaseLease);
     if let (Some(rule), Some(entry)) = (rules.iter().find(releases), fields.entry("rules")) {

@@ -1,8 +1,6 @@
-//! The validated policy: past this module nothing sees an invalid one.
+//! The policy: parsed and validated rules.
 
-//!
-//! The reader goes from the tree of values straight to a [`Policy`], without a mirror of the file in between:
-//! the tree has every place already, so such a mirror would be each type once more, with places.
+//! The parser converts the tree of values directly to a [`Policy`]; the tree has the place of every value.
 
 mod channels;
 pub mod check;
@@ -42,61 +40,61 @@ pub use leases::{Leases, Server};
 pub use load::{LoadContext, Loaded, load};
 pub use schema::schema;
 
-/// A policy that can run.
+/// A valid policy.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// SHA-256 of the file, hexadecimal: the name of this policy.
+    /// SHA-256 of the file in hexadecimal, which identifies the policy.
     pub sha256: String,
-    /// The interval that the file was written for; with another one nothing destructive is done.
+    /// Sampling interval that the file was written for; with another one no destructive step is taken.
     pub interval: Option<Duration>,
-    /// How much may be done in an hour.
+    /// Budgets and breaker limits.
     pub limits: Limits,
-    /// Targets that one of these holds of, or is not known not to hold of, are protected from every rule.
+    /// Targets that match one of these, or may match, are exempt from every rule.
     pub protect: Vec<Exception>,
-    /// Root's processes outside containers are not protected.
+    /// Whether root's processes outside containers may be acted upon.
     pub allow_root: bool,
-    /// Channels of notices, by name.
+    /// Channels of notifications, by name.
     pub channels: BTreeMap<String, Channel>,
-    /// The pool of leases.
+    /// The lease pool.
     pub leases: Option<Arc<Leases>>,
-    /// The rules, in the order of the file.
+    /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
 }
 
-/// How many destructive actions within an hour.
+/// Limits of destructive actions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// That free one GPU.
+    /// Actions per hour that free one GPU.
     pub per_gpu_hour: u32,
-    /// Against one user.
+    /// Actions per hour against one user.
     pub per_user_hour: u32,
-    /// On this node.
+    /// Actions per hour on this node.
     pub per_node_hour: u32,
-    /// A workload of more processes is never ended as a group.
+    /// Maximum number of processes of a workload that is ended.
     pub max_processes: usize,
-    /// The mass breaker opens where this share of the node's workloads match at once, 0 to 1.
+    /// Share of the node's workloads, 0 to 1, at which the mass breaker opens.
     pub mass_share: f64,
-    /// With fewer workloads than this on the node it does not open.
+    /// With fewer workloads on the node, the mass breaker does not open.
     pub mass_min: u32,
-    /// A breaker that failures or unknown opened closes after so long without its cause.
+    /// Time without its cause after which a breaker closes.
     pub breaker_reset: Duration,
 }
 
-/// Mode of a rule; dry-run does everything but the action.
+/// Mode of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Evaluates and records.
+    /// Flags and notifications only.
     DryRun,
-    /// And acts.
+    /// Also destructive steps.
     Enforce,
 }
 
 impl Mode {
-    /// Both.
+    /// All modes.
     pub const ALL: [Self; 2] = [Self::DryRun, Self::Enforce];
 
-    /// Its name in a file.
+    /// Name in a rules file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,7 +104,7 @@ impl Mode {
     }
 }
 
-/// A number of samples, or a time that is a number of samples at the sampling interval.
+/// A number of samples, or a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
     /// Samples.
@@ -116,7 +114,7 @@ pub enum Span {
 }
 
 impl Span {
-    /// How many samples that is: a time is rounded up.
+    /// Returns the number of samples; a time is rounded up.
     #[must_use]
     pub fn samples(self, interval: Duration) -> u32 {
         match self {
@@ -138,38 +136,38 @@ impl Span {
 /// One rule.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Unique in the file; it goes into metrics and the audit log.
+    /// Unique name, used in metrics and the audit log.
     pub name: Arc<str>,
-    /// Whether it acts.
+    /// Mode.
     pub mode: Mode,
-    /// What it is about.
+    /// Kind of target.
     pub target: Kind,
-    /// Only these targets.
+    /// Only targets that match this.
     pub select: Option<Condition>,
-    /// Not these.
+    /// Targets that are exempt.
     pub except: Vec<Exception>,
-    /// What must be true of a target.
+    /// Condition of the rule.
     pub when: Condition,
-    /// Names `target` and `when` with all named conditions resolved, and `pick`: windows are kept by it.
+    /// Identity of `target`, `when` (with all named conditions resolved) and `pick`; streaks are kept by it.
     pub condition: String,
-    /// For how long.
+    /// How long the condition must be true.
     pub span: Span,
-    /// Unknown samples in a row that a streak outlives.
+    /// Number of consecutive unknown samples that a streak survives.
     pub max_gap: u32,
-    /// Targets younger than this are left alone.
+    /// Minimum age of a target.
     pub startup_grace: Duration,
-    /// False samples that clear a flag; unknown ones between them neither count nor interrupt.
+    /// Samples without a match after which a flag is cleared.
     pub clear_after: Span,
-    /// After a match with a destructive step, the same target's next match waits this long with its own.
+    /// Minimum time between destructive steps against the same target.
     pub cooldown: Duration,
-    /// Which of a GPU's holders the steps are about; without it a GPU's rule may only flag and notify.
+    /// Which workload of a GPU the steps apply to; without it, a rule for GPUs can only flag and notify.
     pub pick: Option<Pick>,
-    /// What is done, in order.
+    /// Steps, in order.
     pub then: Vec<Step>,
 }
 
 impl Exception {
-    /// Whether it still holds at this time, since the Unix epoch.
+    /// Returns whether the exception is in force at this time, since the Unix epoch.
     #[must_use]
     pub fn in_force(&self, now: Duration) -> bool {
         self.until.is_none_or(|until| now <= until)
@@ -177,8 +175,8 @@ impl Exception {
 }
 
 impl Rule {
-    /// Whether a step is held until a notice of the match was delivered: a `terminate` that asks for it, and a `signal` before it,
-    /// which may end a process as well.
+    /// Returns whether a step waits until a notification of the match was delivered: a `terminate` with
+    /// `requires_notice`, and a `signal` before it, which may end a process as well.
     #[must_use]
     pub fn requires_notice(&self, step: usize) -> bool {
         let ends = |step: &Step| matches!(step.action, Action::Signal(_) | Action::Terminate { .. });
@@ -187,8 +185,8 @@ impl Rule {
         from.first().is_some_and(ends) && from.iter().any(required)
     }
 
-    /// Whether what is stopped, traced or frozen is exempt from it: its condition rests on idleness and names none of
-    /// these states, and a process was put on hold on purpose.
+    /// Returns whether targets that are stopped, traced or frozen are exempt: the rule is about idleness and
+    /// does not name one of these states.
     #[must_use]
     pub fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|pick| &pick.from);
@@ -199,49 +197,49 @@ impl Rule {
     }
 }
 
-/// Which targets a rule exempts, why, and until when.
+/// Targets that a rule exempts, with reason and end.
 #[derive(Debug, Clone)]
 pub struct Exception {
-    /// Whom.
+    /// Condition of the exemption.
     pub condition: Condition,
-    /// Why; for the audit log and `explain`. None in a `protect` without entries.
+    /// Reason, for the audit log and `explain`.
     pub reason: Option<String>,
-    /// Until then, since the Unix epoch.
+    /// End, since the Unix epoch.
     pub until: Option<Duration>,
 }
 
-/// How one of a GPU's workloads is chosen.
+/// How one workload of a GPU is picked.
 #[derive(Debug, Clone)]
 pub struct Pick {
-    /// Only those of which this is true ...
+    /// Condition of the candidates.
     pub from: Condition,
-    /// ... for so long.
+    /// How long it must be true.
     pub idle_for: Span,
-    /// The first that differs decides.
+    /// Orders; the first that differs decides.
     pub order: Vec<Order>,
 }
 
 /// An order of candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The lowest priority of a lease first; 0 without one.
+    /// The lowest priority of its lease first; 0 without a lease.
     LowestPriority,
-    /// Of those that hold enough, the one that holds least; if none does, the one that holds most.
+    /// The smallest that frees enough first; if none does, the largest.
     SmallestSufficient,
     /// The longest idle first.
     LongestIdle,
-    /// The one that holds most first.
+    /// The one with most memory first.
     Largest,
     /// The youngest first.
     Youngest,
 }
 
 impl Order {
-    /// All of them.
+    /// All orders.
     pub const ALL: [Self; 5] =
         [Self::LowestPriority, Self::SmallestSufficient, Self::LongestIdle, Self::Largest, Self::Youngest];
 
-    /// Its name in a file.
+    /// Name in a rules file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -254,47 +252,47 @@ impl Order {
     }
 }
 
-/// One step of a rule.
+/// A step of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     /// Number of true samples after the match.
     pub after: Span,
-    /// What is done.
+    /// The action.
     pub action: Action,
 }
 
-/// What can be done.
+/// An action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// A metric and an entry in the audit log, until it is no longer true.
+    /// A metric and a line in the audit log, until the condition is no longer true.
     Flag(Severity),
-    /// A notice on these channels.
+    /// A notification on these channels.
     Notify(Vec<String>),
-    /// A signal (its number) to every process of the target.
+    /// A signal to every process of the target.
     Signal(Signal),
-    /// SIGTERM, grace, SIGKILL, then verification that process and memory are gone.
+    /// SIGTERM, grace period, SIGKILL; then verification that processes and memory are gone.
     Terminate {
-        /// Between TERM and KILL.
+        /// Time between SIGTERM and SIGKILL.
         grace: Duration,
-        /// Held until a channel has delivered a notice of the match.
+        /// Waits until a channel has delivered a notification of the match.
         requires_notice: bool,
     },
-    /// Compare-and-delete of a lease.
+    /// Releases a lease, if its fencing token is unchanged.
     ReleaseLease,
-    /// Through the MPS control daemon, and only without clients.
+    /// Shuts down an MPS server through its control daemon, if it has no clients.
     ShutdownMps,
-    /// A program, without a shell.
+    /// Runs a program, without a shell.
     Exec(Vec<String>),
 }
 
 impl Action {
-    /// It may do harm: budgets, holds and breakers are for these.
+    /// Returns whether it can do harm, so that budgets, holds and breakers apply.
     #[must_use]
     pub const fn destructive(&self) -> bool {
         !matches!(self, Self::Flag(_) | Self::Notify(_))
     }
 
-    /// Its name in files, metrics and the audit log.
+    /// Name in files, metrics and the audit log.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -312,26 +310,26 @@ impl Action {
 /// A signal that a rule may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signal {
-    /// Its number on this machine.
+    /// Signal number on this machine.
     pub number: i32,
-    /// `SIGUSR1`.
+    /// Name, such as `SIGUSR1`.
     pub name: &'static str,
 }
 
-/// How bad a flag is.
+/// Severity of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Good to know.
+    /// Informational.
     Info,
-    /// Should be looked at.
+    /// Should be checked.
     Warning,
-    /// Now.
+    /// Needs immediate attention.
     Critical,
 }
 
 impl Severity {
-    /// All of them.
+    /// All severities.
     pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
 
     /// Its label value.
