@@ -1,4 +1,4 @@
-//! Processes of the node at one moment, as the enforcer read them from `/proc`.
+//! Processes of the node at one time, as the enforcer read them from `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use bailiff_snapshot::{Place, ProcessKey, State};
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// What its `stat` says.
+    /// Content of `stat`.
     pub stat: Stat,
-    /// Its effective owner.
+    /// Effective owner.
     pub uid: u32,
-    /// Its cgroup and container; shared by the processes of one place.
+    /// Cgroup and container, shared by the processes of one cgroup.
     pub place: Arc<Place>,
-    /// Its cgroup of version 2.
+    /// Cgroup of version 2.
     pub unified: Option<Arc<str>>,
 }
 
 /// Whether a process has a device file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Devices {
-    /// One is.
+    /// It has.
     Open,
-    /// All descriptors were looked at, and none is.
+    /// It has not; all descriptors were read.
     None,
     /// Permission denied.
     Denied,
 }
 
-/// Everybody.
+/// All processes, by pid and by parent.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// By pid.
+    /// Processes by pid.
     pub people: BTreeMap<u32, ProcessInfo>,
     children: BTreeMap<u32, Vec<u32>>,
 }
 
 impl Table {
-    /// Sorts them.
+    /// Builds the table.
     #[must_use]
     pub fn of(people: impl IntoIterator<Item = ProcessInfo>) -> Self {
         Self::sorted(people.into_iter().map(|person| (person.stat.key.pid, person)).collect())
@@ -55,26 +55,26 @@ impl Table {
         Self { people, children }
     }
 
-    /// With these as they are now.
+    /// Returns the table with these processes updated.
     #[must_use]
     pub fn with(mut self, people: impl IntoIterator<Item = ProcessInfo>) -> Self {
         self.people.extend(people.into_iter().map(|person| (person.stat.key.pid, person)));
         Self::sorted(self.people)
     }
 
-    /// The process with this key, if it still runs.
+    /// Returns the process with this key, if it still runs.
     #[must_use]
     pub fn get(&self, key: ProcessKey) -> Option<&ProcessInfo> {
         self.people.get(&key.pid).filter(|person| person.stat.key == key)
     }
 
-    /// Those that it started and that still have it for a parent.
+    /// Returns the children of a process.
     #[must_use]
     pub fn children(&self, pid: u32) -> &[u32] {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// Its parent, the parent's parent and so on.
+    /// Returns the ancestors of a process.
     #[must_use]
     pub fn ancestors(&self, pid: u32) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
@@ -89,26 +89,26 @@ impl Table {
     }
 }
 
-/// A true zombie, or one that is ending at this moment: nothing can be done to it.
+/// Returns whether a process has exited or is exiting.
 #[must_use]
 pub fn is_over(state: State) -> bool {
     matches!(state, State::Zombie | State::Dead)
 }
 
-/// What a process runs, as far as that is known.
+/// The program that a process runs, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Program {
-    /// The path of its program.
+    /// Path of the program.
     pub exe: Option<String>,
-    /// Its command line, redacted as the exporter does.
+    /// Command line, redacted as by the exporter.
     pub command: Option<String>,
 }
 
-/// Whether a command line is needed.
+/// Whether a command line must be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandLine {
-    /// It is.
+    /// It must.
     Needed,
-    /// It is not, and is not read.
+    /// It is not read.
     Ignored,
 }

@@ -1,39 +1,39 @@
-//! What an attribute of a target was observed to be, and what a rule wants it to be.
+//! Observed values of attributes, and their comparison with a rule's requirements.
 
 use bailiff_snapshot::Truth;
 
-/// An observation, in base units: bytes, seconds, a ratio, a count.
+/// An observed value in base units: bytes, seconds, a ratio, a count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value {
-    /// Not observed, and why.
+    /// Not observed, with the reason.
     Unknown(&'static str),
-    /// Observed whole.
+    /// Completely observed.
     Number(f64),
-    /// A sum or a maximum of which a part was not observed: it is this or more.
+    /// A sum or maximum of which a part was not observed: the value is this or more.
     AtLeast(f64),
-    /// Yes or no.
+    /// True or false.
     Flag(bool),
-    /// Of several things, which words hold of one or another: bits, by place in the unit's list of words.
+    /// Words of several things, as bits by their place in the unit's list.
     Words {
-        /// The words that were seen.
+        /// Words that were observed.
         seen: u32,
-        /// Every one of the things was observed.
+        /// Whether all things were observed.
         complete: bool,
     },
 }
 
-/// What the numbers of an attribute are counted in, and how a file writes them.
+/// Unit of an attribute, and its notation in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A ratio, written `5%`.
     Percent,
     /// Bytes, written `8GiB`.
     Bytes,
-    /// Bytes a second, written `10MiB/s`.
+    /// Bytes per second, written `10MiB/s`.
     BytesPerSecond,
     /// Seconds, written `30m`.
     Duration,
-    /// Things, written `2`.
+    /// A count, written `2`.
     Count,
     /// `true` or `false`.
     Flag,
@@ -41,7 +41,7 @@ pub enum Unit {
     Words(&'static [&'static str]),
 }
 
-/// What a rule wants of a number; all that are given must hold.
+/// Bounds of a number; all that are given must hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Bounds {
     /// `max`: at most.
@@ -54,7 +54,7 @@ pub struct Bounds {
     pub above: Option<f64>,
 }
 
-/// What a rule wants of an attribute.
+/// Required value of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Test {
     /// A number within bounds.
@@ -66,7 +66,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// Whether an observation is as wanted.
+    /// Compares a value.
     #[must_use]
     pub fn condition(&self, value: Value) -> Truth {
         match (self, value) {
@@ -95,7 +95,7 @@ impl Bounds {
             && self.above.is_none_or(|above| number > above)
     }
 
-    /// Of a number that is this or more.
+    /// Compares a number that is `least` or more.
     fn hold_from(&self, least: f64) -> Truth {
         let lower = self.min.is_none_or(|min| least >= min) && self.above.is_none_or(|above| least > above);
         let past = self.max.is_some_and(|max| least > max) || self.below.is_some_and(|below| least >= below);

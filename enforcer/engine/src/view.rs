@@ -1,4 +1,4 @@
-//! A snapshot as rules see it: targets with their processes and GPUs, and what follows from two snapshots.
+//! A view: the targets of a snapshot with their processes and GPUs, and values that depend on two snapshots.
 
 mod account;
 mod between;
@@ -16,13 +16,11 @@ use serde::{Deserialize, Serialize};
 use crate::Kind;
 use crate::value::Value;
 
-/// Ticks of `start_ticks` in a second: `USER_HZ` of `include/uapi/asm-generic/param.h`, which x86-64 and aarch64
-/// use.
+/// Number of `start_ticks` per second: `USER_HZ` of `include/uapi/asm-generic/param.h`, on x86-64 and aarch64.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The name of a target, stable as long as it is the same one: `process:4100@98765` (pid and start tick),
-/// `process:4100#12` (listed by the driver alone, first in snapshot 12), `workload:unit:/system.slice/nb.service`, `gpu:GPU-…`,
-/// `lease:NAME#TOKEN`.
+/// Stable name of a target: `process:4100@98765` (pid and start tick), `process:4100#12` (only listed by the
+/// driver, first in snapshot 12), `workload:unit:/system.slice/nb.service`, `gpu:GPU-…`, `lease:NAME#TOKEN`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TargetId(pub Arc<str>);
@@ -33,88 +31,88 @@ impl fmt::Display for TargetId {
     }
 }
 
-/// Something that a rule can be about.
+/// A target of rules.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Its name.
+    /// Name.
     pub id: TargetId,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// Those of the snapshot's `processes` that belong to it.
+    /// Indexes of its processes in the snapshot's `processes`.
     pub processes: Vec<usize>,
-    /// Those of the snapshot's `relatives` that belong to it; none without a scan.
+    /// Indexes of its processes in the snapshot's `relatives`; `None` without a scan.
     pub relatives: Option<Vec<usize>>,
-    /// Of a workload: those of the snapshot's `relatives` that descend from its processes and are counted to another workload.
-    /// An action may touch them.
+    /// For a workload: indexes of relatives that descend from its processes and belong to another workload. An
+    /// action may affect them.
     pub below: Vec<usize>,
-    /// Those of the snapshot's `gpus` that it holds or is.
+    /// Indexes of its GPUs in the snapshot's `gpus`.
     pub gpus: Vec<usize>,
-    /// The lease that it is.
+    /// The lease, for a target of that kind.
     pub lease: Option<Leased>,
-    /// CPU time a second, of all its processes; a core that is always busy is 1.
+    /// CPU seconds per second of all its processes; 1 is a busy core.
     pub cpu: Value,
-    /// Bytes a second to and from storage, of those of its processes that hold memory.
+    /// Bytes per second from and to storage, of its processes with GPU memory.
     pub io: Value,
-    /// One of its processes may hold a GPU that is lost, so that what is seen of it is a part.
+    /// Whether one of its processes may hold a lost GPU, so that the observed values are incomplete.
     pub(crate) on_lost: bool,
 }
 
 /// A lease as a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leased {
-    /// Its place among those that are held.
+    /// Index among the held leases.
     pub place: usize,
-    /// The processes on its GPUs are all known, and whether they belong to it.
+    /// Whether all processes on its GPUs are known, and whether they belong to it.
     pub whole: bool,
 }
 
-/// A snapshot and its targets.
+/// A snapshot with its targets.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// What was seen.
+    /// The snapshot.
     pub snapshot: wire::Snapshot,
     /// All targets.
     pub targets: Vec<Target>,
     holdings: holdings::Holdings,
-    /// For the next one.
+    /// Data for the next view.
     account: account::Account,
 }
 
-/// Whether a source answered for a GPU, so that an absent target is gone.
+/// Whether a source answered for a GPU, so that an absent target no longer exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It did.
+    /// It answered.
     Well,
     /// It did not.
     Ill,
 }
 
 impl View {
-    /// When it was seen, since boot.
+    /// Time of the snapshot since boot.
     #[must_use]
     pub const fn boot(&self) -> Duration {
         Duration::from_millis(self.snapshot.boot_ms)
     }
 
-    /// The interval's period.
+    /// Sampling interval.
     #[must_use]
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.snapshot.interval_ms)
     }
 
-    /// Its processes belong to this host and boot, and can be identified.
+    /// Whether its processes belong to this host and boot, and can be identified.
     #[must_use]
     pub fn trusted(&self) -> bool {
         self.snapshot.pid_namespace == "host" && self.snapshot.boot_id.is_some()
     }
 
-    /// An MPS server as reported by its daemon; none if the exporter does not see it as one.
+    /// Returns an MPS server as its daemon reported it; `None` if the exporter does not see it.
     pub(crate) fn mps_server(&self, target: &Target) -> Option<&MpsServer> {
         let process = self.processes(target).find_map(key)?;
         self.snapshot.mps.as_ref()?.server(process)
     }
 
-    /// How a source did.
+    /// Returns whether a source answered.
     #[must_use]
     pub fn source(&self, name: &str) -> Health {
         match self.snapshot.sources.get(name) {
@@ -123,7 +121,7 @@ impl View {
         }
     }
 
-    /// Whether a GPU, by its UUID, may be held by an unseen process: it gave no list, or is absent.
+    /// Returns whether a GPU may be held by an unseen process: it has no process list, or is absent.
     #[must_use]
     pub fn hides(&self, uuid: &str) -> bool {
         let is_gpu = |gpu: &&wire::Gpu| gpu.uuid.as_deref() == Some(uuid);
@@ -131,47 +129,47 @@ impl View {
         gpu.is_none_or(|gpu| gpu.fault.is_some() || gpu.listed.is_none())
     }
 
-    /// The GPU that a target is.
+    /// Returns the GPU of a target of that kind.
     #[must_use]
     pub fn gpu_of(&self, target: &Target) -> Option<&wire::Gpu> {
         self.snapshot.gpus.get(*target.gpus.first()?).filter(|_| target.kind == Kind::Gpu)
     }
 
-    /// The pool of leases, where it answered, and not long before this snapshot.
+    /// Returns the lease pool, if it answered recently.
     #[must_use]
     pub fn leases(&self) -> Option<&Leases> {
         leases::of(&self.snapshot)
     }
 
-    /// The lease that a target is.
+    /// Returns the lease of a target of that kind.
     #[must_use]
     pub fn held(&self, target: &Target) -> Option<&Held> {
         self.leases()?.held.get(target.lease?.place)
     }
 
-    /// The processes of a target that hold memory.
+    /// Returns the processes of a target with GPU memory.
     pub fn processes<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Process> {
         target.processes.iter().filter_map(|process| self.snapshot.processes.get(*process))
     }
 
-    /// The others.
+    /// Returns the processes of a target without GPU memory.
     pub fn relatives<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Relative> {
         let all = self.snapshot.relatives.as_deref().unwrap_or_default();
         target.relatives.iter().flatten().filter_map(|relative| all.get(*relative))
     }
 
-    /// Those that descend from them, whatever workload they are counted to.
+    /// Returns descendants of the target's processes that belong to another workload.
     pub(crate) fn below<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Relative> {
         let all = self.snapshot.relatives.as_deref().unwrap_or_default();
         target.below.iter().filter_map(|relative| all.get(*relative))
     }
 
-    /// The GPUs of a target.
+    /// Returns the GPUs of a target.
     pub fn gpus<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a wire::Gpu> {
         target.gpus.iter().filter_map(|gpu| self.snapshot.gpus.get(*gpu))
     }
 
-    /// All that a target's processes hold.
+    /// Returns the memory that a target's processes hold, by GPU.
     pub fn holdings<'a>(
         &'a self,
         target: &'a Target,
@@ -179,7 +177,7 @@ impl View {
         target.processes.iter().flat_map(|process| self.holdings_of(*process))
     }
 
-    /// What one process of the snapshot holds.
+    /// Returns the memory that a process of the snapshot holds, by GPU.
     pub fn holdings_of(&self, process: usize) -> impl Iterator<Item = (&wire::Gpu, &wire::Holder)> {
         self.holdings.of(process).iter().filter_map(|(gpu, holder)| {
             let gpu = self.snapshot.gpus.get(*gpu as usize)?;
@@ -187,19 +185,19 @@ impl View {
         })
     }
 
-    /// The largest figure of a target's holdings.
+    /// Returns the largest value of a target's holdings.
     pub fn most(&self, target: &Target, figure: impl Fn(&wire::Holder) -> Option<f64>) -> Value {
         let figures = self.holdings(target).map(|(_, holder)| figure(holder));
         self.or_more(target, joined(figures, f64::max))
     }
 
-    /// The sum of a figure of a target's holdings.
+    /// Returns the sum of a value over a target's holdings.
     pub fn sum(&self, target: &Target, figure: impl Fn(&wire::Holder) -> Option<f64>) -> Value {
         let figures = self.holdings(target).map(|(_, holder)| figure(holder));
         self.or_more(target, joined(figures, |sum, figure| sum + figure))
     }
 
-    /// A figure of what a target holds is a lower bound where it may hold more than is seen.
+    /// Converts a value into a lower bound if the target may hold more than was observed.
     pub(crate) fn or_more(&self, target: &Target, value: Value) -> Value {
         match value {
             Value::Number(number) if self.may_hold_more(target) => Value::AtLeast(number),
@@ -207,12 +205,13 @@ impl View {
         }
     }
 
-    /// Whether a target may hold more than is seen: a GPU gave no list, or a lost GPU may be held by it.
+    /// Returns whether a target may hold more than was observed: a GPU has no process list, or the target may
+    /// hold a lost GPU.
     pub(crate) fn may_hold_more(&self, target: &Target) -> bool {
         target.on_lost || self.blind()
     }
 
-    /// Whether a GPU gave no list, so that any target may hold more than is seen. The holders of a lost GPU are
+    /// Returns whether a GPU has no process list, so that any target may hold more. Holders of a lost GPU are
     /// remembered; in MIG mode the instances have the lists.
     #[must_use]
     pub fn blind(&self) -> bool {
@@ -224,7 +223,7 @@ impl View {
         })
     }
 
-    /// How long a process has lived.
+    /// Returns the age of a process.
     #[must_use]
     pub fn age(&self, process: &wire::Process) -> Option<Duration> {
         let started = Duration::from_millis(process.start_ticks?.checked_mul(1000 / TICKS_PER_SECOND)?);
@@ -232,7 +231,7 @@ impl View {
     }
 }
 
-/// Joins figures; what was not observed makes the rest a lower bound.
+/// Combines values; an unobserved one makes the result a lower bound.
 pub(crate) fn joined(figures: impl Iterator<Item = Option<f64>>, join: impl Fn(f64, f64) -> f64) -> Value {
     let mut whole: Option<f64> = None;
     let mut complete = true;
@@ -249,7 +248,7 @@ pub(crate) fn joined(figures: impl Iterator<Item = Option<f64>>, join: impl Fn(f
     }
 }
 
-/// Identity of a process of a snapshot; none if `/proc` did not confirm it.
+/// Returns the identity of a process; `None` if `/proc` did not confirm it.
 #[must_use]
 pub fn key(process: &wire::Process) -> Option<ProcessKey> {
     Some(ProcessKey { pid: process.pid, start_ticks: process.start_ticks? })

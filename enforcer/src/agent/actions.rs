@@ -1,4 +1,5 @@
-//! What the agent does, each with a line of the audit log on the disk before it and another with what came of it.
+//! Actions of the lease agent. Each is recorded in the audit log before it is carried out, and its result
+//! afterwards.
 
 use std::sync::Arc;
 
@@ -15,33 +16,33 @@ use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::{Member, Subject};
 use bailiff_engine::view::TargetId;
 
-/// Something that the agent says.
+/// An event that the agent reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentEvent {
-    /// Its status, after a change.
+    /// Its status has changed.
     Status(Option<AgentStatus>),
-    /// What it did.
+    /// It has acted, with this result.
     LeaseAction(LeaseAction, Result),
 }
 
-/// What the agent does.
+/// Action of the lease agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseAction {
-    /// Ends a lease whose holder has ended.
+    /// Releases the lease of an exited holder.
     ReapDead,
-    /// Ends a lease whose time is over, or of a host without an agent that was not renewed in time.
+    /// Releases a lease that has expired, or that was not renewed in time on a host without an agent.
     ReapLate,
-    /// A GPU that was withheld, and is quiet, goes back.
+    /// Returns a quarantined GPU that is no longer in use to the pool.
     ClearWithheld,
-    /// A GPU that a client of GPU.py has left behind goes back.
+    /// Returns a GPU of an exited `GPU.py` client to the pool.
     FreeOrphaned,
-    /// A GPU that was lost on its way goes back.
+    /// Returns a GPU that is in no list to the pool.
     PutBackLost,
 }
 
 impl LeaseAction {
-    /// Its name in metrics and the audit log.
+    /// Name in metrics and the audit log.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,22 +55,22 @@ impl LeaseAction {
     }
 }
 
-/// What came of it.
+/// Result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Result {
-    /// What was held goes to the next.
+    /// The GPUs are available to the next request.
     Freed,
-    /// Some of its GPUs are quarantined, because a process uses them.
+    /// Some of the GPUs are quarantined, because a process uses them.
     Withheld,
-    /// It was not any more as it was evaluated, and nothing was done.
+    /// The lease or GPU has changed since the evaluation; nothing was done.
     Changed,
     /// Unknown: Redis did not answer, or the audit log could not be written.
     Failed,
 }
 
 impl Result {
-    /// Its label value.
+    /// Label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,7 +82,7 @@ impl Result {
     }
 }
 
-/// Executes, records and reports lease actions.
+/// Carries out, records and reports actions.
 pub(super) struct LeaseExecutor<'a> {
     pub(super) pool: &'a mut Pool,
     pub(super) log: &'a Audit,
@@ -90,7 +91,7 @@ pub(super) struct LeaseExecutor<'a> {
 }
 
 impl LeaseExecutor<'_> {
-    /// Ends a lease or a ticket.
+    /// Releases a lease or removes a request.
     pub(super) fn end(
         &mut self,
         (act, lease): (LeaseAction, &Lease),
@@ -111,14 +112,14 @@ impl LeaseExecutor<'_> {
         })
     }
 
-    /// Puts a GPU back that is withheld.
+    /// Returns a quarantined GPU to the pool.
     pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> std::result::Result<(), LeaseError> {
         self.record((LeaseAction::ClearWithheld, &of_gpu(gpu)), "no process uses it any more", |pool| {
             Ok(back(pool.clear(&gpu.id, why)?))
         })
     }
 
-    /// Returns a GPU without holder to the pool, with this record or none.
+    /// Returns a GPU without holder to the pool; `record` is the record that it must have.
     pub(super) fn resolve(
         &mut self,
         act: LeaseAction,
@@ -130,7 +131,7 @@ impl LeaseExecutor<'_> {
         self.record((act, &of_gpu(gpu)), detail, |pool| Ok(back(pool.resolve(&gpu.id, record, offset)?)))
     }
 
-    /// Nothing is done that is not on the disk before.
+    /// Records an action on disk before it is carried out.
     fn record(
         &mut self,
         (act, subject): (LeaseAction, &Subject),
@@ -173,7 +174,7 @@ fn back(back: ReturnOutcome) -> (Result, String) {
     }
 }
 
-/// A lease, for the audit log.
+/// Creates the audit subject of a lease.
 fn of_lease(lease: &Lease) -> Subject {
     let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
     let small = |field| number(field).and_then(|number| u32::try_from(number).ok());
@@ -198,7 +199,7 @@ fn of_lease(lease: &Lease) -> Subject {
     }
 }
 
-/// A GPU of the pool, for the audit log.
+/// Creates the audit subject of a GPU.
 fn of_gpu(gpu: &Gpu) -> Subject {
     let name = gpu.uuid.as_ref().map_or_else(|| format!("pool:{}", gpu.id), |uuid| format!("gpu:{uuid}"));
     Subject {
@@ -211,7 +212,7 @@ fn of_gpu(gpu: &Gpu) -> Subject {
     }
 }
 
-/// The lease that has a GPU.
+/// Returns the lease of a GPU.
 pub(super) fn owner<'a>(audit: &'a Pooled, gpu: &Gpu) -> Option<&'a Lease> {
     let owner = gpu.owner.as_deref()?;
     audit.leases.iter().find(|lease| lease.lease == owner && lease.state == "held")

@@ -1,4 +1,4 @@
-//! Use of the GPUs of a pool, by one snapshot. Pure but for one check: whether a process of the snapshot still
+//! Use of the pool's GPUs in one snapshot. Pure except for one check: whether a process of the snapshot still
 //! runs.
 
 use bailiff_lease::audit;
@@ -13,33 +13,33 @@ use bailiff_engine::view::{Health, View, key};
 /// Use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum On {
-    /// A process uses it, perhaps one of another PID namespace.
+    /// A process uses it, possibly one of another PID namespace.
     Used,
-    /// No process uses it except services.
+    /// No process uses it, except services.
     Unused,
     /// The driver did not report it.
     Unknown,
 }
 
-/// The evidence of one snapshot.
+/// Evidence of one snapshot.
 pub(super) struct Evidence<'a> {
     pub(super) view: &'a View,
     pub(super) may_live: &'a dyn Fn(ProcessKey) -> bool,
 }
 
-/// GPUs of a lease that are in use.
+/// Returns the GPUs of a lease that are in use.
 pub(crate) fn busy(view: &View, audit: &audit::Audit, lease: &audit::Lease) -> Vec<String> {
     Evidence { view, may_live: &may_live }.busy(audit, lease)
 }
 
 impl Evidence<'_> {
-    /// GPUs of a lease that are in use.
+    /// Returns the GPUs of a lease that are in use.
     pub(super) fn busy(&self, audit: &audit::Audit, lease: &audit::Lease) -> Vec<String> {
         let gpus = audit.gpus.iter().filter(|gpu| lease.gpus().any(|id| id == gpu.id));
         gpus.filter(|gpu| self.on(gpu) == On::Used).map(|gpu| gpu.id.clone()).collect()
     }
 
-    /// Use of a GPU of the pool.
+    /// Returns the use of a GPU.
     pub(super) fn on(&self, gpu: &audit::Gpu) -> On {
         if self.view.source("nvml") == Health::Ill {
             return On::Unknown;
@@ -51,13 +51,13 @@ impl Evidence<'_> {
         if !all.is_empty() && all.iter().all(|gpu| lists_holders(gpu)) { On::Unused } else { On::Unknown }
     }
 
-    /// This node has the GPU, by a name that no other node's GPU has.
+    /// Returns whether this node has the GPU, under a name that is unique to the node.
     pub(super) fn is_ours(&self, gpu: &audit::Gpu) -> bool {
         gpu.uuid.is_some() && self.of(gpu).next().is_some()
     }
 
-    /// The GPU and its instances. A pool that knows numbers alone may mean those of CUDA, which are the driver's only
-    /// where all GPUs are alike.
+    /// Returns the GPU and its MIG instances. A pool with indexes may mean CUDA's, which equal the driver's
+    /// only if all GPUs are of one model.
     fn of(&self, gpu: &audit::Gpu) -> impl Iterator<Item = &wire::Gpu> {
         let pool = PoolGpu { id: gpu.id.clone(), uuid: gpu.uuid.clone(), ..PoolGpu::default() };
         let gpus = &self.view.snapshot.gpus;
@@ -67,7 +67,7 @@ impl Evidence<'_> {
         gpus.iter().filter(move |gpu| known && pool.is(Names::from(*gpu)))
     }
 
-    /// The minor numbers of its device files.
+    /// Returns the minor numbers of its device files.
     pub(super) fn minors(&self, gpu: &audit::Gpu) -> impl Iterator<Item = u32> {
         self.of(gpu).filter_map(|gpu| gpu.minor)
     }
@@ -78,7 +78,7 @@ impl Evidence<'_> {
             || gpu.holders.iter().any(|holder| self.counts(holder))
     }
 
-    /// Whether a holder counts: services and processes that have ended since do not.
+    /// Returns whether a holder counts: services and exited processes do not.
     fn counts(&self, holder: &wire::Holder) -> bool {
         let processes = &self.view.snapshot.processes;
         let Some(process) = processes.iter().find(|process| process.pid == holder.pid) else { return true };

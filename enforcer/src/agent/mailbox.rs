@@ -1,4 +1,4 @@
-//! What the agent's threads receive, and how they wait: for events, for the end of a holder, and for a deadline.
+//! Input of the agent's threads, and how they wait: for events, for the exit of a holder, and for a deadline.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,33 +13,33 @@ use crate::clock::Deadline;
 use bailiff_engine::policy::Leases;
 use bailiff_engine::view::View;
 
-/// What is to be done.
+/// What the agent is to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// The pool; none if the policy names none.
+    /// The pool; `None` if the policy has none.
     pub leases: Option<Arc<Leases>>,
     /// SHA-256 of the policy, for the audit log.
     pub policy: Arc<str>,
-    /// It may act; otherwise it only reports.
+    /// Whether it may act; otherwise it only reports.
     pub acts: bool,
 }
 
-/// Everything that the threads receive.
+/// Input of the threads.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     pub(super) orders: Orders,
     pub(super) view: Option<Arc<View>>,
     pub(super) stop: bool,
-    /// What was seen of clients of GPU.py's, by GPU.
+    /// Evidence about clients of `GPU.py`, by GPU.
     pub(super) witnesses: HashMap<String, WriterEvidence>,
 }
 
-/// Shared by the senders and the threads.
+/// Shared by senders and threads.
 #[derive(Debug)]
 pub(super) struct Shared {
     mailbox: Mutex<Mailbox>,
     changed: Condvar,
-    /// Readable when there is news.
+    /// An eventfd that is readable when there is input.
     bell: OwnedFd,
 }
 
@@ -52,7 +52,7 @@ impl Shared {
     pub(super) fn change(&self, change: impl FnOnce(&mut Mailbox)) {
         change(&mut self.mailbox());
         self.changed.notify_all();
-        // A bell that rings already cannot ring more.
+        // Fails only if the counter is full, when the eventfd is readable anyway.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
@@ -68,18 +68,18 @@ impl Shared {
         self.mailbox().stop
     }
 
-    /// Waits for news, for the end of one of them, or until the time is up.
+    /// Waits for input, for the exit of a holder, or for the timeout.
     pub(super) fn wait(&self, holders: &[Handle], at_most: Duration) {
         let mut files = vec![self.bell.as_fd()];
         files.extend(holders.iter().map(AsFd::as_fd));
         if readable(&files, Some(Deadline::after(at_most))).is_err() {
-            // Too many files, or no memory: the time alone.
+            // Out of descriptors or memory: only waits for the timeout.
             drop(readable(&[], Some(Deadline::after(at_most))));
         }
         let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
     }
 
-    /// Waits until there are other orders or the time is up, without taking the bell from anybody.
+    /// Waits for other orders or the timeout, without consuming the notification.
     pub(super) fn wait_for_orders(&self, known: &Orders, at_most: Duration) {
         let same = |mailbox: &mut Mailbox| !mailbox.stop && mailbox.orders == *known;
         let waited = self.changed.wait_timeout_while(self.mailbox(), at_most, same);

@@ -1,5 +1,5 @@
-//! What the agent remembers from one reading to the next: for how long a GPU was unused or in no list, and since when it is
-//! quarantined. Time that was not observed is not counted.
+//! State that the agent keeps between readings: how long a GPU was unused or in no list, and since when it is
+//! quarantined. Unobserved time does not count.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,30 +9,31 @@ use bailiff_lease::legacy::Use;
 
 use super::evidence::On;
 
-/// After a longer silence of Redis a GPU may have been anywhere meanwhile.
+/// After a longer gap in Redis' answers, the state of a GPU is unknown.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 /// Maximum number of intervals between two snapshots, because one may be late.
 const LONGEST_INTERVALS: u32 = 3;
 
-/// What is remembered. Times are since boot.
+/// State between readings. Times are since boot.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// For each GPU: the snapshot since which it is unused.
+    /// Snapshot since which each GPU is unused.
     quiet: HashMap<String, Duration>,
-    /// The last snapshot.
+    /// Time of the last snapshot.
     seen: Option<Duration>,
-    /// For each GPU: the reading of the pool since which it is in no list.
+    /// Reading of the pool since which each GPU is in no list.
     nowhere: HashMap<String, Duration>,
-    /// The last reading of the pool.
+    /// Time of the last reading of the pool.
     last_read: Option<Duration>,
-    /// For each GPU: the process that took it, the reading since which it was seen ended, and the last such reading.
+    /// For each GPU: the process that took it, the reading since which that process has exited, and the last
+    /// reading.
     ended: HashMap<String, (String, Duration, Duration)>,
-    /// Of each GPU: why it is withheld, and when that was first seen.
+    /// For each GPU: why it is quarantined, and when that was first seen.
     withheld: HashMap<String, (String, Duration)>,
 }
 
 impl Memory {
-    /// A snapshot of this moment, and the use of each GPU of the pool.
+    /// Applies a snapshot: the use of each GPU of the pool.
     pub(super) fn see(
         &mut self,
         (at, interval): (Duration, Duration),
@@ -54,7 +55,7 @@ impl Memory {
         }
     }
 
-    /// A reading of the pool at this moment.
+    /// Applies a reading of the pool.
     pub(super) fn read_pool(&mut self, at: Duration, audit: &Audit) {
         if self.last_read.is_none_or(|last_read| at.saturating_sub(last_read) > LONGEST_GAP) {
             self.nowhere.clear();
@@ -73,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Use of a GPU, and for how long it was unused.
+    /// Returns the use of a GPU, and how long it was unused.
     pub(super) fn usage(&self, gpu: &str, on: On) -> Use {
         match (on, self.quiet.get(gpu), self.seen) {
             (On::Used, _, _) => Use::Busy,
@@ -82,12 +83,12 @@ impl Memory {
         }
     }
 
-    /// For how long a GPU has been in no place.
+    /// Returns how long a GPU has been in no list.
     pub(super) fn nowhere(&self, gpu: &str) -> Option<Duration> {
         Some(self.last_read?.saturating_sub(*self.nowhere.get(gpu)?))
     }
 
-    /// The process that took a GPU has ended: for how long that has been so.
+    /// Returns how long the process that took a GPU is known to have exited.
     pub(super) fn ended(&mut self, gpu: &str, process: &str) -> Duration {
         let now = self.last_read.unwrap_or_default();
         let known = self
@@ -99,14 +100,15 @@ impl Memory {
         now.saturating_sub(since)
     }
 
-    /// A snapshot was taken after it was known that the GPU is withheld.
+    /// Returns whether a snapshot was taken after the quarantine of the GPU was known.
     pub(super) fn seen_since_withheld(&self, gpu: &str) -> bool {
         let since = self.withheld.get(gpu).map(|(_, since)| *since);
         since.zip(self.seen).is_some_and(|(since, seen)| seen > since)
     }
 }
 
-/// It is managed, and neither in a list nor anybody's, nor withheld; or for a record alone that is there no more.
+/// Returns whether a managed GPU is in no list, without holder and not quarantined; or has only a record that
+/// no longer exists.
 pub(super) fn is_nowhere(gpu: &Gpu) -> bool {
     let over = |why: &str| why.starts_with("legacy_record:") || why.starts_with("wrong_type:");
     gpu.idle + gpu.pot + gpu.bar == 0

@@ -1,4 +1,4 @@
-//! What a selector's texts are compared with: texts, globs and regular expressions.
+//! Patterns of selectors: texts, globs and regular expressions.
 
 use globset::Glob;
 use regex::RegexBuilder;
@@ -6,10 +6,11 @@ use regex::RegexBuilder;
 use super::Pattern;
 use super::quantity::QuantityError;
 
-/// Compiled, in bytes: enough for a long list of names, and hundreds of them do no harm.
+/// Maximum size of a compiled expression in bytes: enough for a long list of names, and small enough for
+/// hundreds of them.
 const LARGEST: usize = 1 << 17;
 
-/// Understands one pattern.
+/// Parses a pattern.
 pub(super) fn read(text: &str) -> Result<Pattern, QuantityError> {
     if let Some(expression) = text.strip_prefix("re:") {
         return regex(expression);
@@ -27,7 +28,8 @@ pub(super) fn read(text: &str) -> Result<Pattern, QuantityError> {
     Ok(Pattern::Glob(matcher))
 }
 
-/// The whole text must match, so the expression is compiled alone first: `a)|(b` would break out of the group.
+/// Compiles an expression that must match the whole text. It is compiled alone first, because `a)|(b` would
+/// break out of the group.
 fn regex(expression: &str) -> Result<Pattern, QuantityError> {
     let build = |expression: &str| RegexBuilder::new(expression).size_limit(LARGEST).build();
     let wrong = |error: regex::Error| {
@@ -40,7 +42,7 @@ fn regex(expression: &str) -> Result<Pattern, QuantityError> {
     build(&format!("^(?:{expression})$")).map(Pattern::Regex).map_err(wrong)
 }
 
-/// The last line says what is wrong; those before it repeat the expression.
+/// The last line of the error is the reason; earlier lines repeat the expression.
 fn reason(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Numbers with their units. A unit must be written: 8 of what, and is `8GB` what the driver calls 8 GiB?
+//! Numbers with units. A unit is required: `8` could be bytes or GiB, and `8GB` is not what the driver calls 8
+//! GiB.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use bailiff_size::split;
 use super::fault::quoted;
 use crate::value::Unit;
 
-/// Why a text is no quantity, and how to write it.
+/// Why a text is not a valid quantity, and how to write it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantityError {
-    /// What is wrong.
+    /// The error.
     pub message: String,
     /// The fix.
     pub help: String,
@@ -22,10 +23,10 @@ impl QuantityError {
     }
 }
 
-/// A number in base units: bytes, seconds, a ratio, a count.
+/// Parses a number in base units: bytes, seconds, a ratio or a count.
 ///
 /// # Errors
-/// If the text is no such value.
+/// If the text is not a valid value.
 pub fn number(text: &str, unit: Unit) -> Result<f64, QuantityError> {
     match unit {
         Unit::Percent => percent(text),
@@ -42,7 +43,7 @@ pub fn number(text: &str, unit: Unit) -> Result<f64, QuantityError> {
     }
 }
 
-/// An example of how a unit is written.
+/// Returns an example of the unit.
 pub(super) const fn example(unit: Unit) -> &'static str {
     match unit {
         Unit::Percent => "5%",
@@ -85,10 +86,10 @@ fn rate(text: &str) -> Result<f64, QuantityError> {
     }
 }
 
-/// A time, as `30m`, `7d`, `1h 30m`.
+/// Parses a duration such as `30m`, `7d` or `1h 30m`.
 ///
 /// # Errors
-/// If the text is no such value.
+/// If the text is not a valid duration.
 pub fn time(text: &str) -> Result<Duration, QuantityError> {
     const NO_LENGTH: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
     let mut units = text.split(|letter: char| !letter.is_ascii_alphabetic());
@@ -113,7 +114,7 @@ fn no_unit(text: &str, help: &str) -> QuantityError {
     QuantityError::new(format!("{} has no unit", quoted(text)), help)
 }
 
-/// The end of a day, since the Unix epoch, UTC.
+/// Returns the end of a day (UTC) since the Unix epoch.
 pub(super) fn end_of_day(text: &str) -> Result<Duration, QuantityError> {
     const DAY: Duration = Duration::from_hours(24);
     let wrong = || QuantityError::new(format!("{} is not a day", quoted(text)), "write it as `2026-12-31`");

@@ -1,4 +1,4 @@
-//! Reads one rule.
+//! Parses one rule.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use super::tree::{Data, Entry, Node};
 use super::{Exception, Mode, Order, Pick, Rule, Span, digest, lints, quantity as units, selectors};
 use crate::Kind;
 
-/// What a rule does not say itself.
+/// Values for keys that a rule does not have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
-    /// Watch or enforce.
+    /// Mode.
     pub(super) mode: Mode,
-    /// Unknown samples that a streak outlives.
+    /// Number of unknown samples that a streak survives.
     pub(super) max_gap: u32,
-    /// The age below which targets are left alone.
+    /// Minimum age of a target.
     pub(super) startup_grace: Duration,
-    /// What clears a flag.
+    /// Samples after which a flag is cleared.
     pub(super) clear_after: Span,
-    /// Between TERM and KILL.
+    /// Time between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
-    /// Between two matches of a target.
+    /// Minimum time between two matches of a target.
     pub(super) cooldown: Duration,
-    /// The interval that the file was written for.
+    /// Sampling interval of the file.
     pub(super) interval: Option<Duration>,
 }
 
-/// What the rules of a file are read with.
+/// Parts of a file that its rules refer to.
 pub(super) struct File<'a> {
-    /// What rules do not say.
+    /// Values for keys that a rule does not have.
     pub(super) defaults: Defaults,
-    /// The names of its channels.
+    /// Names of the channels.
     pub(super) channels: Vec<&'a str>,
-    /// Those that write to the owner's terminals.
+    /// Names of the channels that write to terminals.
     pub(super) ttys: Vec<&'a str>,
-    /// The time, since the Unix epoch.
+    /// Current time since the Unix epoch.
     pub(super) now: Duration,
 }
 
-/// Reads a rule; none if it has faults.
+/// Parses a rule; `None` if it is invalid.
 pub(super) fn read<'a>(
     node: &'a Node,
     file: &File<'_>,
@@ -102,20 +102,20 @@ pub(super) fn mode(node: &Node, faults: &mut Faults) -> Option<Mode> {
     word(node, Mode::ALL.map(|mode| (mode.name(), mode)).into_iter(), faults)
 }
 
-/// The values that a rule may take from the file's `defaults`, which has the same keys.
+/// Values of a rule that default to those of `defaults`.
 pub(super) struct Times {
-    /// Unknown samples that a streak outlives.
+    /// Number of unknown samples that a streak survives.
     pub(super) max_gap: u32,
-    /// The age below which targets are left alone.
+    /// Minimum age of a target.
     pub(super) startup_grace: Duration,
-    /// What clears a flag.
+    /// Samples after which a flag is cleared.
     pub(super) clear_after: Span,
-    /// Between two matches of a target.
+    /// Minimum time between two matches of a target.
     pub(super) cooldown: Duration,
 }
 
 impl Times {
-    /// Reads them; none if one has a fault.
+    /// Parses them; `None` if one is invalid.
     pub(super) fn read(fields: &Fields<'_>, defaults: &Defaults, faults: &mut Faults) -> Option<Self> {
         let max_gap = fields.get("max_gap").map_or(Some(defaults.max_gap), |node| count(node, faults));
         let startup_grace =
@@ -132,7 +132,7 @@ impl Times {
     }
 }
 
-/// `3`, `30m` or `{samples: 3}`.
+/// Parses `3`, `30m` or `{samples: 3}`.
 fn samples(node: &Node, faults: &mut Faults) -> Option<Span> {
     match node.text().and_then(|text| text.parse().ok()) {
         Some(samples) if samples > 0 => Some(Span::Samples(samples)),
@@ -145,7 +145,7 @@ fn title<'a>(node: &'a Node, faults: &mut Faults) -> Option<&'a str> {
     name("a rule", (title, &node.at), faults).then_some(title)
 }
 
-/// Reads `protect`: selectors of which one is enough, or a list of exceptions from all rules.
+/// Parses `protect`: selectors combined by OR, or a list of exceptions from all rules.
 pub(super) fn protect<'a>(
     Entry { value: node, at, .. }: &'a Entry,
     file: &File<'_>,

@@ -1,5 +1,5 @@
-//! The JSON Schema of the file, for editors: generated from the reader's tables. It covers less than the
-//! reader: undefined names, steps that do not fit a kind and windows that are too short are found by `check` only.
+//! The JSON Schema of a rules file, for editors; generated from the parser's tables. Only `check` detects
+//! undefined names, steps that do not fit a kind of target, and periods that are too short.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ const BYTES: &str = "^[0-9]+(\\.[0-9]+)?\\s*([KMGT]i)?B$";
 const RATE: &str = "^[0-9]+(\\.[0-9]+)?\\s*([KMGT]i)?B/s$";
 const TIME: &str = "^\\s*([0-9]+(\\.[0-9]+)?\\s*(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w)\\s*)+$";
 
-/// JSON Schema (2020-12) of a file of rules.
+/// Returns the JSON Schema (2020-12) of a rules file.
 #[must_use]
 pub fn schema() -> Value {
     let mut schema = table(&FILE);
@@ -118,7 +118,7 @@ fn only_one(keys: &KeyTable) -> Value {
     schema
 }
 
-/// `after`, and one action.
+/// Schema of a step: `after`, and one action.
 fn step() -> Value {
     let mut schema = table(&STEP);
     let actions = STEP.keys.iter().filter(|key| key.name != "after");
@@ -133,7 +133,7 @@ fn selectors() -> Map<String, Value> {
         .collect()
 }
 
-/// A condition, with these additional keys.
+/// Schema of a condition with additional keys.
 fn condition(besides: &[Key]) -> Value {
     let mut properties = selectors();
     properties.extend(attributes::ALL.iter().map(|attribute| {

@@ -1,4 +1,4 @@
-//! Selectors that can never match, and those of which much is unknown.
+//! Warnings about selectors that can never match, or that are often unknown.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::{Condition, Field, Pattern};
 /// Maximum length of a process name in the kernel, in bytes (`TASK_COMM_LEN` of `linux/sched.h`, without the terminator).
 const LONGEST_COMM: usize = 15;
 
-/// Checks one pattern of a selector.
+/// Checks a pattern of a selector.
 pub(super) fn check((field, pattern): (Field, &Pattern), at: &Range<usize>, faults: &mut Faults) {
     let written = quoted(&pattern.to_string());
     let start = start(pattern);
@@ -46,7 +46,7 @@ pub(super) fn check((field, pattern): (Field, &Pattern), at: &Range<usize>, faul
     }
 }
 
-/// Checks an entry of `protect` or `except`: what is unknown of a process exempts it.
+/// Checks an entry of `protect` or `except`: unknown data of a process exempts its target.
 pub(super) fn of_exempt<'a>(
     entry: impl Iterator<Item = &'a Condition>,
     at: &Range<usize>,
@@ -72,19 +72,19 @@ pub(super) fn of_exempt<'a>(
     }
 }
 
-/// A text is the whole of what it matches; the start of a glob or expression may be understood wrongly.
+/// An error for an exact text; a warning for a glob or expression, whose start may be misread.
 fn never(pattern: &Pattern, at: &Range<usize>, message: String) -> Fault {
     if matches!(pattern, Pattern::Text(_)) { Fault::error(at, message) } else { Fault::warning(at, message) }
 }
 
-/// What the kernel keeps of a name.
+/// Returns a name as the kernel truncates it.
 fn cut(start: &str, pattern: &Pattern) -> String {
     let kept = &start[..start.floor_char_boundary(LONGEST_COMM)];
     let open = if kept.len() < LONGEST_COMM || !matches!(pattern, Pattern::Text(_)) { "*" } else { "" };
     format!("it is cut to {}", quoted(&format!("{kept}{open}")))
 }
 
-/// What everything that a pattern matches begins with, as far as that is easily seen.
+/// Returns the literal start of all texts that a pattern matches, as far as it is easily determined.
 fn start(pattern: &Pattern) -> String {
     let text = pattern.to_string();
     match pattern {
@@ -95,7 +95,7 @@ fn start(pattern: &Pattern) -> String {
             let plain = |letter: &char| letter.is_alphanumeric() || "-_/ ".contains(*letter);
             let mut start: String = expression.chars().take_while(plain).collect();
             match expression[start.len()..].chars().next() {
-                // One of several, or only perhaps there.
+                // The start is one of several, or optional.
                 _ if expression.contains('|') => start.clear(),
                 Some('*' | '?' | '{') => drop(start.pop()),
                 _ => {}
@@ -105,7 +105,7 @@ fn start(pattern: &Pattern) -> String {
     }
 }
 
-/// A text or glob that was probably meant as a regular expression.
+/// Returns whether a text or glob was probably meant as a regular expression.
 fn resembles_expression(pattern: &Pattern) -> bool {
     const SIGNS: [&str; 8] = ["\\d", "\\w", "\\s", "\\.", "]+", ")+", ".+", "(?"];
     let text = pattern.to_string();
@@ -116,7 +116,7 @@ fn resembles_expression(pattern: &Pattern) -> bool {
             || SIGNS.iter().any(|sign| text.contains(sign)))
 }
 
-/// It speaks of digits and of nothing else.
+/// Returns whether a pattern matches only digits.
 fn is_numeric(pattern: &Pattern) -> bool {
     let mut text = pattern.to_string();
     if matches!(pattern, Pattern::Regex(_)) {

@@ -1,4 +1,4 @@
-//! Reads `then`: what is done, when, and whether it can be done to what the rule is about.
+//! Parses `then`: actions and their times, and whether an action fits the rule's kind of target.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use super::tree::{Entry, Node};
 use super::{Action, Severity, Signal, Span, Step};
 use crate::Kind;
 
-/// What the steps of a rule are read with.
+/// Parts of a rule that its steps refer to.
 pub(super) struct Around<'a> {
-    /// What the rule is about, where that is known.
+    /// Kind of target, if known.
     pub(super) of: Option<Kind>,
-    /// It picks one of a GPU's holders.
+    /// Whether the rule has `pick`.
     pub(super) picks: bool,
-    /// The file's grace for `terminate`.
+    /// Default grace period of `terminate`.
     pub(super) grace: Duration,
-    /// The interval, where the file names it.
+    /// Sampling interval of the file, if any.
     pub(super) interval: Option<Duration>,
-    /// The names of the file's channels.
+    /// Names of the channels.
     pub(super) channels: &'a [&'a str],
 }
 
-/// A step, and where it stands.
+/// A step with its place.
 pub(super) struct Placed<'a> {
-    /// What is done and when.
+    /// The step.
     pub(super) step: Step,
-    /// The action's key.
+    /// The key of its action.
     pub(super) entry: &'a Entry,
 }
 
-/// Reads all steps of a rule; those with faults are left out.
+/// Parses all steps of a rule; invalid ones are left out.
 pub(super) fn read<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Vec<Placed<'a>> {
     let mut steps: Vec<Placed<'a>> = Vec::new();
     for item in list(node, "steps, as `{flag: warning}`", faults).unwrap_or_default() {
@@ -80,7 +80,7 @@ fn known(entry: &Entry) -> bool {
     STEP.keys.iter().any(|key| key.name == entry.name)
 }
 
-/// Whether an action can be done to what the rule is about.
+/// Checks that an action fits the rule's kind of target.
 fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
     let of = around.of?;
     let help = match (entry.name.as_str(), of) {
@@ -158,7 +158,7 @@ fn named_signal(node: &Node, faults: &mut Faults) -> Option<Signal> {
     None
 }
 
-/// Steps stand in the order in which they run.
+/// Checks that steps are in the order in which they run.
 fn in_order(before: Span, (after, at): (Span, &Node), interval: Option<Duration>, faults: &mut Faults) {
     let zero = |span: Span| span.samples(Duration::from_nanos(1)) == 0;
     let earlier = match (before, after, interval) {

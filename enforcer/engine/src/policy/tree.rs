@@ -1,5 +1,5 @@
-//! The text of a file as a tree of values, each with its place. YAML's own traps are refused here: anchors,
-//! tags, merge keys, a key given twice, a second document, and whatever is too large or too deep.
+//! Parses YAML into a tree of values with places. Refuses anchors, tags, merge keys, duplicate keys, a second
+//! document, and files that are too large or too deeply nested.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,52 +11,52 @@ use super::fault::{Fault, Faults, quoted};
 /// A file of rules is a few kilobytes.
 pub(super) const LARGEST_BYTES: usize = 1 << 20;
 
-/// Lists and maps within each other.
+/// Maximum nesting of lists and maps.
 pub(super) const DEEPEST: usize = 32;
 
-/// Values in a file; a tree of more would take more memory than the daemon should.
+/// Maximum number of values in a file, to limit memory.
 const MOST_VALUES: usize = 50_000;
 
-/// A value and its place.
+/// A value with its place.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// In bytes.
+    /// Place in bytes.
     pub(super) at: Range<usize>,
-    /// What is there.
+    /// The value.
     pub(super) data: Data,
 }
 
-/// What a value is.
+/// A value.
 #[derive(Debug)]
 pub(super) enum Data {
-    /// A text; without quotes it may mean a number, a flag or nothing.
+    /// A text; if `plain`, it was not quoted and may be a number, a flag or null.
     Scalar { text: String, plain: bool },
     /// A list.
     List(Vec<Node>),
     /// A map, in the order of the file.
     Map(Vec<Entry>),
-    /// A refused node: its fault is reported, and needs no second one.
+    /// A refused value, whose error was reported.
     Refused,
 }
 
 /// A key of a map and its value.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The key.
+    /// Name of the key.
     pub(super) name: String,
-    /// Where it stands.
+    /// Place of the key.
     pub(super) at: Range<usize>,
-    /// What it is given.
+    /// Its value.
     pub(super) value: Node,
 }
 
 impl Node {
-    /// There is a key and nothing after it.
+    /// Returns whether the value is empty.
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.data, Data::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
-    /// Its text, where it is one.
+    /// Returns its text.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Scalar { text, .. } => Some(text),
@@ -64,7 +64,7 @@ impl Node {
         }
     }
 
-    /// What it is, for "expected …, found …".
+    /// Describes the value for "expected …, found …".
     pub(super) fn found(&self) -> String {
         match &self.data {
             _ if self.is_null() => "nothing".to_owned(),
@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-/// The tree of a text; none if nothing can be made of it, and then a fault says why.
+/// Parses a text; `None` after a syntax error, which is reported.
 pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     let options = options! {
         emit_anchor_events: true,
@@ -105,17 +105,17 @@ pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     }
 }
 
-/// A list or map whose end has not been read yet.
+/// A list or map whose end was not read yet.
 enum Open {
     List { start: usize, items: Vec<Node> },
     Map { start: usize, entries: Vec<Entry>, first: HashMap<String, usize>, key: Key },
 }
 
-/// Whether a map waits for a key or for its value.
+/// What a map expects next.
 enum Key {
     Awaited,
     Given(String, Range<usize>),
-    /// It is wrong, and its value is passed over.
+    /// The key is invalid, and its value is skipped.
     QuantityError,
 }
 
@@ -128,7 +128,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// None if there is no sense in going on.
+    /// Handles an event; `None` if parsing cannot continue.
     fn take(&mut self, event: Event<'_>, span: &Span) -> Option<()> {
         let at = span.byte_range().unwrap_or(0..0);
         if event.tag().is_some() {
@@ -191,7 +191,7 @@ impl Tree<'_> {
         self.faults.push(Fault::error(at, message).help(help));
     }
 
-    /// A whole value: an item, a key, a key's value, or all.
+    /// Adds a complete value to the list or map that is open.
     fn place(&mut self, node: Node) {
         match self.open.last_mut() {
             None => self.root = Some(node),
@@ -250,7 +250,7 @@ fn too_deep(at: usize) -> Fault {
         .help("name parts of it under `conditions`")
 }
 
-/// The parser's words where they help, and ours where they do not.
+/// Returns the error for a syntax error, with the parser's words if they help.
 fn syntax(error: &ScanError, text: &str) -> Fault {
     const OPEN: &str = "is a bracket above still open, the line indented as it should be, a text with `: ` in it without quotes?";
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());

@@ -1,4 +1,4 @@
-//! What processes of two snapshots have used between them: CPU time, and what went to and from storage.
+//! CPU time and storage bytes that processes used between two snapshots.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use crate::value::Value;
 
 pub(super) const NO_WINDOW: Value = Value::Unknown("no snapshot before");
 
-/// A pid and a start tick.
+/// Pid and start tick.
 type Key = (u32, u64);
 
-/// What is compared of every process of a snapshot with the snapshot before, close together in memory.
+/// The compared values of every process of a snapshot, close together in memory.
 #[derive(Debug, Clone)]
 pub(super) struct Account {
-    /// By place in the snapshot.
+    /// Entries by place in the snapshot.
     holders: Vec<Option<Entry>>,
     relatives: Vec<Entry>,
-    /// The places of both by key, relatives after holders.
+    /// Places by key, relatives after holders.
     places: HashMap<Key, u32>,
     hasher: DefaultHashBuilder,
-    /// The targets' places in the view, by name.
+    /// Places of the targets in the view, by name.
     targets: HashTable<u32>,
 }
 
-/// A process, and what it has used where that was read.
+/// The values of a process, as far as they were read.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     key: Key,
@@ -36,11 +36,11 @@ struct Entry {
 
 #[derive(Debug, Clone, Copy)]
 struct Used {
-    /// CPU time of its own, seconds.
+    /// Own CPU time in seconds.
     own: f64,
-    /// CPU time of children that it waited for, seconds.
+    /// CPU time of reaped children in seconds.
     reaped: f64,
-    /// Bytes to and from storage.
+    /// Bytes from and to storage.
     io: Option<u64>,
     parent: u32,
 }
@@ -74,14 +74,14 @@ impl Account {
         }
     }
 
-    /// The target of this name, of the view that this is of.
+    /// Returns the target with this name.
     fn target<'v>(&self, view: &'v View, id: &TargetId) -> Option<&'v Target> {
         let named = |place: &u32| view.targets.get(*place as usize).is_some_and(|target| target.id == *id);
         let place = self.targets.find(self.hasher.hash_one(id), named)?;
         view.targets.get(*place as usize)
     }
 
-    /// The members of a target of its snapshot, in order.
+    /// Returns the members of a target, sorted.
     fn members(&self, target: &Target) -> Vec<Entry> {
         let holders = target.processes.iter().filter_map(|place| *self.holders.get(*place)?);
         let relatives = target.relatives.iter().flatten();
@@ -122,7 +122,8 @@ pub(super) struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// CPU time of all its processes in the window, and of children that ended in it and were waited for.
+    /// Returns the CPU time of all its processes in the window, including children that exited and were reaped
+    /// in it.
     pub(super) fn cpu(&self, target: &Target) -> Value {
         let then = &self.before.account;
         let Some(past) = then.target(self.before, &target.id) else { return NO_WINDOW };
@@ -139,7 +140,7 @@ impl Window<'_> {
                     return Value::Unknown("CPU time was not read at the snapshot before");
                 }
                 Some(Entry { used, .. }) => *used,
-                // It was in another target, or not there at all: then all of its time is of this window.
+                // The process was in another target, or did not exist: all of its time belongs to this window.
                 None => then.used(entry.key),
             };
             spent += used.cpu() - before.map_or(0.0, |used| used.cpu());
@@ -152,8 +153,8 @@ impl Window<'_> {
         }
     }
 
-    /// What processes that have ended had used before this window, and what their parents' figures now hold as
-    /// well; none if a parent did not wait for its child, so that the child's last work is not known.
+    /// Returns the CPU time of exited processes up to this window, which is now part of their parents' totals;
+    /// `None` if a parent did not reap its child, so that the child's last CPU time is unknown.
     fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, local_host: &[Entry]) -> Option<f64> {
         let mut by_parent: Vec<(u32, f64)> = Vec::new();
         for entry in gone {
@@ -179,7 +180,7 @@ impl Window<'_> {
         Value::AtLeast(spent.max(0.0) / self.length.as_secs_f64())
     }
 
-    /// Bytes a second of those that hold memory.
+    /// Returns bytes per second of the processes with GPU memory.
     pub(super) fn io(&self, target: &Target) -> Value {
         let mut moved = 0_u64;
         for place in &target.processes {
@@ -202,5 +203,5 @@ fn find(members: &[Entry], key: Key) -> Option<&Entry> {
     members.binary_search_by_key(&key, |entry| entry.key).ok().map(|place| &members[place])
 }
 
-/// A tick of the kernel's account of CPU time, and a little more for rounding.
+/// One tick of the kernel's CPU accounting, with a margin for rounding.
 const EPSILON: f64 = 0.011;

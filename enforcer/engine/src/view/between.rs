@@ -1,4 +1,4 @@
-//! Makes a view of a snapshot and the view before it. Neither fails nor waits.
+//! Builds a view from a snapshot and the previous view. It cannot fail and does not wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Leased, Target, TargetId, View, leases};
 use crate::Kind;
 
 impl View {
-    /// The view of a snapshot. The previous view is for what needs two: use of CPU and storage.
+    /// Builds the view of a snapshot. The previous view is needed for CPU and storage use.
     #[must_use]
     pub fn between(before: Option<&Self>, mut snapshot: wire::Snapshot) -> Self {
         share_places(&mut snapshot);
@@ -47,7 +47,8 @@ impl View {
     }
 }
 
-/// Takes over the GPUs that an exporter no longer knows of, since it was restarted after the driver stopped listing them.
+/// Copies lost GPUs from the previous snapshot if the exporter was restarted after the driver had stopped
+/// listing them.
 fn remember_lost(before: &wire::Snapshot, now: &mut wire::Snapshot) {
     let answered = now.sources.get("nvml").is_some_and(|nvml| nvml.up);
     let since_ms = answered.then_some(now.boot_ms);
@@ -62,7 +63,7 @@ fn remember_lost(before: &wire::Snapshot, now: &mut wire::Snapshot) {
         let uuid = gpu.uuid.as_deref();
         let listed = now.gpus.iter().any(|of| gpu.is(&of.index, of.uuid.as_deref()))
             || now.lost.iter().any(|of| of.is(&gpu.index, uuid));
-        // An instance whose GPU lists other instances was removed.
+        // A MIG instance was removed if its GPU lists other instances.
         let removed = gpu.parent_uuid.is_some()
             && now.gpus.iter().any(|of| of.uuid == gpu.parent_uuid && leases::lists_holders(of));
         if !listed && !removed {
@@ -71,7 +72,7 @@ fn remember_lost(before: &wire::Snapshot, now: &mut wire::Snapshot) {
     }
 }
 
-/// Whether a process of a target may hold a GPU that is lost; one that was not looked for may.
+/// Returns whether a process of a target may hold a lost GPU; a process that was not examined may.
 fn on_lost(target: &Target, snapshot: &wire::Snapshot) -> bool {
     if target.kind == Kind::Gpu {
         return false;
@@ -91,7 +92,7 @@ fn on_lost(target: &Target, snapshot: &wire::Snapshot) -> bool {
 struct Maker<'a> {
     snapshot: &'a wire::Snapshot,
     holdings: Holdings,
-    /// Children among the relatives, by parent's pid.
+    /// Children among the relatives, by the parent's pid.
     children: HashMap<u32, Vec<usize>>,
     targets: Vec<Target>,
 }
@@ -108,8 +109,8 @@ impl<'a> Maker<'a> {
 
     fn processes(&mut self) {
         for (place, process) in self.snapshot.processes.iter().enumerate() {
-            // What the snapshot could not confirm, and does not know to be gone, is no target: it may be one
-            // that is known by its start time.
+            // An unconfirmed process is no target unless it is known to be gone, because it may be one that is
+            // known by its start time.
             let name = match (process.start_ticks, process.first_seq, process.state.as_str()) {
                 (Some(ticks), _, _) => format!("process:{}@{ticks}", process.pid),
                 (None, Some(seq), "gone") => format!("process:{}#{seq}", process.pid),
@@ -153,7 +154,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Descendants of these processes that are counted to another workload than this.
+    /// Returns descendants of these processes that belong to another workload.
     fn below(&self, processes: &[usize], workload: &str) -> Vec<usize> {
         let relatives = self.snapshot.relatives.as_deref().unwrap_or_default();
         let pids = processes.iter().filter_map(|place| Some(self.snapshot.processes.get(*place)?.pid));
@@ -209,7 +210,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Relatives below a process; not below another holder among them, which is a target of its own.
+    /// Returns relatives below a process, but not below another holder, which is a target of its own.
     fn descendants(&self, pid: u32) -> Vec<usize> {
         let mut found = Vec::new();
         if !self.children.contains_key(&pid) {
@@ -218,7 +219,7 @@ impl<'a> Maker<'a> {
         let mut parents = vec![pid];
         while let Some(parent) = parents.pop() {
             for child in self.children.get(&parent).into_iter().flatten() {
-                // A loop of parents cannot be, and must not be walked for ever.
+                // Cyclic parents are impossible; the limit prevents an endless loop.
                 if found.len() > self.children.len() + self.snapshot.processes.len() {
                     return found;
                 }
@@ -236,7 +237,7 @@ fn role(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.role.as_deref()
 }
 
-/// Most run in a few places: what is known of one is kept once.
+/// Most processes are in a few cgroups, so their places are shared.
 fn share_places(snapshot: &mut wire::Snapshot) {
     let holders =
         snapshot.processes.iter_mut().filter_map(|process| Some(&mut process.facts.as_mut()?.place));

@@ -1,12 +1,12 @@
-//! Which process holds memory on which GPU, by place in the snapshot.
+//! Which process holds memory on which GPU, by index in the snapshot.
 
 use bailiff_snapshot::wire;
 use hashbrown::HashMap;
 
-/// What each process of a snapshot holds: a GPU's place, and the place among its holders.
+/// For each process: the index of each GPU, and its index among the GPU's holders.
 #[derive(Debug, Clone)]
 pub(super) struct Holdings {
-    /// By process: where its part of `all` begins; and the end of the last.
+    /// Start of each process' part of `all`, and the end of the last.
     begins: Vec<u32>,
     all: Vec<(u32, u32)>,
 }

@@ -1,4 +1,4 @@
-//! The leases of a snapshot: which GPUs and processes belong to each.
+//! The leases of a snapshot with their GPUs and processes.
 
 use bailiff_snapshot::lease::attribution::{Attribution, Members};
 use bailiff_snapshot::{Held, Leases, Truth, wire};
@@ -6,10 +6,10 @@ use bailiff_snapshot::{Held, Leases, Truth, wire};
 use super::holdings::Holdings;
 use super::{Target, View};
 
-/// A pool that was read more than this many intervals before is stale.
+/// A pool that was read more than this many intervals ago is not used.
 const STALE_INTERVALS: u64 = 2;
 
-/// The leases that the server reported, if it did and they are not old.
+/// Returns the leases if the server answered recently.
 pub(super) fn of(snapshot: &wire::Snapshot) -> Option<&Leases> {
     let reported = snapshot.leases.as_ref()?;
     let age = snapshot.boot_ms.saturating_sub(reported.boot_ms);
@@ -17,13 +17,14 @@ pub(super) fn of(snapshot: &wire::Snapshot) -> Option<&Leases> {
     (answered && age <= snapshot.interval_ms.saturating_mul(STALE_INTERVALS)).then_some(reported)
 }
 
-/// What belongs to one lease.
+/// GPUs and processes of one lease.
 pub(super) struct Found {
-    /// Places of processes.
+    /// Indexes of its processes.
     pub(super) processes: Vec<usize>,
-    /// Places of GPUs.
+    /// Indexes of its GPUs.
     pub(super) gpus: Vec<usize>,
-    /// All GPUs are of this node with complete lists, and for each process it is known whether it belongs to it.
+    /// Whether all its GPUs are of this node and have complete lists, and it is known for each process whether
+    /// it belongs to the lease.
     pub(super) whole: bool,
 }
 
@@ -60,7 +61,7 @@ impl Found {
     }
 }
 
-/// Whether a process on a GPU belongs to a lease.
+/// Returns whether a process on a GPU belongs to a lease.
 fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Leases)) -> Truth {
     match Members::of_wire(process).map(|members| leases.lease_of(&members, leases.gpu(gpu))) {
         Some(Attribution::Lease(theirs)) => (theirs.lease == held.lease).into(),
@@ -69,14 +70,14 @@ fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Le
     }
 }
 
-/// Whether a GPU gave its process list, and all processes have a name here; in MIG mode the instances have the lists.
+/// Returns whether a GPU has a complete process list; in MIG mode its instances have the lists.
 #[must_use]
 pub fn lists_holders(gpu: &wire::Gpu) -> bool {
     gpu.instances.is_some() || gpu.fault.is_none() && gpu.listed == Some(gpu.holders.len() as u64)
 }
 
 impl View {
-    /// Whether the GPUs that a target uses are leased to it, and why that is unknown.
+    /// Returns whether the GPUs that a target uses are leased to it, or why that is unknown.
     pub(crate) fn has_lease(&self, target: &Target) -> Result<Truth, &'static str> {
         let leases = self.leases().ok_or("the server of leases does not answer")?;
         let mut all = Truth::True;
@@ -102,7 +103,7 @@ impl View {
         }
     }
 
-    /// The priority of the lease that a workload has a GPU under; 0 without one, and none if that is not known.
+    /// Returns the priority of a workload's lease for a GPU; 0 without a lease, `None` if unknown.
     pub(crate) fn priority(&self, target: &Target, gpu: usize) -> Option<i32> {
         let (leases, gpu) = (self.leases()?, self.snapshot.gpus.get(gpu)?);
         let mut highest = None;

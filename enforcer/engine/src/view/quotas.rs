@@ -1,4 +1,4 @@
-//! The shared quotas of a snapshot: what those say of a target that its processes use.
+//! The shared quotas of a target's processes.
 
 use bailiff_snapshot::{Quota, QuotaProcess};
 
@@ -8,10 +8,10 @@ use crate::value::Value;
 const NO_QUOTA: &str = "it uses no quota that the exporter sees";
 
 impl View {
-    /// Every place that a target's processes have in a file of a quota.
+    /// Returns every quota slot of a target's processes.
     ///
     /// # Errors
-    /// With the reason why that is unknown.
+    /// With the reason why they are unknown.
     fn places<'a>(&'a self, target: &'a Target) -> Result<Vec<(&'a Quota, &'a QuotaProcess)>, &'static str> {
         if !self.snapshot.sources.contains_key("quota") {
             return Err("the exporter has no directory of quotas");
@@ -26,7 +26,7 @@ impl View {
         if places.is_empty() { Err(NO_QUOTA) } else { Ok(places) }
     }
 
-    /// The largest part of a limit that is held, of those GPUs of which a target has memory.
+    /// Returns the largest used share of a limit, over the GPUs on which the target has memory.
     pub(crate) fn quota_ratio(&self, target: &Target) -> Value {
         let places = match self.places(target) {
             Ok(places) => places,
@@ -39,7 +39,7 @@ impl View {
         joined(ratios, f64::max)
     }
 
-    /// Requests that were refused to a target since the snapshot before.
+    /// Returns the number of allocations refused to a target since the previous snapshot.
     pub(crate) fn quota_denied(&self, target: &Target) -> Value {
         #[expect(clippy::cast_precision_loss, reason = "2^53 requests in an interval are not to be expected")]
         match self.places(target) {
