@@ -1,6 +1,7 @@
-//! A node's lease agent: it maintains a lease pool in threads of its own, each query of Redis with a deadline, so
-//! that a slow Redis delays neither a sample nor a decision. It frees the leases of ended processes of this host, quarantines
-//! GPUs still in use, and evaluates records left by clients of GPU.py. It signals no process.
+//! The node's lease agent. It maintains a lease pool in threads of its own, and every Redis query has a
+//! deadline, so that a slow Redis delays neither samples nor decisions. It releases the leases of exited
+//! processes of this host, quarantines GPUs that are still in use, and evaluates records left by clients of
+//! `GPU.py`. It signals no process.
 
 mod actions;
 mod evidence;
@@ -25,7 +26,7 @@ use mailbox::{Mailbox, Shared};
 pub(crate) use reconcile::open;
 pub use status::{AgentStatus, Judged};
 
-/// The agent. Once dropped it ends after the answer that it waits for.
+/// The agent. Dropping it waits for the current Redis query.
 #[derive(Debug)]
 pub struct Agent {
     shared: Arc<Shared>,
@@ -33,8 +34,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts it, with nothing to do yet. `host_namespace` says that the processes of the whole host are to be seen; paths
-    /// of device files begin with `devices`, and go on with the minor number.
+    /// Starts the agent without orders. `host_namespace` says whether all processes of the host are visible;
+    /// the paths of device files are `devices` followed by the minor number.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -54,17 +55,17 @@ impl Agent {
         Ok((agent, events))
     }
 
-    /// What it is to do from now on.
+    /// Replaces its orders.
     pub fn order(&self, orders: Orders) {
         self.mailbox(|mailbox| mailbox.orders = orders);
     }
 
-    /// Passes on each new snapshot, which shows the use of each GPU.
+    /// Passes on a new snapshot, which shows the use of each GPU.
     pub fn seen(&self, view: Arc<View>) {
         self.mailbox(|mailbox| mailbox.view = Some(view));
     }
 
-    /// Ends it: what it has done is written when this returns.
+    /// Ends the agent; its actions are recorded when this returns.
     pub fn finish(&mut self) {
         self.mailbox(|mailbox| mailbox.stop = true);
         for thread in self.threads.drain(..) {

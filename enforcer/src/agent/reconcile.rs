@@ -1,4 +1,4 @@
-//! The thread that reads the pool again and again, and acts on what it finds.
+//! The thread that reads the pool periodically and acts on it.
 
 mod taken;
 
@@ -27,15 +27,15 @@ use crate::clock;
 use bailiff_engine::engine::STALE_INTERVALS;
 use bailiff_engine::policy::{Leases, Server};
 
-/// The pool is looked at at least so often.
+/// Maximum time between two readings of the pool.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// No answer of Redis takes longer.
+/// Deadline of a Redis query.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For this long after its last message, other hosts leave ended holders to this agent.
+/// For this long after its last registration, other hosts leave exited holders to this agent.
 const WORD: Duration = Duration::from_secs(5);
-/// A lease is renewed for this long on behalf of a holder that cannot renew it itself.
+/// Duration for which a lease is renewed on behalf of a holder that cannot renew it.
 const LEASE: Duration = Duration::from_mins(1);
-/// No file with an address is longer.
+/// Maximum size of a file with an address.
 const LONGEST: u64 = 64 << 10;
 /// Maximum number of holders whose exit is awaited; the others are checked in every pass.
 const MOST_HANDLES: usize = 512;
@@ -67,7 +67,7 @@ pub(super) fn run(
     reconciler.leave();
 }
 
-/// A connection to the pool of a policy.
+/// Connects to the pool of a policy.
 pub(crate) fn open(leases: &Leases) -> Result<Pool, LeaseError> {
     let address = match &leases.redis {
         Server::Url(url) => url.clone(),
@@ -81,7 +81,7 @@ pub(crate) fn open(leases: &Leases) -> Result<Pool, LeaseError> {
     Pool::open(&address, &leases.prefix, PATIENCE)
 }
 
-/// The thread.
+/// State of the thread.
 struct Reconciler<'a> {
     shared: &'a Shared,
     log: &'a Audit,
@@ -91,22 +91,22 @@ struct Reconciler<'a> {
     devices: &'a str,
     memory: Memory,
     link: Option<(Arc<Leases>, Pool)>,
-    /// The status that was reported last.
+    /// Status that was reported last.
     reported: Option<AgentStatus>,
     /// Processes whose exit ends a lease.
     handles: Vec<Handle>,
-    /// The process that was seen running for each lease.
+    /// Running holder of each lease.
     living: HashMap<String, ProcessKey>,
-    /// Records that were not reported when they were written, by GPU.
+    /// Records whose writing was not reported, by GPU.
     unreported: HashMap<String, Record>,
 }
 
-/// What one pass over the pool uses.
+/// Data of one pass over the pool.
 struct Pass<'a> {
     audit: &'a Pooled,
     evidence: Option<Evidence<'a>>,
     leases: &'a Leases,
-    /// All users of this pool are on this host, as far as is known.
+    /// Whether all users of this pool are on this host, as far as is known.
     local: bool,
 }
 
@@ -152,12 +152,12 @@ impl Reconciler<'_> {
         }
     }
 
-    /// Leaves ended holders to other agents.
+    /// Unregisters the agent, so that others may release leases of exited holders.
     fn leave(&mut self) {
         if let Some((_, mut pool)) = self.link.take()
             && self.reported.as_ref().is_some_and(|reported| reported.acts)
         {
-            // Where this is not heard, the word ends by itself.
+            // If this fails, the registration expires by itself.
             drop(pool.register_agent(&self.local_host, Duration::ZERO));
         }
         self.memory = Memory::default();
@@ -192,7 +192,7 @@ impl Reconciler<'_> {
         self.records(&pass, &mut actor, acts)
     }
 
-    /// Whether no other host is known, and the server is on this one.
+    /// Returns whether no other host is known, and the server runs on this one.
     fn is_local(&self, pool: &Pool, audit: &Pooled) -> bool {
         let of_leases = audit.leases.iter().filter_map(|lease| Some((lease.get("host")?, lease.get("boot"))));
         let of_agents = audit.agents.iter().map(|agent| (agent.host.as_str(), Some(agent.boot.as_str())));
@@ -200,7 +200,7 @@ impl Reconciler<'_> {
             && of_leases.chain(of_agents).all(|(host, boot)| self.local_host.is_machine(Some(host), boot))
     }
 
-    /// Checks the holders; frees the leases of ended ones, and renews for those that cannot.
+    /// Checks the holders: releases the leases of exited ones, and renews the leases of those that cannot.
     fn holders(
         &mut self,
         pass: &Pass<'_>,
@@ -212,7 +212,7 @@ impl Reconciler<'_> {
             .leases
             .iter()
             .map(|lease| {
-                // To find a process that an ended holder started, all processes have to be examined.
+                // Finding a process that an exited holder started requires all processes.
                 let known = self
                     .living
                     .get(&lease.lease)
@@ -246,7 +246,7 @@ impl Reconciler<'_> {
         Ok(())
     }
 
-    /// Puts back what is quiet.
+    /// Returns quarantined GPUs that are no longer in use.
     fn clear(&self, pass: &Pass<'_>, actor: &mut LeaseExecutor<'_>) -> Result<(), LeaseError> {
         for gpu in &pass.audit.gpus {
             let busy = gpu.quarantine.as_deref().filter(|why| why.starts_with("busy:"));
@@ -260,7 +260,7 @@ impl Reconciler<'_> {
         Ok(())
     }
 
-    /// Judges what clients of GPU.py have, and what is nowhere.
+    /// Evaluates GPUs taken by clients of `GPU.py`, and GPUs that are in no list.
     fn records(
         &mut self,
         pass: &Pass<'_>,
@@ -296,7 +296,7 @@ impl Pass<'_> {
         self.evidence.as_ref().map_or(On::Unknown, |evidence| evidence.on(gpu))
     }
 
-    /// GPUs of a lease that are in use.
+    /// Returns the GPUs of a lease that are in use.
     fn busy(&self, lease: &Lease) -> Vec<String> {
         self.evidence.as_ref().map(|evidence| evidence.busy(self.audit, lease)).unwrap_or_default()
     }
@@ -327,13 +327,14 @@ fn act(
     }
 }
 
-/// Opens a process; none if it has ended, or its pid was reused.
+/// Opens a process; `None` if it has exited, or its pid was reused.
 fn held(process: ProcessKey) -> Option<Handle> {
     let handle = Handle::open(process.pid).ok()??;
     lives(process).is_ok_and(|lives| lives).then_some(handle)
 }
 
-/// Renews leases of running holders that cannot renew, and ends unrenewed leases of holders unknown to this node.
+/// Renews leases of running holders that cannot renew, and releases unrenewed leases of holders unknown to this
+/// node.
 fn late(
     checked: &[(&Lease, Life, Option<ProcessKey>)],
     pass: &Pass<'_>,

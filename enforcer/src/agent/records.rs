@@ -1,4 +1,4 @@
-//! The thread that learns of each record of GPU.py when it is written, and examines its writer while that still runs.
+//! The thread that is notified when `GPU.py` writes a record, and examines the writer while it still runs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use bailiff_lease::{LeaseError, Pool};
 use super::mailbox::{Orders, Shared};
 use super::reconcile;
 
-/// Orders are looked at so often.
+/// Interval at which the orders are checked.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two attempts to subscribe.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A connection over which nothing came for so long may be dead, and is made again.
+/// Number of intervals without input after which the connection is reopened, because it may be dead.
 const SILENCE: u32 = 120;
 
 /// Runs until shutdown.
@@ -41,7 +41,7 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Watches while the orders stay the same and notifications keep coming.
+/// Handles notifications until the orders change or the connection fails.
 fn watch(
     mut pool: Pool,
     (shared, orders): (&Shared, &Orders),
@@ -76,7 +76,7 @@ fn examine(
         return Ok(());
     };
     let mut witness = WriterEvidence::collect(local_host, &record, Found::Written);
-    // A record is written in two parts, and its process may end in between.
+    // A record is written in two parts, and its process may exit in between.
     if let Some(earlier) = fresh.get(gpu) {
         witness.join(earlier);
     }

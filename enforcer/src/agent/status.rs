@@ -1,4 +1,4 @@
-//! What the agent has to say.
+//! Status of the agent.
 
 use std::time::Duration;
 
@@ -9,36 +9,36 @@ use serde::{Deserialize, Serialize};
 /// Granularity of reported times.
 const STEP_SECONDS: u64 = 5;
 
-/// How the pool stands.
+/// Status of the pool and the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentStatus {
-    /// It answers.
+    /// Whether Redis answers.
     pub up: bool,
     /// Why it does not.
     pub error: Option<String>,
-    /// It frees the leases of ended holders.
+    /// Whether the agent releases leases.
     pub acts: bool,
-    /// GPUs that clients of GPU.py have, or that are nowhere, by what was concluded.
+    /// GPUs taken by clients of `GPU.py` or in no list, with the conclusion for each.
     pub judged: Vec<Judged>,
 }
 
-/// A GPU that a client of GPU.py has, or that is nowhere.
+/// A GPU that was taken by a client of `GPU.py`, or is in no list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Its id in the pool.
+    /// Id in the pool.
     pub gpu: String,
     /// `keep`, `suspect`, `orphaned`, `lost`.
     pub judgement: String,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// When it is freed if nothing changes, in milliseconds since boot; none if it is not.
+    /// Time of its release if nothing changes, in milliseconds since boot; `None` if it stays.
     #[serde(default)]
     pub freed_at_ms: Option<u64>,
 }
 
 impl Judged {
-    /// `now` is since boot.
+    /// Creates the entry; `now` is since boot.
     pub(super) fn new(gpu: &str, judgement: Judgement, now: Duration) -> Self {
         let (why, left) = match judgement {
             Judgement::Keep(why) => (why, None),
@@ -48,7 +48,7 @@ impl Judged {
             }
             Judgement::Lost => ("it was in no place, and no process was on it, for long enough", None),
         };
-        // In steps, so that it does not change with every pass.
+        // Rounded, so that the entry does not change in every pass.
         let step = |at: Duration| at.as_secs().next_multiple_of(STEP_SECONDS) * 1000;
         Self {
             gpu: gpu.to_owned(),
@@ -58,7 +58,7 @@ impl Judged {
         }
     }
 
-    /// Why, and when it is freed; `now` is since boot.
+    /// Describes the reason and the remaining time; `now` is since boot.
     #[must_use]
     pub fn describe(&self, now: Duration) -> String {
         let left = self.freed_at_ms.map(|at| Duration::from_millis(at).saturating_sub(now));
@@ -73,7 +73,7 @@ impl Judged {
 }
 
 impl AgentStatus {
-    /// How many GPUs were evaluated so.
+    /// Number of GPUs by conclusion.
     #[must_use]
     pub fn judged_as(&self, judgement: &str) -> usize {
         self.judged.iter().filter(|judged| judged.judgement == judgement).count()

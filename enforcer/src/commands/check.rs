@@ -1,4 +1,4 @@
-//! `check`: the daemon's own reader, and what a file means; and whether a node runs just this.
+//! `check`: validates a rules file, and checks whether a running enforcer has it in force.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::policy_file::{self, Content};
 use crate::trust;
 use bailiff_engine::policy::{FaultStyle, check};
 
-/// A page of metrics is never longer.
+/// Maximum size of a metrics page.
 const LONGEST_PAGE: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Checks files.
 ///
 /// # Errors
-/// If the answer cannot be written.
+/// If the result cannot be written.
 pub fn run(flags: &flags::Check, colors: Colors, out: &mut dyn Write) -> Result<Exit> {
     let style = if colors == Colors::Colour { FaultStyle::Coloured } else { FaultStyle::Plain };
     let mut exit = Exit::Done;
@@ -61,12 +61,12 @@ pub fn run(flags: &flags::Check, colors: Colors, out: &mut dyn Write) -> Result<
     Ok(exit)
 }
 
-/// A file, or the standard input where it is named `-`.
+/// Reads a file; `-` is standard input.
 fn read(file: &Path) -> std::io::Result<Content> {
     if file == Path::new("-") { policy_file::from(std::io::stdin().lock()) } else { policy_file::read(file) }
 }
 
-/// Whether the enforcer there runs a policy of this name; and whether it acts, where the policy does.
+/// Checks whether an enforcer has this policy in force, and enforces it if the policy does.
 fn against((url, login): (&str, Login), (sha256, acts): (&str, bool), out: &mut dyn Write) -> Result<bool> {
     let (running, enforces) = match login.and_then(|login| running(url, login.as_deref())) {
         Ok(running) => running,
@@ -94,7 +94,7 @@ fn login(flags: &flags::Check) -> Login {
     Ok(Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))))
 }
 
-/// The policy that is in force there, and whether a rule of it enforces.
+/// Returns the policy in force, and whether one of its rules enforces.
 fn running(url: &str, login: Option<&str>) -> Result<(String, bool)> {
     let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).tls_config(trust::tls());
     let mut request =

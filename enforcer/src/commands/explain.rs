@@ -1,4 +1,4 @@
-//! `explain`: why a rule does, or does not, do something, gate by gate and leaf by leaf.
+//! `explain`: why a rule acts on a target or does not, gate by gate.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::flags;
 use bailiff_engine::engine::{Explained, GateReport};
 use bailiff_snapshot::Truth;
 
-/// Queries the daemon, and prints the explanation.
+/// Queries the daemon and prints the explanation.
 ///
 /// # Errors
 /// If it does not answer.
@@ -38,7 +38,7 @@ pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Resul
     Ok(())
 }
 
-/// Why there is no explanation.
+/// Returns why there is no explanation.
 fn nothing(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
         return "the last snapshot has no target that a rule could be about".to_owned();
@@ -53,7 +53,7 @@ fn nothing(pid: Option<u32>) -> String {
     }
 }
 
-/// One rule and one target, for people.
+/// Formats the explanation of one rule for one target.
 #[must_use]
 pub fn text(explained: &Explained, colors: Colors) -> String {
     let pending = &explained.pending;
@@ -81,7 +81,7 @@ pub fn text(explained: &Explained, colors: Colors) -> String {
     text
 }
 
-/// What comes next, or why nothing does.
+/// Describes the next step, or why there is none.
 fn next(explained: &Explained) -> String {
     let pending = &explained.pending;
     let picked = explained.pick.as_ref().map(|pick| format!("  {}\n", line(pick))).unwrap_or_default();
@@ -101,7 +101,7 @@ fn next(explained: &Explained) -> String {
     picked + &next
 }
 
-/// Why the rule is not about the target, where it is not.
+/// Returns why the target is exempt from the rule.
 fn exempt(explained: &Explained) -> Option<String> {
     let gate = explained.gates.last()?;
     let why = gate.why.as_deref().map(|why| format!(": {}", line(why))).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reads the files that commands are given.
+//! Reads the files named in flags.
 
 #![expect(clippy::disallowed_methods, reason = "the one file of the commands that opens files")]
 
@@ -10,24 +10,24 @@ use std::time::Duration;
 use super::Failure;
 use bailiff_engine::policy::{FaultStyle, Loaded, load};
 
-/// A file of rules, as it is understood at this time, since the Unix epoch.
+/// Loads a rules file; `now` is since the Unix epoch.
 pub(super) fn rules(path: &Path, now: Duration) -> Result<Loaded, Failure> {
     let bytes = fs::read(path).map_err(|error| Failure::file(path, error))?;
     load(&bytes, &path.display().to_string(), crate::policy_file::context(now))
         .map_err(|faults| Failure::Faults(faults.render(FaultStyle::Plain)))
 }
 
-/// A file, line by line.
+/// Opens a file for reading by line.
 pub(super) fn lines(path: &Path) -> Result<BufReader<File>, Failure> {
     File::open(path).map(BufReader::new).map_err(|error| Failure::file(path, error))
 }
 
-/// A file of text.
+/// Reads a text file.
 pub(super) fn text(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::file(path, error))
 }
 
-/// The first line of a file that holds a secret.
+/// Returns the first line of a file with a secret.
 pub(super) fn secret(path: &Path) -> Result<String, Failure> {
     Ok(text(path)?.lines().next().unwrap_or_default().trim().to_owned())
 }

@@ -1,20 +1,20 @@
-//! What a terminal is shown: 80 columns, and nothing in a foreign text that a terminal would obey.
+//! Text of at most 80 columns, without control characters from foreign text.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use bailiff_exposition::terminal::width;
 
-/// As wide as a terminal surely is.
+/// Width of every terminal.
 const COLUMNS: usize = 80;
-/// Cut off what is foreign and longer.
+/// Maximum length of a foreign text.
 const LONGEST: usize = 64;
 
-/// Lines for people.
+/// Lines of output.
 #[derive(Debug, Default)]
 pub(super) struct Layout(String);
 
 impl Layout {
-    /// Adds a paragraph; lines after its first go in by two more columns.
+    /// Adds a paragraph; its further lines are indented by two more columns.
     pub(super) fn say(&mut self, indent: usize, text: &str) {
         let mut line = " ".repeat(indent);
         let mut empty = true;
@@ -33,7 +33,7 @@ impl Layout {
         self.keep(&line);
     }
 
-    /// Adds a line as it is: a row of a table.
+    /// Adds a line without wrapping: a row of a table.
     pub(super) fn row(&mut self, text: &str) {
         self.keep(text);
     }
@@ -48,13 +48,13 @@ impl Layout {
         self.0.push('\n');
     }
 
-    /// All lines.
+    /// Returns all lines.
     pub(super) fn text(&self) -> &str {
         &self.0
     }
 }
 
-/// A foreign text that is safe to show: bounded, in one piece, and without anything that moves others about.
+/// Makes a foreign text safe to print: bounded, on one line, without control or bidirectional characters.
 pub(super) fn foreign(text: &str) -> String {
     let mut shown = String::new();
     for (place, letter) in text.chars().enumerate() {
@@ -71,25 +71,25 @@ pub(super) fn foreign(text: &str) -> String {
     shown
 }
 
-/// Foreign text of more than a word.
+/// The same for text of several words.
 pub(super) fn safe(text: &str) -> String {
     text.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")
 }
 
-/// `2026-11-20T08:00:05Z`.
+/// Formats a time: `2026-11-20T08:00:05Z`.
 pub(super) fn moment(since_epoch: Duration) -> String {
-    // Later than that is no date, and the formatter would panic.
+    // The formatter panics for later times.
     const YEAR_9999: u64 = 253_402_300_799;
     let whole = Duration::from_secs(since_epoch.as_secs().min(YEAR_9999));
     humantime::format_rfc3339_seconds(UNIX_EPOCH + whole).to_string()
 }
 
-/// `1h 30m`, without what is shorter than a second.
+/// Formats a duration such as `1h 30m`, in whole seconds.
 pub(super) fn length(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }
 
-/// `3.2%`.
+/// Formats a share such as `3.2%`.
 #[expect(clippy::cast_precision_loss, reason = "shown with one digit after the point")]
 pub(super) fn share(some: u64, all: u64) -> String {
     if all == 0 {
@@ -101,7 +101,7 @@ pub(super) fn share(some: u64, all: u64) -> String {
     }
 }
 
-/// `3 would-be kills`.
+/// Formats a number with its noun: `3 would-be kills`.
 pub(super) fn count(number: u64, (one, many): (&str, &str)) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }

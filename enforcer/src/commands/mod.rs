@@ -1,4 +1,4 @@
-//! The commands that talk with a daemon that runs, and those that need none.
+//! The commands besides `run`: clients of the daemon, and evaluation of recorded data.
 
 pub mod backtest;
 pub mod check;
@@ -30,14 +30,14 @@ pub use table::columns;
 /// Output format of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Form {
-    /// For people: 80 columns, and nothing in it that a terminal would obey.
+    /// Text of 80 columns without control characters.
     #[default]
     Text,
     /// One JSON document.
     Json,
 }
 
-/// Sends a request to the daemon, and fails unless it succeeds.
+/// Sends a request to the daemon.
 ///
 /// # Errors
 /// If no daemon answers, or the response is an error.

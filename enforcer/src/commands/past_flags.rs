@@ -1,4 +1,4 @@
-//! Validated flags of the commands that evaluate recorded data; and the exit codes of these commands.
+//! Flags and exit codes of the commands that evaluate recorded data.
 
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use super::{Failure, Form, backtest, replay, test};
 use crate::flags;
 use bailiff_engine::engine::Now;
 
-/// Runs a command with its flags, which are validated at this moment.
+/// Validates the flags of a command and runs it.
 ///
 /// # Errors
 /// If the flags are invalid, or the command failed.
@@ -21,15 +21,15 @@ where
     report(S::try_from((flags, now)).and_then(run))
 }
 
-/// Prints errors of several lines, and leaves the rest to the caller.
+/// Prints errors of several lines; the caller prints the others.
 ///
 /// # Errors
-/// If the caller has to print the reason.
+/// If the caller has to print the error.
 pub fn report(outcome: Result<Exit, Failure>) -> Result<Exit, Stop> {
     match outcome {
         Ok(exit) => Ok(exit),
         Err(Failure::Faults(faults)) => {
-            // A reader that has gone is no reason to fail otherwise.
+            // A closed standard error is no reason for another exit code.
             let _ = writeln!(io::stderr(), "{}", faults.trim_end());
             Ok(Exit::Usage)
         }
@@ -96,7 +96,7 @@ fn length(flag: &str, text: &str) -> Result<Duration, Failure> {
         .map_err(|error| Failure::Settings(format!("{flag} {text:?} is no time such as 1h: {error}")))
 }
 
-/// A time, or how long ago, since the Unix epoch.
+/// Parses a time, or an age such as `7d`, to a time since the Unix epoch.
 fn moment(flag: &str, text: &str, now: Now) -> Result<Duration, Failure> {
     let wrong = || {
         let what = "neither a time such as 2026-03-01T00:00:00Z nor how long ago such as 7d";

@@ -1,4 +1,4 @@
-//! `pause`, `resume` and `reload`: what changes a daemon that runs.
+//! `pause`, `resume` and `reload`: commands that change a running daemon.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,13 +16,13 @@ use crate::flags;
 use crate::settings::duration;
 use crate::web::NOT_LOADED;
 
-/// Pauses the daemon, and prints for how long.
+/// Pauses the daemon and prints the duration.
 ///
 /// # Errors
 /// If the flags are invalid, no daemon answers, or it refuses.
 pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     let time = flags.time.as_deref().map(|text| duration("--for", text)).transpose().map_err(Stop::Usage)?;
-    // Part of a second more, rather than less than was asked for.
+    // Rounded up to whole seconds.
     let seconds = time.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
     if seconds == Some(0) {
         return Err(Stop::Usage("--for=0s would pause nothing; resume ends a pause".to_owned()));
@@ -49,7 +49,7 @@ pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
     print(out, "resumed: no pause, and all breakers are closed")
 }
 
-/// Reloads the rules; a file that was not loaded is [`Exit::Usage`].
+/// Reloads the rules; a file that was not loaded returns [`Exit::Usage`].
 ///
 /// # Errors
 /// If no daemon answers, or it is not permitted.

@@ -1,4 +1,4 @@
-//! `replay`: what rules would have done, by a record of `bailiff-exporter --record FILE`.
+//! `replay`: what rules would have done, from a record of `bailiff-exporter --record FILE`.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -14,28 +14,28 @@ use super::simulation::{Admin, Simulation, print};
 use super::{Failure, Form, files};
 use bailiff_engine::policy::Policy;
 
-/// A longer line is no snapshot, and is not kept in memory.
+/// Maximum length of a line.
 const LONGEST_LINE: u64 = 64 << 20;
 
-/// What is wanted.
+/// Settings of a replay.
 #[derive(Debug, Clone)]
 pub struct ReplaySettings {
-    /// The file of rules.
+    /// Rules file.
     pub rules: PathBuf,
-    /// The record.
+    /// Record.
     pub record: PathBuf,
-    /// What an admin does once a breaker has opened.
+    /// What an administrator does after a breaker has opened.
     pub admin: Admin,
     /// Output format.
     pub form: Form,
-    /// Now, since the Unix epoch; the file of rules is understood at this time.
+    /// Current time since the Unix epoch, at which the rules are evaluated.
     pub now: Duration,
 }
 
-/// Reads both files, and prints what would have been done.
+/// Reads both files and prints what the rules would have done.
 ///
 /// # Errors
-/// If a file cannot be read, or the rules have faults.
+/// If a file cannot be read, or the rules are invalid.
 pub fn run(settings: &ReplaySettings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policy = Arc::new(files::rules(&settings.rules, settings.now)?.policy);
     let mut record = files::lines(&settings.record)?;
@@ -48,10 +48,10 @@ pub fn run(settings: &ReplaySettings, out: &mut dyn Write) -> Result<Exit, Failu
     Ok(Exit::Done)
 }
 
-/// Takes a record line by line. What is no snapshot is counted: a disk that was full leaves torn lines.
+/// Simulates a record line by line. Invalid lines are counted, because a full disk leaves incomplete lines.
 ///
 /// # Errors
-/// If the record cannot be read on, or has no snapshot.
+/// If the record cannot be read, or has no snapshot.
 pub fn rehearse(
     policy: Arc<Policy>,
     record: &mut dyn BufRead,
@@ -83,13 +83,13 @@ pub fn rehearse(
     Err(Failure::Record(format!("{source} is not a record of bailiff-exporter --record: {}", safe(&why))))
 }
 
-/// What is wrong with a line; the parser counts lines within it, so its own place is left out.
+/// Describes an invalid line; the parser's own position is left out, because it counts within the line.
 fn first_bad(number: u64, error: &WireError) -> String {
     let why = error.to_string();
     format!("line {number}: {}", why.split(" at line 1 ").next().unwrap_or(&why))
 }
 
-/// Reads a line; false at the end. Of one that is too long a part is left, which is no snapshot.
+/// Reads a line; returns false at the end. Of a line that is too long a part is kept, which is invalid.
 fn next_line(record: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     let mut limited = std::io::Read::take(&mut *record, LONGEST_LINE);
@@ -100,7 +100,7 @@ fn next_line(record: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<bo
     Ok(read > 0)
 }
 
-/// Writes one document and a newline.
+/// Writes one JSON document and a newline.
 pub(super) fn json<T: serde::Serialize>(report: &T, out: &mut dyn Write) -> Result<(), Failure> {
     serde_json::to_writer_pretty(&mut *out, report).map_err(std::io::Error::from)?;
     writeln!(out)?;

@@ -1,5 +1,5 @@
-//! What a process runs at this moment: its program, its command line and its environment, bounded in size; a command line in
-//! time as well.
+//! Program, command line and environment of a process at this time, limited in size; the command line also in
+//! time.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use rustix::fs::readlinkat;
 
 use super::{Processes, directory, read};
 
-/// A command line that takes longer is not known: reading it can wait on the process's memory for ever.
+/// Deadline of reading a command line: reading it may block on the process's memory forever.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// A thread waits for a command line that has not come, and may wait for ever: there is never a second one.
+/// Whether a thread waits for a command line; a second one is not started, because the first may wait forever.
 static WAITING: AtomicBool = AtomicBool::new(false);
 
 impl Processes {
-    /// What a process runs; what may not be read, is too long or does not come in time is not known.
+    /// Returns the program that a process runs. What is unreadable, too long or late is unknown.
     #[must_use]
     pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Program {
         let Ok(process) = directory(&self.root, key.pid.to_string()) else { return Program::default() };
@@ -36,14 +36,14 @@ impl Processes {
         }
     }
 
-    /// The path of a process's program, where we may read it.
+    /// Returns the path of a process's program, if it is readable.
     #[must_use]
     pub fn program(&self, pid: u32) -> Option<String> {
         let link = readlinkat(directory(&self.root, pid.to_string()).ok()?, "exe", Vec::new()).ok()?;
         link.into_string().ok()
     }
 
-    /// The value of a variable in a process's environment, where we may read it.
+    /// Returns the value of an environment variable of a process, if it is readable.
     #[must_use]
     pub fn variable(&self, pid: u32, name: &str) -> Option<String> {
         let text = read(&directory(&self.root, pid.to_string()).ok()?, "environ").ok()?;
@@ -52,7 +52,7 @@ impl Processes {
     }
 }
 
-/// Read by a thread of its own, which is left to itself where it takes too long.
+/// Reads a command line in a thread, which is abandoned after the deadline.
 fn command(process: OwnedFd) -> Option<String> {
     if WAITING.swap(true, Ordering::AcqRel) {
         return None;

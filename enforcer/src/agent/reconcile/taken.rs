@@ -1,4 +1,4 @@
-//! The process that took a GPU by GPU.py's rules.
+//! Finds the process that took a GPU by `GPU.py`'s rules.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use crate::agent::actions::{LeaseExecutor, owner};
 use crate::agent::memory::is_nowhere;
 use crate::clock;
 
-/// A GPU that was taken by GPU.py's rules, or lost.
+/// A GPU that was taken by `GPU.py`'s rules, or is in no list.
 pub(super) struct Taken {
     pub(super) by: Taker,
     session: Option<u32>,
-    /// When, in milliseconds since boot.
+    /// Time in milliseconds since boot.
     at_ms: u64,
 }
 
@@ -28,7 +28,7 @@ impl Taken {
 }
 
 impl Reconciler<'_> {
-    /// The process that took a GPU for a client of GPU.py; none of any other GPU.
+    /// Returns the process that took a GPU for a client of `GPU.py`; `None` for other GPUs.
     pub(super) fn taken(
         &mut self,
         pass: &Pass<'_>,
@@ -42,7 +42,8 @@ impl Reconciler<'_> {
         let Some(record) = &gpu.record else { return Ok(None) };
         let process = format!("{} {}", record.pid, record.time);
         Ok(match owner(pass.audit, gpu) {
-            // Before the client has confirmed the grant, the lease ends with the client, as any other does.
+            // Until the client has confirmed the grant, the lease ends with the client, as any other lease
+            // does.
             Some(lease) if lease.get("mode") == Some("compat") && lease.get("known").is_some() => {
                 let by = match self.local_host.recorded(lease) {
                     Recorded::Running => Taker::Runs,
@@ -67,7 +68,7 @@ impl Reconciler<'_> {
         })
     }
 
-    /// Whether an older process of the session that took a GPU has its device open, or may have.
+    /// Returns whether an older process of the session that took a GPU has its device file open, or may have.
     pub(super) fn is_open(&self, pass: &Pass<'_>, gpu: &Gpu, taken: &Taken) -> bool {
         let Some(session) = taken.session else { return false };
         let minors = pass.evidence.iter().flat_map(|evidence| evidence.minors(gpu));
@@ -76,8 +77,8 @@ impl Reconciler<'_> {
             .any(|device| session_has_open(session, taken.at_ms, &device).unwrap_or(true))
     }
 
-    /// What is known of the process that wrote a record. If its writing was not reported, the process is examined now, but
-    /// not in the first pass, because the report may still arrive.
+    /// Returns what is known of the process that wrote a record. If the writing was not reported, the process
+    /// is examined now, but not in the first pass, because the report may still arrive.
     fn witness(
         &mut self,
         gpu: &Gpu,
@@ -104,7 +105,7 @@ impl Reconciler<'_> {
 }
 
 impl Pass<'_> {
-    /// When a lease was granted, in milliseconds since boot.
+    /// Returns the time of a lease's grant in milliseconds since boot.
     fn granted(&self, lease: &Lease) -> u64 {
         let age = number(lease, "granted").map(|at| self.audit.now.saturating_sub(at)).unwrap_or_default();
         let now = u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Adapts rules to scrapes: durations counted in samples take the same number of scrapes.
+//! Adapts rules to the scrape interval: numbers of samples become the same durations in scrapes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bailiff_engine::attributes::Attribute;
 use bailiff_engine::policy::{Condition, Field, Leaf, Policy, Span};
 use bailiff_engine::value::{Test, Unit, Value};
 
-/// Stands for a selector of cgroups.
+/// Placeholder attribute for selectors of cgroups.
 static CGROUPS: Attribute = Attribute {
     name: "cgroups",
     of: &Kind::ALL,
@@ -17,7 +17,7 @@ static CGROUPS: Attribute = Attribute {
     read: |_, _| Value::Unknown("Prometheus does not hold it"),
 };
 
-/// A policy for snapshots that lie `interval` apart, of an exporter whose tick is `tick`.
+/// Adapts a policy to snapshots that are `interval` apart, of an exporter that samples every `tick`.
 pub(super) fn adapt(mut policy: Policy, (interval, tick): (Duration, Duration)) -> Policy {
     policy.interval = None;
     policy.protect.iter_mut().for_each(|entry| blind(&mut entry.condition));
@@ -44,7 +44,8 @@ fn timed(span: Span, tick: Duration) -> Span {
     }
 }
 
-/// As many scrapes as those ticks take, rounded up: where one tick may be unknown, one scrape may.
+/// Returns the number of scrapes in a number of samples, rounded up: if one sample may be unknown, one scrape
+/// may.
 fn gap(ticks: u32, (interval, tick): (Duration, Duration)) -> u32 {
     let time = tick.saturating_mul(ticks);
     u32::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u32::MAX)
@@ -62,7 +63,7 @@ fn blind(query: &mut Condition) {
     }
 }
 
-/// Whether anything in a policy asks for an attribute.
+/// Returns whether a rule of the policy uses an attribute.
 pub(super) fn asks_for(policy: &Policy, name: &str) -> bool {
     let rules = policy.rules.iter();
     let mut asks = rules.flat_map(|rule| {

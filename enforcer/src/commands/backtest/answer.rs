@@ -1,4 +1,4 @@
-//! What Prometheus answers, understood.
+//! Responses of Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::fmt;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Names and values.
+/// Label names and values.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// Any answer of the API.
+/// A response of the API.
 #[derive(Debug, Deserialize)]
 #[serde(bound = "T: Deserialize<'de>")]
 pub(super) struct Answer<T> {
@@ -24,7 +24,7 @@ pub(super) struct Answer<T> {
     pub(super) infos: Vec<String>,
 }
 
-/// The answer to a query with a range selector.
+/// Response to a query with a range selector.
 #[derive(Debug, Deserialize)]
 pub(super) struct Matrix {
     #[serde(rename = "resultType")]
@@ -32,11 +32,11 @@ pub(super) struct Matrix {
     pub(super) result: Vec<Series>,
 }
 
-/// One series and its raw samples.
+/// One series with its raw samples.
 #[derive(Debug, Deserialize)]
 pub(super) struct Series {
     pub(super) metric: Labels,
-    /// None if they are histograms.
+    /// `None` for histograms.
     #[serde(default)]
     pub(super) values: Vec<Sample>,
 }
@@ -75,7 +75,7 @@ impl<'de> Visitor<'de> for Pair {
     }
 }
 
-/// A number in a text, as Prometheus writes it.
+/// A number in a JSON string, as Prometheus writes it.
 struct Number(f64);
 
 impl<'de> Deserialize<'de> for Number {

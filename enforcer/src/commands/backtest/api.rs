@@ -1,5 +1,5 @@
-//! A client of Prometheus' HTTP API. Raw samples come from instant queries with a range selector, because a
-//! `query_range` looks back for a sample at every step, and so hides gaps.
+//! Client of Prometheus' HTTP API. Raw samples are fetched by instant queries with a range selector, because
+//! `query_range` looks back for a sample at every step, which hides gaps.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,9 +13,9 @@ use crate::commands::Failure;
 use crate::commands::layout::safe;
 use crate::trust;
 
-/// A query of an hour takes seconds at most.
+/// Deadline of a query; a query of one hour takes seconds.
 const DEADLINE: Duration = Duration::from_mins(2);
-/// A longer answer is refused, and asked for in smaller parts.
+/// Maximum size of a response; a longer one is requested in smaller parts.
 const LONGEST_ANSWER: u64 = 512 << 20;
 
 /// A Prometheus server.
@@ -24,16 +24,16 @@ pub(super) struct Api {
     agent: Agent,
     base: String,
     token: Option<String>,
-    /// What it warned of.
+    /// Warnings of the server.
     pub(super) warnings: BTreeSet<String>,
 }
 
-/// Why there is no answer.
+/// Why a query failed.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Too much at once.
+    /// The response is too large.
     TooMuch(String),
-    /// For another reason.
+    /// Another reason.
     Other(String),
 }
 
@@ -46,7 +46,7 @@ impl From<Refused> for Failure {
 }
 
 impl Api {
-    /// A server at an address, `http://prometheus:9090`; with a bearer token where it wants one.
+    /// Creates a client for an address such as `http://prometheus:9090`, with an optional bearer token.
     pub(super) fn new(url: &str, token: Option<String>) -> Result<Self, Failure> {
         let refused = |why: &str| Err(Failure::Settings(why.to_owned()));
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -72,7 +72,7 @@ impl Api {
         })
     }
 
-    /// The raw samples of a selector in the time before `end`, both in milliseconds.
+    /// Returns the raw samples of a selector in the time before `end`; times in milliseconds.
     pub(super) fn samples(
         &mut self,
         selector: &str,
@@ -89,7 +89,7 @@ impl Api {
         Ok(matrix.result)
     }
 
-    /// The label sets of a selector's series between two times in milliseconds.
+    /// Returns the label sets of a selector's series between two times in milliseconds.
     pub(super) fn series(&mut self, selector: &str, (from, to): (i64, i64)) -> Result<Vec<Labels>, Refused> {
         let seconds = |time: i64| format!("{}.{:03}", time.div_euclid(1000), time.rem_euclid(1000));
         let (from, to) = (seconds(from), seconds(to));
@@ -120,7 +120,7 @@ impl Api {
         let answer: Answer<T> = match serde_json::from_slice(body) {
             Ok(answer) => answer,
             Err(error) => {
-                // Enough to recognize a login page or a proxy.
+                // Long enough to recognize a login page or a proxy.
                 let text: String = String::from_utf8_lossy(body).chars().take(100).collect();
                 let describe = format!("{status}, not an answer of Prometheus ({error}): {text}");
                 return Err(Refused::Other(self.describe(&format!("answered {}", safe(&describe)))));

@@ -1,16 +1,16 @@
-//! What Prometheus holds of one exporter: the metrics that a snapshot can be rebuilt of, their samples by the time
-//! of their scrape.
+//! The data of one exporter in Prometheus: the metrics from which snapshots are rebuilt, with their samples by
+//! scrape.
 
 use super::answer::{Labels, Series};
 use super::api::{Api, Refused};
 
-/// The samples of this metric show when scrapes took place.
+/// Metric whose samples show the times of scrapes.
 pub(super) const ANCHOR: &str = "bailiff_snapshots_total";
 
-/// When a snapshot was taken.
+/// Metric with the time of the snapshot.
 pub(super) const TAKEN: &str = "bailiff_snapshot_timestamp_seconds";
 
-/// Everything that a snapshot is rebuilt of.
+/// Metrics from which a snapshot is rebuilt.
 pub(super) const METRICS: [&str; 31] = [
     ANCHOR,
     TAKEN,
@@ -45,7 +45,7 @@ pub(super) const METRICS: [&str; 31] = [
     "bailiff_process_gpu_busy_seconds_total",
 ];
 
-/// Labels that the exporter's own series have; all others are the scrape's.
+/// Labels of the exporter's own series; all others are added by the scrape.
 const OWN: [&str; 25] = [
     "__name__",
     "gpu",
@@ -74,26 +74,26 @@ const OWN: [&str; 25] = [
     "source",
 ];
 
-/// One exporter, as Prometheus scraped it.
+/// One exporter, as scraped by Prometheus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Scraped {
-    /// Its labels.
+    /// Target labels.
     pub(super) labels: Labels,
 }
 
 impl Scraped {
-    /// The target of this series.
+    /// Returns the target labels of a series.
     pub(super) fn of(series: &Labels) -> Self {
         let labels = series.iter().filter(|(name, _)| !matches!(name.as_str(), "__name__"));
         Self { labels: labels.map(|(name, value)| (name.clone(), value.clone())).collect() }
     }
 
-    /// Its name for people.
+    /// Name for people.
     pub(super) fn name(&self) -> &str {
         self.labels.get("instance").map_or("without a name", String::as_str)
     }
 
-    /// `{instance="node1:9400",job="bailiff"}`.
+    /// Returns a matcher such as `{instance="node1:9400",job="bailiff"}`.
     pub(super) fn matcher(&self) -> String {
         let of_scrape = self.labels.iter().filter(|(name, _)| !OWN.contains(&name.as_str()));
         let matchers: Vec<String> =
@@ -101,8 +101,8 @@ impl Scraped {
         format!("{{{}}}", matchers.join(","))
     }
 
-    /// A label of one of its series. Where the scrape has one of that name as well, Prometheus either renames the
-    /// series' own or leaves it out where it was empty, and then the value is the scrape's.
+    /// Returns a label of a series. If the target has a label of the same name, Prometheus renames the series'
+    /// own label; an empty one is dropped, and the target's value appears instead.
     pub(super) fn label<'a>(&self, series: &'a Labels, name: &str) -> Option<&'a str> {
         if let Some(own) = series.get(&format!("exported_{name}")) {
             return Some(own);
@@ -112,16 +112,16 @@ impl Scraped {
     }
 }
 
-/// A text within quotes of a query.
+/// Quotes a text for a query.
 pub(super) fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A part of what Prometheus holds.
+/// The data of a period.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     series: Vec<ScrapeWindow>,
-    /// When there was a scrape.
+    /// Times of the scrapes.
     pub(super) scrapes: Vec<i64>,
 }
 
@@ -133,13 +133,13 @@ struct ScrapeWindow {
 }
 
 impl Chunk {
-    /// Queries the time after `from`, up to and including `to`.
+    /// Queries the period after `from`, up to and including `to`.
     pub(super) fn load(api: &mut Api, scraped: &Scraped, (from, to): (i64, i64)) -> Result<Self, Refused> {
         let matcher = scraped.matcher();
         let mut chunk = Self::default();
         for metric in METRICS {
             let found = api.samples(&format!("{metric}{matcher}"), (to, to - from))?;
-            // Versions before 3 give the sample at `from` as well, which is of the part before.
+            // Prometheus 2 also returns the sample at `from`, which belongs to the previous period.
             for mut series in found {
                 series
                     .values
@@ -160,7 +160,7 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// All samples of one scrape; scrapes are asked for in order.
+    /// Returns all samples of one scrape; scrapes must be requested in order.
     pub(super) fn scrape(&mut self, at: i64) -> Scrape<'_> {
         let mut samples = Vec::new();
         for held in &mut self.series {
@@ -176,18 +176,18 @@ impl Chunk {
     }
 }
 
-/// The samples of one scrape.
+/// Samples of one scrape.
 #[derive(Debug)]
 pub(super) struct Scrape<'a>(Vec<(&'static str, &'a Labels, f64)>);
 
 impl<'a> Scrape<'a> {
-    /// Those of one metric.
+    /// Returns the samples of a metric.
     pub(super) fn of(&self, metric: &'static str) -> impl Iterator<Item = (&'a Labels, f64)> + '_ {
         debug_assert!(METRICS.contains(&metric), "{metric} is not asked for");
         self.0.iter().filter(move |(name, ..)| *name == metric).map(|(_, labels, value)| (*labels, *value))
     }
 
-    /// The one of a metric that has no labels of its own.
+    /// Returns the only sample of a metric without labels.
     pub(super) fn one(&self, metric: &'static str) -> Option<f64> {
         self.of(metric).next().map(|(_, value)| value)
     }

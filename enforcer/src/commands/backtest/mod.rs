@@ -1,5 +1,5 @@
-//! `backtest`: what rules would have done, by what Prometheus holds of `bailiff-exporter`. Each scrape becomes a
-//! snapshot again; a scrape that is missing is a gap, and what Prometheus does not hold is unknown.
+//! `backtest`: what rules would have done, from the data of `bailiff-exporter` in Prometheus. Each scrape is
+//! converted back to a snapshot; a missing scrape is a gap, and missing values are unknown.
 
 mod adapt;
 mod answer;
@@ -27,66 +27,65 @@ use super::simulation::{Admin, Simulation, print};
 use super::{Failure, Form, files, layout};
 use bailiff_engine::policy::Policy;
 
-/// A shorter part is not worth asking for.
+/// Minimum length of a period, in milliseconds.
 const SHORTEST_CHUNK: i64 = 60_000;
-/// The exporter's sampling interval, if it cannot be determined.
+/// Sampling interval if it cannot be determined.
 const USUAL_TICK: Duration = Duration::from_secs(5);
 
-/// What is wanted.
+/// Settings of a backtest.
 #[derive(Debug, Clone)]
 pub struct BacktestSettings {
-    /// The file of rules.
+    /// Rules file.
     pub rules: PathBuf,
-    /// Where Prometheus is: `http://prometheus:9090`.
+    /// Address of Prometheus: `http://prometheus:9090`.
     pub prometheus: String,
-    /// A file with a bearer token, where Prometheus wants one.
+    /// File with a bearer token.
     pub token_file: Option<PathBuf>,
-    /// From then on, since the Unix epoch.
+    /// Start, since the Unix epoch.
     pub from: Duration,
-    /// Until then, since the Unix epoch.
+    /// End, since the Unix epoch.
     pub to: Duration,
-    /// Only the exporter with this label `instance`; else all, one after another.
+    /// Only the exporter with this label `instance`; otherwise all, one after another.
     pub instance: Option<String>,
-    /// What is taken for the work of processes that Prometheus does not hold.
+    /// Assumption about processes that Prometheus has no data of.
     pub children: Children,
-    /// How much is asked for at once: an hour.
+    /// Period of one query, by default an hour.
     pub chunk: Duration,
-    /// The time between two scrapes, where it is not to be measured.
+    /// Scrape interval; measured if `None`.
     pub interval: Option<Duration>,
-    /// What an admin does once a breaker has opened.
+    /// What an administrator does after a breaker has opened.
     pub admin: Admin,
     /// Output format.
     pub form: Form,
-    /// Now, since the Unix epoch; the file of rules is understood at this time.
+    /// Current time since the Unix epoch, at which the rules are evaluated.
     pub now: Duration,
 }
 
-/// What is taken for the CPU time of processes that hold no GPU memory and belong to a workload that does:
-/// Prometheus holds nothing of them.
+/// Assumption about the CPU time of workload members without GPU memory, which Prometheus has no data of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Children {
-    /// It is unknown, and so is `cpu_util`.
+    /// Unknown, so that `cpu_util` is unknown.
     #[default]
     Unknown,
-    /// None: `cpu_util` is that of holders alone.
+    /// They used none: `cpu_util` is that of holders alone.
     Idle,
 }
 
-/// What rules would have done, of each exporter.
+/// Result of a backtest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Backtest {
-    /// From then on.
+    /// Start.
     pub from: At,
-    /// Until then.
+    /// End.
     pub to: At,
-    /// Each exporter.
+    /// Result for each exporter.
     pub exporters: Vec<Report>,
 }
 
-/// Reads Prometheus' data, and prints what would have been done.
+/// Reads Prometheus' data and prints what the rules would have done.
 ///
 /// # Errors
-/// If the rules have faults, or Prometheus does not have the required data.
+/// If the rules are invalid, or Prometheus lacks required data.
 pub fn run(settings: &BacktestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let backtest = rehearse(settings)?;
     match settings.form {
@@ -103,10 +102,10 @@ pub fn run(settings: &BacktestSettings, out: &mut dyn Write) -> Result<Exit, Fai
     Ok(Exit::Done)
 }
 
-/// Reads what Prometheus holds, exporter by exporter.
+/// Reads Prometheus' data, exporter by exporter.
 ///
 /// # Errors
-/// If the rules have faults, or Prometheus does not give what is needed.
+/// If the rules are invalid, or Prometheus lacks required data.
 pub fn rehearse(settings: &BacktestSettings) -> Result<Backtest, Failure> {
     let times = times(settings)?;
     let policy = files::rules(&settings.rules, settings.now)?.policy;
@@ -120,7 +119,7 @@ pub fn rehearse(settings: &BacktestSettings) -> Result<Backtest, Failure> {
     Ok(Backtest { from: at(settings.from), to: at(settings.to), exporters })
 }
 
-/// From when to when, in milliseconds.
+/// Returns start and end in milliseconds.
 fn times(settings: &BacktestSettings) -> Result<(i64, i64), Failure> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).ok();
     match (millis(settings.from), millis(settings.to)) {
@@ -180,7 +179,7 @@ fn one(
     Ok(report)
 }
 
-/// The time, part by part.
+/// The periods of a backtest.
 struct Parts {
     from: i64,
     to: i64,
@@ -188,7 +187,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The next part that is not refused for being too much.
+    /// Returns the next period, shortened until the server does not refuse it as too large.
     fn next(&mut self, api: &mut Api, scraped: &Scraped) -> Result<Option<Chunk>, Failure> {
         while self.from < self.to {
             let end = self.to.min(self.from + self.long);
@@ -207,7 +206,7 @@ impl Parts {
     }
 }
 
-/// One exporter's simulation.
+/// Simulation for one exporter.
 struct Work<'a> {
     rebuild: Rebuild<'a>,
     simulation: Simulation,
@@ -217,7 +216,7 @@ struct Work<'a> {
 impl<'a> Work<'a> {
     fn new((policy, settings): (&Policy, &BacktestSettings), scraped: &'a Scraped, pace: Pace) -> Self {
         let tick = pace.tick.or(policy.interval).unwrap_or(USUAL_TICK);
-        // Where scrapes are more frequent than ticks, some see the same snapshot again.
+        // If scrapes are more frequent than samples, some return the same snapshot again.
         let interval = settings.interval.or(pace.interval).unwrap_or(tick).max(tick);
         let notes = notes((policy, settings), (interval, tick));
         let policy = Arc::new(adapt::adapt(policy.clone(), (interval, tick)));
@@ -229,7 +228,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Notes for readers of the report.
+/// Returns notes for readers of the report.
 fn notes(
     (policy, settings): (&Policy, &BacktestSettings),
     (interval, tick): (Duration, Duration),

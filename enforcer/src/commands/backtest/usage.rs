@@ -1,26 +1,27 @@
-//! How busy a process kept a GPU between two scrapes: a gauge has the last sample alone, a counter all of them.
+//! Utilization of a GPU by a process between two scrapes. A gauge has only the last sample, a counter all of
+//! them.
 
-/// A counter is the sum of gauge values, rounded on the way.
+/// Tolerance of the counter, which is a sum of rounded values.
 const SLACK: f64 = 1.05;
-/// Less than this many seconds of a busy GPU is rounding.
+/// Growth below this number of busy seconds is rounding.
 const ROUNDING: f64 = 0.002;
 
-/// What is known of the time between two scrapes.
+/// Data of the time between two scrapes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
-    /// Use in the last tick, in percent; none if it was not observed.
+    /// Utilization in the last sample in percent; `None` if it was not observed.
     pub(super) gauge: Option<u32>,
-    /// Growth of the seconds of a busy GPU since the scrape before; none if there was none.
+    /// Growth of the busy seconds since the previous scrape; `None` without one.
     pub(super) growth: Option<f64>,
-    /// Seconds since the scrape before.
+    /// Seconds since the previous scrape.
     pub(super) passed: f64,
-    /// Seconds of a tick.
+    /// Sampling interval in seconds.
     pub(super) tick: f64,
 }
 
 impl Window {
-    /// The busiest sample, in percent. Growth that the gauge does not explain belongs to unseen samples, and is attributed
-    /// to one of them: so no busy process counts as idle.
+    /// Returns the busiest sample in percent. Growth that the gauge does not explain is attributed to one
+    /// unseen sample, so that no busy process counts as idle.
     pub(super) fn busiest(&self) -> Option<u32> {
         let Some(growth) = self.growth.filter(|growth| *growth > ROUNDING) else { return self.gauge };
         let gauge = f64::from(self.gauge.unwrap_or_default()) / 100.0;
@@ -35,7 +36,7 @@ impl Window {
     }
 }
 
-/// How much a counter grew; one that fell has begun again.
+/// Returns the growth of a counter; one that decreased was reset.
 pub(super) fn growth(before: f64, now: f64) -> f64 {
     if now >= before { now - before } else { now }
 }

@@ -1,4 +1,4 @@
-//! Attributes that rules need and the data lacks; and which rules could therefore never match.
+//! Data coverage: attributes that rules use and the data lacks, and rules that could therefore never match.
 
 use super::report::Unknown;
 use bailiff_engine::Kind;
@@ -8,7 +8,7 @@ use bailiff_engine::policy::{Condition, Field, Policy, Rule};
 use bailiff_engine::value::Value;
 use bailiff_engine::view::View;
 
-/// What is asked for, and how often it was unknown.
+/// Attributes in use, and how often each was unknown.
 #[derive(Debug, Default)]
 pub(super) struct Coverage(Vec<AttributeCoverage>);
 
@@ -34,12 +34,12 @@ impl What {
 }
 
 impl Coverage {
-    /// Of all that a policy asks for.
+    /// Creates the counters for all attributes of a policy.
     pub(super) fn of(policy: &Policy) -> Self {
         let mut coverage = Self::default();
         for rule in &policy.rules {
             let excepted = rule.except.iter().map(|exception| &exception.condition);
-            // With `pick` the exceptions are about the candidates.
+            // With `pick`, the exceptions apply to the candidates.
             let picked = rule.pick.as_ref().map(|pick| &pick.from);
             let subject_kind = if picked.is_some() { Kind::Workload } else { rule.target };
             for condition in rule.select.iter().chain([&rule.when]) {
@@ -69,7 +69,7 @@ impl Coverage {
         }
     }
 
-    /// Counts the attributes that are unknown in one view.
+    /// Counts the attributes that are unknown in a view.
     pub(super) fn count(&mut self, view: &View) {
         for entry in &mut self.0 {
             for target in view.targets.iter().filter(|target| target.kind == entry.unknown_of.kind) {
@@ -85,7 +85,7 @@ impl Coverage {
         }
     }
 
-    /// Why a rule could not have matched, whatever else was true.
+    /// Returns why a rule could not have matched with the available data.
     pub(super) fn never(&self, rule: &Rule) -> Option<String> {
         let of = |kind: Kind| self.blind(kind);
         let subject_kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
@@ -116,7 +116,7 @@ impl Coverage {
         unknown.map(|entry| entry.unknown_of.name).collect()
     }
 
-    /// What was not always observed.
+    /// Returns the attributes that were not always observed.
     pub(super) fn unknown_of(self) -> Vec<Unknown> {
         self.0.into_iter().map(|entry| entry.unknown_of).filter(|unknown_of| unknown_of.unknown > 0).collect()
     }
@@ -127,7 +127,8 @@ const FALSE: u8 = 2;
 const UNKNOWN: u8 = 4;
 const ANYTHING: u8 = TRUE | FALSE | UNKNOWN;
 
-/// The possible values of a condition if these attributes and selectors are unknown and all others may be anything.
+/// Returns the possible values of a condition if these attributes are unknown and all others may have any
+/// value.
 fn possible(condition: &Condition, blind: &[&str]) -> u8 {
     match condition {
         Condition::Leaf(_) | Condition::Select(_) => {
@@ -148,11 +149,11 @@ const fn not(values: u8) -> u8 {
     (values & UNKNOWN) | ((values & TRUE) << 1) | ((values & FALSE) >> 1)
 }
 
-/// Kleene's AND of every value of one side with every value of the other.
+/// Combines every value of one side with every value of the other by Kleene's AND.
 const fn and(one: u8, other: u8) -> u8 {
     let mut joined = one & other & TRUE;
     joined |= (one | other) & FALSE;
-    // Unknown stays where the other side is not false.
+    // Unknown remains if the other side is not false.
     if one & UNKNOWN != 0 && other & (TRUE | UNKNOWN) != 0
         || other & UNKNOWN != 0 && one & (TRUE | UNKNOWN) != 0
     {

@@ -1,6 +1,6 @@
-//! Simulation of rules: recorded snapshots pass through the daemon's engine by their own clock, and
-//! every action is answered without being done. A target that would have been ended keeps running in the record,
-//! so it is ended once per match, and what it held from then on counts as freed.
+//! Simulation of rules: recorded snapshots pass through the daemon's engine with their own clock, and every
+//! action is reported as done. A target that would have been ended keeps running in the record; it is ended
+//! once per match, and its memory counts as freed from then on.
 
 mod coverage;
 mod print;

@@ -1,4 +1,4 @@
-//! What rules would have done, for people.
+//! Prints what rules would have done.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::report::{Freed, Period, ProjectedAction, Report, RuleReport};
 use crate::commands::layout::{Layout, count, foreign, length, moment, share};
 use bailiff_engine::policy::Mode;
 
-/// Maximum number of actions per rule that are listed.
+/// Maximum number of listed actions per rule.
 const SHOWN_ACTIONS: usize = 50;
 
-/// Writes a report, in 80 columns.
+/// Writes a report of 80 columns.
 ///
 /// # Errors
-/// If nothing can be written.
+/// If it cannot be written.
 pub fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut layout = Layout::default();
     layout.say(0, &foreign(&report.source));

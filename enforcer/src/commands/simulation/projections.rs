@@ -1,4 +1,4 @@
-//! What became of targets that would have been ended: how long they ran, what they held, whether they were busy
+//! Follows targets that would have been ended: how long they ran on, what they held, whether they became busy
 //! again.
 
 use std::collections::{BTreeSet, HashMap};
@@ -11,30 +11,30 @@ use bailiff_engine::value::Value;
 use bailiff_engine::verdict::Subject;
 use bailiff_engine::view::{Health, TargetId, View, key};
 
-/// Busy again within that long is a regret.
+/// A target that becomes busy within this time counts as a regret.
 const SOON: Duration = Duration::from_mins(30);
-/// Busier than this is busy.
+/// A higher utilization counts as busy.
 const BUSY: f64 = 0.01;
 
-/// All actions, and what became of their targets.
+/// All actions and their targets.
 #[derive(Debug, Default)]
 pub(super) struct Projections {
     pub(super) actions: Vec<Done>,
     /// Processes that would have been ended and still run.
     alive: HashMap<ProcessKey, ProjectedEnd>,
-    /// Actions whose target may be busy again soon.
+    /// Actions whose target may become busy soon.
     watched: Vec<usize>,
     freed: HashMap<Scope, Sum>,
     boot: Option<String>,
 }
 
-/// An action and its owner.
+/// An action with its owner.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) rule: usize,
     pub(super) projection: ProjectedAction,
     pub(super) owner: String,
-    /// The target would not have been ended before.
+    /// Whether the target would not have been ended before.
     pub(super) first: bool,
     target: TargetId,
     alive: usize,
@@ -43,7 +43,7 @@ pub(super) struct Done {
 #[derive(Debug, Default)]
 struct ProjectedEnd {
     actions: Vec<usize>,
-    /// When it was seen last, and that in the snapshot before, in milliseconds.
+    /// Times of its last two sightings, in milliseconds.
     last: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ struct Sum {
 }
 
 impl Projections {
-    /// An action on a subject, as seen now.
+    /// Adds an action on a subject.
     pub(super) fn add(&mut self, (rule, projection): (usize, ProjectedAction), subject: &Subject, now: u64) {
         let keys: BTreeSet<ProcessKey> =
             subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key).collect();
@@ -90,7 +90,7 @@ impl Projections {
         });
     }
 
-    /// Follows all of them through a view.
+    /// Updates all targets from a view.
     pub(super) fn follow(&mut self, view: &View) {
         let now = view.snapshot.boot_ms;
         if self.boot != view.snapshot.boot_id {
@@ -137,7 +137,7 @@ impl Projections {
         }
     }
 
-    /// Those that are not seen by healthy sources have ended.
+    /// Marks processes as exited that healthy sources no longer list.
     fn bury(&mut self, view: &View, now: u64) {
         let well = [view.source("nvml"), view.source("proc")].iter().all(|source| *source == Health::Well);
         if !well || view.blind() {
@@ -182,7 +182,7 @@ impl Projections {
         });
     }
 
-    /// What would have been free.
+    /// Returns the memory that would have been free.
     pub(super) fn freed(&self, scope: &Scope) -> Freed {
         const HOUR_MS: f64 = 3_600_000.0;
         const GIB: f64 = 1_073_741_824.0;

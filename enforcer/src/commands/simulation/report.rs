@@ -1,4 +1,4 @@
-//! What rules would have done, as data: the JSON of `replay` and `backtest`.
+//! Report of what rules would have done: the JSON of `replay` and `backtest`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::commands::layout;
 use bailiff_engine::Kind;
 use bailiff_engine::policy::Mode;
 
-/// A moment, in milliseconds since the Unix epoch; written as RFC 3339.
+/// A time in milliseconds since the Unix epoch; serialized as RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At(pub u64);
 
 impl At {
-    /// Since the Unix epoch.
+    /// Creates it from a time since the Unix epoch.
     #[must_use]
     pub const fn since_epoch(self) -> Duration {
         Duration::from_millis(self.0)
@@ -30,30 +30,30 @@ impl Serialize for At {
 /// What rules would have done.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// What was looked at: a file, or a node's exporter.
+    /// Source of the data: a file, or a node's exporter.
     pub source: String,
-    /// SHA-256 of the file of rules.
+    /// SHA-256 of the rules file.
     pub policy_sha256: String,
-    /// How much was looked at.
+    /// Period of the data.
     pub period: Period,
-    /// Each rule, in the order of the file.
+    /// Result of each rule, in the order of the file.
     pub rules: Vec<RuleReport>,
-    /// All rules together.
+    /// Result of all rules together.
     pub freed: Freed,
-    /// Each user with a process that would have been ended, and what all of them together would have freed.
+    /// Each user with a process that would have been ended, and what would have been freed by all of them.
     pub owners: Vec<Owner>,
-    /// What rules ask for and was not always observed.
+    /// Attributes that rules use and that were not always observed.
     pub unknown: Vec<Unknown>,
     /// Notes for readers.
     pub notes: Vec<String>,
 }
 
-/// How much was looked at.
+/// Period of the data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Period {
-    /// The first snapshot.
+    /// Time of the first snapshot.
     pub from: Option<At>,
-    /// The last one.
+    /// Time of the last snapshot.
     pub to: Option<At>,
     /// Sampling interval in milliseconds, from the last snapshot.
     pub interval_ms: u64,
