@@ -1,4 +1,4 @@
-//! `bailiff-enforcer status`: how the daemon stands. Text has 80 columns, tables those of the terminal.
+//! `bailiff-enforcer status`. Text has 80 columns, tables the width of the terminal.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -20,9 +20,9 @@ use crate::web::status::{Cap, Flag, PastAction, Pending, RuleStatus, Scope, Stat
 use crate::web::tally::Reloaded;
 use bailiff_engine::policy::Mode;
 
-/// Rows of a table that are shown; `--json` has all.
+/// Maximum number of rows of a table; `--json` has all.
 const MOST_ROWS: usize = 20;
-/// Letters of a policy's name that are shown.
+/// Number of characters of a policy's hash.
 const SHORT_NAME: usize = 12;
 
 const RULES: [Column; 7] = [
@@ -41,7 +41,7 @@ const FLAGS: [Column; 5] =
 const ACTIONS: [Column; 6] =
     [("DONE", Never), ("RULE", To(8)), ("STEP", To(9)), ("TO", Last), ("RESULT", To(8)), ("BACK", Never)];
 
-/// Output options: colours or none, and the width of tables.
+/// Colours, and the width of tables.
 pub type Screen = (Colors, Option<usize>);
 
 /// Queries the status and prints it.
@@ -61,7 +61,7 @@ pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write)
     out.write_all(text.as_bytes()).context("cannot print")
 }
 
-/// The status for people.
+/// Formats the status.
 #[must_use]
 pub fn text(status: &Status, now: Now, screen: Screen) -> String {
     let (colors, _) = screen;
@@ -79,11 +79,11 @@ pub fn text(status: &Status, now: Now, screen: Screen) -> String {
     text
 }
 
-/// A line that begins with a word; what does not fit goes on below.
+/// Adds a line with a title; long text continues below.
 fn row(word: &str, what: &str, colors: impl Fn(&str) -> String, text: &mut String) {
     let mut word = word;
     for part in wrapped(&line(what), WIDTH - 9) {
-        // Into memory, so it does not fail.
+        // Writing to memory does not fail.
         let _ = writeln!(text, "{word:<8} {}", colors(&part));
         word = "";
     }
@@ -191,7 +191,7 @@ fn rules(rules: &[RuleStatus], screen: Screen) -> String {
     listed(&RULES, rows, screen)
 }
 
-/// A step in brackets is in dry-run mode: it will be reported, not done.
+/// Formats pending steps; one in brackets is in dry-run mode.
 fn pending(pending: &[Pending], screen: Screen) -> String {
     let rows = pending.iter().map(|step| {
         let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -226,7 +226,7 @@ fn flags_up(flags: &[Flag], now: Now, screen: Screen) -> String {
     listed(&FLAGS, rows, screen)
 }
 
-/// A target and the name of its process; of the two the name is cut first.
+/// Returns a target with the name of its process, which is cut first.
 fn named(target: &str, comm: Option<&String>) -> String {
     comm.map_or_else(|| target.to_owned(), |comm| format!("{target} {comm}"))
 }
@@ -245,7 +245,7 @@ fn actions(actions: &[PastAction], now: Now, screen: Screen) -> String {
     listed(&ACTIONS, rows, screen)
 }
 
-/// What came back of it.
+/// Describes the released memory.
 fn released(action: &PastAction) -> String {
     match action.released {
         Some(bytes) => format!("{:#}", Bytes(bytes.into())),
@@ -254,7 +254,7 @@ fn released(action: &PastAction) -> String {
     }
 }
 
-/// A table, or nothing if it would be empty.
+/// Adds a table, unless it is empty.
 fn listed(
     columns: &[Column],
     rows: impl ExactSizeIterator<Item = Vec<String>>,
@@ -281,7 +281,7 @@ fn to_come(at: f64, now: Now) -> Span {
     Span(Duration::try_from_secs_f64(at).unwrap_or_default().saturating_sub(now.wall))
 }
 
-/// In its largest unit: `5m`.
+/// Formats a duration in its largest unit: `5m`.
 fn brief(time: Duration) -> String {
     let seconds = time.as_secs();
     let (number, unit) = match seconds {

@@ -1,4 +1,4 @@
-//! Tables of text. On a terminal they fit its width, and what identifies a target is cut last; elsewhere nothing is cut.
+//! Text tables. On a terminal they fit its width, and names of targets are cut last; elsewhere nothing is cut.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
@@ -6,26 +6,26 @@ use std::io::{self, IsTerminal};
 use bailiff_exposition::terminal::{self, Colors, cut, line, padded};
 use rustix::termios::tcgetwinsize;
 
-/// The widest line of text, and the width of a terminal of unknown width.
+/// Width of text, and of a terminal of unknown width.
 pub(super) const WIDTH: usize = 80;
-/// A name is not cut below this.
+/// Minimum width of a name.
 const SHORTEST_NAME: usize = 8;
 
-/// How a column becomes narrower where a table is too wide.
+/// How a column is narrowed if a table is too wide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shrinks {
     /// Before names, down to this width.
     To(usize),
-    /// Only where nothing else is left: it identifies something.
+    /// Last, because it identifies something.
     Last,
-    /// Never: a part of it would be wrong.
+    /// Never, because a part of it would be wrong.
     Never,
 }
 
-/// A column's title, and how it becomes narrower.
+/// Title of a column, and how it is narrowed.
 pub(super) type Column = (&'static str, Shrinks);
 
-/// The width of the terminal; none if standard output is not one.
+/// Returns the width of the terminal; `None` if standard output is not one.
 #[must_use]
 pub fn columns() -> Option<usize> {
     let out = io::stdout();
@@ -35,7 +35,7 @@ pub fn columns() -> Option<usize> {
     })
 }
 
-/// A table in the making.
+/// A table.
 pub(super) struct TextTable<'a> {
     columns: &'a [Column],
     rows: Vec<Vec<String>>,
@@ -47,19 +47,19 @@ impl<'a> TextTable<'a> {
         Self { columns, rows: vec![titles] }
     }
 
-    /// Foreign text is allowed in cells.
+    /// Adds a row; cells may contain foreign text.
     pub(super) fn row(&mut self, cells: &[String]) {
         self.rows.push(cells.iter().map(|cell| line(cell)).collect());
     }
 
-    /// The table at most so wide; without a limit every cell is whole.
+    /// Formats the table for a width; without a limit every cell is complete.
     pub(super) fn end(&self, limit: Option<usize>, colors: Colors) -> String {
         let widths = self.widths(limit.unwrap_or(usize::MAX));
         let mut text = String::new();
         for (number, row) in self.rows.iter().enumerate() {
             let mut out = String::new();
             for (cell, width) in row.iter().zip(&widths) {
-                // Into memory, so it does not fail.
+                // Writing to memory does not fail.
                 let _ = write!(out, "{} ", padded(&cut(cell, *width), *width));
             }
             let out = out.trim_end();

@@ -1,4 +1,4 @@
-//! The scrape interval and the exporter's sampling interval: both measured, because neither is recorded.
+//! Measures the scrape interval and the exporter's sampling interval, because neither is recorded.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use super::answer::Sample;
 use super::api::{Api, Refused};
 use super::held::{ANCHOR, Scraped, TAKEN};
 
-/// Enough snapshots to determine it.
+/// Number of snapshots that is enough for a measurement.
 const ENOUGH: usize = 20;
 
-/// Timing found in scrapes.
+/// Measured intervals.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
-    /// From one scrape to the next that saw another snapshot.
+    /// Time between two scrapes with different snapshots.
     pub(super) interval: Option<Duration>,
-    /// The exporter's own tick.
+    /// Sampling interval of the exporter.
     pub(super) tick: Option<Duration>,
 }
 
 impl Pace {
-    /// Examines the first scrapes of a period, in milliseconds.
+    /// Measures the first scrapes of a period; times in milliseconds.
     pub(super) fn measure(
         api: &mut Api,
         scraped: &Scraped,
@@ -43,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// Of the numbers of snapshots, and of when they were taken.
+    /// Measures from the numbers of snapshots and their times.
     fn of(numbers: &[Sample], taken: &[Sample]) -> Self {
         let mut taken = taken.iter().peekable();
         let (mut scrapes, mut ticks) = (Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ impl Pace {
     }
 }
 
-/// The median, rounded: intervals are never reported to the millisecond.
+/// Returns the median, rounded, because configured intervals are never precise to the millisecond.
 fn median(mut seconds: Vec<f64>) -> Option<Duration> {
     seconds.sort_by(f64::total_cmp);
     let middle = *seconds.get(seconds.len() / 2)?;

@@ -1,4 +1,4 @@
-//! Rebuilds a snapshot of the samples of one scrape. What Prometheus does not hold stays unknown.
+//! Rebuilds a snapshot from the samples of one scrape. Values that Prometheus does not have are unknown.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::answer::Labels;
 use super::held::{ANCHOR, Scrape, Scraped, TAKEN};
 use super::usage::{Window, growth};
 
-/// Start times closer than this are of one process: the clock behind them drifts a little.
+/// Start times that differ by less belong to one process, because the clock behind them drifts.
 const SAME_START: f64 = 2.0;
-/// Prometheus does not hold paths of cgroups. A selector of them is unknown; pods, containers and jobs have labels.
+/// Prometheus has no cgroup paths, so selectors of them are unknown; pods, containers and jobs have labels.
 const NO_CGROUP: &str = "/";
 
 /// Rebuilds snapshots, scrape by scrape.
@@ -23,18 +23,18 @@ const NO_CGROUP: &str = "/";
 pub(super) struct Rebuild<'a> {
     scraped: &'a Scraped,
     children: Children,
-    /// What lies between two snapshots.
+    /// Time between two snapshots.
     interval: Duration,
-    /// The exporter's own tick.
+    /// Sampling interval of the exporter.
     tick: Duration,
-    /// The number of the last snapshot.
+    /// Number of the last snapshot.
     seq: Option<u64>,
     last_ms: Option<u64>,
-    /// When processes started, by pid.
+    /// Start times of processes, by pid.
     starts: HashMap<u32, f64>,
-    /// The first snapshot of pids that only the driver knows.
+    /// First snapshot of pids that only the driver lists.
     first: HashMap<u32, u64>,
-    /// Seconds of a busy GPU, by GPU and pid.
+    /// Busy seconds, by GPU and pid.
     busy: HashMap<(String, u32), f64>,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// The snapshot that a scrape saw; none if it is the one of the scrape before.
+    /// Returns the snapshot of a scrape; `None` if it is the same as in the previous scrape.
     pub(super) fn snapshot(&mut self, scrape: &Scrape<'_>, at: i64) -> Option<wire::Snapshot> {
         let seq = whole(scrape.one(ANCHOR)?);
         if self.seq == Some(seq) {
@@ -79,7 +79,7 @@ impl<'a> Rebuild<'a> {
         Some(wire::Snapshot {
             version: wire::VERSION,
             seq,
-            // Processes are identified by their start date, so one made-up boot serves for all.
+            // Processes are identified by their start time, so one boot id serves for all.
             boot_id: Some("prometheus".to_owned()),
             wall_ms,
             boot_ms: wall_ms,
@@ -161,7 +161,7 @@ impl<'a> Rebuild<'a> {
                 comm: known("comm").unwrap_or_default(),
                 ppid: 0,
                 uid: known("uid").and_then(|uid| uid.parse().ok()),
-                // A user without a name is shown by number, and has no name here either.
+                // A user without a name is published by uid, and has no name here either.
                 user: known("user").filter(|user| known("uid").as_ref() != Some(user)),
                 command: known("command"),
                 cpu_seconds,
@@ -206,14 +206,14 @@ impl<'a> Rebuild<'a> {
             }
             gpu.holders.push(holding.holder(pid, passed.unwrap_or_default(), self.tick));
         }
-        // Counters are kept over scrapes that lack them, so that growth is never missed.
+        // Counters of processes that a scrape lacks are kept, so that no growth is missed.
         self.busy.retain(|(_, pid), _| starts.contains_key(pid));
         self.busy.extend(busy);
         gpus.into_values().collect()
     }
 }
 
-/// What the series of one process say.
+/// Values of one process.
 #[derive(Debug)]
 struct Row<'a> {
     info: Option<&'a Labels>,
@@ -236,7 +236,7 @@ fn row<'a>(rows: &mut BTreeMap<u32, Row<'a>>, labels: &Labels, change: impl FnOn
     }));
 }
 
-/// What the series of one process on one GPU say.
+/// Values of one process on one GPU.
 #[derive(Debug, Default)]
 struct Holding {
     kinds: String,
@@ -282,7 +282,7 @@ fn holdings(scrape: &Scrape<'_>) -> BTreeMap<(String, u32), Holding> {
     });
     each("bailiff_process_gpu_memory_bytes", &|holding, _, value| holding.memory = Some(whole(value)));
     each("bailiff_process_gpu_utilization_ratio", &|holding, labels, value| {
-        // Memory bandwidth is no engine of work.
+        // Memory bandwidth does not count as work.
         if labels.get("engine").is_some_and(|engine| engine != "memory") {
             holding.percent = holding.percent.max(Some(percent(value)));
         }
@@ -332,7 +332,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
             ..wire::Memory::default()
         })
     };
-    // Processes without series of their own hold a part of it as well.
+    // Processes without series of their own also hold a part of the memory.
     let complete = read("bailiff_gpu_other_processes").is_none_or(|others| others <= 0.0);
     wire::Gpu {
         index: index.to_owned(),
@@ -353,7 +353,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
     }
 }
 
-/// The outermost that is known; a session and a user's manager hold more than one workload.
+/// Returns the outermost known unit of a place. A session and a user manager contain more than one workload.
 fn workload(place: &Place) -> Option<String> {
     let unit = place.unit.as_ref().filter(|unit| !unit.starts_with("session-") && !unit.starts_with("user@"));
     let named = [
@@ -365,7 +365,7 @@ fn workload(place: &Place) -> Option<String> {
     named.into_iter().find_map(|(kind, name)| Some(format!("{kind}:{}", name.as_ref()?)))
 }
 
-/// `2` before `10`, and instances after their GPU.
+/// Sorts `2` before `10`, and MIG instances after their GPU.
 fn order(index: &str) -> Vec<u32> {
     index.split(':').map(|part| part.parse().unwrap_or(u32::MAX)).collect()
 }

@@ -57,69 +57,69 @@ pub struct Period {
     pub to: Option<At>,
     /// Sampling interval in milliseconds, from the last snapshot.
     pub interval_ms: u64,
-    /// Snapshots that were there.
+    /// Number of snapshots.
     pub snapshots: u64,
-    /// And were evaluated.
+    /// Number of evaluated snapshots.
     pub judged: u64,
-    /// The others, by reason.
+    /// Number of the others, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
-    /// Lines that are no snapshot.
+    /// Number of invalid lines.
     pub bad_lines: u64,
-    /// Intervals without a snapshot between those that were evaluated: unknown.
+    /// Number of intervals without a snapshot between the evaluated ones.
     pub missed_intervals: u64,
-    /// Boots of the machine.
+    /// Number of boots of the machine.
     pub boots: u64,
-    /// Seconds for which something held all destructive steps, by what it was.
+    /// Seconds in which destructive steps were withheld, by hold.
     pub held_seconds: BTreeMap<&'static str, u64>,
 }
 
-/// What one rule would have done.
+/// Result of one rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RuleReport {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Whether it acts.
+    /// Mode of the rule.
     pub mode: Mode,
-    /// What it is about.
+    /// Kind of its targets.
     pub target: Kind,
-    /// True samples in a row that a match needs, at the last interval's period.
+    /// Consecutive true samples that a match needs, at the last interval.
     pub needed: u32,
-    /// Matches.
+    /// Number of matches.
     pub matches: u64,
-    /// Flags that went up.
+    /// Number of raised flags.
     pub flags: u64,
-    /// Notices.
+    /// Number of notifications.
     pub notices: u64,
-    /// Targets that were warned or due, and were reprieved.
+    /// Number of targets that were notified or due, and were reprieved.
     pub reprieves: u64,
-    /// Would-be kills, of each target once.
+    /// Number of targets that would have been ended.
     pub kills: u64,
-    /// Of these, how many were busy again soon.
+    /// Number of them that were busy again soon.
     pub regrets: u64,
     /// Every destructive step that would have been taken.
     pub actions: Vec<ProjectedAction>,
-    /// Steps that were due and not done, by what held them.
+    /// Number of due steps that were withheld, by hold.
     pub withheld: BTreeMap<&'static str, u64>,
-    /// Targets whose longest streak was close to a match without reaching it, the closest first.
+    /// Targets whose longest streak nearly reached a match, closest first.
     pub near_misses: Vec<NearMiss>,
-    /// And how many more of them there are.
+    /// Number of further near misses.
     pub more_near_misses: u64,
-    /// How often it was asked of a target.
+    /// Number of evaluations.
     pub asked: u64,
-    /// How often that was true.
+    /// Number of true outcomes.
     pub held_true: u64,
-    /// How often that was unknown.
+    /// Number of unknown outcomes.
     pub unknown: u64,
-    /// What its would-be kills would have freed.
+    /// What would have been freed.
     pub freed: Freed,
-    /// Why it never could match on this data, where that is so.
+    /// Why the rule could never match on this data.
     pub never: Option<String>,
 }
 
-/// GPU time and memory that would have been free: from a would-be kill until the target really ended.
+/// GPU time and memory that would have been free, from the action until the target really exited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Freed {
-    /// GPUs times hours; a GPU that several held counts once.
+    /// GPU hours; a GPU with several holders counts once.
     pub gpu_hours: f64,
     /// GiB of GPU memory times hours.
     pub gib_hours: f64,
@@ -128,86 +128,86 @@ pub struct Freed {
 /// A destructive step that would have been taken.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProjectedAction {
-    /// When.
+    /// Time of the step.
     pub at: At,
-    /// `terminate`, `signal` and so on.
+    /// Name of the step: `terminate`, `signal` and others.
     pub action: &'static str,
-    /// Its target.
+    /// Name of the target.
     pub target: String,
-    /// The owner's number.
+    /// Uid of the owner.
     pub uid: Option<u32>,
-    /// The owner's name.
+    /// Name of the owner.
     pub user: Option<String>,
-    /// Names of its processes that hold memory.
+    /// Names of its processes with memory.
     pub comms: Vec<String>,
     /// UUIDs of its GPUs.
     pub gpus: Vec<String>,
-    /// GPU memory that it held, in bytes.
+    /// GPU memory in bytes.
     pub vram: Option<u64>,
     /// True samples in the streak.
     pub streak: u32,
-    /// True samples that a match needed.
+    /// True samples that a match needs.
     pub needed: u32,
-    /// The rule would have ended it already: in truth this would not have happened.
+    /// Whether the rule would have ended the target before, so that this step would not have happened.
     pub again: bool,
-    /// When it really ended, where it did.
+    /// When the target really exited.
     pub ended: Option<At>,
-    /// It was busy again soon.
+    /// Whether and how it was busy again soon.
     pub regret: Option<Regret>,
-    /// What it would have freed.
+    /// What would have been freed.
     pub freed: Freed,
 }
 
 /// A target that was busy again soon after it would have been ended.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Regret {
-    /// Seconds after the would-be kill.
+    /// Seconds after the action.
     pub after_seconds: u64,
-    /// How busy, as a ratio.
+    /// Utilization as a ratio.
     pub gpu_util: f64,
 }
 
-/// A target that came close.
+/// A target that nearly matched.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NearMiss {
-    /// The target.
+    /// Name of the target.
     pub target: String,
     /// True samples of its longest streak.
     pub longest: u32,
     /// Samples that a match needs.
     pub needed: u32,
-    /// When it was that long.
+    /// End of that streak.
     pub at: At,
 }
 
-/// What would-be kills cost and would have freed, of one owner.
+/// Results for one owner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Owner {
-    /// Name, else number, else `unknown`.
+    /// Name, else uid, else `unknown`.
     pub user: String,
-    /// Targets that would have been ended.
+    /// Number of targets that would have been ended.
     pub kills: u64,
-    /// Of these, how many were busy again soon.
+    /// Number of them that were busy again soon.
     pub regrets: u64,
-    /// What that would have freed.
+    /// What would have been freed.
     pub freed: Freed,
 }
 
-/// What rules ask for and was not always observed.
+/// An attribute that rules use and that was not always observed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Unknown {
-    /// The attribute or selector.
+    /// Attribute or selector.
     pub name: &'static str,
-    /// Of what kind of target.
+    /// Kind of target.
     pub kind: Kind,
-    /// How often it was asked for.
+    /// Number of evaluations.
     pub asked: u64,
-    /// How often it was unknown.
+    /// Number of unknown values.
     pub unknown: u64,
 }
 
 impl Unknown {
-    /// It was never observed.
+    /// Returns whether it was never observed.
     #[must_use]
     pub const fn throughout(&self) -> bool {
         self.asked > 0 && self.asked == self.unknown

@@ -1,4 +1,4 @@
-//! What one rule found, counted.
+//! Counts the results of one rule.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,10 +8,10 @@ use bailiff_engine::verdict::What;
 use bailiff_engine::view::TargetId;
 use bailiff_snapshot::Truth;
 
-/// Maximum number of near misses that are listed.
+/// Maximum number of listed near misses.
 const SHOWN_NEAR: usize = 20;
 
-/// What one rule found.
+/// Counts of one rule.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) needed: u32,
@@ -27,7 +27,7 @@ pub(super) struct Tally {
     pub(super) done: HashSet<(TargetId, &'static str)>,
     /// Targets that match now.
     matching: HashSet<TargetId>,
-    /// Those that ever did.
+    /// Targets that ever matched.
     matched: HashSet<TargetId>,
     near: HashMap<TargetId, Near>,
 }
@@ -40,7 +40,7 @@ struct Near {
 }
 
 impl Tally {
-    /// Counts a finding without an action.
+    /// Counts a verdict without an action.
     pub(super) fn note(&mut self, what: &What) {
         match what {
             What::Flag(_) => self.flags += 1,
@@ -51,7 +51,7 @@ impl Tally {
         }
     }
 
-    /// Takes note of where the rule stands with all targets.
+    /// Records the status of the rule for all targets.
     pub(super) fn stand<'a>(&mut self, target_statuses: impl Iterator<Item = TargetStatus<'a>>, at: At) {
         let mut matching = HashSet::new();
         for status in target_statuses {
@@ -83,12 +83,12 @@ impl Tally {
         }
     }
 
-    /// Forgets all matches: no target of another boot exists in this one.
+    /// Removes all matches, because targets of another boot no longer exist.
     pub(super) fn forget(&mut self) {
         self.matching.clear();
     }
 
-    /// Those that came close, the closest first, and how many more there are.
+    /// Returns near misses, closest first, and the number of further ones.
     pub(super) fn near_misses(&self) -> (Vec<NearMiss>, u64) {
         let summary = |(target, near): (&TargetId, &Near)| NearMiss {
             target: target.to_string(),
@@ -104,7 +104,7 @@ impl Tally {
     }
 }
 
-/// At least four fifths of what is needed.
+/// Returns whether a streak has at least four fifths of the needed samples.
 fn close(status: &TargetStatus<'_>) -> bool {
     status.count > 0
         && status.count < status.needed

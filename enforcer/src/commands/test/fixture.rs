@@ -7,17 +7,17 @@ use bailiff_snapshot::{Claim, Held, Place, Why, wire};
 use super::series::Timeline;
 use super::written;
 
-/// The machine has been up for that long when a test begins, so that everybody can be as old as they like.
+/// Uptime of the machine at the start of a test, so that processes can be as old as needed.
 pub(super) const UPTIME: Duration = Duration::from_hours(24 * 365);
 
-/// Everything that a test shows.
+/// The node of a test.
 #[derive(Debug)]
 pub(super) struct Fixture {
     pub(super) interval: Duration,
     pub(super) start: Duration,
     pub(super) devices: Vec<Device>,
     pub(super) actors: Vec<TestProcess>,
-    /// None if there is no pool.
+    /// `None` if there is no pool.
     pub(super) leases: Option<Vec<Lease>>,
     pub(super) intervals: Timeline<f64>,
     pub(super) sources: Vec<(String, Timeline<f64>)>,
@@ -39,7 +39,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// GPU 0, where a test names none.
+    /// Returns the default: GPU 0.
     pub(super) fn usual() -> Self {
         Self {
             index: "0".to_owned(),
@@ -65,15 +65,15 @@ impl Device {
 pub(super) struct TestProcess {
     pub(super) pid: u32,
     pub(super) facts: ProcessFacts,
-    /// Places of GPUs.
+    /// Indexes of its GPUs.
     pub(super) holds: Vec<usize>,
     pub(super) context: String,
     pub(super) age: Duration,
-    /// The first sample that it is there.
+    /// First sample with the process.
     pub(super) from: usize,
-    /// The first sample that it is not.
+    /// First sample without it.
     pub(super) until: usize,
-    /// The limit of its quota.
+    /// Limit of its quota.
     pub(super) quota: Option<u64>,
     pub(super) quota_denied: Timeline<f64>,
     pub(super) mps_status: Timeline<String>,
@@ -89,7 +89,7 @@ pub(super) struct TestProcess {
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) held: Held,
-    /// Place of the process that holds it.
+    /// Index of the process that holds it.
     pub(super) holder: Option<usize>,
     pub(super) age: Duration,
     pub(super) from: usize,
@@ -98,14 +98,14 @@ pub(super) struct Lease {
     pub(super) silent: Timeline<f64>,
 }
 
-/// The facts of a process that do not change.
+/// Facts of a process that do not change.
 #[derive(Debug)]
 pub(super) struct ProcessFacts {
     pub(super) facts: wire::Facts,
 }
 
 impl ProcessFacts {
-    /// As written.
+    /// Creates the facts from a test file.
     pub(super) fn of(process: &written::Process, uid: Option<u32>) -> Self {
         let cgroup = process.cgroup.clone().unwrap_or_else(|| "/test".to_owned());
         let place = Place {
@@ -145,7 +145,7 @@ impl ProcessFacts {
 }
 
 impl Fixture {
-    /// As many samples as the longest series has.
+    /// Returns the length of the longest series.
     pub(super) fn samples(&self) -> usize {
         let devices = self.devices.iter().flat_map(|device| {
             [
@@ -183,7 +183,7 @@ impl Fixture {
         self.actors.iter().any(|actor| !matches!(actor.mps_status, Timeline::Never))
     }
 
-    /// Start time of a process, in ticks of 10 ms since boot.
+    /// Returns the start time of a process, in ticks of 10 ms since boot.
     pub(super) fn start_ticks(&self, actor: &TestProcess) -> u64 {
         millis(self.since_boot(actor.from).saturating_sub(actor.age)) / 10
     }
@@ -199,7 +199,7 @@ impl TestProcess {
         (self.from..self.until).contains(&sample)
     }
 
-    /// Its owner, and the owner's groups.
+    /// Returns its owner, with the owner's groups.
     pub(super) fn groups(&self) -> Option<(u32, Vec<String>)> {
         let facts = &self.facts.facts;
         facts.uid.zip(facts.groups.clone())
@@ -232,7 +232,7 @@ pub(super) fn percent(ratio: f64) -> u32 {
     (ratio * 100.0).round() as u32
 }
 
-/// What the environment of a process says.
+/// Returns the lease in a process's environment.
 pub(super) fn claim(lease: Option<&String>) -> Claim {
     lease.map_or(Claim::Nothing, |name| Claim::Lease(name.clone()))
 }

@@ -59,58 +59,58 @@ use bailiff_engine::view::View;
 const RULES: &str =
     "these are rules, which `check` reads; tests name the file of their rules: `rules: ../rules.yaml`";
 
-/// What is wanted.
+/// Settings of a test run.
 #[derive(Debug, Clone)]
 pub struct RuleTestSettings {
-    /// The files of tests.
+    /// Test files.
     pub files: Vec<PathBuf>,
     /// Output format.
     pub form: Form,
 }
 
-/// What came of a file of tests.
+/// Results of a test file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RuleTestReport {
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// Each test, in the order of the file.
+    /// Results in the order of the file.
     pub tests: Vec<TestReport>,
 }
 
-/// What came of one test.
+/// Result of a test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TestReport {
-    /// What it shows.
+    /// Name of the test.
     pub name: String,
-    /// What went wrong; nothing if it passed.
+    /// Failures; none if it passed.
     pub failures: Vec<Mismatch>,
-    /// All that did happen.
+    /// All steps that happened.
     pub steps: Vec<Happened>,
 }
 
-/// What was expected and what there was.
+/// An expectation that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mismatch {
-    /// For people.
+    /// Expected result, as text.
     pub expected: String,
-    /// For people.
+    /// Actual result, as text.
     pub got: String,
 }
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Happened {
-    /// The sample, counted from 0.
+    /// Index of the sample, from 0.
     pub sample: usize,
-    /// Its time, for people.
+    /// Time of the sample, as text.
     pub at: String,
-    /// By which rule.
+    /// Name of the rule.
     pub rule: String,
-    /// `flag`, `notify`, `due`, `terminate`, `withheld` and so on.
+    /// Name of the step: `flag`, `notify`, `due`, `terminate`, `withheld` and others.
     pub step: &'static str,
-    /// Its target.
+    /// Name of the target.
     pub target: String,
-    /// What held a step.
+    /// Hold that withheld the step.
     pub hold: Option<&'static str>,
     /// True samples in the streak.
     pub streak: u32,
@@ -119,17 +119,17 @@ pub struct Happened {
 }
 
 impl RuleTestReport {
-    /// All tests passed.
+    /// Returns whether all tests passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.tests.iter().all(|test| test.failures.is_empty())
     }
 }
 
-/// Runs the tests of files; one has failed where the exit says so.
+/// Runs the tests of files; the exit code says whether all passed.
 ///
 /// # Errors
-/// If a file cannot be read, or has faults.
+/// If a file cannot be read or is invalid.
 pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
     let reports =
         settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<RuleTestReport>, _>>()?;
@@ -143,7 +143,7 @@ pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Fai
 /// Runs the tests of a file.
 ///
 /// # Errors
-/// If a file cannot be read, or has faults.
+/// If a file cannot be read or is invalid.
 pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     let text = files::text(path)?;
     let shown = layout::foreign(&path.display().to_string());
@@ -162,7 +162,7 @@ pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     Ok(RuleTestReport { tests: cases.iter().map(test).collect(), file: shown })
 }
 
-/// Why there are no tests to be run.
+/// Why tests cannot be run.
 enum Refused {
     LocalHost(Faults),
     Rules(Failure),
@@ -212,7 +212,7 @@ fn test(case: &Case) -> TestReport {
     TestReport { name: case.name.clone(), failures, steps }
 }
 
-/// All that happens in a test.
+/// Runs a test and returns all steps that happened.
 fn play(case: &Case) -> Vec<Happened> {
     let mut engine = Engine::new(Arc::clone(&case.policy), Mode::Enforce);
     let mut playing = TimelineReader::new(&case.fixture);
@@ -226,7 +226,7 @@ fn play(case: &Case) -> Vec<Happened> {
             engine.report(&answer);
         }
         let now = Now { boot: view.boot(), wall: Duration::from_millis(view.snapshot.wall_ms) };
-        // Made-up snapshots come in order and in time, so none is skipped.
+        // Synthetic snapshots are in order and on time, so none is skipped.
         let verdicts = engine.tick(now, Arc::clone(&view)).unwrap_or_default();
         for verdict in &verdicts {
             match &verdict.what {
@@ -255,7 +255,7 @@ impl Happened {
         };
         let id = subject.id.to_string();
         let mut names: Vec<String> = subject.members.iter().map(|member| member.pid.to_string()).collect();
-        // One that is gone has no members left.
+        // A target that no longer exists has no members.
         if let Some((_, process)) = id.split_once(':')
             && let Some((pid, _)) = process.split_once(['@', '#'])
         {

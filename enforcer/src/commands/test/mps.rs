@@ -1,11 +1,11 @@
-//! The MPS servers of a made-up node, with the status that their daemons would report.
+//! The MPS servers of a synthetic node, as their daemons would report them.
 
 use bailiff_snapshot::{Mps, MpsServer, MpsStatus, ProcessKey};
 
 use super::fixture::{Fixture, TestProcess};
 use super::series::Timeline;
 
-/// All servers with a status at some time; none if no status is given, or no daemon answers.
+/// Returns all servers; `None` if the test gives no status, or no daemon answers.
 pub(super) fn mps(fixture: &Fixture, sample: usize) -> Option<Mps> {
     let servers = fixture.actors.iter().filter(|actor| !matches!(actor.mps_status, Timeline::Never));
     let there = servers.filter(|actor| actor.is_there(sample) && fixture.up("mps", sample));

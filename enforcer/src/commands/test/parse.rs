@@ -10,7 +10,7 @@ use serde_saphyr::Spanned;
 use super::series::{self, Timeline};
 use super::written::{Text, When};
 
-/// What is wrong with the file, each with its line.
+/// Errors of a test file, each with its line.
 #[derive(Debug, Default)]
 pub(super) struct Faults(pub(super) Vec<String>);
 
@@ -20,14 +20,14 @@ impl Faults {
         self.0.push(format!("line {line}: {}", message.replace(char::is_control, "\u{fffd}")));
     }
 
-    /// The value, or nothing and a fault.
+    /// Returns the value, or reports the error.
     pub(super) fn take<T>(&mut self, place: &Text, value: Result<T, String>) -> Option<T> {
         value.map_err(|message| self.at(place, &message)).ok()
     }
 }
 
-/// The sample that it is first seen at, the one from which on it is gone, and how old it is at first: one that is there
-/// from the beginning has been there for a day.
+/// Returns the first sample of a target, the first sample without it, and its age at first: by default a day if
+/// it exists from the start.
 pub(super) fn times(
     (from, until, age): (&Option<Text>, &Option<Text>, &Option<Text>),
     interval: Duration,
@@ -51,7 +51,7 @@ pub(super) fn plays(text: Option<&Text>, unit: Unit, faults: &mut Faults) -> Tim
     faults.take(text, series::numbers(&text.value, unit)).map_or(Timeline::Never, Timeline::Series)
 }
 
-/// The driver reports whole percents.
+/// Parses percentages; the driver reports whole percents.
 pub(super) fn percents(text: Option<&Text>, faults: &mut Faults) -> Timeline<f64> {
     let play = plays(text, Unit::Percent, faults);
     if let (Some(text), Timeline::Series(values)) = (text, &play) {
@@ -79,7 +79,7 @@ pub(super) fn sample(when: &When, interval: Duration) -> Result<usize, String> {
 }
 
 pub(super) fn time(text: &str) -> Result<Duration, String> {
-    // A sample is at nothing as well as at 0s.
+    // The first sample may be written as 0 or as 0s.
     let text = if text == "0" { "0s" } else { text };
     quantity::time(text).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
 }
@@ -103,7 +103,7 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     series::amount(text, Unit::Bytes).map(|bytes| bytes as u64)
 }
 
-/// The permitted values of an attribute.
+/// Returns the permitted values of an attribute.
 pub(super) fn words_of(name: &str) -> Vec<&'static str> {
     let attribute = attributes::ALL.iter().find(|attribute| attribute.name == name);
     match attribute.map(|attribute| attribute.unit) {

@@ -1,4 +1,4 @@
-//! The pool of leases of a test.
+//! The lease pool of a test.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::series::Timeline;
 use super::written;
 use bailiff_engine::value::Unit;
 
-/// Holders that are none of the targets have pids from here on.
+/// Pids of holders that are not targets start here.
 const OTHERS: u32 = 4_000_000;
 
 impl Lease {
-    /// As written, the one in this place of the list.
+    /// Creates the lease at this index of the list.
     pub(super) fn of(
         written: &written::Lease,
         place: u32,
@@ -86,7 +86,7 @@ impl Lease {
 }
 
 impl Fixture {
-    /// The pool at a sample, where it answers.
+    /// Returns the pool at a sample, if it answers.
     pub(super) fn pool(&self, sample: usize) -> Option<Leases> {
         let leases = self.leases.as_ref().filter(|_| self.answered(sample))?;
         let before = sample.checked_sub(1).filter(|before| self.answered(*before));

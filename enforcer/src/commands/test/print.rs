@@ -1,11 +1,11 @@
-//! What came of tests, for people, in the manner of promtool.
+//! Prints test results in the style of promtool.
 
 use std::io::{self, Write};
 
 use super::{RuleTestReport, TestReport};
 use crate::commands::layout::{Layout, count, foreign};
 
-/// Maximum number of steps of one test that are listed.
+/// Maximum number of listed steps per test.
 const SHOWN_STEPS: usize = 40;
 
 /// Writes a report.

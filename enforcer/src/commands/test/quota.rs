@@ -1,10 +1,10 @@
-//! The shared quotas of a made-up node: each process has one of its own, or none.
+//! The shared quotas of a synthetic node: one for each process that has a limit.
 
 use bailiff_snapshot::{ProcessKey, Quota, QuotaGpu, QuotaProcess, Truth, wire};
 
 use super::fixture::{Fixture, TestProcess, whole};
 
-/// All quotas at a sample; none if no process has one, or their directory cannot be read.
+/// Returns all quotas at a sample; `None` if no process has one, or their directory cannot be read.
 pub(super) fn quotas(fixture: &Fixture, (sample, gpus): (usize, &[wire::Gpu])) -> Option<Vec<Quota>> {
     let with = fixture.actors.iter().filter(|actor| actor.quota.is_some());
     if with.clone().next().is_none() || !fixture.up("quota", sample) {

@@ -1,4 +1,4 @@
-//! A file of rule tests, understood: every fault is found, each with its line.
+//! Validates a file of rule tests; all errors are reported, each with its line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use bailiff_engine::policy::Policy;
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::Hold;
 
-/// Without a word tests begin then: 2026-01-01T00:00:00Z.
+/// Default start of a test: 2026-01-01T00:00:00Z.
 const START: Duration = Duration::from_hours(490_896);
 const INTERVAL: Duration = Duration::from_secs(5);
 const GIB: u64 = 1 << 30;
-/// What can be expected of a rule.
+/// Steps that a test can expect.
 const STEPS: [&str; 11] = [
     "flag",
     "clear",
@@ -43,14 +43,14 @@ pub(super) struct Case {
     pub(super) never: Vec<Pattern>,
 }
 
-/// Something that is to happen at a sample.
+/// An expected step.
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) sample: usize,
     pub(super) what: Pattern,
 }
 
-/// Permitted forms of a step.
+/// Permitted keys of a step.
 #[derive(Debug, Default)]
 pub(super) struct Pattern {
     pub(super) rule: Option<String>,
@@ -59,21 +59,21 @@ pub(super) struct Pattern {
     pub(super) hold: Option<String>,
 }
 
-/// The file's own settings.
+/// Settings of the file.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) start: Duration,
     interval: Duration,
 }
 
-/// Understands what stands above the tests.
+/// Validates the settings of the file.
 pub(super) fn head(file: &written::File, faults: &mut Faults) -> Head {
     let start = file.start.as_ref().and_then(|text| faults.take(text, moment(&text.value)));
     let interval = file.interval.as_ref().and_then(|text| faults.take(text, interval(&text.value)));
     Head { start: start.unwrap_or(START), interval: interval.unwrap_or(INTERVAL) }
 }
 
-/// Understands one test of these rules.
+/// Validates one test.
 pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, faults: &mut Faults) -> Case {
     let interval = test.interval.as_ref().and_then(|text| faults.take(text, interval(&text.value)));
     let interval = interval.unwrap_or(head.interval);
@@ -114,7 +114,7 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
     Case { policy: Arc::clone(policy), name: test.name, fixture, samples, expect, never: never.collect() }
 }
 
-/// As long as its longest series; without any as long as something is expected.
+/// Returns the length of a test: that of its longest series, else up to the last expectation.
 fn length_of(
     fixture: &Fixture,
     test: &written::Test,

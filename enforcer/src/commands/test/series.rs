@@ -1,27 +1,27 @@
-//! Series in promtool's notation: `0x240` is 0 and 240 times 0 more, `1+2x3` is 1 3 5 7, `_` was not observed, `_x5`
-//! five times so. An item may stand apart from its number of times: `sleeping x3`.
+//! Series in promtool's notation: `0x240` is 0 followed by 240 more zeros, `1+2x3` is 1 3 5 7, `_` was not
+//! observed, `_x5` five times. A space before the count is allowed: `sleeping x3`.
 
 use std::str::FromStr;
 
 use bailiff_engine::policy::quantity;
 use bailiff_engine::value::Unit;
 
-/// More samples than a year of 5 s intervals has are a slip of the pen.
+/// Maximum number of samples: more than a year of 5 s intervals is a mistake.
 const MOST: usize = 10_000_000;
 
-/// What something is, sample by sample.
+/// Values over the samples of a test.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Timeline<T> {
     /// Not given: unknown.
     Never,
-    /// Always this.
+    /// Constant.
     Always(T),
-    /// Sample by sample; unknown if it says so, and past its end.
+    /// One value per sample; unknown where `None`, and after the end.
     Series(Vec<Option<T>>),
 }
 
 impl<T: Clone> Timeline<T> {
-    /// What it is at a sample.
+    /// Returns the value at a sample.
     pub(super) fn at(&self, sample: usize) -> Option<T> {
         match self {
             Self::Never => None,
@@ -30,7 +30,7 @@ impl<T: Clone> Timeline<T> {
         }
     }
 
-    /// Samples of its own.
+    /// Number of samples.
     pub(super) const fn samples(&self) -> usize {
         match self {
             Self::Never | Self::Always(_) => 0,
@@ -39,7 +39,7 @@ impl<T: Clone> Timeline<T> {
     }
 }
 
-/// Understands a series of numbers in base units.
+/// Parses a series of numbers in base units.
 pub(super) fn numbers(text: &str, unit: Unit) -> Result<Vec<Option<f64>>, String> {
     let mut values = Vec::new();
     for item in items(text)? {
@@ -71,7 +71,7 @@ pub(super) fn numbers(text: &str, unit: Unit) -> Result<Vec<Option<f64>>, String
     Ok(values)
 }
 
-/// Understands a series of words, of which these are known.
+/// Parses a series of words.
 pub(super) fn words(text: &str, known: &[&str]) -> Result<Vec<Option<String>>, String> {
     let mut values = Vec::new();
     for item in items(text)? {
@@ -98,7 +98,7 @@ fn extend<T>(
     Ok(())
 }
 
-/// One item and how often it comes again.
+/// An item and its number of repetitions.
 #[derive(Debug)]
 struct Item<'a> {
     body: &'a str,
@@ -128,9 +128,9 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// One number; a percent sign may be left out.
+/// Parses a number; the percent sign is optional.
 pub(super) fn amount(text: &str, unit: Unit) -> Result<f64, String> {
-    // Nothing is nothing in every unit.
+    // Zero needs no unit.
     if text == "0" {
         return Ok(0.0);
     }

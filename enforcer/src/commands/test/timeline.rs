@@ -9,14 +9,14 @@ use super::mps::mps;
 use super::quota::quotas;
 use super::series::Timeline;
 
-/// What counters of one process have come to.
+/// Counters of one process.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
     cpu_seconds: f64,
     io_bytes: f64,
 }
 
-/// A stage at work.
+/// Produces snapshots, sample by sample.
 #[derive(Debug)]
 pub(super) struct TimelineReader<'a> {
     fixture: &'a Fixture,
@@ -30,7 +30,7 @@ impl<'a> TimelineReader<'a> {
         Self { fixture, counters: vec![Counters::default(); fixture.actors.len()], next: 0 }
     }
 
-    /// The next sample's snapshot; none if its interval is missed.
+    /// Returns the next snapshot; `None` if its interval is missed.
     pub(super) fn next(&mut self) -> Option<wire::Snapshot> {
         let sample = self.next;
         self.next += 1;
@@ -39,7 +39,7 @@ impl<'a> TimelineReader<'a> {
         interval.then(|| self.snapshot(sample))
     }
 
-    /// Counters advance between samples too.
+    /// Advances the counters by one interval.
     fn count(&mut self, sample: usize) {
         let interval = self.fixture.interval.as_secs_f64();
         for (actor, counters) in self.fixture.actors.iter().zip(&mut self.counters) {
@@ -148,7 +148,7 @@ impl<'a> TimelineReader<'a> {
             ..actor.facts.facts.clone()
         };
         let state = actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned());
-        // What is gone has no `/proc` that could say anything of it.
+        // A process that no longer exists has no data in `/proc`.
         if state == "gone" {
             let first_seq = Some(actor.from as u64 + 1);
             return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };

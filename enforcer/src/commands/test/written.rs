@@ -1,4 +1,4 @@
-//! A file of rule tests as it is written, field for field; what it means is for [`super::script`] to find out.
+//! The fields of a rule test file as written; [`super::script`] validates them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-/// A text and its place in the file.
+/// A text with its place in the file.
 pub(super) type Text = Spanned<String>;
 
-/// The whole file.
+/// The file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    /// The rules, relative to this file.
+    /// Path of the rules, relative to this file.
     pub(super) rules: Option<PathBuf>,
-    /// The interval: 5s.
+    /// Sampling interval: 5s.
     pub(super) interval: Option<Text>,
-    /// When tests begin: 2026-01-01T00:00:00Z.
+    /// Start of the tests: 2026-01-01T00:00:00Z.
     pub(super) start: Option<Text>,
     /// The tests.
     pub(super) tests: Vec<Test>,
@@ -27,28 +27,28 @@ pub(super) struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Test {
-    /// What it shows.
+    /// Name of the test.
     pub(super) name: String,
-    /// Other rules than the file's.
+    /// Other rules than those of the file.
     pub(super) rules: Option<PathBuf>,
-    /// Another interval than the file's.
+    /// Another interval than that of the file.
     pub(super) interval: Option<Text>,
-    /// GPUs; without a word there is GPU 0 with 80GiB.
+    /// GPUs; by default GPU 0 with 80GiB.
     pub(super) gpus: Option<Vec<Gpu>>,
     /// Processes.
     #[serde(default)]
     pub(super) targets: Vec<Process>,
-    /// Leases that are held; without a word there is no pool, and with an empty list all its GPUs are idle.
+    /// Held leases; by default there is no pool; with an empty list all its GPUs are idle.
     pub(super) leases: Option<Vec<Lease>>,
-    /// 1 if there is a snapshot; `_` where an interval is missed.
+    /// 1 if there is a snapshot; `_` if an interval is missed.
     pub(super) intervals: Option<Text>,
-    /// By name (nvml, proc, redis): 1 if it answers, 0 if it does not.
+    /// By name (nvml, proc, redis): 1 if the source answers, 0 if it does not.
     #[serde(default)]
     pub(super) sources: BTreeMap<String, Text>,
-    /// What happens.
+    /// Expected steps.
     #[serde(default)]
     pub(super) expect: Vec<Expect>,
-    /// What does not.
+    /// Steps that must not happen.
     #[serde(default)]
     pub(super) never: Vec<Never>,
 }
@@ -57,36 +57,36 @@ pub(super) struct Test {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Gpu {
-    /// `0`.
+    /// Index, such as `0`.
     #[serde(rename = "gpu")]
     pub(super) index: String,
-    /// `GPU-0` and so on.
+    /// UUID; by default `GPU-0` and so on.
     pub(super) uuid: Option<String>,
-    /// All its memory: 80GiB.
+    /// Total memory: 80GiB.
     pub(super) memory: Option<Text>,
-    /// MIG is on.
+    /// Whether MIG is on.
     #[serde(default)]
     pub(super) mig: bool,
-    /// What changes.
+    /// Values that change.
     #[serde(default)]
     pub(super) series: GpuSeries,
 }
 
-/// What of a GPU changes.
+/// Values of a GPU that change.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct GpuSeries {
-    /// Its own figure, in percent.
+    /// Utilization of the device, in percent.
     pub(super) gpu_util: Option<Text>,
-    /// Memory in use; without a word it is what processes hold and what is unaccounted.
+    /// Memory in use; by default what processes hold and what is unaccounted.
     pub(super) vram_used: Option<Text>,
     /// Unaccounted memory.
     pub(super) vram_unaccounted: Option<Text>,
-    /// What did not come back.
+    /// Unreleased memory.
     pub(super) vram_unreleased: Option<Text>,
-    /// How many have it open and are not listed.
+    /// Number of processes with the device open that are not listed.
     pub(super) unlisted_processes: Option<Text>,
-    /// 1 if it answers; `_` where it does not.
+    /// 1 if the GPU answers; `_` if it does not.
     pub(super) answers: Option<Text>,
 }
 
@@ -94,24 +94,24 @@ pub(super) struct GpuSeries {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Process {
-    /// Its pid.
+    /// Pid.
     #[serde(rename = "process")]
     pub(super) pid: u32,
-    /// Its name: python3.
+    /// Name; by default python3.
     pub(super) comm: Option<String>,
-    /// Its owner: user.
+    /// Owner; by default user.
     pub(super) user: Option<String>,
-    /// The owner's number: 1000; `_` where it is not known.
+    /// Uid of the owner; by default 1000; `_` if unknown.
     pub(super) uid: Option<Text>,
-    /// The owner's groups.
+    /// Groups of the owner.
     pub(super) groups: Option<Vec<String>>,
-    /// Its program.
+    /// Path of its program.
     pub(super) exe: Option<String>,
-    /// Its command line.
+    /// Command line.
     pub(super) cmdline: Option<String>,
-    /// Its cgroup's path.
+    /// Path of its cgroup.
     pub(super) cgroup: Option<String>,
-    /// Its workload, as `slurm:77`; without a word its container, job, pod or unit, else its own tree.
+    /// Workload, such as `slurm:77`; by default its container, job, pod or unit, else its own process tree.
     pub(super) workload: Option<String>,
     /// Container.
     pub(super) container: Option<String>,
@@ -121,27 +121,27 @@ pub(super) struct Process {
     pub(super) namespace: Option<Text>,
     /// Slurm job.
     pub(super) slurm_job: Option<String>,
-    /// Its parent's pid: 1.
+    /// Pid of its parent; by default 1.
     pub(super) parent: Option<u32>,
-    /// Indexes of GPUs that it holds: [0]. One that holds none belongs to a workload that does.
+    /// Indexes of its GPUs; by default [0]. A process without GPUs belongs to a workload with some.
     pub(super) gpus: Option<Vec<String>>,
-    /// What it holds on each: 1GiB.
+    /// Memory on each GPU: 1GiB.
     pub(super) vram: Option<Text>,
-    /// As nvidia-smi writes it: C, G, C+G, M+C.
+    /// Type of context as in nvidia-smi: C, G, C+G, M+C.
     pub(super) context: Option<String>,
     /// `mps_server`.
     pub(super) role: Option<String>,
-    /// The limit of a shared quota that it has for itself, on each of its GPUs: 4GiB.
+    /// Limit of a shared quota of its own, on each of its GPUs: 4GiB.
     pub(super) quota: Option<Text>,
-    /// The lease that its environment names.
+    /// Lease in its environment.
     pub(super) lease: Option<String>,
-    /// How old it is when it is first seen: 1d.
+    /// Age when it is first seen; by default 1d.
     pub(super) age: Option<Text>,
-    /// The time that it is first seen.
+    /// Time when it is first seen.
     pub(super) from: Option<Text>,
-    /// The time from which on it is gone.
+    /// Time from which it no longer exists.
     pub(super) until: Option<Text>,
-    /// What changes.
+    /// Values that change.
     #[serde(default)]
     pub(super) series: ProcessSeries,
 }
@@ -150,31 +150,31 @@ pub(super) struct Process {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Lease {
-    /// Its name.
+    /// Name.
     #[serde(rename = "lease")]
     pub(super) name: String,
-    /// Indexes of its GPUs: [0].
+    /// Indexes of its GPUs; by default [0].
     pub(super) gpus: Option<Vec<String>>,
-    /// The user who holds it.
+    /// User who holds it.
     pub(super) user: Option<String>,
-    /// The same as a number: 1000.
+    /// Uid of that user; by default 1000.
     pub(super) uid: Option<u32>,
-    /// The pid of one of the targets; if not given, the holder has no GPU memory.
+    /// Pid of the holder, if it is one of the targets; by default the holder has no GPU memory.
     pub(super) holder: Option<u32>,
-    /// 0.
+    /// Priority; by default 0.
     pub(super) priority: Option<i32>,
-    /// How old it is when it is first seen: 1d.
+    /// Age when it is first seen; by default 1d.
     pub(super) age: Option<Text>,
-    /// The time that it is first seen.
+    /// Time when it is first seen.
     pub(super) from: Option<Text>,
-    /// The time from which on it is gone.
+    /// Time from which it no longer exists.
     pub(super) until: Option<Text>,
-    /// What changes.
+    /// Values that change.
     #[serde(default)]
     pub(super) series: LeaseSeries,
 }
 
-/// What of a lease changes.
+/// Values of a lease that change.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct LeaseSeries {
