@@ -1,4 +1,5 @@
-//! `make bench`: what one tick costs in CPU time: 10,000 processes by 100 rules. Absolute figures are this machine's.
+//! `make bench`: CPU time of one tick with 10,000 processes and 100 rules. Absolute values are those of this
+//! machine.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -52,7 +53,7 @@ fn main() {
     );
 }
 
-/// Time that this thread has computed: neighbours on the machine do not count.
+/// Returns the CPU time of this thread, which other load on the machine does not change.
 fn cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
@@ -61,7 +62,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Rules that never come to a step, so that all of them judge everybody at every tick.
+/// A policy whose rules never reach a step, so that all of them evaluate all targets in every tick.
 fn policy() -> Policy {
     Policy {
         sha256: String::new(),
@@ -87,7 +88,7 @@ fn policy() -> Policy {
     }
 }
 
-/// Rules that share some of their questions, as an admin's would.
+/// Rules that share some comparisons, as real ones do.
 fn rule(number: usize) -> Rule {
     let step = |of: usize| f64::from(u8::try_from(number % of).unwrap_or_default());
     Rule {
@@ -131,7 +132,7 @@ fn at(name: &str, bounds: Bounds) -> Condition {
     Condition::Leaf(Leaf { attribute, test: Test::Within(bounds), comparison: String::new() })
 }
 
-/// Half of all are idle.
+/// A snapshot in which half of the processes are idle.
 fn snapshot(seq: u64) -> wire::Snapshot {
     let json = serde_json::json!({
         "version": 1, "seq": seq, "boot_id": "b", "wall_ms": 0, "boot_ms": 10_000_000 + seq * 5000,

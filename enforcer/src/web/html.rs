@@ -1,4 +1,4 @@
-//! The page for people: how the enforcer stands, as HTML that works without scripts. Nothing can be done from it.
+//! The status page of the enforcer: plain HTML without scripts, read-only.
 
 mod tables;
 #[cfg(test)]

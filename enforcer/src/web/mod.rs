@@ -1,4 +1,4 @@
-//! What the enforcer shows of itself, and the one thing that can be asked of it over HTTP: a reload.
+//! HTTP pages of the enforcer, and its only request that changes something: a reload.
 
 mod html;
 pub mod page;

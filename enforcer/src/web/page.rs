@@ -1,4 +1,4 @@
-//! The page that Prometheus reads, from how the enforcer stands.
+//! The metrics page, from the status.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,22 +14,22 @@ use super::tally::{Counters, Reloaded, Skipped};
 use crate::metrics;
 use bailiff_engine::verdict::Hold;
 
-/// Flags with a series of their own: a rule that matches everybody must not fill Prometheus.
+/// Maximum number of flags with a series of their own: a rule that matches everything must not fill Prometheus.
 pub const MOST_FLAGS: usize = 256;
 
-/// What is true at the moment of a request.
+/// Values at the time of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moment {
-    /// Since boot.
+    /// Time since boot.
     pub boot: Duration,
-    /// What the system says of this process.
+    /// Process metrics.
     pub own: Own,
 }
 
 /// Writes the page.
 ///
 /// # Errors
-/// If `out` does not take it.
+/// If writing to `out` fails.
 pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
     rules(&status.rules, &mut page);
@@ -47,7 +47,7 @@ pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Wri
     page.end()
 }
 
-/// One number a rule.
+/// A metric with one value per rule.
 type Column = (&'static Family, fn(&RuleStatus) -> Option<u64>);
 
 const RULES: [Column; 3] = [
@@ -104,7 +104,7 @@ fn flags(flags: &[Flag], page: &mut Writer<'_>) {
     let mut shown = BTreeSet::new();
     for flag in ordered {
         let labels = flag_labels(flag);
-        // Names are cut to a length, and two flags of one name are no reason to break the page.
+        // Names are truncated; two flags with the same labels must not break the page.
         if shown.len() < MOST_FLAGS && !shown.contains(&labels) {
             page.put(&metrics::FLAG, &labels, PRESENT);
             shown.insert(labels);

@@ -1,4 +1,4 @@
-//! Which answer a request gets: pages to read, and a reload where the admin allowed it.
+//! HTTP routes: pages, and a reload if it is enabled.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use super::page::{self, Moment};
 use super::status::Status;
 use crate::clock::now;
 
-/// A reload reads one file; a longer wait means that the disk hangs.
+/// Deadline of a reload, which reads one file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request to reload the policy file.
 #[derive(Debug)]
 pub struct Reload(pub oneshot::Sender<Outcome>);
 
-/// How a reload went.
+/// Result of a reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The policy of this SHA-256 is in force now.
+    /// The policy with this SHA-256 is in force.
     Applied(String),
-    /// The file says what is in force.
+    /// The file has not changed.
     Unchanged,
-    /// The file was not loaded, and why, a line each; the previous rules stay in force.
+    /// The file was not loaded, with one line per error; the previous rules stay in force.
     Refused(Vec<String>),
 }
 
-/// What answers are made of.
+/// Data of the responses.
 #[derive(Debug)]
 pub struct Routes {
-    /// How the enforcer stands.
+    /// Status of the enforcer.
     pub status: watch::Receiver<Arc<Status>>,
-    /// Takes reloads; `None` without `--web.enable-lifecycle`.
+    /// Receiver of reload requests; `None` without `--web.enable-lifecycle`.
     pub reloads: Option<mpsc::Sender<Reload>>,
 }
 
@@ -69,7 +69,8 @@ impl Handler for Routes {
     }
 }
 
-/// Browsers send the origin of the page that posts (RFC 6454), and would send a password along.
+/// Returns whether a browser sent the request from a page of another site (`Origin`, RFC 6454), possibly with a
+/// stored password.
 fn is_of_another_site(request: &Request<()>) -> bool {
     let Some(origin) = request.headers().get(ORIGIN) else { return false };
     let asked = request.headers().get(HOST).and_then(|host| host.to_str().ok());

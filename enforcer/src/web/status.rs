@@ -1,4 +1,4 @@
-//! How the enforcer stands, as plain data: the control socket answers with it, and both pages are made from it.
+//! The enforcer's status as plain data: the control socket returns it, and both pages are rendered from it.
 
 use std::time::Duration;
 
@@ -11,102 +11,102 @@ use bailiff_engine::engine::STALE_INTERVALS;
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
 
-/// Actions that are remembered.
+/// Maximum number of remembered actions.
 pub const MOST_ACTIONS: usize = 50;
 
-/// How the enforcer stands. Times are seconds since the Unix epoch; what was not observed is `None`.
+/// Status of the enforcer. Times are seconds since the Unix epoch; unobserved values are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// The host's name.
+    /// Name of the host.
     pub node: String,
-    /// The enforcer's version.
+    /// Version of the enforcer.
     pub version: String,
-    /// What any rule may do at most, whatever the file says.
+    /// Highest mode that any rule can have.
     pub cap: Cap,
-    /// What is in force.
+    /// The policy in force.
     pub policy: PolicyStatus,
-    /// Why nothing destructive is done on the whole node; nothing, if it may be.
+    /// Reasons why destructive steps are withheld on the whole node.
     pub holds: Vec<HoldStatus>,
-    /// Breakers that are open.
+    /// Open breakers.
     pub breakers: Vec<Open>,
-    /// Actions of the last hour: the node's, then those of users and GPUs that have used some.
+    /// Actions of the last hour: of the node, and of users and GPUs with any.
     pub budgets: Vec<Budget>,
-    /// The rules, in the order of the file.
+    /// Rules, in the order of the file.
     pub rules: Vec<RuleStatus>,
-    /// All flags that are up.
+    /// Raised flags.
     pub flags: Vec<Flag>,
-    /// What is coming, the soonest first.
+    /// Pending steps, soonest first.
     pub pending: Vec<Pending>,
-    /// What was done or watched, the newest first; at most [`MOST_ACTIONS`].
+    /// Completed actions and dry-run steps, newest first; at most [`MOST_ACTIONS`].
     pub actions: Vec<PastAction>,
-    /// What is being done.
+    /// Action that is being carried out.
     pub in_flight: Option<InFlight>,
-    /// Where snapshots come from.
+    /// Source of the snapshots.
     pub stream: Stream,
-    /// The pool of leases; none if the policy names none.
+    /// Lease pool; `None` if the policy has none.
     pub leases: Option<agent::AgentStatus>,
-    /// What is counted.
+    /// Counters.
     pub counters: Counters,
 }
 
 impl Status {
-    /// Everything destructive is withheld for this reason.
+    /// Returns whether all destructive steps are withheld for this reason.
     #[must_use]
     pub fn is_held(&self, hold: Hold) -> bool {
         self.holds.iter().any(|held| held.hold == hold) || self.breakers.iter().any(|open| open.hold == hold)
     }
 
-    /// The breaker is open.
+    /// Returns whether a breaker is open.
     #[must_use]
     pub fn is_open(&self, breaker: Breaker) -> bool {
         self.breakers.iter().any(|open| open.breaker == breaker)
     }
 
-    /// Puts an action before those that are remembered.
+    /// Adds a completed action.
     pub fn remember(&mut self, action: PastAction) {
         self.actions.insert(0, action);
         self.actions.truncate(MOST_ACTIONS);
     }
 }
 
-/// What any rule may do at most.
+/// Highest mode that any rule can have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "mode", content = "why")]
 pub enum Cap {
-    /// What its own mode says.
+    /// The mode of each rule applies.
     #[default]
     None,
-    /// Dry run for all rules, and why: `--dry-run`, a missing permission.
+    /// Dry run for all rules, with the reason: `--dry-run`, a missing privilege.
     DryRun(String),
 }
 
-/// The policy.
+/// Status of the policy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicyStatus {
-    /// Its file.
+    /// Path of the file.
     pub path: String,
-    /// SHA-256 of what is in force.
+    /// SHA-256 of the policy in force.
     pub sha256: Option<String>,
-    /// When what is in force was loaded.
+    /// Time when it was loaded.
     pub loaded: Option<f64>,
-    /// When the file was last read and found good.
+    /// Time when the file was last found valid.
     pub good: Option<f64>,
-    /// How the last reading ended.
+    /// Result of the last reading.
     pub last: Option<Reloaded>,
-    /// When that was.
+    /// Time of the last reading.
     pub read: Option<f64>,
-    /// What is wrong with the file, a line each; nothing, if it is good.
+    /// Errors of the file, one line each.
     pub faults: Vec<String>,
 }
 
-/// A reason to withhold destructive steps.
+/// A reason why destructive steps are withheld.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HoldStatus {
-    /// Which.
+    /// The hold.
     pub hold: Hold,
-    /// Until when, where that is known.
+    /// End of the hold, if known.
     pub until: Option<f64>,
     /// Details for administrators: who paused it and why.
     pub detail: String,
@@ -116,19 +116,19 @@ pub struct HoldStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Breaker {
-    /// Half of all workloads matched at once.
+    /// Too large a share of the workloads matched at once.
     Mass,
-    /// Three actions in a row against one user failed.
+    /// Three consecutive actions against one user failed.
     Failures,
-    /// Too much is unknown.
+    /// Too many outcomes are unknown.
     Unknown,
 }
 
 impl Breaker {
-    /// All of them.
+    /// All breakers.
     pub const ALL: [Self; 3] = [Self::Mass, Self::Failures, Self::Unknown];
 
-    /// Its label value.
+    /// Label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -138,7 +138,7 @@ impl Breaker {
         }
     }
 
-    /// How it closes.
+    /// Describes how the breaker closes.
     #[must_use]
     pub const fn closes(self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ impl Breaker {
         }
     }
 
-    /// What it withholds the node's steps as.
+    /// Hold of the node when the breaker is open.
     #[must_use]
     pub const fn hold(self) -> Hold {
         match self {
@@ -158,33 +158,33 @@ impl Breaker {
     }
 }
 
-/// A breaker that is open.
+/// An open breaker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Open {
-    /// Which.
+    /// The breaker.
     pub breaker: Breaker,
-    /// What it withholds steps as: for the whole node, or for one user.
+    /// Its hold: for the node, or for one user.
     pub hold: Hold,
-    /// Since when.
+    /// Time when it opened.
     pub since: f64,
-    /// What opened it.
+    /// Cause.
     pub detail: String,
 }
 
-/// What a budget is for.
+/// Scope of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// The node.
+    /// The whole node.
     Node,
-    /// A user.
+    /// One user.
     User,
-    /// A GPU.
+    /// One GPU.
     Gpu,
 }
 
 impl Scope {
-    /// Its label value.
+    /// Label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -195,174 +195,174 @@ impl Scope {
     }
 }
 
-/// Actions of the last hour.
+/// Use of a budget in the last hour.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// What it is for.
+    /// Scope.
     pub scope: Scope,
-    /// A user or a GPU's UUID; empty for the node.
+    /// Name of the user, or UUID of the GPU; empty for the node.
     pub of: String,
-    /// Actions that count.
+    /// Number of actions.
     pub used: u32,
-    /// Actions that it allows.
+    /// Limit.
     pub limit: u32,
 }
 
-/// A rule and how many it is about.
+/// Status of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleStatus {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it is about.
+    /// Kind of target.
     pub target: Kind,
-    /// Whether it may act, in the end.
+    /// Effective mode.
     pub mode: Mode,
     /// True samples that a match needs.
     pub needed: Option<u32>,
-    /// Targets that match; none before it evaluated a snapshot.
+    /// Targets that match; `None` before the first evaluated snapshot.
     pub matches: Option<u64>,
-    /// Targets of which it is true, but not for long enough.
+    /// Targets whose condition is true, but not for long enough yet.
     pub pending: Option<u64>,
-    /// Targets of which it is not known.
+    /// Targets that could not be evaluated.
     pub unknown: Option<u64>,
-    /// What it does, a text each: `terminate after 25m`.
+    /// Steps as text: `terminate after 25m`.
     pub steps: Vec<String>,
 }
 
-/// A flag that is up.
+/// A raised flag.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Flag {
-    /// Of which rule.
+    /// Name of the rule.
     pub rule: String,
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// Its target.
+    /// Name of the target.
     pub target: String,
     /// UUIDs of the GPUs that it holds or is.
     pub gpus: Vec<String>,
-    /// Its process, where it is one.
+    /// Pid, for a process.
     pub pid: Option<u32>,
-    /// Its owner, where it has one.
+    /// Owner, if any.
     pub user: Option<String>,
-    /// Its name.
+    /// Process name.
     pub comm: Option<String>,
-    /// Since when.
+    /// Time when it was raised.
     pub since: f64,
 }
 
-/// A destructive step that is coming.
+/// A pending destructive step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Its target.
+    /// Name of the target.
     pub target: String,
-    /// Its owner, where it has one.
+    /// Owner, if any.
     pub user: Option<String>,
-    /// Its name.
+    /// Process name.
     pub comm: Option<String>,
-    /// By which rule.
+    /// Name of the rule.
     pub rule: String,
-    /// Whether that may act.
+    /// Effective mode of the rule.
     pub mode: Mode,
-    /// Which.
+    /// The step.
     pub step: String,
     /// True samples so far.
     pub streak: u32,
     /// True samples that the step needs.
     pub needed: u32,
-    /// Earliest time in seconds; none if it cannot be determined.
+    /// Earliest time of the step, in seconds from now; `None` if unknown.
     pub due_in: Option<f64>,
-    /// Why it is due and not done.
+    /// Hold that withholds the due step.
     pub hold: Option<Hold>,
 }
 
-/// What was done or watched.
+/// A completed action, or a dry-run step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PastAction {
-    /// Its id in the audit log.
+    /// Id in the audit log.
     pub id: u64,
-    /// When it ended.
+    /// Time when it ended.
     pub at: f64,
-    /// By which rule.
+    /// Name of the rule.
     pub rule: String,
-    /// Whether that may act.
+    /// Effective mode of the rule.
     pub mode: Mode,
-    /// Which.
+    /// The step.
     pub step: String,
-    /// Its target.
+    /// Name of the target.
     pub target: String,
-    /// Its owner, where it has one.
+    /// Owner, if any.
     pub user: Option<String>,
-    /// How it ended.
+    /// Result.
     pub outcome: Outcome,
-    /// More, for people.
+    /// Details for people.
     pub detail: String,
-    /// Bytes that were seen to come back.
+    /// Bytes observed as released.
     pub released: Option<u64>,
 }
 
 impl PastAction {
-    /// It held memory and was ended, and it cannot be determined how much was released.
+    /// Returns whether the target was ended and the released memory is unknown.
     #[must_use]
     pub const fn is_unknown(&self) -> bool {
         self.released.is_none() && matches!(self.outcome, Outcome::GoneNotReleased | Outcome::Undetermined)
     }
 }
 
-/// What is being done.
+/// An action that is being carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InFlight {
-    /// Its id in the audit log.
+    /// Id in the audit log.
     pub id: u64,
-    /// By which rule.
+    /// Name of the rule.
     pub rule: String,
-    /// Which step.
+    /// The step.
     pub step: String,
-    /// Its target.
+    /// Name of the target.
     pub target: String,
-    /// Since when.
+    /// Time when it began.
     pub since: f64,
-    /// Why its SIGKILL waits, while it does.
+    /// Why SIGKILL is delayed.
     #[serde(default)]
     pub waits: Option<String>,
 }
 
-/// Where snapshots come from.
+/// Source of the snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stream {
-    /// The socket.
+    /// Path of the socket.
     pub path: String,
-    /// It is being read.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Why it is not.
+    /// Error of the connection.
     pub error: Option<String>,
-    /// Number of the snapshot that was evaluated last.
+    /// Number of the last evaluated snapshot.
     pub seq: Option<u64>,
-    /// When that was seen, in milliseconds since boot.
+    /// Time of that snapshot in milliseconds since boot.
     pub seen_boot_ms: Option<u64>,
-    /// The interval, in milliseconds.
+    /// Sampling interval in milliseconds.
     pub interval_ms: Option<u64>,
-    /// How long it took to evaluate, in seconds.
+    /// Duration of its evaluation in seconds.
     pub tick_seconds: Option<f64>,
-    /// Its sources that did not answer, and why.
+    /// Sources that did not answer, with the reason.
     #[serde(default)]
     pub silent: Vec<String>,
 }
 
 impl Stream {
-    /// How long ago the snapshot that was evaluated last was seen, at this time since boot.
+    /// Returns the age of the last evaluated snapshot at this time since boot.
     #[must_use]
     pub fn age(&self, boot: Duration) -> Option<Duration> {
         self.seen_boot_ms.map(|seen| boot.saturating_sub(Duration::from_millis(seen)))
     }
 
-    /// Its interval.
+    /// Returns the sampling interval.
     #[must_use]
     pub fn interval(&self) -> Option<Duration> {
         self.interval_ms.map(Duration::from_millis)
     }
 
-    /// The snapshot that was evaluated last is older than any that would be, at this time since boot.
+    /// Returns whether the last evaluated snapshot is outdated at this time since boot.
     #[must_use]
     pub fn is_stale(&self, boot: Duration) -> bool {
         self.age(boot).zip(self.interval()).is_some_and(|(age, interval)| age > interval * STALE_INTERVALS)

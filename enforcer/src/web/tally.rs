@@ -1,4 +1,4 @@
-//! What is counted from the enforcer's start on.
+//! Counters since the start of the enforcer.
 
 use std::collections::BTreeMap;
 
@@ -8,46 +8,46 @@ use crate::agent;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Outcome;
 
-/// Everything that only goes up.
+/// All counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Snapshots that were evaluated.
+    /// Evaluated snapshots.
     pub snapshots: u64,
-    /// Snapshots that were not.
+    /// Snapshots that were not evaluated, by reason.
     pub skipped: Counted<Skipped>,
-    /// Connections to the stream that were given up, by reason.
+    /// Closed connections to the stream, by reason.
     pub refused: Counted<String>,
-    /// Steps that came to an end.
+    /// Completed steps.
     pub steps: Counted<Step>,
     /// Results of `terminate`.
     pub kills: Counted<Kill>,
-    /// Bytes that were seen to come back.
+    /// Bytes observed as released.
     pub released_bytes: u64,
     /// Reloads of the policy.
     pub reloads: Counted<Reloaded>,
-    /// Notices.
+    /// Notifications.
     pub notices: Counted<Notice>,
-    /// Entries that could not be written to the audit log.
+    /// Lines that could not be written to the audit log.
     pub audit_failures: u64,
-    /// What the agent of leases did.
+    /// Actions of the lease agent.
     pub leases: Counted<LeaseAct>,
 }
 
 impl Counters {
-    /// Begins with 0 what can come of a step, so that the first that does is seen as one more than before.
+    /// Creates the counters of a step's possible results with 0, so that the first event is an increase.
     pub fn begin(&mut self, rule: &str, (step, mode): (&str, Mode)) {
         for result in Outcome::ALL.into_iter().filter(|result| may_come(*result, (step, mode))) {
             self.add(rule, (step, mode), (result, 0));
         }
     }
 
-    /// Counts a step that came to an end.
+    /// Counts a completed step.
     pub fn step(&mut self, rule: &str, (step, mode): (&str, Mode), result: Outcome) {
         self.add(rule, (step, mode), (result, 1));
     }
 
-    /// A `terminate` that was not only watched counts as a kill too.
+    /// A `terminate` of an enforcing rule also counts as a kill.
     fn add(&mut self, rule: &str, (step, mode): (&str, Mode), (result, count): (Outcome, u64)) {
         if step == "terminate" && mode == Mode::Enforce {
             self.kills.add(Kill { rule: rule.to_owned(), result }, count);
@@ -56,7 +56,7 @@ impl Counters {
     }
 }
 
-/// What may come of a step.
+/// Returns whether a step can have this result.
 fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
     let reports_only = matches!(step, "flag" | "notify");
     let frees = matches!(step, "terminate" | "release_lease");
@@ -75,67 +75,67 @@ fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
     }
 }
 
-/// A step of a rule and how it ended.
+/// A step of a rule with its result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Step {
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// The action's name.
+    /// Name of the action.
     pub step: String,
-    /// Whether it was to act.
+    /// Mode of the rule.
     pub mode: Mode,
-    /// How it ended.
+    /// Result.
     pub result: Outcome,
 }
 
-/// A rule's `terminate` and how it ended.
+/// A `terminate` of a rule with its result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Kill {
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// How it ended.
+    /// Result.
     pub result: Outcome,
 }
 
-/// A notice.
+/// A notification.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Notice {
-    /// The channel, as the policy names it.
+    /// Name of the channel.
     pub channel: String,
-    /// What became of it.
+    /// Result.
     pub result: String,
 }
 
-/// Something that the agent of leases did, and what came of it.
+/// An action of the lease agent with its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeaseAct {
-    /// What it did.
+    /// The action.
     pub act: agent::LeaseAction,
-    /// What came of it.
+    /// Its result.
     pub result: agent::Result,
 }
 
-/// Why a snapshot is not evaluated.
+/// Why a snapshot was not evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Skipped {
-    /// It is too old.
+    /// Too old.
     Stale,
-    /// Its number was seen before.
+    /// Seen before.
     Duplicate,
-    /// It is from a time to come.
+    /// Its time is in the future.
     Future,
-    /// It is of another boot.
+    /// Of another boot.
     OtherBoot,
-    /// It is no snapshot.
+    /// Not a valid snapshot.
     Malformed,
 }
 
 impl Skipped {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 5] = [Self::Stale, Self::Duplicate, Self::Future, Self::OtherBoot, Self::Malformed];
 
-    /// Its label value.
+    /// Label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -148,23 +148,23 @@ impl Skipped {
     }
 }
 
-/// How a reload ended.
+/// Result of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reloaded {
     /// The new policy is in force.
     Applied,
-    /// The file says what is in force.
+    /// The file has not changed.
     Unchanged,
     /// The file was not loaded, and the previous rules stay in force.
     Refused,
 }
 
 impl Reloaded {
-    /// All of them.
+    /// All results.
     pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Refused];
 
-    /// Its label value.
+    /// Label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -175,7 +175,7 @@ impl Reloaded {
     }
 }
 
-/// How often each of several things happened; in JSON a list, since a key may be more than a text.
+/// Counters by key; serialized as a list, because keys may be structured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted<K>(BTreeMap<K, u64>);
 
@@ -186,23 +186,23 @@ impl<K> Default for Counted<K> {
 }
 
 impl<K: Ord> Counted<K> {
-    /// Counts one more.
+    /// Adds one.
     pub fn count(&mut self, what: K) {
         self.add(what, 1);
     }
 
-    /// Adds to a counter; counters that start at 0 exist before their first event.
+    /// Adds to a counter; adding 0 creates it.
     pub fn add(&mut self, what: K, count: u64) {
         *self.0.entry(what).or_default() += count;
     }
 
-    /// How often this happened.
+    /// Returns a counter.
     #[must_use]
     pub fn of(&self, what: &K) -> u64 {
         self.0.get(what).copied().unwrap_or_default()
     }
 
-    /// All that happened.
+    /// Returns all counters.
     pub fn iter(&self) -> impl Iterator<Item = (&K, u64)> {
         self.0.iter().map(|(what, count)| (what, *count))
     }

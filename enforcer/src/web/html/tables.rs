@@ -1,4 +1,5 @@
-//! The tables of the page: rules, coming steps, flags, completed actions, budgets, GPUs of GPU.py.
+//! Tables of the status page: rules, pending steps, flags, completed actions, budgets, GPUs taken with
+//! `GPU.py`.
 
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ const LEASES: Table<3> = Table {
     rest: REST,
 };
 
-/// All of them.
+/// Writes all tables.
 pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
     let none = |words| if status.stream.seq.is_some() { Ok(words) } else { Err(NOT_YET) };
     section(html, ("rules", "Rules", Ok("The policy has no rules.")), (&RULES, &status.rules, rule));
@@ -114,7 +115,7 @@ pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
     }
 }
 
-/// A section with its table or, without rows, a text in its place, or why it is unknown.
+/// Writes a section with its table; without rows, a text in its place or the reason why it is unknown.
 fn section<T, const N: usize>(
     html: &mut Html,
     (id, title, nothing): (&'static str, &str, Result<&str, &str>),
@@ -153,7 +154,7 @@ fn pending(step: &Pending) -> [Cell; 7] {
     ]
 }
 
-/// Why a step waits; what opened a breaker stands above, once.
+/// Describes why a step waits; the cause of an open breaker is shown once, above.
 fn held(hold: Hold) -> String {
     let breaker = Breaker::ALL.into_iter().find(|breaker| breaker.hold() == hold);
     breaker.map_or_else(|| hold.meaning().to_owned(), |breaker| format!("breaker {}", breaker.name()))
