@@ -8,18 +8,18 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-/// Pieces of a response, none of which is still to be made.
+/// Pieces of a response, all in memory.
 #[derive(Debug, Default)]
 pub struct Body(VecDeque<Bytes>);
 
 impl Body {
-    /// Its length in bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
 
-    /// Nothing is in it.
+    /// Returns whether the body is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,17 +1,17 @@
-//! What answers the requests of a server.
+//! The handler of requests.
 
 use hyper::{Request, Response, StatusCode};
 
 use crate::Body;
 
-/// What answers requests. Pages are in memory already; an answer that waits for something bounds its wait.
+/// Handles requests. Pages are in memory; a handler that waits for something limits the wait.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request; a request body is ignored.
+    /// Returns the response; request bodies are ignored.
     fn answer(&self, request: &Request<()>) -> impl Future<Output = Response<Body>> + Send;
 
     /// Called for each connection that was refused because there were too many.
     fn refused(&self) {}
 
-    /// Called for each request that the web config refused, with the status that was sent.
+    /// Called for each request that the web config refused, with the status of the response.
     fn turned_away(&self, _request: &Request<()>, _status: StatusCode) {}
 }

@@ -1,4 +1,4 @@
-//! Opening the sockets that a server listens on, with errors that say what to do.
+//! Opens listening sockets, with errors that name the fix.
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -13,12 +13,12 @@ pub enum ListenError {
         "cannot listen on {0}: address already in use; is another one running? --web.listen-address takes another address"
     )]
     InUse(String),
-    /// It names no host of ours, or the right is missing, or another error.
+    /// The address is not one of this machine, permission was denied, or another error.
     #[error("cannot listen on {0}: {why}", why = plain(.1))]
     Other(String, io::Error),
 }
 
-/// Whether it looks like `HOST:PORT`; an empty host means every address of this machine.
+/// Returns whether a text looks like `HOST:PORT`; an empty host means all addresses.
 #[must_use]
 pub fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
@@ -29,7 +29,7 @@ pub fn is_address(text: &str) -> bool {
 /// Opens a socket on each address.
 ///
 /// # Errors
-/// At the first that cannot be opened.
+/// At the first address that fails.
 pub fn open(addresses: &[String]) -> Result<Vec<TcpListener>, ListenError> {
     addresses.iter().map(|address| open_one(address)).collect()
 }

@@ -1,4 +1,4 @@
-//! What a client would like: `Accept` and `Accept-Encoding`, understood (RFC 9110, 12.5). Text in, a choice out.
+//! Content negotiation by `Accept` and `Accept-Encoding` (RFC 9110, 12.5).
 
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName};
 
@@ -7,10 +7,10 @@ const TEXT: Media<'_> = Media { name: "text/plain", version: "0.0.4" };
 /// `OpenMetrics`.
 const OPEN_METRICS: Media<'_> = Media { name: "application/openmetrics-text", version: "1.0.0" };
 
-/// How a body is packed.
+/// Content encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// Not at all.
+    /// Not compressed.
     Identity,
     /// `gzip`.
     Gzip,
@@ -25,16 +25,16 @@ pub struct Media<'a> {
     pub version: &'a str,
 }
 
-/// How much a client wants a media type.
+/// Preference of a client for a media type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Preference {
-    /// It was named, and not only meant by a wildcard.
+    /// Whether the type was named, and not only matched by a wildcard.
     pub named: bool,
-    /// Thousandths: 0 is not acceptable.
+    /// Quality in thousandths; 0 is not acceptable.
     pub quality: u16,
 }
 
-/// The content encoding that a client prefers; gzip only if it names gzip.
+/// Returns the preferred content encoding; gzip only if the client names it.
 #[must_use]
 pub fn encoding(headers: &HeaderMap) -> Encoding {
     let mut gzip = None;
@@ -53,15 +53,15 @@ pub fn encoding(headers: &HeaderMap) -> Encoding {
     if wanted > 0 && wanted >= identity.unwrap_or_default() { Encoding::Gzip } else { Encoding::Identity }
 }
 
-/// Whether a client names `OpenMetrics` and likes it no less than the text format. That is for everybody else,
-/// whatever they accept: a page that is not quite liked is better than none.
+/// Returns whether the client names `OpenMetrics` and prefers it at least as much as the text format. Other
+/// clients get the text format, whatever they accept, because a page is better than none.
 #[must_use]
 pub fn wants_open_metrics(headers: &HeaderMap) -> bool {
     let (open, plain) = (preference(headers, OPEN_METRICS), preference(headers, TEXT));
     open.named && open.quality > 0 && open.quality >= plain.quality
 }
 
-/// A client's preference for this media type; without an `Accept` header it accepts anything.
+/// Returns the client's preference for a media type; without an `Accept` header it accepts anything.
 #[must_use]
 pub fn preference(headers: &HeaderMap, media: Media<'_>) -> Preference {
     if !headers.contains_key(ACCEPT) {
@@ -71,7 +71,7 @@ pub fn preference(headers: &HeaderMap, media: Media<'_>) -> Preference {
         let closeness = item.closeness(media)?;
         Some((closeness, item.quality()))
     });
-    // The closest match rules, also where a wider one would be kinder.
+    // The most specific match applies, as the RFC requires.
     preferences
         .max()
         .map(|(closeness, quality)| Preference { named: closeness >= 2, quality })
@@ -100,7 +100,7 @@ impl Item<'_> {
         })
     }
 
-    /// Thousandths; what cannot be read is taken for a plain yes, as without it.
+    /// Returns the quality in thousandths; an unreadable one counts as 1, as if it were absent.
     fn quality(&self) -> u16 {
         let Some(text) = self.parameter("q") else { return 1000 };
         let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -109,7 +109,7 @@ impl Item<'_> {
         if whole == "0" { thousandths } else { 1000 }
     }
 
-    /// 3 with the version, 2 without, 1 for `text/*`, 0 for `*/*`.
+    /// Returns how specific the match is: 3 with the version, 2 without, 1 for `text/*`, 0 for `*/*`.
     fn closeness(&self, media: Media<'_>) -> Option<u8> {
         if self.name == "*/*" {
             return Some(0);

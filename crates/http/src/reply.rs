@@ -1,4 +1,4 @@
-//! Responses of the few kinds that daemons give: a line of text, a page for programs, a page for people.
+//! The kinds of responses: a line of text, a page for programs, a page for people.
 
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
@@ -11,7 +11,7 @@ use crate::Body;
 const PLAIN: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 
-/// A line of text.
+/// Returns a line of text.
 #[must_use]
 pub fn text(status: StatusCode, line: &str) -> Response<Body> {
     let mut response = page(PLAIN, format!("{line}\n").into());
@@ -19,14 +19,14 @@ pub fn text(status: StatusCode, line: &str) -> Response<Body> {
     response
 }
 
-/// A page of this media type.
+/// Returns a page of this media type.
 #[must_use]
 pub fn page(kind: &'static str, body: Body) -> Response<Body> {
     let response = with(Response::new(body), CONTENT_TYPE, kind);
     with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
-/// An HTML page that must not be cached, with its content security policy.
+/// Returns an HTML page that must not be cached, with its content security policy.
 #[must_use]
 pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
     let response = with(page(HTML, page_text.into()), CONTENT_SECURITY_POLICY, policy);
@@ -34,8 +34,7 @@ pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
     with(response, CACHE_CONTROL, "no-store")
 }
 
-/// Says what is good, or that it is not and why.
-/// 200 with this text, or 503 with the reason.
+/// Returns a health check's result: 200 with this text, or 503 with the reason.
 #[must_use]
 pub fn health(verdict: Result<(), String>, good: &str) -> Response<Body> {
     match verdict {
@@ -54,7 +53,7 @@ pub fn only(methods: &'static str) -> Response<Body> {
     )
 }
 
-/// With one more header.
+/// Adds a header.
 #[must_use]
 pub fn with(mut response: Response<Body>, name: HeaderName, value: &'static str) -> Response<Body> {
     response.headers_mut().insert(name, HeaderValue::from_static(value));

@@ -1,5 +1,5 @@
-//! An HTTP/1 server. Every connection has limits: on the time for the handshake and the request, on the
-//! time to read the response, and on the number of connections.
+//! An HTTP/1 server with limits on the time of a handshake and a request, on the time to read the response, and
+//! on the number of connections.
 
 use std::future::Future;
 use std::io;
@@ -24,28 +24,28 @@ use crate::visit::{self, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
 
-/// What a request may be at most: its line and headers.
+/// Maximum size of a request's line and headers.
 const HEADER_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// How long a refused client may take to read that it was.
+/// Time that a refused client has to read the refusal.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// After an error of `accept` that is not one client's, such as no descriptors left.
+/// Pause after an error of `accept` that is not the client's, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a client may take of us.
+/// Limits of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at one time, over all addresses.
+    /// Maximum number of connections, over all addresses.
     pub connections: usize,
-    /// To shake hands, and then to send a request's headers; an idle connection is closed after it as well.
+    /// Time limit of the handshake and of each request's headers; an idle connection is closed after it.
     pub header: Duration,
-    /// To read an answer.
+    /// Time limit for reading a response.
     pub write: Duration,
-    /// For all that is under way when the server is asked to end.
+    /// Time limit for requests in progress at shutdown.
     pub drain: Duration,
 }
 
-/// Where connections come in, and how they are let in.
+/// Listeners, and the web config.
 #[derive(Debug)]
 pub struct Site {
     /// Open sockets.
@@ -54,7 +54,7 @@ pub struct Site {
     pub web: Web,
 }
 
-/// Serves until `shutdown` is ready, lets requests in progress finish, and returns the output of `shutdown`.
+/// Serves until `shutdown` completes, lets requests in progress finish, and returns the output of `shutdown`.
 ///
 /// # Errors
 /// If a listener cannot be used.
@@ -140,7 +140,7 @@ impl<H: Handler> Admission<H> {
             return;
         }
         self.handler.refused();
-        // Connections beyond these are dropped without a response, because responses cost memory; so are connections
+        // Further connections are dropped without a response, because responses cost memory; so are connections
         // that would need a TLS handshake first.
         if self.web.answers_without_handshake()
             && let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned()
@@ -170,8 +170,8 @@ async fn converse<H: Handler>(visit: Visit<H>, stream: visit::Stream, (limits, w
     }
 }
 
-/// Says so, then reads what the client was saying: a socket that is closed with bytes unread resets the
-/// connection, and the client might never see why.
+/// Sends a refusal, then reads what the client sends: closing a socket with unread bytes resets the connection,
+/// and the client might not receive the refusal.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
         Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";

@@ -1,4 +1,4 @@
-//! A connection that was let in: by which handshake, and what becomes of each of its requests.
+//! An accepted connection: its handshake, and its requests.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use crate::web::{Config, Web};
 use crate::write_deadline::WriteDeadline;
 use crate::{Body, Handler, reply};
 
-/// Bytes in the clear, whatever is below.
+/// A stream of plain bytes, over TCP or TLS.
 pub(crate) trait Clear: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Clear for T {}
 
-/// One type for all connections, so that HTTP is there once.
+/// One type for all connections, so that the HTTP code is compiled once.
 pub(crate) type Stream = Box<dyn Clear>;
 
-/// A connection, and the config under which it was let in.
+/// A connection, and the web config that accepted it.
 pub(crate) struct Visit<H> {
     handler: Arc<H>,
     web: Web,
@@ -31,13 +31,13 @@ pub(crate) struct Visit<H> {
     client: IpAddr,
 }
 
-/// The config has changed since the connection was accepted. It is closed without a response; clients retry on
-/// a new connection.
+/// The config has changed since the connection was accepted. The connection is closed without a response;
+/// clients retry on a new one.
 #[derive(Debug, thiserror::Error)]
 #[error("the web config changed")]
 pub(crate) struct Outdated;
 
-/// Shakes hands, where that is wanted; none if the client does not manage within the limit, or may not.
+/// Performs the TLS handshake, if configured; `None` if it fails or takes too long.
 pub(crate) async fn enter<H>(
     stream: WriteDeadline<TcpStream>,
     (handler, web): (Arc<H>, Web),
@@ -66,9 +66,9 @@ async fn shake(stream: WriteDeadline<TcpStream>, config: &Config) -> io::Result<
 }
 
 impl<H: Handler> Visit<H> {
-    /// What a request is answered.
+    /// Returns the response to a request.
     pub(crate) async fn answer(&self, request: &Request<()>) -> Result<Response<Body>, Outdated> {
-        // Checking a password takes a while, in which it may be revoked: the config is read again after that.
+        // The password may be revoked while it is checked, so the config is read again afterwards.
         let refusal = self.config.refusal(request, self.client).await;
         match self.web.now().await {
             Err(_) => Ok(self.turn_away(request, broken())),

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 pub(crate) struct WriteDeadline<T> {
     inner: T,
     limit: Duration,
-    /// Runs from the first write that had to wait until all that hyper has buffered is written.
+    /// Runs from the first write that had to wait until hyper's buffer is written.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -70,7 +70,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<T> {
         self.inner.is_write_vectored()
     }
 
-    // hyper flushes only when its buffer is empty, so here the reader has kept up.
+    // hyper flushes only when its buffer is empty, so the client has read everything.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.timer = None;
         Pin::new(&mut self.inner).poll_flush(context)

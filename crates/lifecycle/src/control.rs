@@ -23,24 +23,24 @@ pub use query::{query, query_within};
 
 use crate::socket::Socket;
 
-/// Longest request, in bytes.
+/// Maximum size of a request in bytes.
 const QUESTION_BYTES: usize = 64 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What answers questions.
+/// Handler of requests.
 pub trait Answers: Send + Sync + 'static {
-    /// Answers a request; the handler decides whether this peer may make it.
+    /// Handles a request; decides whether this peer may make it.
     fn answer(&self, peer: &Peer, question: Value) -> impl Future<Output = Value> + Send;
 }
 
-/// What a client may take of us.
+/// Limits of a control socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Maximum number of clients. A further client replaces one without a request in progress, or is refused.
     pub clients: usize,
-    /// To send a question, and to read its answer; a silent client is cut after it as well.
+    /// Time limit for sending a request and for reading the response; an idle client is disconnected after it.
     pub client: Duration,
-    /// To find an answer.
+    /// Time limit for handling a request.
     pub answer: Duration,
 }
 
@@ -50,13 +50,13 @@ impl Default for Limits {
     }
 }
 
-/// A response that reports an error.
+/// Returns a response with an error.
 #[must_use]
 pub fn refusal(why: &str) -> Value {
     json!({"ok": false, "error": why})
 }
 
-/// Answers until it is dropped; the socket's file goes with it.
+/// Serves until dropped, which removes the socket's file.
 pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     let Socket { listener, file: _file } = socket;
     let listener = match UnixListener::from_std(listener) {
@@ -67,7 +67,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // A client without credentials gets no place; the kernel has them for every connection.
+                // The kernel has credentials for every connection; without them it is refused.
                 let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
                 let Some(busy) = places.take(uid) else {
                     turn_away(stream);
@@ -89,7 +89,8 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     }
 }
 
-/// The socket's buffer is empty and takes a line at once; a client that is gone does not matter.
+/// The buffer of a new connection takes one line at once. Errors do not matter, because the client is
+/// disconnected anyway.
 fn turn_away(stream: UnixStream) {
     tracing::warn!("a client of the control socket was turned away: there are too many");
     if let Ok(mut stream) = stream.into_std() {
@@ -97,7 +98,7 @@ fn turn_away(stream: UnixStream) {
     }
 }
 
-/// What a client sent.
+/// Input from a client.
 enum Received {
     Question(Value),
     Nonsense(&'static str),
@@ -153,6 +154,6 @@ async fn next(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Received> {
 }
 
 fn line(answer: &Value) -> Vec<u8> {
-    // `Value`'s own text has no line breaks but at its end, where it is put here.
+    // `Value` is printed on one line; the line break ends the response.
     format!("{answer}\n").into_bytes()
 }

@@ -1,4 +1,4 @@
-//! Exit codes, and the one line with which a program reports its error.
+//! Exit codes, and how a program reports an error in one line.
 
 #![expect(clippy::disallowed_methods, reason = "a panic ends the program here, whatever thread it is on")]
 
@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Command, Parser};
 
-/// The exit codes of every program of ours.
+/// Exit codes of all programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It did what it was asked.
+    /// Success.
     Done = 0,
-    /// It could not.
+    /// Failure.
     Failed = 1,
     /// Invalid flags or settings file (`EX_USAGE` of sysexits.h).
     Usage = 64,
@@ -34,22 +34,22 @@ pub struct FileError(pub String);
 /// Why a program ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// Help or the version was asked for, and is printed as it is.
+    /// Help or version was requested; printed as it is.
     Shown(String),
-    /// The command line is invalid; the help of this command explains it.
+    /// Invalid command line, with the command whose help is relevant.
     Flags {
-        /// What is wrong with it.
+        /// The error.
         why: String,
-        /// The program and its subcommand; empty for the program alone.
+        /// Program and subcommand; empty for the program alone.
         command: String,
     },
-    /// No command was given: the help is what is needed.
+    /// No command was given; the help is printed.
     Nothing(String),
     /// Invalid flags or settings.
     Usage(String),
     /// Invalid content of a settings file: position and reason, in one line.
     File(String),
-    /// It failed.
+    /// Failure.
     Failed(anyhow::Error),
 }
 
@@ -90,7 +90,7 @@ pub fn parse<P: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<P, S
     })
 }
 
-/// The program and the subcommands that these arguments name.
+/// Returns the program and the subcommands that these arguments name.
 fn command(program: &Command, args: &[OsString]) -> String {
     let (mut deepest, mut path) = (program, program.get_name().to_owned());
     for below in args.iter().skip(1) {
@@ -102,7 +102,7 @@ fn command(program: &Command, args: &[OsString]) -> String {
     path
 }
 
-/// Prints why a program ended, in one line, and gives its exit code.
+/// Prints why a program ends, in one line, and returns its exit code.
 #[must_use = "it is the exit code"]
 pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
     match outcome {
@@ -120,7 +120,7 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
             print(io::stderr(), &format!("{program}: {why}; {command} --help explains it"));
             Exit::Usage
         }
-        // A file's faults are a page of their own, and flags have nothing to do with them.
+        // Errors of a file are printed in full, without a reference to the help of flags.
         Err(Stop::Usage(why)) if why.contains('\n') => {
             print(io::stderr(), &format!("{program}: {}", why.trim_end()));
             Exit::Usage
@@ -140,8 +140,8 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
     }
 }
 
-/// Makes a panic of any thread end the program with [`Exit::Failed`], so that its supervisor restarts
-/// it, instead of leaving a daemon running with a part missing.
+/// Makes a panic of any thread end the program with [`Exit::Failed`], so that its supervisor restarts it,
+/// instead of leaving a daemon running with a part missing.
 pub fn end_on_panic() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -150,7 +150,7 @@ pub fn end_on_panic() {
     }));
 }
 
-/// An error of the operating system in the manner of our own: small first letter, no number.
+/// Formats an error of the operating system like our own: lower case, without a number.
 #[must_use]
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
@@ -159,12 +159,12 @@ pub fn plain(error: &io::Error) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A reader that has gone (`--help | head`) is no reason to fail.
+/// A closed output (`--help | head`) is no failure.
 fn print(mut to: impl io::Write, text: &str) {
     let _ = writeln!(to, "{text}");
 }
 
-/// clap's errors are paragraphs; journals and terminals show one line best.
+/// Joins clap's paragraphs to one line, as journals show it best.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
     let lines = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

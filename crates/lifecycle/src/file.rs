@@ -1,5 +1,5 @@
-//! Files that the administrator names: only regular ones are read, and a file system that hangs takes a thread with it and
-//! nothing else.
+//! Reads files named by the administrator: only regular ones, in threads, so that a hung file system blocks
+//! only its thread.
 
 #![expect(clippy::disallowed_methods, reason = "the one file that opens what the administrator names")]
 
@@ -13,20 +13,20 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// A file system that does not answer for longer hangs.
+/// Deadline of a file system.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Paths that a thread is at.
+/// Paths that a thread is working on.
 static BUSY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static FREED: Condvar = Condvar::new();
 
 /// Reads a regular file of at most this many bytes. May hang.
 ///
 /// # Errors
-/// If it is another kind of file, such as a FIFO, is longer, or cannot be read.
+/// If it is another kind of file, such as a FIFO, is too large, or cannot be read.
 pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    // Without O_NONBLOCK, opening a pipe without a writer would block for ever.
+    // Without `O_NONBLOCK`, opening a FIFO without a writer would block forever.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return refused("it is no file".to_owned());
@@ -39,11 +39,11 @@ pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     Ok((file, bytes))
 }
 
-/// What `act` returns of a path, done in a thread of its own. A thread that hangs keeps its path: nothing else is begun there
-/// before it is back.
+/// Calls `act` with a path in a thread of its own. A hung thread keeps its path: until it returns, no other
+/// thread is started for it.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] where there is no answer in time; else those of `act`.
+/// [`io::ErrorKind::TimedOut`] after the deadline; else those of `act`.
 pub fn within<T: Send + 'static>(
     path: &Path,
     limit: Duration,
@@ -61,7 +61,7 @@ pub fn within<T: Send + 'static>(
     receiver.recv_timeout(limit).map_err(|_| late())?
 }
 
-/// The right to be the one thread at a path.
+/// Marks a path as in use, until dropped.
 struct Place(PathBuf);
 
 impl Place {

@@ -1,7 +1,7 @@
-//! The heap between two intervals.
+//! Returns free heap memory to the system.
 
-/// Gives what is free back to the system: an interval needs for a moment several times what is kept until the next, and
-/// glibc alone keeps it all (`malloc_trim(3)`, since glibc 2.8 with the holes within the heap).
+/// Returns free memory to the system (`malloc_trim(3)`). An interval briefly needs several times the memory
+/// that is kept until the next, and glibc would keep all of it.
 #[cfg_attr(
     target_env = "gnu",
     expect(unsafe_code, reason = "no crate offers malloc_trim as a safe function")

@@ -1,4 +1,4 @@
-//! The log: events on stderr, one line each, for journald and for people.
+//! Logs: one line per event on stderr.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
-/// The form of a line.
+/// Format of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// `level=info message=…`
@@ -19,23 +19,23 @@ pub enum Format {
     Json,
 }
 
-/// From which level on events are written.
+/// Minimum level of logged events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// What failed.
+    /// Failures.
     Error,
-    /// And what is odd.
+    /// Also anomalies.
     Warn,
-    /// And what an admin likes to know.
+    /// Also information for administrators.
     #[default]
     Info,
-    /// And what a developer likes to know.
+    /// Also information for developers.
     Debug,
-    /// Everything, other people's libraries included.
+    /// Everything, including events of libraries.
     Trace,
 }
 
-/// The flags of the log.
+/// Flags of the log.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct LogFlags {
     /// From which level on events are logged.
@@ -46,11 +46,11 @@ pub struct LogFlags {
     pub format: Format,
 }
 
-/// Begins to log. A second call changes nothing.
+/// Starts logging. A second call has no effect.
 pub fn start(flags: LogFlags) {
     let subscriber =
         tracing_subscriber::registry().with(lines(flags.format).with_filter(filter(flags.level)));
-    // Refused where a log is running already; that one stays.
+    // Fails if logging was started before.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 

@@ -1,6 +1,6 @@
-//! What the node is called, in both daemons the same.
+//! The name of the node.
 
-/// The flag of the node's name.
+/// Flag with the name of the node.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct NodeFlags {
     /// Name of this node, if it is not the host name; in a pod, `spec.nodeName`.
@@ -9,7 +9,7 @@ pub struct NodeFlags {
 }
 
 impl NodeFlags {
-    /// The node's name: the one that was given, or else the host's.
+    /// Returns the given name, or the host name.
     #[must_use]
     pub fn name(&self) -> String {
         let given = self.name.clone().filter(|name| !name.is_empty());

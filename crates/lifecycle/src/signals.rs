@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Comes true when the program is asked to end.
+/// Completes when shutdown is requested.
 #[derive(Debug)]
 pub struct Shutdown(oneshot::Receiver<()>);
 
@@ -21,28 +21,28 @@ impl Future for Shutdown {
     }
 }
 
-/// SIGHUPs. Once it exists, SIGHUP no longer ends the program.
+/// SIGHUP events. While it exists, SIGHUP does not end the program.
 #[derive(Debug)]
 pub struct Hangups(Signal);
 
 impl Hangups {
-    /// Begins to listen.
+    /// Starts listening.
     ///
     /// # Errors
-    /// If signals cannot be listened to.
+    /// If signals cannot be received.
     pub fn listen() -> io::Result<Self> {
         signal(SignalKind::hangup()).map(Self)
     }
 
-    /// Waits for the next; several that came meanwhile count as one.
+    /// Waits for the next SIGHUP; several pending ones count as one.
     pub async fn next(&mut self) {
-        // Without end, since the signal is never given back.
+        // Never `None`, because the signal handler is never removed.
         let _ = self.0.recv().await;
     }
 }
 
-/// Runs a future to its end and passes it the shutdown request; the outcome is `None` if a second
-/// signal came before it ended.
+/// Runs a future to its end, and passes it the shutdown request; the output is `None` if a second signal came
+/// first.
 ///
 /// # Errors
 /// If signals cannot be received.

@@ -16,23 +16,23 @@ use crate::exit::plain;
 /// Owner and group may connect.
 const MODE: u32 = 0o660;
 
-/// A listening socket that takes its file with it when it ends.
+/// A listening socket with its file.
 #[derive(Debug)]
 pub struct Socket {
-    /// What clients connect to.
+    /// The listener.
     pub listener: UnixListener,
     /// Its file.
     pub file: File,
 }
 
-/// The file of a socket, removed at the end unless another program has replaced it.
+/// The file of a socket, removed when dropped, unless another program has replaced it.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
     inode: (u64, u64),
 }
 
-/// Connects; waits for a daemon with a full backlog no longer than the limit.
+/// Connects; waits at most `limit` for a daemon with a full backlog.
 ///
 /// # Errors
 /// If no process listens, permission is denied, or the connection is not accepted in time.
@@ -45,8 +45,7 @@ pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
 }
 
 impl Socket {
-    /// Opens a listening socket. A socket file without a listener is stale and is replaced. `what`
-    /// names it in errors: `stream`.
+    /// Opens a listening socket, replacing a stale one. `what` names it in errors: `stream`.
     ///
     /// # Errors
     /// If a process listens on it, the file is no socket, or the directory cannot be used.
@@ -64,10 +63,10 @@ impl Socket {
         })
     }
 
-    /// The group whose members may connect.
+    /// Returns the group whose members may connect.
     ///
     /// # Errors
-    /// If its file is gone.
+    /// If the file no longer exists.
     pub fn group(&self) -> io::Result<u32> {
         symlink_metadata(&self.file.path).map(|metadata| metadata.gid())
     }
@@ -94,7 +93,7 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Removes a stale socket, and nothing else.
+/// Removes a stale socket, but no other file.
 fn clear(path: &Path, what: &str) -> Result<()> {
     let name = path.display();
     if !symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {

@@ -1,4 +1,4 @@
-//! The admin's choice of cryptography: versions of TLS, cipher suites and curves, by the names that Go has for them.
+//! TLS versions, cipher suites and curves of the web config, by Go's names.
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{self, kx_group};
@@ -11,14 +11,14 @@ use super::written::{Text, Tls};
 const SUITES: &str = "tls_server_config.cipher_suites";
 const CURVES: &str = "tls_server_config.curve_preferences";
 
-/// Cipher suites and curves, in the order of preference.
+/// Returns the configured cipher suites and curves, in order of preference.
 pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, ConfigError> {
     let mut provider = ring::default_provider();
     if let Some(names) = written.cipher_suites.as_ref().filter(|names| !names.value.is_empty()) {
         let versions = versions(written)?;
         let chosen = names.value.iter().map(|name| suite(name, &provider.cipher_suites, &versions));
         let mut chosen: Vec<SupportedCipherSuite> = chosen.collect::<Result<_, _>>()?;
-        // The list is for TLS 1.2 as it is for Go: without a word of TLS 1.3, that has all its suites.
+        // As in Go, the list applies to TLS 1.2; if it names no suite of TLS 1.3, all of them are enabled.
         if versions.contains(&&TLS13) && !chosen.iter().any(|suite| suite.version() == &TLS13) {
             chosen.extend(provider.cipher_suites.iter().filter(|suite| suite.version() == &TLS13));
         }
@@ -34,7 +34,7 @@ pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, ConfigError> {
     Ok(provider)
 }
 
-/// The versions from the lowest to the highest that are allowed.
+/// Returns the enabled versions.
 pub(super) fn versions(written: &Tls) -> Result<Vec<&'static SupportedProtocolVersion>, ConfigError> {
     let low = version(written.min_version.as_ref(), "min_version", 12)?;
     let high = version(written.max_version.as_ref(), "max_version", 13)?;

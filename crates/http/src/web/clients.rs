@@ -1,4 +1,4 @@
-//! What is asked of clients' certificates.
+//! Verification of client certificates.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use super::written::Tls;
 const KEY: &str = "tls_server_config.client_auth_type";
 const SANS: &str = "tls_server_config.client_allowed_sans";
 
-/// What is asked, from less to more.
+/// Requirements on client certificates, in increasing order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Clients {
-    /// Nothing.
+    /// None.
     #[default]
     Any,
     /// A client certificate is optional, but must be valid.
     VerifiedIfGiven,
-    /// A good certificate.
+    /// A valid certificate is required.
     Verified,
-    /// One that bears an allowed name, too.
+    /// A valid certificate with an allowed name is required.
     Named,
 }
 
@@ -89,7 +89,7 @@ fn wanted(written: &Tls) -> Result<Clients, ConfigError> {
     named(written, kind)
 }
 
-/// Names are asked for where a certificate has to be shown.
+/// Allowed names apply if a certificate is required.
 fn named(written: &Tls, kind: Clients) -> Result<Clients, ConfigError> {
     match &written.client_allowed_sans {
         Some(names) if names.value.is_empty() => {

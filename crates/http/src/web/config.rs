@@ -1,4 +1,4 @@
-//! What a web config means: how connections are opened, and which requests are answered.
+//! The effective web config: how connections are accepted, and which requests are answered.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use super::written::File;
 use super::{headers, tls};
 use crate::{Body, reply};
 
-/// How connections are opened, and which requests are answered. The default is plain HTTP for everybody.
+/// The effective web config. The default is plain HTTP without authentication.
 #[derive(Default)]
 pub(crate) struct Config {
     pub(crate) tls: Option<Tls>,
@@ -41,7 +41,7 @@ impl Config {
         })
     }
 
-    /// What `before` required of clients and this config does not.
+    /// Returns what `before` required of clients and this config does not.
     pub(super) fn relaxes(&self, before: &Self) -> Option<&'static str> {
         let required_before = before.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
         let required = self.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
@@ -56,14 +56,14 @@ impl Config {
         }
     }
 
-    /// Passwords that were good under another config are so still, where their hashes are the same.
+    /// Copies verified passwords from another config whose hashes are the same.
     pub(super) fn remember(&mut self, before: &Self) {
         if let (Some(users), Some(before)) = (&mut self.users, &before.users) {
             users.remember(before);
         }
     }
 
-    /// The answer to a request that goes no further.
+    /// Returns the refusal of a request, if it is refused.
     pub(crate) async fn refusal(&self, request: &Request<()>, client: IpAddr) -> Option<Response<Body>> {
         if self.rate.as_ref().is_some_and(|rate| !rate.take(Instant::now())) {
             return Some(reply::text(StatusCode::TOO_MANY_REQUESTS, "too many requests"));
@@ -74,7 +74,7 @@ impl Config {
         }
     }
 
-    /// An answer with the headers that the admin wants, in place of those of the same name.
+    /// Adds the configured headers to a response, replacing those of the same name.
     pub(crate) fn dress(&self, mut answer: Response<Body>) -> Response<Body> {
         for (name, value) in &self.headers {
             answer.headers_mut().insert(name, value.clone());

@@ -1,26 +1,26 @@
-//! What is wrong with a web config, in one line: the file, the line, the key, and what to write instead.
+//! Errors of a web config in one line: file, line, key, and the fix.
 
 use std::path::Path;
 
 use bailiff_lifecycle::exit::FileError;
 use serde_saphyr::{Location, Spanned};
 
-/// What is wrong at one place of a file.
+/// An error at one place of the file.
 #[derive(Debug)]
 pub(super) struct ConfigError {
-    /// From 1; 0 if it is no line's.
+    /// Line, from 1; 0 for the whole file.
     line: u64,
-    /// With the keys that it is below.
+    /// Key, with its parents.
     key: String,
     why: String,
 }
 
-/// An error of the whole file.
+/// Returns an error of the whole file.
 pub(super) fn of_file(file: &Path, why: &str) -> FileError {
     FileError(visible(&format!("{}: {why}", file.display())))
 }
 
-/// A name in the file may have a newline, or what a terminal would obey.
+/// Escapes line breaks and control characters, which a name may contain.
 fn visible(text: &str) -> String {
     let shown = |letter: char| match letter {
         '"' | '\'' | '\\' => letter.to_string(),
@@ -30,7 +30,7 @@ fn visible(text: &str) -> String {
 }
 
 impl ConfigError {
-    /// The error with the name of its file.
+    /// Returns the error with the name of its file.
     pub(super) fn in_file(&self, file: &Path) -> FileError {
         let line = if self.line == 0 { String::new() } else { format!("{}:", self.line) };
         let key = if self.key.is_empty() { String::new() } else { format!("{}: ", self.key) };
@@ -41,19 +41,19 @@ impl ConfigError {
         Self { line, key: key.to_owned(), why: why.into() }
     }
 
-    /// At a value.
+    /// Creates an error at a value.
     pub(super) fn at<T>(value: &Spanned<T>, key: &str, why: impl Into<String>) -> Self {
         Self::new(value.referenced.line(), key, why)
     }
 }
 
-/// The YAML parser's error, without the lines of the file that it would show: they contain secrets.
+/// Converts the YAML parser's error, without the excerpt of the file, which may contain secrets.
 impl From<serde_saphyr::Error> for ConfigError {
     fn from(error: serde_saphyr::Error) -> Self {
         let line = error.location().as_ref().map_or(0, Location::line);
         let text = error.without_snippet().to_string();
         let text = text.lines().next().unwrap_or_default();
-        // It names the place once more.
+        // The parser repeats the place.
         let text = text.rsplit_once(" at line ").map_or(text, |(text, _)| text);
         Self { line, key: String::new(), why: text.to_owned() }
     }

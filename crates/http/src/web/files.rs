@@ -1,18 +1,18 @@
-//! The files that a web config is made of. They are compared byte for byte: times and sizes of files can be the same
-//! before and after a change.
+//! The files of a web config. They are compared byte by byte, because times and sizes may be equal before and
+//! after a change.
 
 use std::path::{Path, PathBuf};
 
 use bailiff_lifecycle::exit::plain;
 use bailiff_lifecycle::file;
 
-/// More is no web config, and no certificate.
+/// Maximum size of a file.
 const MOST: u64 = 1 << 20;
 
 /// Content of a file, or the reason why it could not be read.
 type Content = Result<Vec<u8>, String>;
 
-/// Files that were read, in the order in which they were asked for.
+/// Files that were read, in order.
 #[derive(Debug)]
 pub(super) struct Files {
     directory: PathBuf,
@@ -20,12 +20,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// None yet; relative paths are resolved against the directory of this file.
+    /// Creates an empty list; relative paths are resolved against the directory of this file.
     pub(super) fn beside(file: &Path) -> Self {
         Self { directory: file.parent().map(Path::to_owned).unwrap_or_default(), read: Vec::new() }
     }
 
-    /// Reads a file and remembers its content.
+    /// Reads a file and stores its content.
     pub(super) fn read(&mut self, path: &Path) -> Content {
         let path = self.directory.join(path);
         let content = read(&path);
@@ -33,12 +33,12 @@ impl Files {
         content
     }
 
-    /// Where it is.
+    /// Resolves a path.
     pub(super) fn place(&self, path: &str) -> PathBuf {
         self.directory.join(path)
     }
 
-    /// Whether every file still has the same content.
+    /// Returns whether every file still has the same content.
     pub(super) fn still(&self) -> bool {
         self.read.iter().all(|(path, content)| read(path) == *content)
     }

@@ -1,4 +1,4 @@
-//! The headers that a web config may put on every answer: those that Prometheus' own has.
+//! The response headers that a web config can set.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use hyper::header::{
 use super::fault::ConfigError;
 use super::written::Text;
 
-/// By name, with the values that it may have; none are any.
+/// Headers with their allowed values; an empty list allows any.
 const KNOWN: [(&str, HeaderName, &[&str]); 5] = [
     ("Content-Security-Policy", CONTENT_SECURITY_POLICY, &[]),
     ("X-Frame-Options", X_FRAME_OPTIONS, &["deny", "sameorigin"]),

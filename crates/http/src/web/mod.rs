@@ -1,5 +1,5 @@
-//! The web config, in the format of Prometheus' exporter toolkit: TLS, users, headers and a rate limit. It is read
-//! again for each connection and request, so that changes take effect at once; while it is invalid, no request
+//! The web config, in the format of Prometheus' exporter toolkit: TLS, users, headers and a rate limit. It is
+//! read for each connection and request, so that changes take effect at once; while it is invalid, no request
 //! is served.
 
 mod choice;
@@ -31,31 +31,31 @@ pub(crate) use self::config::Config;
 use self::fault::of_file;
 use self::files::Files;
 
-/// A disk that is silent for longer hangs.
+/// Deadline of reading the files.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How requests are let in, now and after each change of the file.
+/// The web config, with its current content.
 #[derive(Clone)]
 pub struct Web(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    /// Plain HTTP for everybody; there is no file.
+    /// No file: plain HTTP without authentication.
     Open(Arc<Config>),
-    /// The flag beside it is set if the last read took too long, because the reader holds the lock.
+    /// A file. The flag is set if the last read took too long, because the reader holds the lock.
     Kept(Arc<Mutex<Kept>>, Arc<AtomicBool>),
 }
 
-/// A file and its content when it was last read.
+/// A file with its content when it was last read.
 struct Kept {
     path: PathBuf,
     files: Files,
     now: Result<Arc<Config>, FileError>,
-    /// The last that could be used.
+    /// The last valid config.
     good: Arc<Config>,
 }
 
-/// What it holds is secret.
+/// Hides the content, which is secret.
 impl fmt::Debug for Web {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Web")
@@ -63,7 +63,7 @@ impl fmt::Debug for Web {
 }
 
 impl Web {
-    /// From this file; without one, plain HTTP.
+    /// Loads the config from a file; without one, plain HTTP.
     ///
     /// # Errors
     /// If it is invalid, or its file system does not answer.
@@ -76,12 +76,12 @@ impl Web {
         Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)), Arc::default())))
     }
 
-    /// Whether a response can be sent without a TLS handshake: certain only without a file.
+    /// Returns whether a response can be sent without a TLS handshake: certain only without a file.
     pub(crate) const fn answers_without_handshake(&self) -> bool {
         matches!(self.0, Kind::Open(_))
     }
 
-    /// What holds now.
+    /// Returns the current config.
     pub(crate) async fn now(&self) -> Result<Arc<Config>, FileError> {
         let (kept, late) = match &self.0 {
             Kind::Open(config) => return Ok(Arc::clone(config)),
@@ -89,7 +89,7 @@ impl Web {
         };
         let read = async {
             let mut kept = kept.lock_owned().await;
-            // A disk that hangs takes nothing but requests with it.
+            // A hung disk blocks only requests.
             tokio::task::spawn_blocking(move || kept.read()).await
         };
         if let Ok(Ok(now)) = timeout(PATIENCE, read).await {
@@ -117,7 +117,7 @@ impl Kept {
         self.now.clone()
     }
 
-    /// An editor that writes a file again has it empty for a moment, which would let everybody in.
+    /// Some editors empty a file before they write it; such a config without authentication is refused.
     fn no_less(&self, mut config: Config) -> Result<Arc<Config>, FileError> {
         match config.relaxes(&self.good) {
             None => {
@@ -147,7 +147,7 @@ impl Kept {
 
 fn read(path: &Path) -> (Files, Result<Config, FileError>) {
     let mut files = Files::beside(path);
-    // Its own path is not relative to its directory.
+    // The path of the file itself is not relative to its directory.
     let name = path.file_name().map_or(path, Path::new);
     let text = files.read(name);
     let config = match text {

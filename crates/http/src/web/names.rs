@@ -1,4 +1,4 @@
-//! Clients' certificates that bear one of the names that the admin allows, after all else about them was found good.
+//! Verifies that a valid client certificate has one of the allowed names.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use webpki::EndEntityCert;
 use super::fault::ConfigError;
 use super::written::Text;
 
-/// A subject alternative name, to be borne exactly.
+/// A subject alternative name, which must match exactly.
 #[derive(Debug)]
 enum Name {
     Dns(String),

@@ -7,20 +7,20 @@ use super::fault::ConfigError;
 use super::files::Files;
 use super::written::Text;
 
-/// The section of the web config that contains them.
+/// Section of the web config for certificates and keys.
 pub(super) const KEY: &str = "tls_server_config";
 
-/// PEM text of a file or of the config itself, and its origin.
+/// PEM text with its origin.
 pub(super) struct Pem {
     bytes: Vec<u8>,
     line: u64,
     key: String,
-    /// The file's path and a colon, where it is in one.
+    /// Path of the file followed by a colon; empty for text in the config.
     of: String,
 }
 
 impl Pem {
-    /// Of the key itself, or of the key with `_file`; never of both.
+    /// Reads the value of a key, or of the key with the suffix `_file`; both are an error.
     pub(super) fn of(
         (inline, file): (&Option<Text>, &Option<Text>),
         key: &str,
@@ -73,7 +73,7 @@ impl Pem {
     }
 }
 
-/// Our own message: the error's text quotes a line of the file, which may be the key.
+/// Returns the error without the parser's text, which quotes a line of the file and may contain the key.
 const fn malformed(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::IllegalSectionStart { .. } => "it is no PEM: a BEGIN line is torn",

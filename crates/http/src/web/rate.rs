@@ -1,4 +1,4 @@
-//! A limit on requests, as a bucket of tokens: one more each interval, and at most a burst of them.
+//! A rate limit as a token bucket: one token per interval, and at most a burst.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use super::written::Rate;
 const KEY: &str = "rate_limit";
 const LONGEST: Duration = Duration::from_hours(24);
 
-/// The bucket.
+/// A token bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
     interval: Duration,
-    /// From its first token to its last.
+    /// Time in which an empty bucket fills.
     depth: Duration,
-    /// When it will be full again.
+    /// Time when it will be full.
     full: Mutex<Option<Instant>>,
 }
 
 impl Bucket {
-    /// None if the interval is 0.
+    /// Creates the bucket; `None` if the interval is 0.
     pub(super) fn new(written: &serde_saphyr::Spanned<Rate>) -> Result<Option<Self>, ConfigError> {
         let Some(text) = &written.value.interval else {
             return Err(ConfigError::at(written, KEY, "it has no interval, such as 1s; 0 sets no limit"));
@@ -52,7 +52,7 @@ impl Bucket {
         Self { interval, depth: interval.saturating_mul(burst - 1), full: Mutex::default() }
     }
 
-    /// Takes a token, where there is one.
+    /// Takes a token, if there is one.
     pub(super) fn take(&self, now: Instant) -> bool {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         let until = full.unwrap_or(now).max(now);

@@ -1,4 +1,4 @@
-//! `tls_server_config`: which certificate is shown, which clients are believed, and by which cryptography.
+//! `tls_server_config`: the server's certificate, requirements on clients, and cryptography.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::pem::{KEY, Pem};
 use super::written;
 use super::{choice, written::Tls as Written};
 
-/// How connections are opened.
+/// TLS of accepted connections.
 pub(crate) struct Tls {
     pub(crate) acceptor: TlsAcceptor,
     pub(super) clients: Clients,
@@ -37,7 +37,7 @@ pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Resul
         .map_err(|error| certificate.wrong(&unfit(&error)))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.ignore_client_order = written.prefer_server_cipher_suites.unwrap_or(true);
-    // A session that is taken up again shows no certificate: it may have expired, or been withdrawn.
+    // A resumed session has no certificate, which may have expired or been revoked.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), clients })

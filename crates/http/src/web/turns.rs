@@ -1,6 +1,6 @@
-//! Order of password checks. One request of each address waits for its turn, the others of that address behind it: a client
-//! that guesses passwords delays others by one check per address that it has. A queue is short, because each entry
-//! holds one of the connections.
+//! Order of password checks. One request per address waits for its turn, further ones of that address wait
+//! behind it: a client that guesses passwords delays others by one check per address that it has. Queues are
+//! short, because each entry occupies a connection.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Waiting and running checks of one address; further requests are refused at once.
+/// Maximum number of waiting and running checks per address; further requests are refused.
 const LINE: usize = 8;
 
-/// The turn, and the line of each client that waits for it.
+/// The turn, and the queue of each address.
 pub(super) struct Turns {
     turn: Arc<Semaphore>,
     lines: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
@@ -30,7 +30,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for the turn of this client; none if too many of its requests wait already.
+    /// Waits for the turn of this client; `None` if too many of its requests wait.
     pub(super) async fn next(&self, client: IpAddr) -> Option<Turn> {
         let first = self.line(client)?.acquire_owned().await.ok()?;
         let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
@@ -39,14 +39,14 @@ impl Turns {
 
     fn line(&self, client: IpAddr) -> Option<Arc<Semaphore>> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        // A queue without other users is empty.
+        // Queues that only this map refers to are empty.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
         let line = lines.entry(whole(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
         (Arc::strong_count(line) <= LINE).then(|| Arc::clone(line))
     }
 }
 
-/// An IPv6 /64 is one client: a client with one address of it has them all (RFC 4291, 2.5.4).
+/// An IPv6 /64 counts as one client, because a client with one address has all of them (RFC 4291, 2.5.4).
 fn whole(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

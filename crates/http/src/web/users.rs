@@ -1,5 +1,5 @@
-//! Users and passwords of basic authentication. Checking a password takes 0.1 s of CPU time, so one is checked at
-//! a time, clients in turn, and a correct one is remembered by a keyed hash.
+//! Basic authentication. Checking a password takes 0.1 s of CPU time, so one is checked at a time, in turns by
+//! client, and a correct one is remembered by a keyed hash.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,9 +25,10 @@ const COSTS: std::ops::RangeInclusive<u32> = 4..=14;
 /// Users and their password hashes.
 pub(super) struct Users {
     hashes: BTreeMap<String, String>,
-    /// Key of the hashes of correct passwords; of this process alone.
+    /// Key of the remembered hashes; random for each process.
     key: hmac::Key,
-    /// The last good password of each user, under the key. Wrong ones are not remembered: they would push out the good.
+    /// Keyed hash of the last correct password of each user. Wrong passwords are not remembered, because they
+    /// would displace correct ones.
     good: Mutex<BTreeMap<String, hmac::Tag>>,
     turns: Arc<Turns>,
 }
@@ -44,7 +45,7 @@ impl Users {
         Ok(Self { hashes, key, good: Mutex::default(), turns: Arc::default() })
     }
 
-    /// Passwords that were good are so still, where their hashes are the same.
+    /// Copies remembered passwords whose bcrypt hashes are unchanged.
     pub(super) fn remember(&mut self, before: &Self) {
         let same = |user: &String| before.hashes.get(user) == self.hashes.get(user);
         let mut good = before.good.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -52,7 +53,7 @@ impl Users {
         (self.key, self.good, self.turns) = (before.key.clone(), Mutex::new(good), Arc::clone(&before.turns));
     }
 
-    /// Whether these headers have valid credentials.
+    /// Returns whether the headers have valid credentials.
     pub(super) async fn admit(&self, headers: &HeaderMap, client: IpAddr) -> bool {
         let Some(given) = credentials(headers) else { return false };
         let Some(colon) = given.iter().position(|byte| *byte == b':') else { return false };
@@ -93,7 +94,7 @@ fn checked(user: &str, hash: &Text) -> Result<(String, String), ConfigError> {
     if user.contains(':') {
         return wrong("a name with a colon cannot be sent; write one without");
     }
-    // What stands there may be a password: it is not shown.
+    // The value may be a password, so it is not shown.
     match HashParts::from_str(&hash.value) {
         Err(_) => wrong("it is no bcrypt hash; `htpasswd -nBC 10 NAME` makes one"),
         Ok(parts) if !COSTS.contains(&parts.get_cost()) => wrong(
@@ -103,7 +104,7 @@ fn checked(user: &str, hash: &Text) -> Result<(String, String), ConfigError> {
     }
 }
 
-/// `USER:PASSWORD`, as RFC 7617 packs it.
+/// Decodes `USER:PASSWORD` (RFC 7617).
 fn credentials(headers: &HeaderMap) -> Option<Vec<u8>> {
     let (scheme, packed) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-/// A text and its place in the file.
+/// A text with its place in the file.
 pub(super) type Text = Spanned<String>;
 
-/// The whole file.
+/// The file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
@@ -73,7 +73,7 @@ pub(super) struct Rate {
     pub(super) burst: Option<Spanned<u32>>,
 }
 
-/// A key that is written with nothing behind it is a mistake, and not the same as one that is left out.
+/// Refuses a key without a value, which is a mistake and differs from an absent key.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(written: D) -> Result<Option<T>, D::Error> {
     T::deserialize(written).map(Some)
 }

@@ -9,22 +9,23 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// The name service may query a remote server; without its answer only the primary group counts.
+/// Deadline of the name service, which may query a remote server; without its answer only the primary group
+/// counts.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// One question at a time: a name service that hangs must not take thread after thread.
+/// One query at a time, so that a hung name service does not occupy more and more threads.
 static ASKING: Semaphore = Semaphore::const_new(1);
 
-/// The peer of a connection, as the kernel recorded it when it connected.
+/// The peer of a connection, as recorded by the kernel at connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// The pid, for the log; it may have been given to another process since. None if our namespace has none for it.
+    /// Pid, for the log; it may have been reused since. `None` if this namespace has no pid for it.
     pub pid: Option<i32>,
-    /// The user.
+    /// User.
     pub uid: u32,
-    /// The primary group.
+    /// Primary group.
     pub gid: u32,
-    /// The user's groups by the name service, not those of the process: these could only be read by its
-    /// pid, which may have been reused.
+    /// Groups of the user by the name service. Those of the process could only be read by its pid, which may
+    /// have been reused.
     pub groups: Vec<u32>,
 }
 
@@ -37,7 +38,7 @@ impl Peer {
         Ok(Self { pid: of.pid().filter(|pid| *pid > 0), uid, gid, groups })
     }
 
-    /// Whether the user is root or a member of this group.
+    /// Returns whether the user is root or a member of this group.
     #[must_use]
     pub fn is_root_or_in(&self, group: u32) -> bool {
         self.uid == 0 || self.gid == group || self.groups.contains(&group)

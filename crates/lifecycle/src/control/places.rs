@@ -1,20 +1,20 @@
-//! The places of a control socket. Idle clients must not lock an administrator out: a new client replaces the client
-//! that has been idle for longest, of the user with the most clients.
+//! The places of a control socket. Idle clients must not lock an administrator out: a new client replaces the
+//! client that was idle for longest, of the user with the most clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::task::AbortHandle;
 
-/// A client that has a place.
+/// A client with a place.
 pub(super) struct Client {
     pub(super) uid: u32,
-    /// It waits for an answer.
+    /// Whether it waits for a response.
     pub(super) busy: Arc<AtomicBool>,
     pub(super) task: AbortHandle,
 }
 
-/// The clients, in the order in which they came.
+/// Clients, in order of arrival.
 pub(super) struct Places {
     most: usize,
     taken: Vec<Client>,
@@ -25,7 +25,7 @@ impl Places {
         Self { most, taken: Vec::new() }
     }
 
-    /// Takes a place for a client of this user and returns its busy flag; none if all clients are busy.
+    /// Takes a place for a client of this user and returns its busy flag; `None` if all clients are busy.
     pub(super) fn take(&mut self, uid: u32) -> Option<Arc<AtomicBool>> {
         self.taken.retain(|client| !client.task.is_finished());
         if self.taken.len() >= self.most {
@@ -38,7 +38,8 @@ impl Places {
         self.taken.push(client);
     }
 
-    /// The client to replace for this user: the first idle one of the user with the most; root's last.
+    /// Returns the client to replace for this user: the longest idle one of the user with the most clients;
+    /// root's last.
     fn least(&self, uid: u32) -> Option<usize> {
         let of = |uid| self.taken.iter().filter(|client| client.uid == uid).count();
         let rank = |client: &Client| {
@@ -46,7 +47,7 @@ impl Places {
             (of(client.uid) + new, client.uid != 0)
         };
         let silent = self.taken.iter().enumerate().filter(|(_, client)| !client.busy.load(Ordering::Relaxed));
-        // Of equals `max_by_key` gives the last.
+        // `max_by_key` returns the last of equal entries.
         silent.rev().max_by_key(|(_, client)| rank(client)).map(|(place, _)| place)
     }
 }

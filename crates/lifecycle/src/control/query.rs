@@ -1,4 +1,4 @@
-//! The asking side of the control socket: one question, one answer, and no wait without an end.
+//! Client of the control socket: one request, one response, with a deadline.
 
 #![expect(clippy::disallowed_methods, reason = "a deadline over several waits needs a clock")]
 
@@ -13,20 +13,20 @@ use serde_json::Value;
 use crate::exit::plain;
 use crate::socket::connect;
 
-/// A command that waits longer has lost its admin.
+/// Deadline of a request.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// An answer of more is none of ours.
+/// Maximum size of a response.
 const ANSWER_BYTES: u64 = 64 << 20;
 
-/// Sends a request to the daemon behind a control socket and waits at most 10 s for its response.
+/// Sends a request to a daemon and waits at most 10 s for its response.
 ///
 /// # Errors
-/// If no daemon answers, or the response is no line of JSON.
+/// If no daemon answers, or the response is not a line of JSON.
 pub fn query(path: &Path, question: &Value) -> Result<Value> {
     query_within(path, question, DEADLINE)
 }
 
-/// The same, with another limit.
+/// The same with another deadline.
 ///
 /// # Errors
 /// Likewise.
@@ -60,7 +60,7 @@ fn why(error: &io::Error) -> String {
     }
 }
 
-/// A stream with one deadline for all of its waits.
+/// A stream with one deadline for all reads and writes.
 struct Timed {
     stream: UnixStream,
     end: Instant,
