@@ -143,11 +143,14 @@ fn unreadable_processes_are_reported_without_stuck_ones() {
 fn a_file_that_is_no_quota_says_why() {
     let mut sample = motley(1);
     let section_text = section(&page(sample.clone()), "quotas").to_owned();
-    assert!(section_text.contains("unknown: what 1000/none says, since it is too short"), "{section_text}");
+    assert!(
+        section_text.contains("unknown: the content of 1000/none, because it is too short"),
+        "{section_text}"
+    );
     sample.quotas.as_mut().expect("two").retain(|quota| quota.invalid.is_some());
     let section_text = section(&page(sample), "quotas").to_owned();
     assert!(
-        section_text.contains("what 1000/none says") && !section_text.contains("No quota"),
+        section_text.contains("the content of 1000/none") && !section_text.contains("No quota"),
         "{section_text}"
     );
 }

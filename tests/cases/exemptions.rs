@@ -109,7 +109,7 @@ fn inside(test: &str) {
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "--nocapture", test])
+        .args(["--exact", "--ignored", "--nocapture", &format!("exemptions::{test}")])
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);

@@ -65,7 +65,7 @@ fn published_session_is_reproduced() {
     assert!(gone(&[child]));
     let expected: Vec<&str> = golden.lines().collect();
     assert_eq!(original_lines(&running.log()), expected);
-    let which = "has a context on no GPU, so all visible ones count";
+    let which = "has no GPU context, so all visible GPUs count";
     assert_eq!(running.log().iter().filter(|line| line.contains(which)).count(), 1, "{:#?}", running.log());
 }
 
@@ -481,7 +481,7 @@ fn container_init_forwards_signals() {
     };
     let mut running = inside(&["-s", "0.3", "-n", "2", "-d", "0", "sleep", "infinity"]);
     assert_eq!(running.end().code(), Some(1));
-    let which = "nobody can tell which GPUs the command uses, so all visible ones count: ['GPU-a5b";
+    let which = "the GPUs that the command uses are unknown in this PID namespace, so all visible GPUs count: ['GPU-a5b";
     assert!(running.log().iter().any(|line| line.contains(which)), "{:#?}", running.log());
     let mut running = inside(&["sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]);
     until("it to be ready", || (!running.output_lines().is_empty()).then_some(()));

@@ -286,7 +286,7 @@ fn failed_redis_leaves_a_gap_and_recovers() {
     assert_eq!(state(&page, "barrier"), Some(1.0), "idle rules wait for holders");
     assert_eq!(page.value("bailiff_lease_events_total", &[("event", "grant")]), Some(1.0), "counts go on");
     assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(1.0));
-    for args in ["leases are not read: Redis is late", "leases are read again"] {
+    for args in ["cannot read leases: Redis is late", "leases are read again"] {
         exporter.until_logged(args);
     }
     end(runner, Signal::TERM);
@@ -304,7 +304,7 @@ fn redis_password_is_used_and_never_printed() {
     let wrong = Exporter::spawn(command);
     let page = until_down(&wrong, "not_permitted");
     assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
-    wrong.until_logged("leases are not read");
+    wrong.until_logged("cannot read leases");
     assert!(!wrong.log().contains("hunter"), "{}", wrong.log());
     let right = format!("{}?pass=hunter2", redis.address());
     let exporter = Exporter::start(&scenario, &[&PATIENT, ["--lease.redis", &right].as_slice()].concat());

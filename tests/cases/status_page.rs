@@ -89,7 +89,7 @@ fn no_gpu_differs_from_no_answer() {
     broken.exporter.next();
     assert_fits(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     let text = browser.text("document.querySelector('main').innerText");
-    assert!(text.contains("unknown: which GPUs there are, since the kernel module is not loaded"), "{text}");
+    assert!(text.contains("unknown: the list of GPUs, because the kernel module is not loaded"), "{text}");
     assert!(text.contains("The source nvml did not answer"), "{text}");
 }
 
