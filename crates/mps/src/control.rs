@@ -20,41 +20,41 @@ use bailiff_subprocess::{ChildError, Late, Talk};
 use crate::place::{LOGS, PIPES};
 use crate::reply;
 
-/// How long a daemon may take to answer: one that is stopped never does.
+/// Deadline of a daemon's response; a stopped daemon never responds.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// How its program is called.
+/// Name of the control program.
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
-/// Where programs are looked for if there is no PATH.
+/// Search path for programs if there is no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A command that can be given.
+/// A command for a control daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question<'a> {
-    /// The pids of all servers.
+    /// Pids of all servers.
     Servers,
-    /// The state of one (550 and later).
+    /// State of a server (550 and later).
     Status(u32),
-    /// The pids of one server's clients.
+    /// Pids of a server's clients.
     Clients(u32),
     /// All clients of all servers.
     Processes,
-    /// How much of the multiprocessors a client of a new server gets.
+    /// Default share of the multiprocessors for clients of new servers.
     DefaultPercentage,
-    /// The same of one server.
+    /// The same for one server.
     Percentage(u32),
-    /// How much memory of a device a client of a new server may pin.
+    /// Default limit of pinned memory on a device for clients of new servers.
     DefaultMemoryLimit(&'a str),
-    /// The same of one server.
+    /// The same for one server.
     MemoryLimit(u32, &'a str),
     /// Ends the GPU work of a client of this server; the process itself keeps running.
     TerminateClient(u32, u32),
-    /// Ends a server.
+    /// Shuts down a server.
     ShutDown(u32),
-    /// Ends the daemon once its servers have ended; they are forced to after this time.
+    /// Shuts down the daemon after its servers have exited; they are forced to exit after this time.
     Quit(Option<Duration>),
-    /// The servers, by protocol 3.
+    /// Servers, in protocol 3.
     ServersV3,
-    /// The clients, by protocol 3.
+    /// Clients, in protocol 3.
     ClientsV3,
 }
 
@@ -79,35 +79,35 @@ impl fmt::Display for Question<'_> {
     }
 }
 
-/// Why there is no answer.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Its program is not there.
+    /// The control program cannot be run.
     #[error("{program} cannot be run: {error}")]
     NoProgram {
-        /// Its path.
+        /// Path of the program.
         program: String,
-        /// What the kernel says.
+        /// Error of the system.
         error: std::io::Error,
     },
     /// No process listens in the pipe directory.
     #[error("no control daemon answers there")]
     NoDaemon,
-    /// A daemon is there and does not answer: every CUDA program that starts now hangs as well.
+    /// A daemon exists and does not respond: every CUDA program that starts now hangs as well.
     #[error("it did not answer within {0:?}")]
     NoAnswer(Duration),
     /// Permission denied.
     #[error("refused: {0}")]
     Refused(String),
-    /// It gave another reply.
+    /// The response is not understood.
     #[error("not understood: {0}")]
     Strange(String),
-    /// Our child was lost.
+    /// The exit of the control program was not observed.
     #[error("its program cannot be waited for: {0}")]
     Wait(std::io::Error),
 }
 
-/// A control daemon, known by its pipe directory.
+/// A control daemon, identified by its pipe directory.
 #[derive(Debug, Clone)]
 pub struct Control {
     program: PathBuf,
@@ -118,14 +118,14 @@ pub struct Control {
 /// How a daemon is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// `-d`: it forks, and its parent ends once it listens.
+    /// `-d`: it forks, and its parent exits when the daemon listens.
     Background,
-    /// `-f`: it stays, and logs to where it was started.
+    /// `-f`: it stays in the foreground.
     Foreground,
 }
 
 impl Form {
-    /// The flag.
+    /// Flag of the control program.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -136,39 +136,40 @@ impl Form {
 }
 
 impl Control {
-    /// The daemon of the default pipe directory, asked by this program.
+    /// Returns the daemon of the default pipe directory, queried with this program.
     #[must_use]
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), pipes: None, patience: PATIENCE }
     }
 
-    /// The daemon of this pipe directory.
+    /// Returns the daemon of this pipe directory.
     #[must_use]
     pub fn at(mut self, pipes: impl Into<PathBuf>) -> Self {
         self.pipes = Some(pipes.into());
         self
     }
 
-    /// With another deadline.
+    /// Changes the deadline.
     #[must_use]
     pub const fn within(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The program that asks.
+    /// Path of the control program.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// What the daemon says to one command.
+    /// Sends one command and returns the response.
     ///
     /// # Errors
-    /// If it does not answer in time, or refuses; and where there is none.
+    /// If there is no daemon, or it does not respond in time, or refuses.
     pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
-        // The environment is PATH alone: a preloaded library or a protocol set for this program is not for the client.
+        // The environment contains only PATH, because a preloaded library or a protocol setting of this program
+        // is not meant for the client.
         let path = std::env::var_os("PATH");
         let mut command = self.command();
         command
@@ -178,11 +179,11 @@ impl Control {
         self.run(command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
     }
 
-    /// Starts the daemon in the background, with our environment and these variables, and waits until its parent has
-    /// ended. That it answers afterwards is another question.
+    /// Starts the daemon in the background, with this program's environment and these variables, and waits
+    /// until its parent has exited. Whether it responds must be checked afterwards.
     ///
     /// # Errors
-    /// If it does not start, as where one runs already.
+    /// If it does not start, for example because one already runs.
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, ControlError> {
         let mut command = self.command();
         command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());
@@ -231,7 +232,7 @@ impl Control {
     }
 }
 
-/// The variable that names a daemon's log directory.
+/// Returns the variable with a daemon's log directory.
 #[must_use]
 pub fn log_variable(directory: &str) -> (&'static str, &str) {
     (LOGS, directory)

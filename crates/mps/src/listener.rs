@@ -8,17 +8,17 @@ use std::path::Path;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
-/// The listening process.
+/// The process that listens in a pipe directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
-    /// In our PID namespace; none if it is not in it.
+    /// Pid in our PID namespace; `None` if it is in another one.
     pub pid: Option<u32>,
-    /// Its user when it began to listen.
+    /// Its user when it started to listen.
     pub uid: u32,
 }
 
 impl Listener {
-    /// Connects without waiting. The daemon logs two lines for it, as for every program that starts to use CUDA.
+    /// Connects without waiting. The daemon logs two lines, as for every program that starts to use CUDA.
     ///
     /// # Errors
     /// If no process listens, or permission is denied; [`io::ErrorKind::WouldBlock`] if the backlog is full.
@@ -30,7 +30,7 @@ impl Listener {
         Ok(Self { pid: u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0), uid: peer.uid() })
     }
 
-    /// Whether that is this process; by its user where its pid is not ours to know.
+    /// Returns whether the listener is this process; compares the user if the pid is unknown.
     #[must_use]
     pub fn is(&self, pid: u32, uid: Option<u32>) -> bool {
         self.pid.map_or(Some(self.uid) == uid, |own| own == pid)

@@ -1,54 +1,54 @@
-//! One line of `control.log` or `server.log`. Wording changes between releases, so events are recognized by parts of a line; an
-//! unknown line is [`Event::Unknown`], to be counted, and never a fault.
+//! Parses lines of `control.log` and `server.log`. The wording changes between releases, so events are
+//! recognized by parts of a line; an unknown line is counted as [`Event::Unknown`], and is no error.
 
-/// A line.
+/// A line of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// When, in the daemon's local time; none in a line without a head.
+    /// Time in the daemon's time zone; `None` in a line without a head.
     pub at: Option<&'a str>,
-    /// The program that wrote it.
+    /// Program that wrote the line.
     pub writer: Writer,
-    /// Its pid, in its own PID namespace.
+    /// Its pid in its own PID namespace.
     pub pid: Option<u32>,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
-/// The program that wrote a line.
+/// Program that writes to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// The control daemon.
+    /// Control daemon.
     Control,
-    /// A server.
+    /// Server.
     Server,
-    /// A server for GPUs before Volta.
+    /// Server for GPUs before Volta.
     LegacyServer,
-    /// A client.
+    /// Client.
     Client,
-    /// A program that calls itself `Other`, as servers do while they start.
+    /// A program that is called `Other`, as servers are while they start.
     Other,
     /// Unknown.
     Unknown,
 }
 
-/// Why a client was not taken.
+/// Why a client was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The server has as many as it can have.
+    /// The server has the maximum number of clients.
     Clients,
-    /// A device has as many as it can have.
+    /// A device has the maximum number of connections.
     DeviceConnections,
-    /// The server is about to end.
+    /// The server is shutting down.
     Teardown,
-    /// Another one.
+    /// Another reason.
     Other,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Clients, Self::DeviceConnections, Self::Teardown, Self::Other];
 
-    /// Its name.
+    /// Label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Reason {
     }
 }
 
-/// What happened. A client's pid of 0 is one of another PID namespace.
+/// An event. Pid 0 stands for a client of another PID namespace.
 #[expect(
     missing_docs,
     reason = "fields are named for what they are: pids of servers and clients, users, bytes"
@@ -71,46 +71,46 @@ pub enum Event {
     DaemonStarting,
     /// A server starts, for this user.
     ServerStarting { server: u32, uid: Option<u32> },
-    /// A server takes clients from now on.
+    /// A server accepts clients.
     ServerReady { server: u32 },
-    /// A server has ended.
+    /// A server has exited.
     ServerExited { server: u32, status: Option<i32> },
-    /// A server cannot go on, and ends.
+    /// A server has failed and exits.
     ServerFailed,
-    /// A server does not find its driver or its GPUs.
+    /// A server cannot use the driver or finds no GPUs.
     DriverFailed,
     /// A server does not exit, because this many clients are active.
     ServerBusy { workers: Option<u32> },
-    /// A process requests to be a client; `pending` while there is no server for it.
+    /// A process asks to become a client; `pending` if there is no server for it yet.
     ClientNew { client: u32, uid: Option<u32>, pending: bool },
-    /// A client has a context.
+    /// A client has created a context.
     ClientConnected { client: Option<u32> },
-    /// A client's state has changed.
+    /// The state of a client has changed.
     ClientStatus { client: Option<u32>, active: bool },
-    /// A client has exited; this many contexts are left.
+    /// A client has exited; `left` contexts remain.
     ClientExited { client: Option<u32>, left: Option<u32> },
-    /// A client was not taken.
+    /// A client was rejected.
     ClientRejected { reason: Reason },
-    /// A client has made a GPU fault, which is everybody's on that GPU.
+    /// A client has caused a GPU fault, which affects all clients on that GPU.
     ClientFault { client: Option<u32> },
-    /// A client is ended, as it was asked for.
+    /// A client is being terminated on request.
     ClientTerminating { client: Option<u32> },
-    /// That went well, or not.
+    /// Result of the termination.
     ClientTerminated { well: bool },
-    /// The server deals with a fault: it is in the state FAULT until those that it hit have ended.
+    /// The server handles a fault: it is in state FAULT until all affected clients have exited.
     FaultHandling,
-    /// Those that a fault hit, or the devices that will be reset, follow.
+    /// Affected clients or devices are listed in the next lines.
     FaultDetails,
-    /// How much of a device each client may pin.
+    /// Limit of pinned memory on a device for each client.
     MemoryLimit { device: Option<u32>, bytes: u64 },
-    /// Known, and of no interest.
+    /// A known line without relevance.
     Routine,
-    /// Nothing known.
+    /// An unknown line.
     Unknown,
 }
 
 impl<'a> Line<'a> {
-    /// Understands a line, as far as it can be understood.
+    /// Parses a line, as far as possible.
     #[must_use]
     pub fn of(line: &'a str) -> Self {
         let (head, text) = split(line.trim_end());
@@ -119,13 +119,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Head and text: `[head] text`.
+/// Splits a line into head and text: `[head] text`.
 fn split(line: &str) -> (Option<&str>, &str) {
     let parts = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     parts.map_or((None, line), |(head, text)| (Some(head), text.trim_start()))
 }
 
-/// `2026-11-21 06:27:24.009 Legacy Server 18763`.
+/// Parses a head: `2026-11-21 06:27:24.009 Legacy Server 18763`.
 fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
     let mut blanks = head.match_indices(' ').map(|(place, _)| place);
     let at = blanks.nth(1).and_then(|place| head.get(..place));
@@ -142,9 +142,9 @@ fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
     (at, writer, pid.parse().ok())
 }
 
-/// What happened, as only its own writer can know it.
+/// Returns the event, if it is one that this writer can report.
 fn event(writer: Writer, text: &str) -> Event {
-    // What follows is a user's own, and may be anything.
+    // The rest of the line was written by a user.
     if FOREIGN.iter().any(|words| text.starts_with(words)) {
         return Event::Routine;
     }
@@ -164,7 +164,7 @@ fn event(writer: Writer, text: &str) -> Event {
 /// Prefixes of lines in which a control daemon quotes a command, which any user may have sent.
 const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
-/// What every client, every start and every question brings.
+/// Lines of every client, start and query.
 const ROUTINE: [&str; 11] = [
     "To connect CUDA applications to this daemon",
     "User did not send valid credentials",
@@ -180,7 +180,7 @@ const ROUTINE: [&str; 11] = [
     "Exit with status",
 ];
 
-/// What the daemon says of servers and clients.
+/// Parses what a daemon logs about servers and clients.
 fn of_daemon(text: &str) -> Option<Event> {
     if text.contains("Starting control daemon") {
         return Some(Event::DaemonStarting);
@@ -199,7 +199,7 @@ fn of_daemon(text: &str) -> Option<Event> {
     Some(Event::ServerExited { server, status: signed(text, "status ") })
 }
 
-/// Faults of GPUs, and those that they hit.
+/// Parses GPU faults.
 fn of_fault(text: &str) -> Option<Event> {
     if text.contains("encountered a fatal GPU error") {
         return Some(Event::ClientFault { client: number(text, "Client process ") });
@@ -211,7 +211,7 @@ fn of_fault(text: &str) -> Option<Event> {
     details.iter().any(|words| text.contains(words)).then_some(Event::FaultDetails)
 }
 
-/// What a server says of clients.
+/// Parses what a server logs about clients.
 fn of_client(text: &str) -> Option<Event> {
     if let Some(reason) = rejection(text) {
         return Some(Event::ClientRejected { reason });
@@ -260,7 +260,7 @@ fn of_end(text: &str) -> Option<Event> {
     text.contains("Server encountered a fatal exception").then_some(Event::ServerFailed)
 }
 
-/// What a server says of itself.
+/// Parses what a server logs about itself.
 fn of_server(text: &str) -> Option<Event> {
     if text.contains("Driver initialization failed") {
         return Some(Event::DriverFailed);
@@ -274,7 +274,7 @@ fn of_server(text: &str) -> Option<Event> {
     Some(Event::MemoryLimit { device: number(text, "for device "), bytes })
 }
 
-/// The number right after these words.
+/// Returns the number after these words.
 fn number(text: &str, words: &str) -> Option<u32> {
     digits(text.split_once(words)?.1)
 }
@@ -285,7 +285,7 @@ fn signed(text: &str, words: &str) -> Option<i32> {
     word.parse().ok()
 }
 
-/// The first number in braces: `{4267, 0}` and `{PID: 4267, Context ID: 0}`.
+/// Returns the first number in braces: `{4267, 0}` and `{PID: 4267, Context ID: 0}`.
 fn braced(text: &str) -> Option<u32> {
     let inside = text.split_once('{')?.1;
     digits(inside.trim_start_matches(|letter: char| !letter.is_ascii_digit() && letter != '}'))

@@ -1,12 +1,12 @@
-//! Parsing of the control daemon's replies. A reply is accepted only as a whole: anything else
-//! is [`ReplyError`], so that a list that was cut short is never taken for a whole one.
+//! Parses the control daemon's responses. A response is accepted only as a whole, so that a truncated list is
+//! never taken for a complete one; anything else is a [`ReplyError`].
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::table;
 
-/// A refusal or an unknown reply.
+/// A refusal or an unknown response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// There is no such server, or none at all.
@@ -15,29 +15,29 @@ pub enum ReplyError {
     /// Permission denied.
     #[error("refused: {0}")]
     Refused(String),
-    /// Anything else, such as a release's reply to an unknown command.
+    /// Anything else, such as the response to an unknown command.
     #[error("not understood: {0:?}")]
     Strange(String),
 }
 
-/// How a server is.
+/// State of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// It starts, or makes its contexts again.
+    /// It starts, or recreates its contexts.
     Initializing,
-    /// It takes clients.
+    /// It accepts clients.
     Active,
-    /// A client has faulted: no new client is taken until all that shared its GPU have ended.
+    /// A client has faulted: no new client is accepted until all clients on its GPU have exited.
     Fault,
-    /// The daemon does not report it: up to driver 535 the command is unknown.
+    /// Not reported: driver 535 and older do not know the command.
     Unknown,
 }
 
 impl Status {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 4] = [Self::Initializing, Self::Active, Self::Fault, Self::Unknown];
 
-    /// Its name.
+    /// Label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,33 +55,33 @@ impl fmt::Display for Status {
     }
 }
 
-/// A client, as listed by `ps`: one row for each of its devices.
+/// A row of `ps`: a client on one of its devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// Its pid, in the PID namespace of the next but one; 0 if the daemon cannot know it.
+    /// Pid in the PID namespace of `namespace`; 0 if the daemon cannot know it.
     pub pid: u32,
-    /// Its server.
+    /// Pid of its server.
     pub server: u32,
-    /// The GPU, by UUID or a part of it.
+    /// UUID of the GPU, or a part of it.
     pub device: Option<String>,
-    /// The inode of its PID namespace.
+    /// Inode of its PID namespace.
     pub namespace: Option<u64>,
-    /// What it was started as.
+    /// Its command.
     pub command: Option<String>,
 }
 
-/// The pids of `get_server_list`.
+/// Parses the pids of `get_server_list`.
 ///
 /// # Errors
-/// If it is anything but pids.
+/// If it contains anything but pids.
 pub fn servers(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
 
-/// The pids of `get_client_list`. A client may be listed more than once.
+/// Parses the pids of `get_client_list`; a client may be listed more than once.
 ///
 /// # Errors
-/// If it is anything but pids.
+/// If it contains anything but pids.
 pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
@@ -97,10 +97,10 @@ pub fn status(reply: &str) -> Status {
     }
 }
 
-/// The rows of `ps`, by their titles: releases add columns.
+/// Parses the rows of `ps` by their column titles, because releases add columns.
 ///
 /// # Errors
-/// If it is no such table, or a row of it has no pid or no server.
+/// If it is not such a table, or a row has no pid or no server.
 pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
     if reply.trim().is_empty() {
         return Ok(Vec::new());
@@ -120,19 +120,19 @@ pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
     rows.iter().map(|row| client(row).ok_or_else(strange)).collect()
 }
 
-/// A share of the multiprocessors: `get_default_active_thread_percentage` and that of a server.
+/// Parses a share of the multiprocessors.
 ///
 /// # Errors
-/// If it is no number from 0 to 100.
+/// If it is not a number from 0 to 100.
 pub fn percentage(reply: &str) -> Result<f64, ReplyError> {
     let number = reply.trim().trim_end_matches('%').parse::<f64>();
     number.ok().filter(|number| (0.0..=100.0).contains(number)).ok_or_else(|| unknown(reply))
 }
 
-/// Pinned memory limit of a device in bytes; none if the reply is empty, which means no limit.
+/// Parses the limit of pinned memory of a device in bytes; an empty response means no limit.
 ///
 /// # Errors
-/// If it is not an amount. A bare number is refused, because its unit is not documented.
+/// If it is not an amount. A number without a unit is refused, because its unit is not documented.
 pub fn memory_limit(reply: &str) -> Result<Option<u64>, ReplyError> {
     let text = reply.trim();
     if text.is_empty() {
@@ -156,17 +156,18 @@ fn amount(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// Whether `terminate_client` succeeded: `0`, `CUDA_SUCCESS`, or a sentence that says so.
+/// Checks that `terminate_client` succeeded: `0`, `CUDA_SUCCESS`, or a sentence that says so.
 ///
 /// # Errors
-/// If the reply is anything else, or empty.
+/// If the response is anything else, or empty.
 pub fn terminated(reply: &str) -> Result<(), ReplyError> {
     let text = reply.trim();
     let done = text == "0" || text == "CUDA_SUCCESS" || text.contains("Client termination succeeded");
     if done { Ok(()) } else { Err(unknown(reply)) }
 }
 
-/// The pids of protocol 3's `server list`: a table with a column PID, or pids alone. No release's answer is recorded here.
+/// Parses the pids of protocol 3's `server list`: a table with a column PID, or only pids. No recorded response
+/// exists.
 ///
 /// # Errors
 /// If it is neither.
@@ -179,15 +180,15 @@ pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     })
 }
 
-/// The rows of protocol 3's `client list --all`, which are those of `ps` as far as they bear the same titles.
+/// Parses the rows of protocol 3's `client list --all`, as far as they have the titles of `ps`.
 ///
 /// # Errors
-/// If it is no such table.
+/// If it is not such a table.
 pub fn clients_v3(reply: &str) -> Result<Vec<Client>, ReplyError> {
     processes(reply)
 }
 
-/// The line that refuses, where there is one.
+/// Returns the line with a refusal, if any.
 #[must_use]
 pub fn refusal(reply: &str) -> Option<&str> {
     let refuses = |line: &&str| {
@@ -196,13 +197,13 @@ pub fn refusal(reply: &str) -> Option<&str> {
     reply.lines().map(str::trim).find(refuses)
 }
 
-/// Whether a client reports that no daemon listens.
+/// Returns whether a client reports that no daemon listens.
 #[must_use]
 pub fn is_no_daemon(reply: &str) -> bool {
     reply.contains("Cannot find MPS control daemon process")
 }
 
-/// Whether a starting daemon reports that another already runs there.
+/// Returns whether a starting daemon reports that another one already runs.
 #[must_use]
 pub fn is_running(reply: &str) -> bool {
     reply.contains("An instance of this daemon is already running")
@@ -213,7 +214,7 @@ fn pids(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     lines.map(|line| line.parse().map_err(|_| unknown(reply))).collect()
 }
 
-/// What it is that is no answer.
+/// Returns the error for an unknown response.
 fn unknown(reply: &str) -> ReplyError {
     if let Some(line) = refusal(reply) {
         return ReplyError::Refused(line.to_owned());
