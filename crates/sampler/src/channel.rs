@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "a deadline is compared with the clock here, and only here")]
-//! Messages over a socket, with a deadline on each: four bytes of length, then the message as postcard has it.
+//! Messages over a socket with deadlines: four bytes of length, then the message in postcard format.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -10,11 +10,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A message longer than this is not one of ours.
+/// Maximum length of a message.
 const LONGEST: usize = 64 << 20;
 const HEAD: usize = size_of::<u32>();
 
-/// A message as it is sent.
+/// Encodes a message.
 pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut bytes = postcard::to_extend(message, vec![0; HEAD]).map_err(io::Error::other)?;
     let length = u32::try_from(bytes.len() - HEAD).map_err(io::Error::other)?;
@@ -22,7 +22,7 @@ pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads one message, however long that takes; none at the end.
+/// Reads a message without a deadline; `None` at the end of the stream.
 pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut head = [0; HEAD];
     match from.read_exact(&mut head) {
@@ -34,19 +34,19 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opti
     postcard::from_bytes(&bytes).map(Some).map_err(io::Error::other)
 }
 
-/// One end of the talk between supervisor and worker.
+/// One end of the socket between supervisor and worker.
 pub(crate) struct Channel {
     stream: UnixStream,
     buffer: Vec<u8>,
 }
 
-/// What waiting for a message came to.
+/// Result of waiting for a message.
 pub(crate) enum Heard<T> {
     /// A message.
     Message(T),
-    /// Nothing by the deadline.
+    /// No message before the deadline.
     Silence,
-    /// The other side has ended, or does not make sense.
+    /// The other side has exited, or sent an invalid message.
     Ended,
 }
 
@@ -56,12 +56,12 @@ impl Channel {
         Ok(Self { stream, buffer: Vec::new() })
     }
 
-    /// Sends one message. It fits into the socket's buffer, or the other side is not reading.
+    /// Sends a message. It must fit into the socket's buffer; otherwise the other side is not reading.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
         self.stream.write_all(&frame(message)?)
     }
 
-    /// Waits for one message.
+    /// Waits for a message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, deadline: Instant) -> Heard<T> {
         loop {
             if let Some(end) = self.whole() {
@@ -91,7 +91,7 @@ impl Channel {
         }
     }
 
-    /// Reads what is there; false at the end.
+    /// Reads available data; returns false at the end of the stream.
     fn fill(&mut self) -> bool {
         let mut chunk = [0; 16 << 10];
         match self.stream.read(&mut chunk) {
@@ -104,7 +104,7 @@ impl Channel {
         }
     }
 
-    /// Where the first message in the buffer ends, once it is there as a whole.
+    /// Returns the end of the first complete message in the buffer.
     fn whole(&self) -> Option<usize> {
         let head = self.buffer.first_chunk::<HEAD>()?;
         let end = HEAD + u32::from_ne_bytes(*head) as usize;

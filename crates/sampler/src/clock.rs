@@ -1,12 +1,12 @@
 #![expect(clippy::disallowed_methods, reason = "the time of a sample is read here")]
-//! Readings of the two clocks.
+//! The time of a sample, by two clocks.
 
 use std::time::{Duration, SystemTime};
 
 use bailiff_snapshot::Moment;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Now, by both.
+/// Returns the current time.
 pub(crate) fn now() -> Moment {
     Moment {
         wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),

@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "libcuda has a C ABI alone")]
-//! The order in which CUDA counts GPUs, which need not be the driver's. It is asked in a process of its own: CUDA may hang
-//! as the driver may, and a process that has asked it once is a program of CUDA's for good.
+//! Reads CUDA's order of the GPUs, which may differ from the driver's. It runs in a process of its own, because
+//! CUDA may hang, and a process that has initialized it remains a CUDA program.
 
 use std::ffi::{c_int, c_uint};
 use std::io::Write;
@@ -9,13 +9,13 @@ use std::process::ExitCode;
 
 use libloading::{Library, Symbol};
 
-/// The first argument of a process that asks; the second is the library.
+/// First argument of that process; the second is the library.
 pub const ROLE: &str = "cuda-order";
 
 /// `CUDA_SUCCESS`.
 const SUCCESS: c_int = 0;
 
-/// The process itself: prints the UUID of each GPU, a line each, in CUDA's order.
+/// Main function of that process: prints the UUID of each GPU, one per line, in CUDA's order.
 #[must_use]
 pub fn serve() -> ExitCode {
     let library = std::env::args_os().nth(2).map_or_else(|| PathBuf::from("libcuda.so.1"), PathBuf::from);
@@ -37,7 +37,7 @@ fn order(path: &Path) -> Result<Vec<String>, String> {
 type Get<T> = unsafe extern "C" fn(*mut T) -> c_int;
 type GetOf<T> = unsafe extern "C" fn(*mut T, c_int) -> c_int;
 
-/// The four questions, with the signatures of `cuda.h`.
+/// The four functions, with the signatures of `cuda.h`.
 struct Cuda<'a> {
     init: Symbol<'a, unsafe extern "C" fn(c_uint) -> c_int>,
     count: Symbol<'a, Get<c_int>>,
@@ -81,7 +81,7 @@ fn check(call: &str, answer: c_int) -> Result<(), String> {
     if answer == SUCCESS { Ok(()) } else { Err(format!("{call} answers {answer}")) }
 }
 
-/// As NVML writes it.
+/// Formats a UUID as NVML does.
 fn text(bytes: [u8; 16]) -> String {
     let hex = format!("{:032x}", u128::from_be_bytes(bytes));
     let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];

@@ -1,5 +1,5 @@
-//! The schedule and result of scans for processes with an open device file. Reading all descriptors of a node may take
-//! long, so each sample reads a part of them, within its time limit.
+//! Schedule and result of scans for processes with an open device file. Reading all descriptors of a node may
+//! take long, so each sample reads a part of them within its time limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,30 +9,30 @@ use bailiff_snapshot::{DeviceProcesses, Gap, GpuSample, Moment, Seen};
 use crate::message::Rest;
 use crate::proc::{Directory, Search, keep_living};
 
-/// A search begins at most this often.
+/// Minimum time between the starts of two scans.
 const PAUSE: Duration = Duration::from_mins(1);
-/// It ends after so long with what it has found.
+/// Maximum duration of a scan; it then ends with what it has found.
 const LONGEST: Duration = Duration::from_mins(5);
-/// What was found is good until the next search has ended.
+/// Time for which a result is valid.
 const GOOD: Duration = Duration::from_mins(11);
-/// Memory in use that no living process holds, from which on it is looked for.
+/// Unattributed memory in use that starts a scan.
 const FROM: u64 = 256 << 20;
 
-/// What goes on from interval to interval.
+/// State between intervals.
 #[derive(Default)]
 pub(crate) struct DeviceFileScan {
     search: Option<Search>,
     found: Option<DeviceProcesses>,
-    /// Listed processes that had ended in the previous sample.
+    /// Listed processes that had exited in the previous sample.
     ended: BTreeSet<u32>,
 }
 
-/// One interval.
+/// Input of one interval.
 pub(crate) struct Interval<'a> {
     pub(crate) root: &'a Directory,
     pub(crate) at: Moment,
     pub(crate) until: Instant,
-    /// A GPU has much in use that no listed process holds.
+    /// Whether a GPU has much memory in use that no listed process holds.
     pub(crate) is_requested: bool,
 }
 
@@ -61,7 +61,7 @@ impl DeviceFileScan {
         rest.device_processes.clone_from(&self.found);
     }
 
-    /// It is left alone in this interval, and begun again at another.
+    /// Skips this interval; the scan starts again in another one.
     pub(crate) fn leave(&mut self, is_requested: bool, rest: &mut Rest) {
         *self = Self::default();
         if is_requested {
@@ -69,7 +69,8 @@ impl DeviceFileScan {
         }
     }
 
-    /// Whether a listed process had ended in the previous sample as well: then another process holds its files, or the driver is late.
+    /// Returns whether a listed process had already exited in the previous sample: then another process holds
+    /// its files, or the driver is late.
     fn has_ended(&mut self, processes: &BTreeMap<u32, Seen>) -> bool {
         let ended = |seen: &Seen| match seen {
             Seen::Gone => true,
@@ -83,7 +84,7 @@ impl DeviceFileScan {
     }
 }
 
-/// What a search has found.
+/// Returns the result of a scan.
 fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
     let found = search.end();
     match (is_done, found.unreadable) {
@@ -94,7 +95,7 @@ fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
     found
 }
 
-/// Whether a significant amount of memory is in use that no listed process holds, as far as is known.
+/// Returns whether a significant amount of memory is in use that no listed process holds, as far as is known.
 pub(crate) fn has_unattributed(gpu: &GpuSample) -> bool {
     let (Some(memory), Some(entries)) = (gpu.memory, &gpu.entries) else { return false };
     if gpu.telemetry.mig_enabled == Some(true) && gpu.about.mig.is_none() {

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that starts processes")]
-//! The launcher: a process that keeps the capabilities and does nothing but start sampling workers. It
-//! touches neither the driver nor the network, so it is always there when a worker hangs.
+//! The launcher: a process that keeps the capabilities and only starts sampling workers. It uses neither driver
+//! nor network, so it is available when a worker hangs.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,58 +21,58 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::settings::{Claims, Commands, SamplerSettings};
 
-/// The first argument of a launcher process.
+/// First argument of a launcher process.
 pub const LAUNCHER_ROLE: &str = "sampling-launcher";
-/// The first argument of a worker process.
+/// First argument of a worker process.
 pub const WORKER_ROLE: &str = "sampling-worker";
 
-/// Starting a process takes milliseconds.
+/// Time limit for starting a worker, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The argument of a worker that is to leave command lines alone.
+/// Argument of a worker that must not read command lines.
 const PLAIN: &str = "plain";
 
-/// The near end of a launcher process.
+/// The supervisor's end of a launcher process.
 pub struct Launcher {
     socket: OwnedFd,
-    /// Kept so that the launcher is reaped with us; it ends when the socket closes.
+    /// Kept to reap the launcher, which exits when the socket closes.
     _process: Child,
 }
 
-/// A worker process, as the supervisor holds it.
+/// A worker process, as held by the supervisor.
 pub(crate) struct Started {
     pub(crate) stream: UnixStream,
     pidfd: OwnedFd,
 }
 
-/// What kind of worker is asked for: a byte on the launcher's socket, and all that can be asked.
+/// Kind of the requested worker: one byte on the launcher's socket, and the only thing that can be requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// As the settings say.
+    /// As configured.
     Whole = b'+' as isize,
-    /// One that leaves command lines and environments alone, since reading one hung.
+    /// A worker that does not read command lines and environments, because reading one hung.
     Plain = b'-' as isize,
 }
 
-/// Why there is no worker.
+/// Why a worker was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerError {
-    /// Workers can no longer be started: only the launcher has the privileges.
+    /// No more workers can be started, because only the launcher has the privileges.
     #[error("the launcher of sampling workers has ended")]
     LauncherGone,
-    /// This time.
+    /// This attempt failed.
     #[error("no sampling worker could be started: {0}")]
     ThisTime(#[from] io::Error),
 }
 
 impl Started {
-    /// Sends SIGKILL, which a task in an uninterruptible wait takes only once that ends.
+    /// Sends SIGKILL, which takes effect only after an uninterruptible wait.
     pub(crate) fn kill(&self) {
         if let Err(error) = pidfd_send_signal(&self.pidfd, Signal::KILL) {
             tracing::debug!("the sampling worker was already gone: {error}");
         }
     }
 
-    /// Whether the process has ended: all of it, its way through the driver's `close` included.
+    /// Returns whether the process has exited completely, including the driver's `close`.
     pub(crate) fn ended(&self) -> bool {
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
         poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
@@ -115,7 +115,7 @@ impl Launcher {
     }
 }
 
-/// The launcher process itself: a worker for each request on standard input, until that closes.
+/// Main function of the launcher: starts a worker for each request on standard input, until that closes.
 #[must_use]
 pub fn serve() -> ExitCode {
     let Some(settings) = std::env::args_os().nth(2) else { return ExitCode::FAILURE };
@@ -142,7 +142,7 @@ fn start_worker(settings: &OsStr, plain: bool) -> io::Result<(Child, OwnedFd, Ow
     let (ours, theirs) = pair(SocketType::STREAM)?;
     let mut command = role(WORKER_ROLE);
     command.arg(settings).args(plain.then_some(PLAIN));
-    // Both directions are on standard input: a library that prints must not print into the talk.
+    // Both directions use standard input, because a library may print to standard output.
     let child = command.stdin(theirs).stdout(Stdio::null()).spawn()?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pidfd = pidfd_open(pid.ok_or(io::ErrorKind::InvalidData)?, PidfdFlags::empty())?;
@@ -150,13 +150,13 @@ fn start_worker(settings: &OsStr, plain: bool) -> io::Result<(Child, OwnedFd, Ow
 }
 
 fn role(role: &str) -> Command {
-    // `/proc/self/exe` names this very program, also after an upgrade has replaced the file.
+    // `/proc/self/exe` is this very program, even after an upgrade has replaced the file.
     let mut command = Command::new("/proc/self/exe");
-    // A Ctrl-C at the terminal is for the supervisor; when that ends, the sockets close and so do these.
+    // Ctrl-C in a terminal is for the supervisor; when that exits, the sockets close and the workers exit.
     command.process_group(0);
-    // There may be a password in it, which is nothing to them nor to the driver's library.
+    // It may contain a password, which neither the worker nor the driver's library needs.
     command.env_remove("LEASE_REDIS_URL");
-    // NVML_MPS_DEVICE_ENUMERATION gives NVML an MPS client's view, in which process lists are missing.
+    // `NVML_MPS_DEVICE_ENUMERATION` makes NVML show an MPS client's view without process lists.
     command.arg(role).env_remove("NVML_MPS_DEVICE_ENUMERATION");
     command
 }
@@ -175,7 +175,7 @@ fn send_descriptors(socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// What the launcher sent; `None` when it has ended.
+/// Receives descriptors from the launcher; `None` when it has exited.
 fn receive_descriptors(socket: BorrowedFd<'_>) -> Result<Option<Vec<OwnedFd>>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -189,7 +189,7 @@ fn receive_descriptors(socket: BorrowedFd<'_>) -> Result<Option<Vec<OwnedFd>>, E
     Ok((received.bytes > 0).then_some(descriptors))
 }
 
-/// The settings of this worker process, as the launcher gave them.
+/// Returns the settings of this worker process, which the launcher has passed.
 pub(crate) fn worker_settings() -> Option<SamplerSettings> {
     let mut arguments = std::env::args().skip(2);
     let mut settings: SamplerSettings = serde_json::from_str(&arguments.next()?).ok()?;

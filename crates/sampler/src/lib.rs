@@ -21,11 +21,11 @@ mod settings;
 mod supervisor;
 pub mod worker;
 
-/// The UUIDs of this machine's GPUs, by number, as the driver says now. It is asked in this process, which hangs if the
-/// driver does: for commands that a person waits for.
+/// Returns the UUIDs of this machine's GPUs by index. The driver is called in this process, which hangs if the
+/// driver does: only for interactive commands.
 ///
 /// # Errors
-/// With the driver's own words.
+/// With the driver's message.
 pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, String> {
     let gpus = nvml::Gpus::open(library).and_then(|(gpus, _)| gpus.uuids());
     gpus.map_err(|(_, words)| words)

@@ -1,4 +1,4 @@
-//! What supervisor and worker say to each other. Both are the same program, so this form has no version.
+//! Messages between supervisor and worker. Both are the same program, so the format has no version.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,38 +12,38 @@ use bailiff_snapshot::{
 /// privileged worker load arbitrary files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// GPUs to leave alone, by index: hung ones, and those that another worker has read in this interval.
+    /// Indexes of GPUs to skip: hung ones, and those that another worker has read in this interval.
     pub(crate) skip: Vec<u32>,
     /// Pids that another worker found in this interval.
     pub(crate) also: Vec<u32>,
 }
 
-/// From the worker.
+/// From the worker to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum WorkerMessage {
     /// The driver is open.
     Opened(Driver),
-    /// The driver cannot be opened; the worker ends. With the driver's own words, for the log.
+    /// The driver cannot be opened, and the worker exits. With the driver's message, for the log.
     Failed(Fault, String),
-    /// Number of GPUs; the reading of this one begins.
+    /// The reading of a GPU begins.
     Reading {
-        /// Its index.
+        /// Index of the GPU.
         index: u32,
-        /// How many there are.
+        /// Number of GPUs.
         count: u32,
     },
-    /// What one GPU and its MIG instances gave.
+    /// Result for one GPU and its MIG instances.
     Read(Vec<GpuSample>),
     /// The reading of `/proc` begins.
     Looking {
-        /// How many GPUs there are.
+        /// Number of GPUs.
         count: u32,
     },
     /// The sample is complete.
     Done(Box<Rest>),
 }
 
-/// All that is not about GPUs.
+/// The part of a sample that is not about GPUs.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rest {
     pub(crate) processes: BTreeMap<u32, Seen>,

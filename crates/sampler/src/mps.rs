@@ -1,5 +1,5 @@
-//! MPS control daemons and servers: found among the processes with their names, distinguished by program and arguments;
-//! their directories come from their environment, of which nothing else is kept. The daemons are not queried here.
+//! Finds MPS control daemons and servers among the processes with their names, by program and arguments. Only
+//! the directories of their environment are kept. The daemons are not queried here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,13 +11,14 @@ use bailiff_snapshot::{
 
 use crate::proc::{Directory, MOST_OF_ENVIRON, Processes};
 
-/// Maximum number of examined processes, and of those of one user: any user can use the name, so root's come first.
+/// Maximum number of examined processes, in total and per user; root's come first, because any user can use the
+/// name.
 const MOST: usize = 64;
 const MOST_OF_ONE: usize = 16;
-/// A socket's path has at most 108 bytes.
+/// Maximum length of a socket's path; the kernel's limit is 108 bytes.
 const LONGEST_PATH: usize = 256;
 
-/// One that bears the name.
+/// A process with such a name.
 #[derive(Clone, Copy)]
 struct Named {
     key: ProcessKey,
@@ -25,12 +26,12 @@ struct Named {
     state: State,
 }
 
-/// One that is a part of MPS.
+/// An MPS process.
 struct Found {
     named: Named,
     uid: Option<u32>,
     part: Part,
-    /// Its pids, from the namespace of this `/proc` to its own; none if they could not be read.
+    /// Its pids, from the namespace of this `/proc` to its own; `None` if unreadable.
     pids: Vec<u32>,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     Some(mps).filter(|mps| !mps.is_empty())
 }
 
-/// Each once, in the order in which they are looked into; and whether that is all of them.
+/// Returns each process once, in the order of examination, and whether that is all of them.
 fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>, ProcessKey, T)>, bool) {
     ranked.sort_unstable_by_key(|(uid, key, _)| (*uid != Some(0), key.start_ticks, key.pid));
     ranked.dedup_by_key(|(_, key, _)| *key);
@@ -74,7 +75,7 @@ fn owner(root: &Directory, key: ProcessKey) -> Option<u32> {
     root.directory(&key.pid.to_string()).ok()?.owner().ok()
 }
 
-/// Through one held directory, as everywhere.
+/// Reads a process through one open directory.
 fn examine(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
     let process = root.directory(&named.key.pid.to_string()).ok()?;
     let held = process.read_piece("stat", buffer).ok().and_then(stat::parse)?;
@@ -87,7 +88,7 @@ fn examine(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found
     let read = process.read("environ", buffer).is_ok() && buffer.len() < MOST_OF_ENVIRON;
     let environ = read.then_some(buffer.as_slice());
     let part = ProcessView { exe: exe.as_deref(), cmdline: &cmdline, environ }.part();
-    // Others' secrets stay no longer than this.
+    // Environments may contain secrets.
     buffer.fill(0);
     let pids = process.read("status", buffer).ok().and_then(|status| Status::new(status).pids());
     let pids = pids.unwrap_or_default();
@@ -101,7 +102,7 @@ fn describe(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option
     let mut mps = Mps::default();
     for one in found {
         match &one.part {
-            // A server that a daemon is about to start is a copy of the daemon until then.
+            // A child of a daemon is a copy of the daemon until it executes the server.
             Part::Daemon(_) if daemons.contains(&one.named.ppid) => {}
             Part::Daemon(daemon) => mps.daemons.push(MpsDaemon {
                 process: one.named.key,

@@ -1,4 +1,4 @@
-//! One device, GPU or MIG instance, read once.
+//! Reads one device, a GPU or a MIG instance.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use nvml_wrapper::error::NvmlError;
 use super::plausible::{self, Figure, Most};
 use super::{Context, evidence, lists, not_offered, raw};
 
-/// What does not change.
+/// Returns the constant properties.
 pub(super) fn about(device: &Device<'_>, index: &str) -> About {
     let is_mig = device.mig_is_mig_device_handle().unwrap_or_default();
     let capability = device.cuda_compute_capability().ok();
@@ -27,7 +27,7 @@ pub(super) fn about(device: &Device<'_>, index: &str) -> About {
     }
 }
 
-/// Whether a device reported all that its kind can report.
+/// Returns whether a device reported all properties of its kind.
 pub(super) fn is_complete(about: &About) -> bool {
     about.name.is_some() && (about.minor.is_some() || about.mig.is_some())
 }
@@ -37,7 +37,7 @@ fn mig_ids(device: &Device<'_>) -> MigIds {
     MigIds { parent: None, gpu_instance, compute_instance }
 }
 
-/// Reads all that changes; an error only where the whole device is lost.
+/// Reads all values that change; fails only if the whole device is lost.
 pub(super) fn read(
     device: &Device<'_>,
     (about, past): (&About, &mut super::Device),
@@ -48,7 +48,8 @@ pub(super) fn read(
     let memory = plausible::memory(answers, context.gaps);
     let whole = about.mig.is_none();
     let (entries, reading) = match device.mig_mode() {
-        // With MIG on, processes belong to the instances; the GPU's own list may need rights, and repeats them.
+        // With MIG on, processes belong to the instances; the GPU's own list may need privileges, and repeats
+        // them.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
         // If the mode is unknown, the owner of the processes is unknown too.
         Err(error) if whole && !not_offered(&error) => (None, Reading::default()),
@@ -76,7 +77,7 @@ pub(super) fn read(
     })
 }
 
-/// Adds the most that each process ever held, where accounting is on.
+/// Adds the peak memory of each process, if accounting is on.
 fn with_peaks(device: &Device<'_>, mut entries: Vec<Entry>, telemetry: &Telemetry) -> Vec<Entry> {
     if telemetry.accounting == Some(true) {
         for entry in &mut entries {
@@ -135,7 +136,7 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
     })
 }
 
-/// Sorts answers: a value, a gap, or the end of the device.
+/// Sorts results into values, gaps, and the loss of the device.
 struct Answers<'a> {
     gaps: &'a mut Gaps,
 }

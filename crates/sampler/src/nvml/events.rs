@@ -1,4 +1,4 @@
-//! Xid errors of one GPU, heard on a thread of its own, since waiting for one blocks.
+//! Receives Xid errors of one GPU in a thread, because waiting for them blocks.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +10,17 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-/// One wait; its end is only a chance to notice that the GPU is lost.
+/// Maximum duration of one wait, to detect a lost GPU.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Events received and not yet reported.
+/// Received events.
 pub(super) struct Events {
     received: Arc<Mutex<Vec<u64>>>,
     listener: JoinHandle<Result<Infallible, NvmlError>>,
 }
 
 impl Events {
-    /// Begins to listen. A GPU that has no such events is listened to in vain, and costs nothing.
+    /// Starts to listen. A GPU without such events costs nothing.
     pub(super) fn start(nvml: &'static Nvml, device: Device<'static>) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&received);
@@ -28,12 +28,12 @@ impl Events {
         Self { received, listener }
     }
 
-    /// The Xid errors since this was asked last.
+    /// Returns the Xid errors since the last call.
     pub(super) fn take(&self) -> Vec<u64> {
         std::mem::take(&mut *self.received.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the listening came to an end, which only an error brings about.
+    /// Returns whether listening has ended because of an error.
     pub(super) fn failed(&self) -> bool {
         self.listener.is_finished()
     }
@@ -62,7 +62,7 @@ fn listen(
                 sink.lock().unwrap_or_else(PoisonError::into_inner).push(xid);
             }
             Err(NvmlError::Timeout) => {}
-            // A lost GPU returns at once, every time: query again no faster than the wait would have been.
+            // A lost GPU returns at once, so wait as long as a query would have taken.
             Err(NvmlError::GpuLost) => std::thread::park_timeout(WAIT),
             Err(error) => return Err(error),
         }
