@@ -140,8 +140,8 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
     }
 }
 
-/// Makes a panic of any thread end the program with [`Exit::Failed`], so that its supervisor restarts it,
-/// instead of leaving a daemon running with a part missing.
+/// Makes a panic of any thread exit the program with [`Exit::Failed`], so that the service manager restarts
+/// it. Otherwise a daemon would continue with a part missing.
 pub fn end_on_panic() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
