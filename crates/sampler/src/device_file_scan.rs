@@ -23,7 +23,7 @@ const FROM: u64 = 256 << 20;
 pub(crate) struct DeviceFileScan {
     search: Option<Search>,
     found: Option<DeviceProcesses>,
-    /// Listed processes that had exited in the previous sample.
+    /// Listed pids whose processes had exited in the previous sample.
     ended: BTreeSet<u32>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Interval<'a> {
 }
 
 impl DeviceFileScan {
-    /// Continues a requested scan, and adds the result.
+    /// Starts or continues a scan if requested, and adds the result to `rest`.
     pub(crate) fn run(&mut self, interval: &Interval<'_>, rest: &mut Rest) {
         let is_requested = self.has_ended(&rest.processes) || interval.is_requested;
         let age = |since: Duration| interval.at.boot.saturating_sub(since);

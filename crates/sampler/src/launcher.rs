@@ -44,7 +44,7 @@ pub(crate) struct Started {
     pidfd: OwnedFd,
 }
 
-/// Kind of worker to start: the byte sent to the launcher, which accepts no other input.
+/// Kind of worker to start: one byte to the launcher, and the only thing that can be requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// As configured.

@@ -1,5 +1,5 @@
-//! Takes samples of NVML, `/proc` and quota files. A [`Supervisor`] requests each sample from a worker
-//! process and never waits for it beyond a deadline, because the driver may hang.
+//! Takes samples of GPUs (NVML), processes (`/proc`) and quota files. A [`Supervisor`] requests each sample
+//! from a worker process and never waits for it beyond a deadline, because the driver may hang.
 //!
 //! Three processes have only the rights that each needs. The **launcher** keeps the capabilities and only
 //! starts workers. A **worker** loads NVML and reads `/proc`. The process with the supervisor drops all

@@ -15,7 +15,7 @@ use crate::proc::{Directory, MOST_OF_ENVIRON, Processes};
 /// the name.
 const MOST: usize = 64;
 const MOST_OF_ONE: usize = 16;
-/// Maximum length of a socket's path; the kernel's limit is 108 bytes.
+/// Maximum length of a reported directory. The kernel limits the path of a socket in it to 108 bytes.
 const LONGEST_PATH: usize = 256;
 
 /// A process with the `comm` of an MPS program.
@@ -31,7 +31,7 @@ struct Found {
     named: Named,
     uid: Option<u32>,
     part: Part,
-    /// Its pids, from the namespace of this `/proc` to its own; `None` if unreadable.
+    /// Pids of the process, from the namespace of this `/proc` to its own; empty if unreadable.
     pids: Vec<u32>,
 }
 

@@ -52,7 +52,7 @@ pub enum Commands {
 pub enum Claims {
     /// Not read, because leases are not exported, or because reading hung.
     Left,
-    /// Wherever we may.
+    /// Read if permitted.
     Read,
 }
 
@@ -61,16 +61,16 @@ pub enum Claims {
 pub enum Mps {
     /// Not searched for.
     Left,
-    /// Wherever we may.
+    /// Read if permitted.
     Read,
 }
 
-/// What to think of a PID namespace that is not the host's.
+/// How to treat a PID namespace that is not the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Namespace {
-    /// The driver's pids mean nothing there.
+    /// Detected. In another namespace than the host's, the driver's pids are not used.
     Checked,
-    /// An administrator confirmed it.
+    /// Configured by an administrator as the host's.
     Trusted,
 }
 

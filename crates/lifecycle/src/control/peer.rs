@@ -23,7 +23,7 @@ pub struct Peer {
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// Groups by the name service. Those of the process can only be read by pid, which may be reused.
+    /// Groups by the name service. Those of the process can only be read by its pid, which may be reused.
     pub groups: Vec<u32>,
 }
 

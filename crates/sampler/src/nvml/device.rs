@@ -48,8 +48,7 @@ pub(super) fn read(
     let memory = plausible::memory(answers, context.gaps);
     let whole = about.mig.is_none();
     let (entries, reading) = match device.mig_mode() {
-        // With MIG on, processes belong to the instances. The GPU's list repeats them and may need
-        // privileges.
+        // With MIG on, instances list the processes. The GPU's list repeats them and may need privileges.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
         // If the mode is unknown, the owner of the processes is unknown too.
         Err(error) if whole && !not_offered(&error) => (None, Reading::default()),
@@ -136,7 +135,7 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
     })
 }
 
-/// Sorts results into values, gaps, and the loss of the device.
+/// Converts driver results to values, or to counted gaps, unless the whole device is lost.
 struct Answers<'a> {
     gaps: &'a mut Gaps,
 }

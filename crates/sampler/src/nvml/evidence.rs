@@ -61,7 +61,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Conte
 
 fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
     let samples = match raw::device_samples(device, last) {
-        // No newer sample: sampling stopped, or the driver's clock was set back. All samples show which.
+        // No newer sample: sampling stopped, or the driver's clock was set back. Reading from 0 shows which.
         Err(NvmlError::NotFound) if last > 0 => raw::device_samples(device, 0),
         samples => samples,
     };

@@ -45,7 +45,7 @@ pub(super) enum Asked {
 
 type ListCall = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
 
-/// Bytes reserved per entry: twice the largest known size, in case a driver writes larger ones.
+/// Bytes reserved per entry. The largest known entry is smaller, so that larger ones can be detected.
 const ROOM: usize = 64;
 const PATTERN: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 
@@ -110,8 +110,7 @@ fn listed(entry: &[u8]) -> Option<Listed> {
 /// Capacity for process samples, more than any driver was seen to return.
 const SAMPLES: usize = 4096;
 
-/// Returns the utilization samples newer than `since`, by the newer call (with two more engines) or the
-/// older.
+/// Returns the utilization samples newer than `since`, by the newer call (two more engines) or the older.
 pub(super) fn utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
     match newer_utilization(device, since) {
         Err(error) if super::not_offered(&error) => older_utilization(device, since),

@@ -9,7 +9,7 @@ use bailiff_snapshot::status;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-/// Maximum number of bytes read of other files, which are far shorter.
+/// Default maximum number of bytes read of a file; known files are far shorter.
 const MOST: usize = 16 << 10;
 /// Bytes of one read: more than any `PID/stat` or `PID/io` has.
 const PIECE: usize = 4096;
@@ -160,13 +160,13 @@ impl Directory {
         Ok(())
     }
 
-    /// Returns the names that are numbers.
+    /// Returns the entry names that are numbers.
     pub(crate) fn numbers(&self) -> Result<Vec<u32>, ReadError> {
         let names = self.names()?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Calls `wants_more` with each name until it returns false.
+    /// Calls `wants_more` with each entry name until it returns false.
     pub(crate) fn each_name(&self, mut wants_more: impl FnMut(&str) -> bool) -> Result<(), ReadError> {
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
@@ -178,7 +178,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Returns all names.
+    /// Returns all entry names.
     pub(crate) fn names(&self) -> Result<Vec<String>, ReadError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.0)? {

@@ -27,12 +27,12 @@ pub(crate) struct Member {
     pub(crate) key: ProcessKey,
     pub(crate) ppid: u32,
     session: u32,
-    /// Whether no thread of it runs.
+    /// Whether no thread of the process runs.
     ended: bool,
     reaps: bool,
     /// Whether it starts separate workloads and cannot be orphaned, such as a login or a multiplexer.
     keeps_others: bool,
-    /// Container, job, pod or unit of its cgroup.
+    /// Container, job, pod or unit of the process's cgroup.
     inside: Option<Arc<str>>,
 }
 

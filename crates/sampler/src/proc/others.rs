@@ -181,8 +181,7 @@ impl Others {
         self.kernel_threads.sort_unstable();
     }
 
-    /// Reads the cached properties through one open directory. If the pid is reused meanwhile, returns
-    /// `Gone`.
+    /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
     fn identify(&mut self, root: &Directory, stat: &Stat, now: Duration) -> Result<Known, ReadError> {
         let directory = root.directory(&stat.key.pid.to_string())?;
         let held = directory.read_piece("stat", &mut self.buffer).map(stat::parse)?;

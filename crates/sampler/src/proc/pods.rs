@@ -9,7 +9,7 @@ use bailiff_snapshot::place::pod_directory;
 
 use super::files::Directory;
 
-/// Minimum time between two listings of the directory.
+/// Minimum time between two listings of the directory of pods.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Names in `/var/log/pods`, which is listed when an unknown pod appears.

@@ -64,7 +64,7 @@ struct Entry {
     member: Member,
     is_holder: bool,
     workload: Option<Workload>,
-    /// Whether it descends from a holder; `None` if not yet determined.
+    /// Whether the process descends from a holder; `None` if not yet determined.
     below: Option<bool>,
 }
 
@@ -142,7 +142,7 @@ impl Relations {
         self.relatives(root, time).map(Some)
     }
 
-    /// Returns processes without GPU memory and with the `comm` of MPS, and whether all processes were read.
+    /// Returns the non-holders with the `comm` of MPS, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         (self.others.named_mps(), self.walked)
     }
@@ -243,8 +243,7 @@ impl Relations {
         }
     }
 
-    /// Returns all ancestors up to pid 1; `None` if one was not read, its pid was reused, or there are too
-    /// many.
+    /// Returns all ancestors up to pid 1; `None` if one is unread, its pid was reused, or there are too many.
     fn ancestors(&self, entry: &Entry) -> Option<Vec<ProcessKey>> {
         let mut line = Vec::new();
         let mut node = &entry.node;

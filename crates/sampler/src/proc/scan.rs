@@ -58,7 +58,7 @@ struct Known {
     exe: Option<String>,
     role: Option<Role>,
     claim: Claim,
-    /// Files that show whether its cgroup is frozen.
+    /// Files that show whether the process's cgroup is frozen.
     freezer: Vec<bailiff_snapshot::freezer::File>,
     /// Files read in every interval; held open if `room` allows.
     stat: Option<Kept>,
@@ -182,7 +182,7 @@ impl Processes {
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
     }
 
-    /// Returns processes without GPU memory and with the `comm` of MPS, and whether all processes were read.
+    /// Returns the non-holders with the `comm` of MPS, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         self.relations.named_mps()
     }
@@ -235,8 +235,7 @@ impl Processes {
         }
     }
 
-    /// Reads the cached properties through one open directory. If the pid is reused meanwhile, returns
-    /// `Gone`.
+    /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
     fn identify(&mut self, stat: &Stat, at: Moment) -> Result<Known, ReadError> {
         let pid = stat.key.pid;
         let directory = self.root.directory(&pid.to_string())?;
@@ -277,7 +276,7 @@ impl Processes {
         })
     }
 
-    /// Returns its role in MPS, by its program or, if that is unreadable, by its first argument.
+    /// Returns the process's role in MPS, by its program or, if that is unreadable, by its first argument.
     fn role(&mut self, directory: &Directory, exe: Option<&str>) -> Option<Role> {
         let by_program = exe.and_then(Role::of_program);
         if by_program.is_some() || self.commands == Commands::Shunned {
@@ -287,8 +286,8 @@ impl Processes {
         Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
     }
 
-    /// Returns the lease under which it was started. A process may overwrite its environment, so an earlier
-    /// result is kept if there is no new one.
+    /// Returns the lease under which a process was started. The process may overwrite its environment, so an
+    /// earlier result is kept if there is no new one.
     fn claim(&mut self, directory: &Directory, key: ProcessKey) -> Claim {
         let claim = match self.claims {
             Claims::Left => Claim::Unread,
