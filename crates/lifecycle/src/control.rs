@@ -1,4 +1,4 @@
-//! The control socket: requests and responses over a Unix socket, one JSON object per line each way. The kernel
+//! The control socket: requests and responses over a Unix socket, one JSON object per line. The kernel
 //! identifies the client (`SO_PEERCRED`).
 
 mod peer;
@@ -38,7 +38,7 @@ pub trait Answers: Send + Sync + 'static {
 pub struct Limits {
     /// Maximum number of clients. A further client replaces one without a request in progress, or is refused.
     pub clients: usize,
-    /// Time limit for sending a request and for reading the response; an idle client is disconnected after it.
+    /// Time limit for sending a request and reading the response. An idle client is disconnected after it.
     pub client: Duration,
     /// Time limit for handling a request.
     pub answer: Duration,
@@ -89,8 +89,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     }
 }
 
-/// The buffer of a new connection takes one line at once. Errors do not matter, because the client is
-/// disconnected anyway.
+/// Refuses a client. The response fits into the empty socket buffer, and errors do not matter.
 fn turn_away(stream: UnixStream) {
     tracing::warn!("a client of the control socket was turned away: there are too many");
     if let Ok(mut stream) = stream.into_std() {

@@ -34,9 +34,9 @@ pub struct FileError(pub String);
 /// Why a program ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// Help or version was requested; printed as it is.
+    /// Help or version was requested; the text is printed unchanged.
     Shown(String),
-    /// Invalid command line, with the command whose help is relevant.
+    /// Invalid command line, and the command whose help explains it.
     Flags {
         /// The error.
         why: String,
@@ -140,8 +140,8 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
     }
 }
 
-/// Makes a panic of any thread end the program with [`Exit::Failed`], so that its supervisor restarts it,
-/// instead of leaving a daemon running with a part missing.
+/// Makes a panic of any thread exit the program with [`Exit::Failed`], so that the service manager restarts
+/// it. Otherwise a daemon would continue with a part missing.
 pub fn end_on_panic() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -159,12 +159,12 @@ pub fn plain(error: &io::Error) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A closed output (`--help | head`) is no failure.
+/// Prints a line. A closed output (`--help | head`) is not an error.
 fn print(mut to: impl io::Write, text: &str) {
     let _ = writeln!(to, "{text}");
 }
 
-/// Joins clap's paragraphs to one line, as journals show it best.
+/// Joins clap's paragraphs into one line, as suits logs.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
     let lines = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

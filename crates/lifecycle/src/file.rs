@@ -1,5 +1,4 @@
-//! Reads files named by the administrator: only regular ones, in threads, so that a hung file system blocks
-//! only its thread.
+//! Reads regular files named by the administrator, in threads, because the file system may hang.
 
 #![expect(clippy::disallowed_methods, reason = "the one file that opens what the administrator names")]
 
@@ -39,8 +38,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     Ok((file, bytes))
 }
 
-/// Calls `act` with a path in a thread of its own. A hung thread keeps its path: until it returns, no other
-/// thread is started for it.
+/// Calls `act` with a path in a new thread. If that hangs, no other thread is started for the path.
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] after the deadline; else those of `act`.

@@ -1,5 +1,4 @@
-//! Common parts of all programs: logs, signals, exit codes, files read with deadlines, Unix sockets and a control socket
-//! with limits.
+//! Common parts of all programs: logs, signals, exit codes, file reads with deadlines, and Unix sockets.
 
 pub mod control;
 pub mod exit;

@@ -22,14 +22,14 @@ pub enum Format {
 /// Minimum level of logged events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// Failures.
+    /// Errors.
     Error,
-    /// Also anomalies.
+    /// Errors and warnings.
     Warn,
-    /// Also information for administrators.
+    /// Errors, warnings, and information for administrators.
     #[default]
     Info,
-    /// Also information for developers.
+    /// All of these, and information for developers.
     Debug,
     /// Everything, including events of libraries.
     Trace,
@@ -38,10 +38,10 @@ pub enum Level {
 /// Flags of the log.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct LogFlags {
-    /// From which level on events are logged.
+    /// Minimum level of logged events.
     #[arg(long = "log.level", value_name = "LEVEL", value_enum, default_value_t)]
     pub level: Level,
-    /// The form of a log line; lines go to stderr.
+    /// Format of log lines, which go to stderr.
     #[arg(long = "log.format", value_name = "FORMAT", value_enum, default_value_t)]
     pub format: Format,
 }

@@ -1,5 +1,5 @@
-//! Signals: the first SIGTERM or SIGINT requests an orderly shutdown, the second ends the program at once. SIGHUP
-//! requests a reload, if the program has one.
+//! Signals: the first SIGTERM or SIGINT requests an orderly shutdown, the second one ends the program at
+//! once, and SIGHUP requests a reload.
 
 use std::future::Future;
 use std::io;
@@ -41,8 +41,7 @@ impl Hangups {
     }
 }
 
-/// Runs a future to its end, and passes it the shutdown request; the output is `None` if a second signal came
-/// first.
+/// Runs a future to its end, and passes it the shutdown request. Returns `None` at a second signal.
 ///
 /// # Errors
 /// If signals cannot be received.

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::exit::plain;
 
-/// Owner and group may connect.
+/// Permissions of the socket: owner and group may connect.
 const MODE: u32 = 0o660;
 
 /// A listening socket with its file.

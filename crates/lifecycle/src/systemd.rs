@@ -1,26 +1,25 @@
-//! Notifications to systemd (`sd_notify(3)`): ready, alive, stopping. Without `NOTIFY_SOCKET` nothing
-//! is sent.
+//! Notifications to systemd (`sd_notify(3)`). Without `NOTIFY_SOCKET`, none is sent.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// It serves from now on.
+/// Reports that the daemon is ready.
 pub fn ready() {
     notify(NotifyState::Ready);
 }
 
-/// It ends.
+/// Reports that the daemon is stopping.
 pub fn stopping() {
     notify(NotifyState::Stopping);
 }
 
-/// The daemon is working; to be called at least as often as [`watchdog`] says.
+/// Reports that the daemon is alive. Call it at least as often as [`watchdog`] returns.
 pub fn alive() {
     notify(NotifyState::Watchdog);
 }
 
-/// Interval at which to call [`alive`]: half of `WatchdogSec=`. None if the unit has none.
+/// Returns the interval at which to call [`alive`], half of `WatchdogSec=`; `None` if the unit has none.
 #[must_use]
 pub fn watchdog() -> Option<Duration> {
     Some(sd_notify::watchdog_enabled()? / 2)

@@ -1,5 +1,5 @@
-//! Takes three samples, an interval apart, and prints each snapshot as a line of the stream:
-//! `cargo run -p bailiff-sampler --example sample -- [LIBRARY] [INTERVAL_MS]`.
+//! Takes three samples, one per interval, and prints each snapshot as a line of the stream. Arguments:
+//! `[LIBRARY] [INTERVAL_MS]`.
 #![expect(clippy::disallowed_methods, reason = "an example has no settings but its arguments")]
 
 use std::error::Error;

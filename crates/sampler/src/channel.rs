@@ -10,11 +10,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Maximum length of a message.
+/// Maximum length of a message in bytes.
 const LONGEST: usize = 64 << 20;
 const HEAD: usize = size_of::<u32>();
 
-/// Encodes a message.
+/// Encodes a message with its length prefix.
 pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut bytes = postcard::to_extend(message, vec![0; HEAD]).map_err(io::Error::other)?;
     let length = u32::try_from(bytes.len() - HEAD).map_err(io::Error::other)?;

@@ -1,12 +1,12 @@
 #![expect(clippy::disallowed_methods, reason = "the time of a sample is read here")]
-//! The time of a sample, by two clocks.
+//! Reads the wall clock and the time since boot.
 
 use std::time::{Duration, SystemTime};
 
 use bailiff_snapshot::Moment;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the current time.
+/// Returns the current time by both clocks.
 pub(crate) fn now() -> Moment {
     Moment {
         wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),

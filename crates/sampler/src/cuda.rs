@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "libcuda has a C ABI alone")]
-//! Reads CUDA's order of the GPUs, which may differ from the driver's. It runs in a process of its own, because
-//! CUDA may hang, and a process that has initialized it remains a CUDA program.
+//! Reads CUDA's order of the GPUs, which may differ from the driver's. It runs in a process of its own,
+//! because CUDA may hang, and a process that has initialized it remains a CUDA program.
 
 use std::ffi::{c_int, c_uint};
 use std::io::Write;
@@ -9,13 +9,13 @@ use std::process::ExitCode;
 
 use libloading::{Library, Symbol};
 
-/// First argument of that process; the second is the library.
+/// First argument of a process that reads CUDA's order; the second is the library.
 pub const ROLE: &str = "cuda-order";
 
 /// `CUDA_SUCCESS`.
 const SUCCESS: c_int = 0;
 
-/// Main function of that process: prints the UUID of each GPU, one per line, in CUDA's order.
+/// Prints the UUID of each GPU in CUDA's order, one per line, in a process started with [`ROLE`].
 #[must_use]
 pub fn serve() -> ExitCode {
     let library = std::env::args_os().nth(2).map_or_else(|| PathBuf::from("libcuda.so.1"), PathBuf::from);
@@ -28,7 +28,7 @@ pub fn serve() -> ExitCode {
 }
 
 fn order(path: &Path) -> Result<Vec<String>, String> {
-    // SAFETY: loading runs the library's initializers; it is the system's own, or one that the user names.
+    // SAFETY: loading runs the initializers of the library, which is the system's or named by the user.
     let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
     let cuda = Cuda::of(&library).map_err(|error| error.to_string())?;
     cuda.uuids()
@@ -47,7 +47,7 @@ struct Cuda<'a> {
 
 impl<'a> Cuda<'a> {
     fn of(library: &'a Library) -> Result<Self, libloading::Error> {
-        // SAFETY: the types are those of cuda.h, unchanged since CUDA 9.2, which brought the last of the four.
+        // SAFETY: the types are those of cuda.h, unchanged since CUDA 9.2, which added the last of the four.
         unsafe {
             Ok(Self {
                 init: library.get(b"cuInit\0")?,
@@ -62,16 +62,16 @@ impl<'a> Cuda<'a> {
         let mut count = 0;
         // SAFETY: cuInit takes flags, which must be 0.
         check("cuInit", unsafe { (self.init)(0) })?;
-        // SAFETY: the pointer is to an int of ours.
+        // SAFETY: the pointer is to a local int.
         check("cuDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
         (0..count).map(|ordinal| self.one(ordinal)).collect()
     }
 
     fn one(&self, ordinal: c_int) -> Result<String, String> {
         let (mut device, mut bytes) = (0, [0; 16]);
-        // SAFETY: the pointer is to an int of ours.
+        // SAFETY: the pointer is to a local int.
         check("cuDeviceGet", unsafe { (self.device)(&raw mut device, ordinal) })?;
-        // SAFETY: the pointer is to 16 bytes of ours, which is what a CUuuid is.
+        // SAFETY: the pointer is to a local array of 16 bytes, the size of a CUuuid.
         check("cuDeviceGetUuid", unsafe { (self.uuid)(&raw mut bytes, device) })?;
         Ok(text(bytes))
     }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn invalid_library_is_an_error() {
         assert!(order(Path::new("/nonexistent/libcuda.so.1")).is_err());
-        // One that is there, and is not CUDA's.
+        // An existing library that is not CUDA's.
         let why = order(Path::new("libc.so.6")).expect_err("it has no cuInit");
         assert!(why.contains("cuInit"), "{why}");
     }

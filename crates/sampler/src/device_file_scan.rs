@@ -15,15 +15,15 @@ const PAUSE: Duration = Duration::from_mins(1);
 const LONGEST: Duration = Duration::from_mins(5);
 /// Time for which a result is valid.
 const GOOD: Duration = Duration::from_mins(11);
-/// Unattributed memory in use that starts a scan.
+/// Amount of unattributed memory on a GPU that starts a scan.
 const FROM: u64 = 256 << 20;
 
-/// State between intervals.
+/// State of the scan, kept between intervals.
 #[derive(Default)]
 pub(crate) struct DeviceFileScan {
     search: Option<Search>,
     found: Option<DeviceProcesses>,
-    /// Listed processes that had exited in the previous sample.
+    /// Listed pids whose processes had exited in the previous sample.
     ended: BTreeSet<u32>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Interval<'a> {
 }
 
 impl DeviceFileScan {
-    /// Continues a requested scan, and adds the result.
+    /// Starts or continues a scan if requested, and adds the result to `rest`.
     pub(crate) fn run(&mut self, interval: &Interval<'_>, rest: &mut Rest) {
         let is_requested = self.has_ended(&rest.processes) || interval.is_requested;
         let age = |since: Duration| interval.at.boot.saturating_sub(since);
@@ -61,7 +61,7 @@ impl DeviceFileScan {
         rest.device_processes.clone_from(&self.found);
     }
 
-    /// Skips this interval; the scan starts again in another one.
+    /// Discards scan and result in an interval that must not read descriptors. A requested scan is a gap.
     pub(crate) fn leave(&mut self, is_requested: bool, rest: &mut Rest) {
         *self = Self::default();
         if is_requested {
@@ -69,8 +69,8 @@ impl DeviceFileScan {
         }
     }
 
-    /// Returns whether a listed process had already exited in the previous sample: then another process holds
-    /// its files, or the driver is late.
+    /// Returns whether a listed process is exited in this and the previous sample, so that another process
+    /// may hold its files, or the driver's list is late.
     fn has_ended(&mut self, processes: &BTreeMap<u32, Seen>) -> bool {
         let ended = |seen: &Seen| match seen {
             Seen::Gone => true,
@@ -84,7 +84,7 @@ impl DeviceFileScan {
     }
 }
 
-/// Returns the result of a scan.
+/// Ends a scan, counts its gaps and returns its result.
 fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
     let found = search.end();
     match (is_done, found.unreadable) {
@@ -95,7 +95,8 @@ fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
     found
 }
 
-/// Returns whether a significant amount of memory is in use that no listed process holds, as far as is known.
+/// Returns whether at least `FROM` bytes of a GPU are in use that no listed process holds. An unreported
+/// reserved part is assumed to be twice that.
 pub(crate) fn has_unattributed(gpu: &GpuSample) -> bool {
     let (Some(memory), Some(entries)) = (gpu.memory, &gpu.entries) else { return false };
     if gpu.telemetry.mig_enabled == Some(true) && gpu.about.mig.is_none() {
@@ -117,7 +118,7 @@ mod tests {
 
     const HEIRS: [u32; 3] = [40, 50, 60];
 
-    /// A made-up `/proc` in which each of these has a device open.
+    /// Creates a fake `/proc` in which each of `HEIRS` has a device file open.
     fn procfs() -> tempfile::TempDir {
         let home = tempfile::tempdir().unwrap();
         for pid in HEIRS {
@@ -129,7 +130,7 @@ mod tests {
         home
     }
 
-    /// The result at this many seconds since boot, in a sample with time for one process.
+    /// Returns the number of processes found at this time since boot, in a sample with time for one process.
     fn count_found(
         device_file_scan: &mut DeviceFileScan,
         home: &Path,

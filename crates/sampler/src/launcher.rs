@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that starts processes")]
-//! The launcher: a process that keeps the capabilities and only starts sampling workers. It uses neither driver
-//! nor network, so it is available when a worker hangs.
+//! The launcher: a process that keeps the capabilities and only starts sampling workers. It uses neither
+//! driver nor network, so it is available when a worker hangs.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -26,25 +26,25 @@ pub const LAUNCHER_ROLE: &str = "sampling-launcher";
 /// First argument of a worker process.
 pub const WORKER_ROLE: &str = "sampling-worker";
 
-/// Time limit for starting a worker, which takes milliseconds.
+/// Time limit for starting a worker, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Argument of a worker that must not read command lines.
 const PLAIN: &str = "plain";
 
-/// The supervisor's end of a launcher process.
+/// Handle of the launcher process.
 pub struct Launcher {
     socket: OwnedFd,
     /// Kept to reap the launcher, which exits when the socket closes.
     _process: Child,
 }
 
-/// A worker process, as held by the supervisor.
+/// Handle of a worker process.
 pub(crate) struct Started {
     pub(crate) stream: UnixStream,
     pidfd: OwnedFd,
 }
 
-/// Kind of the requested worker: one byte on the launcher's socket, and the only thing that can be requested.
+/// Kind of worker to start: one byte to the launcher, and the only thing that can be requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// As configured.
@@ -65,7 +65,7 @@ pub(crate) enum WorkerError {
 }
 
 impl Started {
-    /// Sends SIGKILL, which takes effect only after an uninterruptible wait.
+    /// Sends SIGKILL. A process in an uninterruptible wait exits only after that wait.
     pub(crate) fn kill(&self) {
         if let Err(error) = pidfd_send_signal(&self.pidfd, Signal::KILL) {
             tracing::debug!("the sampling worker was already gone: {error}");
@@ -80,9 +80,9 @@ impl Started {
 }
 
 impl Launcher {
-    /// Starts the launcher, with the rights that this process still has. What workers read is settled here and
-    /// cannot be changed later. The program must call [`serve`] when its first argument is [`LAUNCHER_ROLE`],
-    /// and [`crate::worker::serve`] for [`WORKER_ROLE`].
+    /// Starts the launcher with the current privileges of this process. The settings apply to all its workers
+    /// and cannot be changed later. The program must call [`serve`] when its first argument is
+    /// [`LAUNCHER_ROLE`], and [`crate::worker::serve`] for [`WORKER_ROLE`].
     ///
     /// # Errors
     /// If no process can be started, or a path is not UTF-8.
@@ -150,11 +150,11 @@ fn start_worker(settings: &OsStr, plain: bool) -> io::Result<(Child, OwnedFd, Ow
 }
 
 fn role(role: &str) -> Command {
-    // `/proc/self/exe` is this very program, even after an upgrade has replaced the file.
+    // `/proc/self/exe` is this program, even after an upgrade has replaced the file.
     let mut command = Command::new("/proc/self/exe");
     // Ctrl-C in a terminal is for the supervisor; when that exits, the sockets close and the workers exit.
     command.process_group(0);
-    // It may contain a password, which neither the worker nor the driver's library needs.
+    // The URL may contain a password, which neither the worker nor the driver's library needs.
     command.env_remove("LEASE_REDIS_URL");
     // `NVML_MPS_DEVICE_ENUMERATION` makes NVML show an MPS client's view without process lists.
     command.arg(role).env_remove("NVML_MPS_DEVICE_ENUMERATION");
@@ -189,7 +189,7 @@ fn receive_descriptors(socket: BorrowedFd<'_>) -> Result<Option<Vec<OwnedFd>>, E
     Ok((received.bytes > 0).then_some(descriptors))
 }
 
-/// Returns the settings of this worker process, which the launcher has passed.
+/// Parses the settings of this worker process from its arguments.
 pub(crate) fn worker_settings() -> Option<SamplerSettings> {
     let mut arguments = std::env::args().skip(2);
     let mut settings: SamplerSettings = serde_json::from_str(&arguments.next()?).ok()?;

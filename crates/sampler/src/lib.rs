@@ -1,9 +1,9 @@
-//! The only place that uses NVML, `/proc` and quota files. It provides samples: a [`Supervisor`] queries a sampling worker, a
-//! process of its own, and never waits for it beyond a deadline, because the driver may hang.
+//! Takes samples of GPUs (NVML), processes (`/proc`) and quota files. A [`Supervisor`] requests each sample
+//! from a worker process and never waits for it beyond a deadline, because the driver may hang.
 //!
-//! Three processes, so that each has only the rights it needs: the **launcher** keeps the capabilities and
-//! does nothing but start workers; a **worker** loads NVML and reads `/proc`; the process with the supervisor
-//! has dropped everything ([`privileges::drop_all`]) and may face the network.
+//! Three processes have only the rights that each needs. The **launcher** keeps the capabilities and only
+//! starts workers. A **worker** loads NVML and reads `/proc`. The process with the supervisor drops all
+//! capabilities ([`privileges::drop_all`]) and may face the network.
 
 mod channel;
 mod clock;
@@ -21,8 +21,8 @@ mod settings;
 mod supervisor;
 pub mod worker;
 
-/// Returns the UUIDs of this machine's GPUs by index. The driver is called in this process, which hangs if the
-/// driver does: only for interactive commands.
+/// Returns the UUIDs of this machine's GPUs by index. Only for interactive commands, because the driver is
+/// called in this process, which hangs if the driver does.
 ///
 /// # Errors
 /// With the driver's message.

@@ -8,8 +8,8 @@ use bailiff_snapshot::{
     DeviceProcesses, Driver, Fault, Gaps, GpuSample, Mps, Quota, Relative, Seen, SourceState,
 };
 
-/// To the worker. It contains no path and no privilege: the process that faces the network must not be able to make a
-/// privileged worker load arbitrary files.
+/// From the supervisor to the worker. It contains neither paths nor privileges: the process that faces the
+/// network must not be able to make a privileged worker load arbitrary files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// Indexes of GPUs to skip: hung ones, and those that another worker has read in this interval.

@@ -1,5 +1,5 @@
-//! Finds MPS control daemons and servers among the processes with their names, by program and arguments. Only
-//! the directories of their environment are kept. The daemons are not queried here.
+//! Finds MPS control daemons and servers by `comm`, program and arguments. Only their directories are kept of
+//! their environment. The daemons are not queried here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,14 +11,14 @@ use bailiff_snapshot::{
 
 use crate::proc::{Directory, MOST_OF_ENVIRON, Processes};
 
-/// Maximum number of examined processes, in total and per user; root's come first, because any user can use the
-/// name.
+/// Maximum number of examined processes, in total and per user. Root's come first, because any user can use
+/// the name.
 const MOST: usize = 64;
 const MOST_OF_ONE: usize = 16;
-/// Maximum length of a socket's path; the kernel's limit is 108 bytes.
+/// Maximum length of a reported directory. The kernel limits the path of a socket in it to 108 bytes.
 const LONGEST_PATH: usize = 256;
 
-/// A process with such a name.
+/// A process with the `comm` of an MPS program.
 #[derive(Clone, Copy)]
 struct Named {
     key: ProcessKey,
@@ -31,11 +31,11 @@ struct Found {
     named: Named,
     uid: Option<u32>,
     part: Part,
-    /// Its pids, from the namespace of this `/proc` to its own; `None` if unreadable.
+    /// Pids of the process, from the namespace of this `/proc` to its own; empty if unreadable.
     pids: Vec<u32>,
 }
 
-/// Examines the processes with these names; `None` if none belongs to MPS.
+/// Returns the MPS daemons and servers among these processes; `None` if there are none.
 pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut Gaps) -> Option<Mps> {
     let (named, whole) = processes.named_mps();
     let others = named.iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
@@ -55,7 +55,7 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     Some(mps).filter(|mps| !mps.is_empty())
 }
 
-/// Returns each process once, in the order of examination, and whether that is all of them.
+/// Returns each process once, root's first, then by age, up to the limits; and whether these are all.
 fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>, ProcessKey, T)>, bool) {
     ranked.sort_unstable_by_key(|(uid, key, _)| (*uid != Some(0), key.start_ticks, key.pid));
     ranked.dedup_by_key(|(_, key, _)| *key);
@@ -75,7 +75,7 @@ fn owner(root: &Directory, key: ProcessKey) -> Option<u32> {
     root.directory(&key.pid.to_string()).ok()?.owner().ok()
 }
 
-/// Reads a process through one open directory.
+/// Reads a process through one open directory, so that a reused pid is detected.
 fn examine(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
     let process = root.directory(&named.key.pid.to_string()).ok()?;
     let held = process.read_piece("stat", buffer).ok().and_then(stat::parse)?;
@@ -88,7 +88,7 @@ fn examine(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found
     let read = process.read("environ", buffer).is_ok() && buffer.len() < MOST_OF_ENVIRON;
     let environ = read.then_some(buffer.as_slice());
     let part = ProcessView { exe: exe.as_deref(), cmdline: &cmdline, environ }.part();
-    // Environments may contain secrets.
+    // The environment may contain secrets, so erase it.
     buffer.fill(0);
     let pids = process.read("status", buffer).ok().and_then(|status| Status::new(status).pids());
     let pids = pids.unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Rights given up. A process that faces the network keeps none.
+//! Drops privileges. A process that faces the network keeps none.
 
 use caps::{CapSet, Capability};
 
-/// Drops every capability of this thread, and those that a program it starts could regain. Call it before
-/// any other thread is started: capabilities belong to threads.
+/// Drops all capabilities of this thread, and prevents programs that it starts from regaining them. Call it
+/// before starting other threads, because capabilities are per thread.
 ///
 /// # Errors
-/// If the kernel refuses; the process then still has rights that it should not have.
+/// If the kernel refuses; the process then still has capabilities that it should not have.
 pub fn drop_all() -> Result<(), caps::errors::CapsError> {
     rustix::thread::set_no_new_privs(true).map_err(|error| error.to_string())?;
     let may_bound = caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)?;

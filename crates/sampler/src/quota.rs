@@ -1,5 +1,5 @@
-//! Shared quota files below one directory: read without mmap, and matched with the processes that use them. Their content
-//! is a claim of the users who may write them, so a process is named only if it has the file mapped.
+//! Reads the shared quota files below one directory, without mmap, and matches them with processes. Users may
+//! write anything into their files, so a process is named only if it has the file mapped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -18,13 +18,13 @@ use rustix::io::Errno;
 
 use crate::proc::{Directory, ReadError};
 
-/// Maximum number of reported files, and of those of one user other than root: users can create any number.
+/// Maximum number of reported files, in total and per user except root; users can create any number.
 const MOST: usize = 1024;
 const MOST_OF_ONE: usize = 64;
-/// Names that are looked at in a directory.
+/// Maximum number of names read from a directory.
 const MOST_NAMES: usize = 8192;
 
-/// A file, as a process that has it mapped shows it.
+/// Device and inode of a file, as in `/proc/PID/maps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileId {
     device: (u32, u32),
@@ -38,7 +38,7 @@ struct Inside {
     pid: u32,
 }
 
-/// All that is known of quotas.
+/// Reader of the quota files.
 pub(crate) struct Quotas {
     directory: PathBuf,
     inside: HashMap<ProcessKey, Inside>,
@@ -49,7 +49,7 @@ pub(crate) struct Node<'a> {
     pub(crate) root: &'a Directory,
     pub(crate) seen: &'a BTreeMap<u32, Seen>,
     pub(crate) boot: Option<&'a BootId>,
-    /// When looking has to end.
+    /// Deadline of the reads.
     pub(crate) until: Instant,
 }
 
@@ -65,7 +65,7 @@ impl Quotas {
         Self { directory, inside: HashMap::new() }
     }
 
-    /// All files; `None` where there is no directory.
+    /// Reads all quota files; `None` if the directory does not exist.
     pub(crate) fn read(&mut self, node: &Node<'_>, gaps: &mut Gaps) -> Result<Option<Vec<Quota>>, Fault> {
         let (found, mut whole) = match places(&self.directory, gaps) {
             Ok(found) => found,
@@ -86,7 +86,7 @@ impl Quotas {
             if node.late() {
                 break;
             }
-            // A file has one name, whatever links there are to it.
+            // A file with several links is reported once.
             if let Some((id, quota)) = ties.quota(&place)
                 && id.is_none_or(|id| ids.insert(id))
             {
@@ -102,33 +102,33 @@ impl Quotas {
     }
 }
 
-/// The namespace of pids that `/proc` shows, which is not ours where it is another's that is mounted here.
+/// Returns the PID namespace that `/proc` shows: not ours, if the `/proc` of another one is mounted here.
 fn own(root: &Directory) -> Option<u64> {
     let first = root.link("1/ns/pid").ok();
     let initial = || root.link("self/ns/pid").ok().filter(|link| link == PidNamespace::INITIAL);
     inode(&first.or_else(initial)?)
 }
 
-/// One interval's work of tying places to processes.
+/// Matches quota files with processes in one interval.
 struct Ties<'a, 'b> {
     quotas: &'a mut Quotas,
     node: &'a Node<'b>,
-    /// The namespace of pids that `/proc` shows.
+    /// Inode of the PID namespace that this `/proc` shows.
     own: Option<u64>,
     by_start: &'a HashMap<u64, Vec<ProcessKey>>,
-    /// The files that processes have mapped to share them, read once an interval: what was so is not so for ever.
+    /// Files that a process maps with `MAP_SHARED`. Read in every interval, because mappings change.
     mapped: HashMap<ProcessKey, BTreeSet<FileId>>,
 }
 
 impl Ties<'_, '_> {
-    /// Content of a file; `None` if it is empty, as an administrator may leave it for the first process to initialize.
+    /// Reads a file; `None` if it is empty, because the first process to use it will initialize it.
     fn quota(&mut self, place: &Place) -> Option<(Option<FileId>, Quota)> {
         let invalid =
             |why| Some((None, Quota { name: place.path.clone(), invalid: Some(why), ..Quota::default() }));
         if place.kind != FileType::RegularFile {
             return invalid(InvalidQuota::NoFile);
         }
-        // Through the directory that was examined, and not through a link: its owner may change it meanwhile.
+        // Do not resolve the path again or follow links, because the owner may replace them meanwhile.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match openat(&*place.directory, &place.name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -153,10 +153,10 @@ impl Ties<'_, '_> {
     fn parse(&mut self, name: String, mut ledger: Ledger, id: FileId) -> Quota {
         let now = self.node.boot.and_then(boot);
         if ledger.boot != Uuid::default() && now.is_some_and(|now| now != ledger.boot) {
-            // Of an earlier boot: it has not been used since, and the next process empties it.
+            // The content is from an earlier boot, and the next process to use the file resets it.
             ledger.forget();
         }
-        // Each GPU and each process once, whatever the file contains.
+        // Report each GPU and each process once, because users may write anything into the file.
         let mut uuids = BTreeSet::new();
         let rows: Vec<&bailiff_ledger::LedgerGpu> =
             ledger.gpus.iter().filter(|gpu| uuids.insert(gpu.uuid)).collect();
@@ -179,7 +179,7 @@ impl Ties<'_, '_> {
         Quota { name, invalid: None, gpus, processes, faults, uncounted, hooks_missing }
     }
 
-    /// Identity of a slot's process, and whether it runs.
+    /// Returns whether a slot's process runs, and its identity if it does.
     fn holder_of(&mut self, claim: &bailiff_ledger::Process) -> (Truth, Option<ProcessKey>) {
         if self.own == Some(claim.namespace) {
             let key = ProcessKey { pid: claim.pid, start_ticks: claim.start_ticks };
@@ -196,7 +196,7 @@ impl Ties<'_, '_> {
                 return (Truth::True, Some(*key));
             }
         }
-        // The node has other PID namespaces than the processes with memory.
+        // Only holders were searched, so a process without GPU memory may still run in that namespace.
         (Truth::Unknown, None)
     }
 
@@ -213,7 +213,7 @@ impl Ties<'_, '_> {
         }
     }
 
-    /// Whether a process that holds memory has the file mapped, as all have that use it.
+    /// Returns whether a holder has the file mapped, as every process that uses it does.
     fn maps(&mut self, key: ProcessKey, file: FileId) -> bool {
         let holds = self.by_start.get(&key.start_ticks).is_some_and(|keys| keys.contains(&key));
         if !holds || (!self.mapped.contains_key(&key) && self.node.late()) {
@@ -248,23 +248,23 @@ fn reason(ill: &Ill) -> InvalidQuota {
     }
 }
 
-/// A boot's id as the library writes it.
+/// Converts a boot id to the form in quota files.
 fn boot(id: &BootId) -> Option<Uuid> {
     let digits: String = id.0.chars().filter(|digit| *digit != '-').collect();
     Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
 }
 
-/// Where a file is, by the directory that it was found in.
+/// A file, with the open directory in which it was found.
 struct Place {
     directory: Rc<OwnedFd>,
     name: String,
-    /// Below the directory of all.
+    /// Path relative to the quota directory.
     path: String,
     kind: FileType,
 }
 
-/// The files of a directory and of those in it, and whether these are all: of each user in turn, so that no user's
-/// files hide another's.
+/// Returns the files of a directory and its subdirectories, and whether these are all. Each user's first file
+/// comes before any user's second, so that the maximum number does not let one user hide another's files.
 fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
     let (top, mut whole) = entries(openat(CWD, directory, DIRECTORY, Mode::empty())?)?;
     let mut counts: HashMap<u32, usize> = HashMap::new();
@@ -287,15 +287,15 @@ fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno
                 whole &= all;
                 for mut file in inner.into_iter().filter(|file| file.place.kind != FileType::Directory) {
                     file.place.path = format!("{}/{}", entry.place.name, file.place.name);
-                    // Of the directory's owner, who decides on its content.
+                    // The file counts as one of the directory's owner, who controls the directory.
                     rank(entry.owner, file.place);
                 }
             }
-            // One that is another's, or has gone meanwhile, does not hide the rest.
+            // A directory that is unreadable or was removed meanwhile does not hide the others.
             Err(error) => denied |= matches!(error, Errno::ACCESS | Errno::PERM),
         }
     }
-    // What denies this denies other things, too: one interval, one count.
+    // A missing permission affects several reads; count it once per interval.
     if denied && gaps.of(Gap::NotPermitted) == 0 {
         gaps.count(Gap::NotPermitted);
     }
@@ -310,13 +310,14 @@ fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// Something in a directory.
+/// An entry of a directory.
 struct Found {
     owner: u32,
     place: Place,
 }
 
-/// What is in a directory under a name that can stand on a page as it is, in order; and whether that is all.
+/// Returns the entries of a directory, sorted by name, and whether these are all. Skips hidden files, and
+/// names that are too long or need escaping in the output.
 fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
     let directory = Rc::new(directory);
     let mut names = Vec::new();
@@ -348,7 +349,7 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
     Ok((found.collect(), whole))
 }
 
-/// The identity of a process in its own namespace.
+/// Returns the identity of a process in its own PID namespace.
 fn read_inside(root: &Directory, pid: u32) -> Option<Inside> {
     let process = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
@@ -357,12 +358,12 @@ fn read_inside(root: &Directory, pid: u32) -> Option<Inside> {
     Some(Inside { namespace: inode(&process.link("ns/pid").ok()?)?, pid })
 }
 
-/// The number in `pid:[4026531836]`.
+/// Parses the inode in `pid:[4026531836]`.
 fn inode(link: &str) -> Option<u64> {
     link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The files that a process shares by mapping them, if it is still the one that is meant.
+/// Returns the files that a process maps with `MAP_SHARED`; empty if its pid was reused.
 fn mapped(root: &Directory, key: ProcessKey) -> Result<BTreeSet<FileId>, ReadError> {
     let process = root.directory(&key.pid.to_string())?;
     let mut files = BTreeSet::new();
@@ -372,7 +373,7 @@ fn mapped(root: &Directory, key: ProcessKey) -> Result<BTreeSet<FileId>, ReadErr
     Ok(if same { files } else { BTreeSet::new() })
 }
 
-/// The file of a line of `maps`, where it is shared: `7f5c8000-7f5c9000 rw-s 00000000 00:2e 1234   /path`.
+/// Parses a line of `maps` and returns its file if it is shared: `7f5c8000-7f5c9000 rw-s 0 00:2e 1234 /path`.
 fn shared(line: &[u8]) -> Option<FileId> {
     let line = std::str::from_utf8(line.get(..line.len().min(100))?).ok()?;
     let mut words = line.split_ascii_whitespace().skip(1);

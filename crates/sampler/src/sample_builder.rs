@@ -1,4 +1,4 @@
-//! A sample in progress: what came so far, from one worker or, after a hang, from two.
+//! A sample in progress, filled by one worker or, after a hang, by two.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use bailiff_snapshot::{About, Driver, Fault, GpuSample, Moment, Sample, Source, 
 use crate::message::Rest;
 use crate::proc::Node;
 
-/// What came so far.
+/// Results received so far.
 #[derive(Default)]
 pub(crate) struct SampleBuilder {
     pub(crate) driver: Option<Driver>,
@@ -16,7 +16,7 @@ pub(crate) struct SampleBuilder {
     pub(crate) read: BTreeMap<u32, Vec<GpuSample>>,
     /// Number of GPUs, once a worker has reported it.
     pub(crate) count: Option<u32>,
-    /// Why the driver gave nothing, or not all.
+    /// Why driver data is missing or incomplete.
     pub(crate) fault: Option<Fault>,
     pub(crate) rest: Option<Rest>,
 }
@@ -32,13 +32,13 @@ pub(crate) struct Frame<'a> {
 }
 
 impl SampleBuilder {
-    /// Pids listed so far, for another worker to read.
+    /// Returns the pids listed so far, which another worker will read.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let entries = self.read.values().flatten().filter_map(|gpu| gpu.entries.as_ref()).flatten();
         entries.map(|entry| entry.pid).collect()
     }
 
-    /// The sample; GPUs of `known` that were not read stand in it with a fault.
+    /// Builds the sample. A GPU that was not read is included with a fault and its properties from `known`.
     pub(crate) fn finish(mut self, frame: &Frame<'_>, known: &BTreeMap<u32, About>) -> Sample {
         let count = self.count.unwrap_or_else(|| known.keys().next_back().map_or(0, |last| last + 1));
         for index in 0..count {
@@ -86,7 +86,7 @@ impl SampleBuilder {
             Some(Rest { proc_fault: None, proc_took, .. }) => Some(SourceState::up(*proc_took)),
             Some(Rest { proc_fault: Some(fault), .. }) => Some(SourceState::down(*fault)),
             None if self.fault.is_none() => Some(SourceState::down(Fault::Timeout)),
-            // Without a list of pids there is nothing to ask /proc.
+            // Without a list of pids, nothing is read from `/proc`.
             None => None,
         };
         let quota = self.rest.as_ref().and_then(|rest| rest.quota_state);

@@ -8,70 +8,69 @@ use serde::{Deserialize, Serialize};
 /// Paths, interval, and deadlines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplerSettings {
-    /// NVML's library; `None` is the loader's `libnvidia-ml.so.1`.
+    /// Path of NVML's library; `None` is the loader's `libnvidia-ml.so.1`.
     pub nvml_library: Option<PathBuf>,
-    /// `/proc`, or a made-up one.
+    /// Path of `/proc`, or of a fake one.
     pub procfs: PathBuf,
-    /// Where pods have their log directories, which are named after them.
+    /// Directory with the pods' log directories, whose names identify the pods.
     pub pods: PathBuf,
-    /// The directory of quota files; `None` to skip them.
+    /// Directory of quota files; `None` to skip them.
     pub quotas: Option<PathBuf>,
     /// Sampling interval.
     pub interval: Duration,
-    /// How long the driver may be silent: a GPU that takes two fifths of it hangs, and another worker has the
-    /// rest of the time for the others.
+    /// Deadline of driver calls in a sample. A GPU without an answer after two fifths of it counts as hung,
+    /// and another worker reads the other GPUs.
     pub deadline: Duration,
-    /// How far back the driver is asked for utilization samples, at least: each pid's stamps may be seconds old,
-    /// whatever the interval.
+    /// Minimum lookback of utilization queries: the driver's timestamps may be seconds old at any interval.
     pub lookback: Duration,
-    /// Opening the driver may take this long (seconds, without persistence mode) before it counts as hung.
+    /// Deadline for opening the driver, which may take seconds without persistence mode.
     pub open_deadline: Duration,
-    /// Read command lines.
+    /// Whether to read command lines.
     pub commands: Commands,
-    /// Whether to read the lease of a process's environment, and its ancestors.
+    /// Whether to read the lease from the environment of processes, and to report their ancestors.
     pub claims: Claims,
-    /// Whether to search for MPS.
+    /// Whether to search for MPS daemons and servers.
     pub mps: Mps,
-    /// What to think of a PID namespace that is not the host's.
+    /// How to treat a PID namespace that is not the host's.
     pub namespace: Namespace,
 }
 
-/// Whether command lines are read: they may hold secrets, and reading one can wait on the process.
+/// Whether command lines are read. They may contain secrets, and reading one can block on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Commands {
-    /// Only as far as needed to distinguish the parts of MPS.
+    /// Read only to identify MPS daemons and servers.
     Left,
-    /// Not even there, since reading one hung.
+    /// Not read at all, because reading one hung.
     Shunned,
-    /// And redacted.
+    /// Read and redacted.
     Read,
 }
 
-/// Whether the environment of holders is read, for the one variable that names a lease: as with command lines, reading it
-/// can wait on the process.
+/// Whether the environment of holders is read for the variable that names a lease. As with command lines,
+/// reading can block on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Claims {
-    /// Leases are not exported, or reading hung.
+    /// Not read, because leases are not exported, or because reading hung.
     Left,
-    /// Wherever we may.
+    /// Read if permitted.
     Read,
 }
 
-/// Whether control daemons and servers of MPS are looked for, and where they are reached: that is in their environment.
+/// Whether MPS control daemons and servers are searched for, and their directories in their environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mps {
-    /// Not needed.
+    /// Not searched for.
     Left,
-    /// Wherever we may.
+    /// Read if permitted.
     Read,
 }
 
-/// What to think of a PID namespace that is not the host's.
+/// How to treat a PID namespace that is not the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Namespace {
-    /// The driver's pids mean nothing there.
+    /// Detected. In another namespace than the host's, the driver's pids are not used.
     Checked,
-    /// An administrator confirmed it.
+    /// Configured by an administrator as the host's.
     Trusted,
 }
 

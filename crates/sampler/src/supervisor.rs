@@ -1,7 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "deadlines are compared with the clock here")]
-//! The supervisor: requests samples from a worker and never waits for it beyond a deadline.
-//! A hanging worker is killed and never waited for; another takes over without the GPU that it
-//! hung on.
+//! Requests samples from a worker and never waits for it beyond a deadline. A hung worker is killed but not
+//! waited for; another worker replaces it and skips the GPU that hung.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,25 +15,25 @@ use crate::proc::Node;
 use crate::sample_builder::{Frame, SampleBuilder};
 use crate::settings::SamplerSettings;
 
-/// Workers that may hang at once, unkillable; past that no more are started until one has ended.
+/// Maximum number of hung workers that SIGKILL has not ended. No more are started until one exits.
 const MOST_LEFT_BEHIND: usize = 3;
-/// The longest pause before something that failed is tried again.
+/// Maximum pause before something that failed is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
-/// Holds the one worker that is asked, and remembers what hung.
+/// Takes samples with one worker at a time, and keeps track of hung workers and GPUs.
 pub struct Supervisor {
     launcher: Launcher,
     settings: SamplerSettings,
     node: Node,
     worker: Option<Worker>,
     left_behind: Vec<LeftBehind>,
-    /// What is known of each GPU, by index, for samples without an answer from it.
+    /// Last known properties of each GPU by index, for samples without an answer from it.
     known: BTreeMap<u32, About>,
-    /// GPUs that hung.
+    /// Hung GPUs by index, with the time of the next attempt.
     hung: BTreeMap<u32, Pause>,
-    /// A driver that could not be opened, or a worker that died.
+    /// Set while the driver cannot be opened, or after a worker died.
     down: Option<(Fault, Pause)>,
-    /// Reading `/proc` hung: until this has passed, workers skip command lines and environments.
+    /// Set after reading `/proc` hung: workers then do not read command lines and environments.
     plain: Option<Pause>,
     logged: Option<String>,
 }
@@ -43,7 +42,7 @@ struct Worker {
     process: Started,
     asked: Asked,
     channel: Channel,
-    /// `None` while it opens the driver, with the moment that it began.
+    /// `None` until the worker has opened the driver.
     driver: Option<Driver>,
     began: Instant,
 }
@@ -54,7 +53,7 @@ struct LeftBehind {
     gpu: Option<u32>,
 }
 
-/// When something that failed is tried again: twice as long each time.
+/// Pause before something that failed is tried again; doubled at each failure.
 #[derive(Clone, Copy)]
 struct Pause {
     until: Instant,
@@ -72,10 +71,10 @@ impl Pause {
     }
 }
 
-/// What a worker was doing.
+/// Step of a worker.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Opening the driver, or asking it for more than one GPU.
+    /// Opening the driver, or a query that is not about a single GPU.
     Driver,
     Gpu(u32),
     Proc,
@@ -84,22 +83,22 @@ enum Step {
 /// How one worker's part of a sample ended.
 enum Ended {
     Done,
-    /// It is still opening the driver, within its time.
+    /// The worker is still opening the driver, within the deadline.
     Opening,
-    /// Not tried, since the last try failed a short while ago.
+    /// Not tried, because the last attempt failed recently.
     Paused(Fault),
-    /// Silent past its deadline.
+    /// No message from the worker before the deadline.
     Hung(Step),
-    /// It ended by itself: a crash in the driver's library, say.
+    /// The worker exited by itself, for example by a crash in the driver's library.
     Died(Step),
-    /// The driver cannot be opened or has gone; with its own words.
+    /// The driver cannot be opened or was unloaded; with the driver's message.
     Failed(Fault, String),
-    /// The launcher has ended.
+    /// The launcher has exited.
     LauncherGone,
 }
 
 impl Supervisor {
-    /// A supervisor; its first sample starts the first worker.
+    /// Creates a supervisor. Its first sample starts the first worker.
     #[must_use]
     pub fn new(launcher: Launcher, settings: SamplerSettings) -> Self {
         let node = Node::read(&settings);
@@ -120,22 +119,22 @@ impl Supervisor {
         }
     }
 
-    /// What is wrong at present, in words that may be the driver's own.
+    /// Returns the current fault, possibly in the driver's words.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
         self.logged.as_deref()
     }
 
-    /// Takes one sample, with whatever was read before a deadline passed. `None` if the
-    /// launcher has ended: no worker can be started any more, and the program should be restarted.
+    /// Takes a sample of whatever can be read before the deadlines. Returns `None` if the launcher has
+    /// exited: no more workers can be started, and the program should be restarted.
     pub fn sample(&mut self, seq: u64) -> Option<Sample> {
         let (began, at) = (Instant::now(), now());
         self.left_behind.retain(|worker| !worker.process.ended());
-        // A worker that is killed in this sample may still end.
+        // Workers killed during this sample are not counted as hung, because they may still exit.
         let hanging = self.left_behind.len();
         let skip = self.skipped();
         let mut builder = SampleBuilder::default();
-        // A second worker reads the rest when the first one was lost on a GPU.
+        // If the first worker is lost on a GPU, a second worker reads the rest.
         for _ in 0..2 {
             let ended = self.ask(&mut builder, &skip, began);
             if matches!(ended, Ended::LauncherGone) {
@@ -161,8 +160,8 @@ impl Supervisor {
         Some(builder.finish(&frame, &self.known))
     }
 
-    /// The hung GPUs that this sample skips. At most one is tried again: never while the worker that hung
-    /// on it still hangs, which proves that it does, and never with the last permitted worker.
+    /// Returns the hung GPUs that this sample skips. At most one is tried again: not while the worker that
+    /// hung on it still exists, and not with the last permitted worker.
     fn skipped(&self) -> Vec<u32> {
         let may_lose_one = self.left_behind.len() + 1 < MOST_LEFT_BEHIND;
         let proven = |index| self.left_behind.iter().any(|worker| worker.gpu == Some(index));
@@ -172,13 +171,13 @@ impl Supervisor {
         self.hung.keys().copied().filter(|index| Some(*index) != tried).collect()
     }
 
-    /// Has one worker do its part.
+    /// Requests a sample from the worker, which is started if there is none.
     fn ask(&mut self, builder: &mut SampleBuilder, skip: &[u32], began: Instant) -> Ended {
         if let Some((fault, _)) = self.down.filter(|(_, pause)| !pause.over()) {
             return Ended::Paused(fault);
         }
         let asked = self.asked();
-        // It ends with its channel.
+        // Dropping the worker closes its channel, and the process then exits.
         self.worker.take_if(|worker| worker.asked != asked);
         let worker = match self.worker.take().map_or_else(|| self.start(asked), Ok) {
             Ok(worker) => self.worker.insert(worker),
@@ -189,14 +188,15 @@ impl Supervisor {
             other => return other,
         }
         builder.driver.clone_from(&worker.driver);
-        // What an earlier worker of this sample read, or hung on, is not read again.
+        // Skip GPUs that an earlier worker has read in this sample, or hung on.
         let lost = self.left_behind.iter().filter_map(|worker| worker.gpu);
         let skip = skip.iter().copied().chain(builder.read.keys().copied()).chain(lost);
         let request = Request { skip: skip.collect(), also: builder.pids() };
         worker.sample(&request, builder, self.settings.deadline * 2 / 5)
     }
 
-    /// Command lines are tried again once the worker that hung on them has ended, and never with the last one that may be lost.
+    /// Returns the kind of worker to use. After reading `/proc` hung, command lines are read again once the
+    /// pause is over and all hung workers have exited.
     fn asked(&self) -> Asked {
         let is_whole = self.worker.as_ref().is_some_and(|worker| worker.asked == Asked::Whole);
         match self.plain {
@@ -220,7 +220,7 @@ impl Supervisor {
         }
     }
 
-    /// Updates the state after a worker's end, and returns the fault of the driver as a whole.
+    /// Updates the state with a worker's result, and returns the fault of the driver.
     fn learn(&mut self, ended: Ended) -> Option<Fault> {
         let (fault, words) = match ended {
             Ended::Done => {
@@ -261,7 +261,7 @@ impl Supervisor {
         Some(fault)
     }
 
-    /// A GPU took a worker with it.
+    /// Records a GPU on which the worker hung or died, and abandons the worker.
     fn lose(&mut self, index: u32, fault: Fault) -> Fault {
         let pause = Pause::after(self.hung.get(&index).copied(), self.settings.interval);
         self.hung.insert(index, pause);
@@ -273,7 +273,7 @@ impl Supervisor {
         fault
     }
 
-    /// Logs the faults of a sample.
+    /// Logs that `/proc` cannot be read, or that all sources can be read again.
     fn log(&mut self, builder: &SampleBuilder) {
         let Some(rest) = &builder.rest else { return };
         if let Some(fault) = rest.proc_fault {
@@ -284,7 +284,7 @@ impl Supervisor {
         }
     }
 
-    /// Kills the worker, and leaves it behind until it has ended.
+    /// Kills the worker, and keeps its handle until it has exited.
     fn abandon(&mut self, gpu: Option<u32>) {
         if let Some(worker) = self.worker.take() {
             worker.process.kill();
@@ -292,7 +292,7 @@ impl Supervisor {
         }
     }
 
-    /// Logs a change of state, once.
+    /// Logs a fault, or with `None` its end, unless it was already logged.
     fn say(&mut self, words: Option<String>) {
         if self.logged == words {
             return;
@@ -305,7 +305,7 @@ impl Supervisor {
         self.logged = words;
     }
 
-    /// Keeps the names of GPUs that reported them, and forgets the hang of those that answered.
+    /// Stores the properties of GPUs that reported them, and removes GPUs that answered from the hung ones.
     fn remember(&mut self, builder: &SampleBuilder) {
         if let Some(count) = builder.count {
             self.known.retain(|index, _| *index < count);
@@ -326,7 +326,7 @@ impl Worker {
         Ok(Self { process, asked, channel, driver: None, began: Instant::now() })
     }
 
-    /// Waits for the driver to be open.
+    /// Waits until the worker has opened the driver. It counts as hung after `longest` in total.
     fn open(&mut self, deadline: Instant, longest: Duration) -> Ended {
         if self.driver.is_some() {
             return Ended::Done;
@@ -345,7 +345,7 @@ impl Worker {
         }
     }
 
-    /// Requests a sample, with this time limit for each step.
+    /// Requests a sample, with time limit `step` for each step.
     fn sample(&mut self, request: &Request, builder: &mut SampleBuilder, step: Duration) -> Ended {
         let mut at = Step::Driver;
         if self.channel.send(request).is_err() {

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "a worker times its own steps")]
-//! The sampling worker: a process that loads NVML and reads `/proc` and quota files, one sample for each request on standard
-//! input. It announces each step, so that the supervisor knows where it hung.
+//! The sampling worker: a process that loads NVML and reads `/proc` and quota files, one sample per request
+//! on standard input. It announces each step, so that the supervisor knows where it hung.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,26 +23,26 @@ use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, SamplerSettings};
 
-/// The scan of all processes takes at most this part of the deadline; a step may take two fifths.
+/// Divisor of the deadline for the scan of all processes; the whole step may take two fifths of it.
 const WALK_PART: u32 = 8;
-/// How long a worker that replaces one which hung in `/proc` leaves processes alone that hold nothing.
+/// Time for which a worker skips processes without GPU memory, if its predecessor hung in `/proc`.
 const WALK_PAUSE: Duration = Duration::from_mins(5);
 
-/// The worker process itself, until standard input closes.
+/// Main function of a worker: takes samples until standard input closes.
 #[must_use]
 pub fn serve() -> ExitCode {
-    // A worker that hangs does not see its input close: it ends with the launcher, as far as it can be ended.
+    // A hung worker does not see its input close, so the kernel kills it when the launcher exits.
     let with_launcher = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     match with_launcher.map_err(io::Error::from).and_then(|()| work()) {
         Ok(()) => ExitCode::SUCCESS,
-        // The supervisor is gone or sees the socket close.
+        // The error needs no report: the supervisor has exited, or sees the socket close.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 fn work() -> io::Result<()> {
     let settings = launcher::worker_settings().ok_or(io::ErrorKind::InvalidInput)?;
-    // Requests and reports both go over the socket that is standard input.
+    // Requests and reports both use the socket on standard input.
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut requests = socket.try_clone()?;
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
@@ -91,7 +91,7 @@ impl Worker {
             Ok(count) => count,
             Err(error) => return Ok(Err(error)),
         };
-        // When each pid was listed: a process that began later is not the one that was meant.
+        // Time since boot at which each pid was listed. A process that started later has only reused the pid.
         let mut pids: BTreeMap<u32, Duration> = request.also.iter().map(|pid| (*pid, now().boot)).collect();
         let mut unattributed = false;
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
@@ -120,8 +120,8 @@ impl Worker {
         Ok(Ok(()))
     }
 
-    /// Continues the scan of device files, unless reading `/proc` has hung lately, because it may have hung there. `began` is
-    /// the start of reading `/proc` in this sample.
+    /// Continues the scan of device files. Skips it if reading `/proc` hung recently, because this scan may
+    /// be the cause. `began` is when this sample started to read `/proc`.
     fn scan_device_files(&mut self, (began, is_requested): (Instant, bool), rest: &mut Rest) {
         let Ok(processes) = &self.processes else { return };
         if self.settings.commands == Commands::Shunned {
@@ -144,7 +144,7 @@ impl Worker {
                 rest.processes = processes.scan(pids, now(), &mut rest.gaps);
                 match processes.relate(&mut rest.processes, now(), patience) {
                     Ok(relatives) => rest.relatives = relatives,
-                    // What denies this denies other things, too: one interval, one count.
+                    // A missing permission affects several reads; count it once per interval.
                     Err(gap) if rest.gaps.of(gap) > 0 => {}
                     Err(gap) => rest.gaps.count(gap),
                 }
@@ -158,7 +158,7 @@ impl Worker {
         rest.proc_took = began.elapsed();
     }
 
-    /// Finds MPS control daemons and servers among the processes that were read, unless reading arguments has hung.
+    /// Finds MPS daemons and servers among the processes that were read, unless reading command lines hung.
     fn find_mps(&self, rest: &mut Rest) {
         let (Ok(processes), Mps::Read) = (&self.processes, self.settings.mps) else { return };
         if self.settings.commands == Commands::Shunned {
@@ -168,7 +168,7 @@ impl Worker {
         }
     }
 
-    /// Reads the quota files, unless reading `/proc` has hung lately, which is needed to match them with processes.
+    /// Reads the quota files, unless reading `/proc`, which identifies their processes, hung recently.
     fn read_quotas(&mut self, rest: &mut Rest) {
         let (began, patience) = (Instant::now(), self.patience());
         let (Some(quotas), Ok(processes)) = (&mut self.quotas, &self.processes) else { return };
@@ -187,7 +187,8 @@ impl Worker {
         }
     }
 
-    /// How long processes that hold nothing may be looked at: not at all for a while after that may have hung.
+    /// Returns the time limit for reading processes without GPU memory. It is zero for a while after reading
+    /// `/proc` hung, because one of them may be the cause.
     fn patience(&self) -> Duration {
         let shunned = self.settings.commands == Commands::Shunned && self.began.elapsed() < WALK_PAUSE;
         if shunned { Duration::ZERO } else { self.settings.deadline / WALK_PART }

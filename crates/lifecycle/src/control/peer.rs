@@ -9,8 +9,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Deadline of the name service, which may query a remote server; without its answer only the primary group
-/// counts.
+/// Deadline of the name service, which may be remote. Without its answer only the primary group counts.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// One query at a time, so that a hung name service does not occupy more and more threads.
 static ASKING: Semaphore = Semaphore::const_new(1);
@@ -24,8 +23,7 @@ pub struct Peer {
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// Groups of the user by the name service. Those of the process could only be read by its pid, which may
-    /// have been reused.
+    /// Groups by the name service. Those of the process can only be read by its pid, which may be reused.
     pub groups: Vec<u32>,
 }
 

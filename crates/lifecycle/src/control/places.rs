@@ -1,5 +1,5 @@
-//! The places of a control socket. Idle clients must not lock an administrator out: a new client replaces the
-//! client that was idle for longest, of the user with the most clients.
+//! The places of a control socket. Idle clients must not lock an administrator out, so a new client replaces
+//! the longest idle client of the user with the most clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +38,7 @@ impl Places {
         self.taken.push(client);
     }
 
-    /// Returns the client to replace for this user: the longest idle one of the user with the most clients;
-    /// root's last.
+    /// Returns the index of the client to replace: the longest idle of the user with most clients; root last.
     fn least(&self, uid: u32) -> Option<usize> {
         let of = |uid| self.taken.iter().filter(|client| client.uid == uid).count();
         let rank = |client: &Client| {
@@ -56,7 +55,7 @@ impl Places {
 mod tests {
     use super::*;
 
-    /// Fills 4 places with users, some waiting for an answer; gives which has to go for another.
+    /// Fills 4 places with clients (uid, whether busy), and returns the index to evict for a client of `uid`.
     fn least(taken: &[(u32, bool)], uid: u32) -> Option<usize> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
         let mut places = Places::new(4);

@@ -26,10 +26,10 @@ pub fn query(path: &Path, question: &Value) -> Result<Value> {
     query_within(path, question, DEADLINE)
 }
 
-/// The same with another deadline.
+/// Sends a request to a daemon and waits at most `limit` for its response.
 ///
 /// # Errors
-/// Likewise.
+/// If no daemon answers, or the response is not a line of JSON.
 pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
     let end = Instant::now() + limit;
     let name = path.display();

@@ -12,7 +12,7 @@ use nvml_wrapper::error::NvmlError;
 use super::plausible::{self, Figure, Most};
 use super::{Context, evidence, lists, not_offered, raw};
 
-/// Returns the constant properties.
+/// Reads the properties that do not change.
 pub(super) fn about(device: &Device<'_>, index: &str) -> About {
     let is_mig = device.mig_is_mig_device_handle().unwrap_or_default();
     let capability = device.cuda_compute_capability().ok();
@@ -48,8 +48,7 @@ pub(super) fn read(
     let memory = plausible::memory(answers, context.gaps);
     let whole = about.mig.is_none();
     let (entries, reading) = match device.mig_mode() {
-        // With MIG on, processes belong to the instances; the GPU's own list may need privileges, and repeats
-        // them.
+        // With MIG on, instances list the processes. The GPU's list repeats them and may need privileges.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
         // If the mode is unknown, the owner of the processes is unknown too.
         Err(error) if whole && !not_offered(&error) => (None, Reading::default()),
@@ -136,7 +135,7 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
     })
 }
 
-/// Sorts results into values, gaps, and the loss of the device.
+/// Converts driver results to values, or to counted gaps, unless the whole device is lost.
 struct Answers<'a> {
     gaps: &'a mut Gaps,
 }

@@ -10,17 +10,17 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-/// Maximum duration of one wait, to detect a lost GPU.
+/// Maximum duration of one wait. The timeout only serves to detect a lost GPU.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Received events.
+/// Xid errors received but not yet reported.
 pub(super) struct Events {
     received: Arc<Mutex<Vec<u64>>>,
     listener: JoinHandle<Result<Infallible, NvmlError>>,
 }
 
 impl Events {
-    /// Starts to listen. A GPU without such events costs nothing.
+    /// Starts listening. For a GPU without such events, the thread only sleeps.
     pub(super) fn start(nvml: &'static Nvml, device: Device<'static>) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&received);
@@ -62,7 +62,7 @@ fn listen(
                 sink.lock().unwrap_or_else(PoisonError::into_inner).push(xid);
             }
             Err(NvmlError::Timeout) => {}
-            // A lost GPU returns at once, so wait as long as a query would have taken.
+            // For a lost GPU, the call fails at once. Pause for as long as it would have waited.
             Err(NvmlError::GpuLost) => std::thread::park_timeout(WAIT),
             Err(error) => return Err(error),
         }

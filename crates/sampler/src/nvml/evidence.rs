@@ -1,5 +1,5 @@
-//! The evidence on utilization: what was queried, with which lookback, and the driver's answers. Its meaning is
-//! decided by the table in `bailiff_snapshot::utilization`, not here.
+//! Reads the evidence on utilization: the lookback and the driver's answers. The table in
+//! `bailiff_snapshot::utilization` interprets it.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use nvml_wrapper::error::NvmlError;
 
 use super::{Context, not_offered, raw};
 
-/// The driver's newest timestamps in the last two samples. The lookback covers two intervals, and at least a given span, by the
-/// driver's own clock; ours is never compared with it.
+/// The driver's newest timestamps in the last two samples. The lookback covers two intervals and at least a
+/// given span, by the driver's clock, which is never compared with ours.
 #[derive(Default)]
 pub(super) struct Stamps {
     last: Option<u64>,
@@ -23,7 +23,7 @@ impl Stamps {
         self.last = Some(newest);
     }
 
-    /// Start of the lookback, when the driver's clock shows `newest`.
+    /// Returns the start of the lookback, given the driver's newest timestamp.
     fn since(&self, newest: u64, lookback: Duration) -> u64 {
         let by_span = newest.saturating_sub(u64::try_from(lookback.as_micros()).unwrap_or(u64::MAX));
         // A late sample makes the lookback longer, never shorter.
@@ -31,7 +31,7 @@ impl Stamps {
     }
 }
 
-/// Queries the device's own utilization samples, then those of its processes.
+/// Reads the device's own utilization samples, then those of its processes.
 pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Context<'_>) -> Reading {
     let sampler = sampler(device, stamps.last.unwrap_or_default());
     let since = match sampler {
@@ -50,7 +50,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Conte
     };
     match (sampler, &answer) {
         (DeviceSampler::Stamped { newest, .. }, _) => stamps.see(newest),
-        // Without the device's sampler the processes' own stamps are the only clock of the driver's.
+        // Without device samples, the timestamps of process samples are the only ones by the driver's clock.
         (_, Answer::Samples(samples)) => {
             stamps.see(samples.iter().map(|sample| sample.stamp).max().unwrap_or_default());
         }
@@ -61,7 +61,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Conte
 
 fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
     let samples = match raw::device_samples(device, last) {
-        // Nothing newer: the sampler stopped, or its clock was set back; its newest timestamp shows which.
+        // No newer sample: sampling stopped, or the driver's clock was set back. Reading from 0 shows which.
         Err(NvmlError::NotFound) if last > 0 => raw::device_samples(device, 0),
         samples => samples,
     };

@@ -1,4 +1,4 @@
-//! The three process lists of a GPU, merged by pid.
+//! Reads the three process lists of a GPU, and merges them by pid.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use nvml_wrapper::error::NvmlError;
 use super::not_offered;
 use super::raw::{Asked, List, Listed, list};
 
-/// A list that keeps outgrowing its room is asked for this often.
+/// Maximum number of attempts to read a list that keeps outgrowing the buffer.
 const TRIES: usize = 5;
-/// Pids are at most 2^22 (`PID_MAX_LIMIT`, `include/linux/threads.h`).
+/// Maximum pid, 2^22 (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_MAX: u32 = 4 << 20;
 
-/// The holders of the device; `None` if the driver gave no list although it should. `room` is the previous number
-/// of entries, and is updated.
+/// Returns the processes with memory on the device, or `None` if a list could not be read. `room` is the
+/// capacity of the buffer in entries, and is increased as needed.
 pub(super) fn entries(
     device: &Device<'_>,
     room: &mut usize,
@@ -25,7 +25,7 @@ pub(super) fn entries(
     for kind in [List::Compute, List::Graphics, List::Mps] {
         let listed = match whole(device, kind, room) {
             Ok(Some(listed)) => listed,
-            // Compute is what we are for; a device without graphics or MPS has none of those.
+            // Only the compute list is required. A device may have no graphics or MPS list.
             Err(error) if not_offered(&error) && kind != List::Compute => continue,
             Err(NvmlError::GpuLost) => return Err(NvmlError::GpuLost),
             Ok(None) | Err(_) => {
@@ -44,21 +44,21 @@ pub(super) fn entries(
     Ok(Some(merged.into_values().collect()))
 }
 
-/// One list in full; `None` where it cannot be had.
+/// Reads one list completely; `None` if its entries are of unknown size, or it keeps growing.
 fn whole(device: &Device<'_>, kind: List, room: &mut usize) -> Result<Option<Vec<Listed>>, NvmlError> {
     for _ in 0..TRIES {
         match list(device, kind, (*room).max(16))? {
             Asked::Entries(entries) => return Ok(Some(entries)),
             Asked::Strange => return Ok(None),
-            // Some drivers do not say how many; what they say may be too few by the next call.
+            // Some drivers do not report the number, and a reported number may be too small at the next call.
             Asked::More(count) => *room = count.saturating_add(count / 4 + 16).min(1 << 20).max(*room * 2),
         }
     }
     Ok(None)
 }
 
-/// A process in several lists, or twice in one, counts once, with the largest figure.
-/// Pid 0 is many processes, whose memory adds up.
+/// Adds a list entry. A process in several lists, or twice in one, becomes one entry with the largest memory.
+/// Pid 0 stands for several processes, so their memory is added.
 fn merge(merged: &mut BTreeMap<u32, Entry>, one: Listed, kind: List) {
     let kinds =
         Kinds { compute: kind == List::Compute, graphics: kind == List::Graphics, mps: kind == List::Mps };

@@ -1,5 +1,4 @@
-//! NVML: opened once in a worker's life, and read GPU by GPU. The wrapper crate serves for all but the
-//! process lists and the samples, which `raw` reads.
+//! Reads GPUs by NVML. Uses the wrapper crate, except for process lists and samples, which `raw` reads.
 
 mod device;
 mod events;
@@ -22,33 +21,33 @@ use evidence::Stamps;
 
 /// The open driver.
 pub(crate) struct Gpus {
-    /// Never closed: a worker that is done with it ends.
+    /// Never closed, because the worker exits when it is done.
     nvml: &'static Nvml,
-    /// What is remembered of each device, by UUID.
+    /// State of each device, by UUID.
     devices: HashMap<String, Device>,
-    /// The last UUID of each index: a lost GPU does not report it.
+    /// Last UUID of each index, because a lost GPU does not report it.
     uuids: HashMap<String, String>,
 }
 
-/// What is remembered of one device.
+/// State of a device, kept between samples.
 #[derive(Default)]
 struct Device {
-    /// Set once all of it was reported.
+    /// Set once the device has reported all its properties.
     about: Option<About>,
     stamps: Stamps,
-    /// Room for its process lists, as they were before.
+    /// Capacity for its process lists, in entries, from earlier samples.
     room: usize,
     events: Option<Events>,
 }
 
-/// What a read needs to know and to count.
+/// Inputs of a read, and the counters of its gaps.
 pub(crate) struct Context<'a> {
     pub(crate) lookback: Duration,
     pub(crate) gaps: &'a mut Gaps,
 }
 
 impl Gpus {
-    /// Opens the driver; the error has the driver's own words.
+    /// Opens the driver. An error contains the driver's message.
     pub(crate) fn open(library: Option<&Path>) -> Result<(Self, Driver), (Fault, String)> {
         let mut builder = Nvml::builder();
         if let Some(library) = library {
@@ -67,18 +66,18 @@ impl Gpus {
         Ok((Self { nvml, devices: HashMap::new(), uuids: HashMap::new() }, driver))
     }
 
-    /// How many GPUs the driver has.
+    /// Returns the number of GPUs.
     pub(crate) fn count(&self) -> Result<u32, (Fault, String)> {
         self.nvml.device_count().map_err(|error| (fault(&error), words(&error)))
     }
 
-    /// The UUID of each GPU, by its number; none for one that does not report it.
+    /// Returns the UUID of each GPU by index; `None` if a GPU does not report it.
     pub(crate) fn uuids(&self) -> Result<Vec<Option<String>>, (Fault, String)> {
         let uuid = |index| self.nvml.device_by_index(index).and_then(|device| device.uuid()).ok();
         Ok((0..self.count()?).map(uuid).collect())
     }
 
-    /// Reads one GPU and its MIG instances; never fails, for what failed is in the samples.
+    /// Reads one GPU and its MIG instances. Errors are recorded in the samples.
     pub(crate) fn read(&mut self, index: u32, mut context: Context<'_>) -> Vec<GpuSample> {
         let device = match self.nvml.device_by_index(index) {
             Ok(device) => device,
@@ -96,7 +95,7 @@ impl Gpus {
         samples
     }
 
-    /// MIG instances, and whether they are all: they come and go with a re-partition, and their indexes have holes.
+    /// Returns the MIG instances, and whether these are all. Repartitioning leaves gaps in their indexes.
     fn instances(
         &mut self,
         device: &nvml_wrapper::Device<'_>,
@@ -112,7 +111,7 @@ impl Gpus {
             match device.mig_device_by_index(instance) {
                 Ok(mig) => {
                     let mut sample = self.one(&mig, &format!("{index}:{instance}"), context);
-                    // An instance that does not identify itself as one cannot be attributed to this GPU by readers.
+                    // Without MIG ids, readers cannot attribute the instance to this GPU.
                     all &= sample.about.mig.is_some();
                     if let Some(ids) = &mut sample.about.mig {
                         ids.parent.clone_from(gpu);
@@ -129,7 +128,7 @@ impl Gpus {
         (samples, all)
     }
 
-    /// Listens for Xid errors of a GPU that answers, and begins again where the listening failed.
+    /// Listens for Xid errors of a GPU that answers, and restarts failed listening.
     fn listen(
         &mut self,
         sample: &GpuSample,
@@ -158,7 +157,7 @@ impl Gpus {
         let past = self.devices.entry(uuid).or_default();
         let known = past.about.take().unwrap_or_else(|| device::about(device, index));
         let about = About { index: index.to_owned(), ..known };
-        // What a passing error left out is asked for again.
+        // Properties that are missing after a temporary error are read again in the next sample.
         past.about = Some(about.clone()).filter(device::is_complete);
         match device::read(device, (&about, past), context) {
             Ok(sample) => GpuSample { about, xids: past.xids(), ..sample },
@@ -166,7 +165,7 @@ impl Gpus {
         }
     }
 
-    /// A device without a UUID, named as it was before.
+    /// Returns the sample of a device that does not report its UUID, with its last known properties.
     fn faulty(&self, index: &str, error: &NvmlError) -> GpuSample {
         let past = self.uuids.get(index).and_then(|uuid| self.devices.get(uuid));
         let about = past.and_then(|past| past.about.clone()).unwrap_or_default();
@@ -177,13 +176,13 @@ impl Gpus {
 }
 
 impl Device {
-    /// The Xid errors since the previous sample.
+    /// Returns the Xid errors since the previous sample.
     fn xids(&self) -> Vec<u64> {
         self.events.as_ref().map(Events::take).unwrap_or_default()
     }
 }
 
-/// The wrapper's error as one of the closed set.
+/// Converts the wrapper's error to a `Fault`.
 fn fault(error: &NvmlError) -> Fault {
     match error {
         NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => Fault::LibraryNotFound,
@@ -196,13 +195,13 @@ fn fault(error: &NvmlError) -> Fault {
     }
 }
 
-/// The wrapper's error in words; the loader's own are in its source.
+/// Returns the error's message. The message of the library loader is in the error's source.
 fn words(error: &NvmlError) -> String {
     use std::error::Error;
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Whether it only says that this device, or this driver, does not offer it.
+/// Returns whether an error only means that this device or driver does not offer the query, or not to us.
 fn not_offered(error: &NvmlError) -> bool {
     matches!(
         error,
@@ -210,7 +209,7 @@ fn not_offered(error: &NvmlError) -> bool {
             | NvmlError::NoPermission
             | NvmlError::FailedToLoadSymbol(_)
             | NvmlError::FunctionNotFound
-            // NVML_ERROR_ARGUMENT_VERSION_MISMATCH, which the wrapper has no name for
+            // `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`, which has no name in the wrapper.
             | NvmlError::UnexpectedVariant(25)
     )
 }

@@ -1,9 +1,9 @@
-//! The ranges outside of which a figure of the driver cannot be true. Such a figure is a gap; NVML's own "not available",
-//! all bits set, is no figure at all.
+//! Rejects driver values that cannot be true, and counts them as gaps. NVML's "not available", all bits set,
+//! is treated as absent.
 
 use bailiff_snapshot::{Entry, Gap, Gaps, Memory};
 
-/// What is read, and the largest value that can be true.
+/// Largest plausible value of each quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Most {
@@ -20,9 +20,9 @@ pub(super) enum Most {
     Bytes = 1 << 50,
 }
 
-/// A figure as the driver writes it.
+/// An integer type of driver values.
 pub(super) trait Figure: Copy {
-    /// NVML's "not available" in this type, and any value in the widest one.
+    /// Returns the value as `u64`; `None` for NVML's "not available".
     fn wide(self) -> Option<u64>;
 }
 
@@ -38,7 +38,7 @@ impl Figure for u64 {
     }
 }
 
-/// A figure that can be true; what cannot is counted.
+/// Returns the value if it is plausible; otherwise counts a gap.
 pub(super) fn figure<T: Figure>(value: Option<T>, most: Most, gaps: &mut Gaps) -> Option<T> {
     let wide = value?.wide()?;
     if wide > most as u64 {
@@ -48,7 +48,7 @@ pub(super) fn figure<T: Figure>(value: Option<T>, most: Most, gaps: &mut Gaps) -
     value
 }
 
-/// Memory of which no part is larger than the whole.
+/// Returns the memory if no part is larger than the total; otherwise counts a gap.
 pub(super) fn memory(memory: Option<Memory>, gaps: &mut Gaps) -> Option<Memory> {
     let mut memory = memory?;
     memory.reserved = memory.reserved.filter(|reserved| *reserved != u64::MAX);
@@ -61,7 +61,7 @@ pub(super) fn memory(memory: Option<Memory>, gaps: &mut Gaps) -> Option<Memory> 
     possible.then_some(memory)
 }
 
-/// Removes from the entries what exceeds the GPU's memory as reported by the driver.
+/// Removes process memory larger than the GPU's total, and counts it as a gap.
 pub(super) fn entries(entries: &mut [Entry], memory: Option<Memory>, gaps: &mut Gaps) {
     let most = memory.map_or(u64::MAX, |memory| memory.total).min(Most::Bytes as u64);
     for figure in entries.iter_mut().flat_map(|entry| [&mut entry.memory, &mut entry.peak]) {

@@ -1,10 +1,10 @@
 #![expect(unsafe_code, reason = "calls of NVML that the wrapper does not offer, or offers unsafely")]
-//! The thin edge to NVML's C functions: process lists, utilization samples, memory version 1, MIG ids.
+//! Calls NVML's C functions for process lists, utilization samples, memory version 1 and MIG ids.
 //!
-//! Process lists are not read as the wrapper does. Drivers 535.43 to 535.86 wrote entries of 32 bytes where
-//! the header says 24, without a new version, and the wrapper then reads garbage pids or has its buffer
-//! overrun. Here the buffer has room for the largest entry known, is filled with a pattern, and the size of
-//! an entry is measured by how far the driver wrote.
+//! Process lists are not read through the wrapper. Drivers 535.43 to 535.86 write entries of 32 bytes where
+//! the header says 24, without a new version. The wrapper then reads wrong pids, or the driver overruns its
+//! buffer. Here the buffer fits the largest known entry and is filled with a pattern, so that the size of an
+//! entry can be measured by how far the driver wrote.
 
 use std::ffi::c_uint;
 
@@ -22,11 +22,11 @@ use bailiff_snapshot::{Engines, UtilSample};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) pid: u32,
-    /// `None`: not available.
+    /// `None` if not available.
     pub(super) memory: Option<u64>,
 }
 
-/// The three lists.
+/// The three process lists of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum List {
     Compute,
@@ -34,22 +34,22 @@ pub(super) enum List {
     Mps,
 }
 
-/// What asking for a list came to.
+/// Result of querying a process list.
 pub(super) enum Asked {
     Entries(Vec<Listed>),
-    /// There are more than the room given.
+    /// The list has more entries than the buffer; the number reported by the driver.
     More(usize),
-    /// The driver wrote entries of no known size.
+    /// The driver wrote entries of unknown size.
     Strange,
 }
 
 type ListCall = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
 
-/// Room for the largest entry ever, doubled against the next surprise.
+/// Bytes reserved per entry. The largest known entry is smaller, so that larger ones can be detected.
 const ROOM: usize = 64;
 const PATTERN: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 
-/// Queries a list once, with room for this many entries.
+/// Queries a list once, with a buffer for `room` entries.
 pub(super) fn list(device: &Device<'_>, list: List, room: usize) -> Result<Asked, NvmlError> {
     let call = list_call(device, list)?;
     let mut buffer = vec![PATTERN; room * ROOM / size_of::<u64>()];
@@ -74,7 +74,7 @@ fn list_call(device: &Device<'_>, list: List) -> Result<ListCall, NvmlError> {
     match (nvml_sym(newest), list) {
         (Ok(call), _) => Ok(*call),
         (Err(error), List::Mps) => Err(error),
-        // Version 2 (drivers from 450) has the entries of version 3 without its promise of their size.
+        // Version 2 (drivers from 450) has the entries of version 3, but does not guarantee their size.
         (Err(_), List::Compute | List::Graphics) => {
             let older = match list {
                 List::Graphics => library.nvmlDeviceGetGraphicsRunningProcesses_v2.as_ref(),
@@ -85,7 +85,7 @@ fn list_call(device: &Device<'_>, list: List) -> Result<ListCall, NvmlError> {
     }
 }
 
-/// Understands what the driver wrote; `None` where the entries are of no known size.
+/// Parses what the driver wrote; `None` if the entries are of unknown size.
 fn entries(buffer: &[u64], count: usize) -> Option<Vec<Listed>> {
     let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();
     if count == 0 {
@@ -107,10 +107,10 @@ fn listed(entry: &[u8]) -> Option<Listed> {
     Some(Listed { pid, memory: (memory != u64::MAX).then_some(memory) })
 }
 
-/// As many samples as any process ring was seen to hold, and then some.
+/// Capacity for process samples, more than any driver was seen to return.
 const SAMPLES: usize = 4096;
 
-/// The utilization samples newer than `since`: by the newer call, which knows two more engines, or by the older.
+/// Returns the utilization samples newer than `since`, by the newer call (two more engines) or the older.
 pub(super) fn utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
     match newer_utilization(device, since) {
         Err(error) if super::not_offered(&error) => older_utilization(device, since),
@@ -120,7 +120,7 @@ pub(super) fn utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSam
 
 fn newer_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetProcessesUtilizationInfo.as_ref())?;
-    // SAFETY: all-zero is a value of this plain struct.
+    // SAFETY: all zeros is a valid value of this plain struct.
     let mut buffer: Vec<nvmlProcessUtilizationInfo_v1_t> = vec![unsafe { std::mem::zeroed() }; SAMPLES];
     let mut request = nvmlProcessesUtilizationInfo_v1_t {
         version: version_of::<nvmlProcessesUtilizationInfo_v1_t>(1),
@@ -128,7 +128,7 @@ fn newer_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>,
         lastSeenTimeStamp: since,
         procUtilArray: buffer.as_mut_ptr(),
     };
-    // SAFETY: the request points to a buffer of as many samples as it says.
+    // SAFETY: the request points to a buffer of `processSamplesCount` samples.
     nvml_try(unsafe { call(device.handle(), &raw mut request) })?;
     let samples = buffer.iter().take(request.processSamplesCount as usize);
     Ok(samples
@@ -149,10 +149,10 @@ fn newer_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>,
 
 fn older_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetProcessUtilization.as_ref())?;
-    // SAFETY: all-zero is a value of this plain struct.
+    // SAFETY: all zeros is a valid value of this plain struct.
     let mut buffer: Vec<nvmlProcessUtilizationSample_t> = vec![unsafe { std::mem::zeroed() }; SAMPLES];
     let mut count = room(&buffer);
-    // SAFETY: the buffer holds as many samples as `count` says.
+    // SAFETY: the buffer has room for `count` samples.
     nvml_try(unsafe { call(device.handle(), buffer.as_mut_ptr(), &raw mut count, since) })?;
     Ok(buffer
         .iter()
@@ -172,43 +172,42 @@ fn older_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>,
         .collect())
 }
 
-/// Stamp and percent of each sample of the whole device newer than `since`, and whether they fill the
-/// driver's buffer.
+/// Returns time and percent of device samples newer than `since`, and whether they fill the driver's buffer.
 pub(super) fn device_samples(device: &Device<'_>, since: u64) -> Result<(Vec<(u64, u32)>, bool), NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSamples.as_ref())?;
     let kind = nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES;
     let (mut value_type, mut ring) = (0, 0);
-    // SAFETY: without a buffer the call gives the size of the driver's own.
+    // SAFETY: without a buffer, the call only writes the size of the driver's own.
     let code =
         unsafe { call(device.handle(), kind, 0, &raw mut value_type, &raw mut ring, std::ptr::null_mut()) };
     if code != nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE {
         nvml_try(code)?;
     }
     let room = ring.min(65_536);
-    // SAFETY: all-zero is a value of this plain struct and of every member of its union.
+    // SAFETY: all zeros is a valid value of this plain struct and of every member of its union.
     let mut buffer: Vec<nvmlSample_t> = vec![unsafe { std::mem::zeroed() }; room as usize];
     let mut count = room;
-    // SAFETY: the buffer holds as many samples as `count` says.
+    // SAFETY: the buffer has room for `count` samples.
     nvml_try(unsafe {
         call(device.handle(), kind, since, &raw mut value_type, &raw mut count, buffer.as_mut_ptr())
     })?;
     let samples = buffer.iter().take(count as usize);
-    // SAFETY: utilization is given as an unsigned int (nvml.h), the union's first four bytes.
+    // SAFETY: utilization is an unsigned int (nvml.h), the union's first four bytes.
     let samples = samples.map(|sample| (sample.timeStamp, unsafe { sample.sampleValue.uiVal }));
     Ok((samples.collect(), count >= room))
 }
 
-/// Memory by version 1, for drivers that have no other: total, free, used with the reserved part in it.
+/// Reads memory by version 1, for old drivers: total, free, and used including the reserved part.
 pub(super) fn memory_version_1(device: &Device<'_>) -> Result<(u64, u64, u64), NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
-    // SAFETY: all-zero is a value of this plain struct.
+    // SAFETY: all zeros is a valid value of this plain struct.
     let mut memory = unsafe { std::mem::zeroed::<nvml_wrapper_sys::bindings::nvmlMemory_t>() };
-    // SAFETY: `memory` is what the call fills in.
+    // SAFETY: the call writes one `nvmlMemory_t`.
     nvml_try(unsafe { call(device.handle(), &raw mut memory) })?;
     Ok((memory.total, memory.free, memory.used))
 }
 
-/// GPU instance and compute instance of a MIG device.
+/// Returns the GPU instance id and the compute instance id of a MIG device.
 pub(super) fn instance_ids(device: &Device<'_>) -> (Option<u32>, Option<u32>) {
     let library = device.nvml().lib();
     let id = |call: Result<&unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t, _>| {
@@ -220,7 +219,7 @@ pub(super) fn instance_ids(device: &Device<'_>) -> (Option<u32>, Option<u32>) {
     (id(library.nvmlDeviceGetGpuInstanceId.as_ref()), id(library.nvmlDeviceGetComputeInstanceId.as_ref()))
 }
 
-/// NVML's `NVML_STRUCT_VERSION`: the size, and the version in the top byte.
+/// Returns NVML's `NVML_STRUCT_VERSION`: the struct's size, with the version in the top byte.
 fn version_of<T>(version: c_uint) -> c_uint {
     c_uint::try_from(size_of::<T>()).unwrap_or_default() | version << 24
 }
@@ -233,14 +232,14 @@ fn room<T>(buffer: &[T]) -> c_uint {
 mod tests {
     use super::*;
 
-    /// What a driver with entries of `stride` bytes writes into our buffer.
+    /// Returns our buffer as written by a driver with entries of `stride` bytes.
     fn written(stride: usize, entries: &[(u32, u64)]) -> Vec<u64> {
         let mut bytes = vec![0xAA; entries.len().max(1) * ROOM];
         for (at, (pid, memory)) in entries.iter().enumerate() {
             let entry = &mut bytes[at * stride..(at + 1) * stride];
             entry.fill(0);
             entry[..4].copy_from_slice(&pid.to_ne_bytes());
-            // The four bytes between pid and memory are padding, which drivers leave alone.
+            // The four bytes between pid and memory are padding, which drivers do not write.
             entry[4..8].fill(0xAA);
             entry[8..16].copy_from_slice(&memory.to_ne_bytes());
         }

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "looking has a time limit")]
-//! Processes with `/dev/nvidiaN` open: also those that the driver does not list, such as forked workers that
-//! inherited the file. The scan reads every descriptor of the node, so it is done seldom, and a part at a time.
+//! Finds processes with `/dev/nvidiaN` open, including those that the driver does not list, such as forked
+//! workers. The scan reads every descriptor of the node, so it is rare and split into parts.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State, stat};
 use super::files::{Directory, ReadError};
 use crate::clock::now;
 
-/// The clock is checked after this many descriptors.
+/// Number of descriptors read between two checks of the clock.
 const MANY: usize = 256;
-/// More ancestors than this are not climbed.
+/// Maximum number of ancestors examined.
 const MOST_ANCESTORS: usize = 16;
 
-/// Processes with open device files, as far as permissions and `patience` allow; none if `/proc` is not
-/// readable.
+/// Returns the processes with open device files, as far as permissions and `patience` allow; `None` if
+/// `/proc` is not readable.
 #[must_use]
 pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
     let root = Directory::open(procfs).ok()?;
@@ -25,14 +25,14 @@ pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProce
     Some(search.end())
 }
 
-/// Drops those that no longer run.
+/// Removes processes that no longer run.
 pub(crate) fn keep_living(root: &Directory, device_processes: &mut DeviceProcesses) {
     device_processes.processes.retain(|process| begin(root, process.pid) == process.start_ticks);
 }
 
-/// A scan of all processes, which continues where it stopped.
+/// A scan of all processes that can be continued later.
 pub(crate) struct Search {
-    /// Processes not scanned yet, the next one last.
+    /// Pids still to be scanned, the next one last.
     due: Vec<u32>,
     found: DeviceProcesses,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Search {
 /// Why a process's descriptors could not be listed.
 enum DescriptorError {
     ReadError(ReadError),
-    /// There was no time.
+    /// The deadline has passed.
     Late,
 }
 
@@ -53,13 +53,13 @@ impl Search {
         Ok(Self { due, found: DeviceProcesses { at, processes: Vec::new(), unreadable: 0 } })
     }
 
-    /// When it was begun, since boot.
+    /// Returns when the scan began, as time since boot.
     pub(crate) const fn began(&self) -> Duration {
         self.found.at.boot
     }
 
-    /// Scans until the deadline, and returns whether all were scanned. A process that alone takes longer than one part is
-    /// skipped.
+    /// Scans until the deadline, and returns whether all processes were scanned. A process that takes longer
+    /// than a whole part counts as unreadable.
     pub(crate) fn go_on(&mut self, root: &Directory, until: Instant) -> bool {
         let mut is_first = true;
         while let Some(pid) = self.due.pop() {
@@ -82,14 +82,14 @@ impl Search {
         self.due.is_empty()
     }
 
-    /// The result; processes not scanned count as unreadable.
+    /// Returns the result. Processes not yet scanned count as unreadable.
     pub(crate) fn end(mut self) -> DeviceProcesses {
         self.found.unreadable += self.due.len() as u64;
         self.found
     }
 }
 
-/// None if it has ended meanwhile, or is our own child: a worker has the driver's files open.
+/// Returns `None` if the process has exited, or is our own worker with the driver's files open.
 fn device_process(root: &Directory, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
     let directory = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
@@ -120,8 +120,8 @@ fn begin(root: &Directory, pid: u32) -> Option<u64> {
     stat::parse(line).map(|stat| stat.key.start_ticks)
 }
 
-/// The minor numbers of its open device files. An exited thread-group leader has no descriptors; they
-/// are visible at its running threads, which share them.
+/// Returns the minor numbers of the open device files. An exited thread-group leader has no descriptors, so
+/// they are read from its running threads, which share them.
 fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32>, DescriptorError> {
     let mut listed = listed(&directory.directory("fd").map_err(DescriptorError::ReadError)?, until)?;
     if listed.count == 0 && has_threads_alone(directory) {
@@ -148,14 +148,14 @@ fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32
     Ok(listed.minors)
 }
 
-/// Whether the leader has exited and other threads run.
+/// Returns whether the thread-group leader has exited while other threads run.
 fn has_threads_alone(directory: &Directory) -> bool {
     let mut buffer = Vec::new();
     let stat = directory.read("stat", &mut buffer).ok().and_then(stat::parse);
     stat.is_some_and(|stat| stat.state == State::Zombie && stat.threads > 1)
 }
 
-/// A table of descriptors.
+/// Result of reading a descriptor table.
 struct Listed {
     count: usize,
     minors: Vec<u32>,
@@ -181,7 +181,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A made-up process: its state, threads and, at `fd`, what it has open.
+    /// Creates a fake process with this state and number of threads.
     fn process(home: &Path, pid: u32, (state, threads): (char, u32)) {
         fs::create_dir_all(home.join(format!("{pid}/fd"))).unwrap();
         let line = format!("{pid} (x) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 {pid}0");

@@ -1,4 +1,4 @@
-//! Small files below `/proc`, read whole and bounded; the one place that opens them.
+//! Reads small files below `/proc`, with a maximum size; the one place that opens them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,23 +9,23 @@ use bailiff_snapshot::status;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-/// More of a process's file than this is not read: what we understand is far shorter.
+/// Default maximum number of bytes read of a file; known files are far shorter.
 const MOST: usize = 16 << 10;
-/// More than any `PID/stat` or `PID/io` has.
+/// Bytes of one read: more than any `PID/stat` or `PID/io` has.
 const PIECE: usize = 4096;
-/// An environment; one that is longer is not read to its end.
+/// Maximum number of bytes read of an environment.
 pub(crate) const MOST_OF_ENVIRON: usize = 128 << 10;
-/// `/proc/stat` counts every interrupt of every CPU before it comes to what we want.
+/// Maximum number of bytes read of `stat`. In `/proc/stat`, `btime` follows a counter for every interrupt.
 const MOST_OF_STAT: usize = 1 << 20;
 
-/// A directory of `/proc`, held open: a held `/proc/PID` stays that process's, also when the pid is used again.
+/// A directory of `/proc`, held open. An open `/proc/PID` never shows a new process with the same pid.
 pub(crate) struct Directory(OwnedFd);
 
-/// A file of `/proc/PID`, held open: half the cost of opening it again, and it stays that process's.
+/// A file of `/proc/PID`, held open: rereading costs half as much, and never shows another process.
 pub(crate) struct Kept(OwnedFd);
 
 impl Kept {
-    /// Reads it from its start; gone when its process is.
+    /// Reads the file from its start. Returns `Gone` if its process has exited.
     pub(crate) fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], ReadError> {
         buffer.resize(buffer.len().max(PIECE), 0);
         let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut buffer[..PIECE], 0))?;
@@ -33,14 +33,14 @@ impl Kept {
     }
 }
 
-/// Why a file gave nothing.
+/// Why a file could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadError {
-    /// The process is gone (ENOENT, ESRCH).
+    /// The process has exited (ENOENT, ESRCH).
     Gone,
-    /// We may not (EACCES, EPERM).
+    /// Permission denied (EACCES, EPERM).
     Denied,
-    /// Anything else.
+    /// Another error.
     Failed,
 }
 
@@ -63,9 +63,9 @@ impl Directory {
         Ok(Self(openat(&self.0, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    /// Reads a file into `buffer`, whatever was in it.
+    /// Reads a file into `buffer`, whose content is replaced.
     pub(crate) fn read<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], ReadError> {
-        // Not blocking: a made-up /proc may hold a FIFO.
+        // Non-blocking, because a fake `/proc` may contain a FIFO.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::empty())?;
         let most = match name {
@@ -78,27 +78,27 @@ impl Directory {
         Ok(buffer)
     }
 
-    /// Reads a file that the kernel writes in one piece, `PID/stat` or `PID/io`: one call gives all of it.
+    /// Reads a file that the kernel returns in one read: `PID/stat` or `PID/io`.
     pub(crate) fn read_piece<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], ReadError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::empty())?;
-        // Never shrunk, so that it is cleared once and not at every file.
+        // Never shrunk, because each growth fills it with zeros.
         buffer.resize(buffer.len().max(PIECE), 0);
         let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[..PIECE]))?;
         Ok(&buffer[..read])
     }
 
-    /// Opens a file that the kernel writes in one piece, to be read again and again.
+    /// Opens a file that the kernel returns in one read, to read it repeatedly.
     pub(crate) fn keep(&self, name: &str) -> Option<Kept> {
         openat(&self.0, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Kept).ok()
     }
 
-    /// Whether it is of the kernel's own `/proc`, where a held file ends with its process.
+    /// Returns whether this is the kernel's `/proc`: reading an open file fails after its process exits.
     pub(crate) fn is_proc(&self) -> bool {
         rustix::fs::fstatfs(&self.0).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC)
     }
 
-    /// The owner of an entry.
+    /// Returns the uid of the directory's owner.
     pub(crate) fn owner(&self) -> Result<u32, ReadError> {
         Ok(rustix::fs::fstat(&self.0)?.st_uid)
     }
@@ -108,19 +108,18 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether there is a `/proc` here and not an empty directory. One that hides all but processes has no `stat`, and one of
+    /// Checks that this is a `/proc`, not an empty directory. With `subset=pid` it has no `stat`, and from
     /// another PID namespace no `self`.
     pub(crate) fn answers(&self) -> Result<(), ReadError> {
         self.exists("stat").or_else(|_| self.exists("self")).or_else(|_| self.exists("1"))
     }
 
-    /// Whether this `/proc` shows processes of other users: with `hidepid=2` a running process appears
-    /// to be gone, and so does pid 1.
+    /// Returns whether other users' processes are visible. With `hidepid=2` they seem gone, as does pid 1.
     pub(crate) fn shows_others(&self) -> bool {
         self.exists("1").is_ok()
     }
 
-    /// Reads a file line by line, in pieces: `maps` may be long. What is left of a line longer than a piece is another.
+    /// Reads a file line by line, in pieces, because `maps` may be long. A line longer than a piece is split.
     pub(crate) fn each_line(&self, name: &str, mut line: impl FnMut(&[u8])) -> Result<(), ReadError> {
         let file = openat(&self.0, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
         let mut piece = vec![0; 4 * PIECE];
@@ -141,14 +140,14 @@ impl Directory {
         }
     }
 
-    /// What a link says.
+    /// Returns the target of a link.
     pub(crate) fn link(&self, name: &str) -> Result<String, ReadError> {
         let target = readlinkat(&self.0, name, Vec::new())?;
         Ok(target.to_string_lossy().into_owned())
     }
 
-    /// The names in it that are numbers, each with the number of its inode: `/proc/PID` keeps that as long as the
-    /// process lives and the kernel remembers the directory, and another process's is another.
+    /// Adds each pid with the inode number of its directory. It stays the same while the process lives and
+    /// the kernel caches the directory. Another process gets another number.
     pub(crate) fn processes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), ReadError> {
         let mut space = [MaybeUninit::uninit(); 2 * PIECE];
         let again = openat(&self.0, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -161,13 +160,13 @@ impl Directory {
         Ok(())
     }
 
-    /// The names in it that are numbers.
+    /// Returns the entry names that are numbers.
     pub(crate) fn numbers(&self) -> Result<Vec<u32>, ReadError> {
         let names = self.names()?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// The names in it, for as long as that is wanted.
+    /// Calls `wants_more` with each entry name until it returns false.
     pub(crate) fn each_name(&self, mut wants_more: impl FnMut(&str) -> bool) -> Result<(), ReadError> {
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
@@ -179,7 +178,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The names in it.
+    /// Returns all entry names.
     pub(crate) fn names(&self) -> Result<Vec<String>, ReadError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.0)? {

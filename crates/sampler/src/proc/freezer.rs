@@ -1,5 +1,4 @@
-//! Processes in frozen cgroups. Without a visible cgroup file system that is unknown, and the state
-//! remains the one in `/proc`.
+//! Detects processes in frozen cgroups. If no cgroup file system is visible, the state from `/proc` remains.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,12 +8,12 @@ use bailiff_snapshot::freezer::{self, File};
 
 use super::files::Directory;
 
-/// Where cgroups are mounted.
+/// Mount point of the cgroup file system.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 pub(crate) struct Freezer {
     root: Option<Directory>,
-    /// Content of each file in this sample.
+    /// Whether each file read in this sample shows a frozen cgroup.
     read: HashMap<String, bool>,
 }
 
@@ -23,18 +22,18 @@ impl Freezer {
         Self { root: Directory::open(Path::new(CGROUPS)).ok(), read: HashMap::new() }
     }
 
-    /// A new sample.
+    /// Starts a new sample.
     pub(crate) fn begin(&mut self) {
         self.read.clear();
     }
 
-    /// The files with the freezer state for this `/proc/PID/cgroup`, as far as they exist.
+    /// Returns the existing files that show whether the cgroups in this `/proc/PID/cgroup` are frozen.
     pub(crate) fn files(&self, cgroup: &str) -> Vec<File> {
         let Some(root) = &self.root else { return Vec::new() };
         freezer::files(cgroup).into_iter().filter(|(path, _)| root.exists(path).is_ok()).collect()
     }
 
-    /// The state of a process with its cgroup taken into account: a frozen one waits (`S`, `D`) for as long as that lasts.
+    /// Returns `Frozen` for a waiting process (`S`, `D`) in a frozen cgroup, otherwise `state`.
     pub(crate) fn state(&mut self, state: State, files: &[File], buffer: &mut Vec<u8>) -> State {
         let waits = matches!(state, State::Sleeping | State::DiskSleep);
         if waits && files.iter().any(|file| self.is_frozen(file, buffer)) { State::Frozen } else { state }

@@ -1,4 +1,4 @@
-//! `/proc`: identity and state of the listed pids, the members of their workloads, and open device files.
+//! Reads `/proc`: identity and state of the listed pids, members of their workloads, and open device files.
 
 mod claim;
 mod device_files;

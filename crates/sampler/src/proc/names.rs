@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "waiting for the name service has a deadline")]
-//! Names of users and of their groups. The name service may ask a server far away, so it is asked on a thread of its
-//! own, and an answer that is late is there for a later interval.
+//! Names of users and of their groups. A thread queries the name service, which may be remote. A late answer
+//! is used in a later interval.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Group, Uid, User, getgrouplist};
 
-/// An interval waits for names at most this long in all; local files answer within it.
+/// Maximum total time for which an interval waits for names; local files answer within it.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Group membership may change while a node runs: it is queried again after this time.
+/// Time after which a user's groups are queried again, because membership may change.
 const GROUPS_FRESH: Duration = Duration::from_mins(10);
 
 /// Answers of the name service so far.
@@ -25,13 +25,13 @@ pub(crate) struct Names {
     patience: Duration,
 }
 
-/// Names of a user's groups; `None` where there is no such user.
+/// Names of a user's groups; `None` if the user does not exist.
 struct Groups {
     names: Option<Vec<String>>,
     answered: Instant,
 }
 
-/// One question has two answers, in this order: listing groups may take far longer.
+/// Each query has two answers, in this order, because listing groups may take far longer.
 enum Answer {
     Name(u32, nix::Result<Option<String>>),
     Groups(u32, nix::Result<Option<Vec<String>>>),
@@ -64,24 +64,23 @@ impl Names {
         }
     }
 
-    /// A new interval, with patience again.
+    /// Starts a new interval with the full waiting time.
     pub(crate) fn begin(&mut self) {
         self.patience = PATIENCE;
     }
 
-    /// The user's name, once the name service has answered.
+    /// Returns the user's name, once the name service has answered.
     pub(crate) fn of(&mut self, uid: u32) -> Option<String> {
         self.wait(uid, |names| names.known.contains_key(&uid));
         self.known.get(&uid).cloned().flatten()
     }
 
-    /// The names of a user's groups, once the name service has answered; a group without a name is shown by
-    /// number.
+    /// Returns the user's group names (numbers if unnamed), once the name service has answered.
     pub(crate) fn groups(&mut self, uid: u32) -> Option<Vec<String>> {
         match self.groups.get(&uid) {
             None => self.wait(uid, |names| names.groups.contains_key(&uid)),
             Some(groups) if groups.answered.elapsed() >= GROUPS_FRESH => {
-                // The earlier answer is used until the next one comes, in some later sample.
+                // Use the earlier answer until the new one arrives in a later sample.
                 self.ask(uid);
                 while let Ok(answer) = self.answers.try_recv() {
                     self.learn(answer);
@@ -92,7 +91,7 @@ impl Names {
         self.groups.get(&uid)?.names.clone()
     }
 
-    /// Waits until it is known, the name service has failed, or patience is at its end.
+    /// Waits until `known` is true, the name service fails, or the interval's waiting time is used up.
     fn wait(&mut self, uid: u32, known: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + self.patience;
         while !known(self) {
@@ -112,8 +111,8 @@ impl Names {
         !self.asked.insert(uid) || self.ask.send(uid).is_ok()
     }
 
-    /// Keeps an answer; returns the uid if it is none. An error is no answer, and is queried again; "no such user" is
-    /// one.
+    /// Stores an answer. An error is not stored: the user is queried again, and the uid is returned. "No such
+    /// user" is a valid answer.
     fn learn(&mut self, answer: Answer) -> Option<u32> {
         match answer {
             Answer::Name(uid, Ok(name)) => drop(self.known.insert(uid, name)),

@@ -1,11 +1,11 @@
-//! Facts of the node that do not change while this program runs.
+//! Properties of the node that do not change while this program runs.
 
 use bailiff_snapshot::{BootId, PidNamespace};
 
 use super::files::Directory;
 use crate::settings::{Namespace, SamplerSettings};
 
-/// Which boot, and whether the driver's pids mean something here.
+/// Boot id, and whether the driver's pids are valid in this PID namespace.
 pub(crate) struct Node {
     pub(crate) boot_id: Option<BootId>,
     pub(crate) namespace: PidNamespace,
@@ -28,7 +28,7 @@ impl Node {
         Self { boot_id, namespace }
     }
 
-    /// Why no process will be named, where that is so from the start; a pod without `hostPID`, say.
+    /// Returns why no process can be identified on this node, such as in a pod without `hostPID`.
     pub(crate) fn blind(&self) -> Option<&'static str> {
         match self.namespace {
             PidNamespace::Host => None,

@@ -1,6 +1,6 @@
-//! Orphaned processes: the login session, job or container of the process's cgroup has no other process left. An ended
-//! leader of the POSIX session is not enough: a process that forks twice, as daemons and slurmstepd do, is in a
-//! session without a leader from the start.
+//! Detects orphaned processes: no other process is left in the login session, job or container of their
+//! cgroup. An exited POSIX session leader is not enough, because processes that fork twice, such as daemons
+//! and slurmstepd, are in a session without a leader from the start.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::keeps_others;
 use bailiff_snapshot::{ProcessKey, State};
 
-/// Programs that take in other people's children, by `comm` (cut to 15 bytes by the kernel). Not slurmstepd: it runs for
-/// as long as its step does.
+/// Programs that adopt orphaned processes, by `comm` (truncated to 15 bytes by the kernel). Without
+/// slurmstepd, which runs for as long as its step.
 const REAPERS: [&str; 7] = ["systemd", "init", "conmon", "tini", "dumb-init", "docker-init", "catatonit"];
-/// The same, by how its names begin: `containerd-shim-runc-v2`.
+/// Prefix of further such programs, for example `containerd-shim-runc-v2`.
 const REAPER_PREFIX: &str = "containerd-shim";
 
-/// More ancestors than this in one cgroup are not climbed.
+/// Maximum number of ancestors followed in one cgroup.
 const MOST_ANCESTORS: usize = 64;
 
 fn reaps(comm: &str) -> bool {
     REAPERS.contains(&comm) || comm.starts_with(REAPER_PREFIX)
 }
 
-/// A process, as far as it matters for the other members of its cgroup.
+/// Properties of a process that decide whether it or another member of its cgroup is orphaned.
 pub(crate) struct Member {
     pub(crate) key: ProcessKey,
     pub(crate) ppid: u32,
     session: u32,
-    /// No thread of it lives.
+    /// Whether no thread of the process runs.
     ended: bool,
     reaps: bool,
-    /// It is no work that could be left behind: a login, a multiplexer, Slurm's shepherd.
+    /// Whether it starts separate workloads and cannot be orphaned, such as a login or a multiplexer.
     keeps_others: bool,
-    /// The container, job, pod or unit of its cgroup.
+    /// Container, job, pod or unit of the process's cgroup.
     inside: Option<Arc<str>>,
 }
 
@@ -50,14 +50,14 @@ impl Member {
     }
 }
 
-/// All processes of a node, and the cgroups of holders whose members are all orphaned.
+/// Lookup of all processes, and for each cgroup with holders whether all its members are orphaned.
 pub(crate) struct OrphanTable<F> {
     find: F,
     cgroups: HashMap<Arc<str>, bool>,
 }
 
 impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
-    /// `all` must be complete; `find` finds one of them by its pid.
+    /// Builds the table. `all` must contain every process of the node; `find` returns one by its pid.
     pub(crate) fn of(
         all: impl Iterator<Item = &'a Member>,
         holders: impl Iterator<Item = &'a Member>,
@@ -75,7 +75,7 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
         deserted
     }
 
-    /// Whether it is orphaned; none if that is unknown.
+    /// Returns whether a process is orphaned; `None` if unknown.
     pub(crate) fn orphaned(&self, member: &Member) -> Option<bool> {
         if member.inside.as_ref().is_some_and(|inside| self.cgroups.get(inside) == Some(&true)) {
             return Some(true);
@@ -84,7 +84,7 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
         (!self.is_reaped(member) || (of_another && self.is_led(member))).then_some(false)
     }
 
-    /// Whether it, or an ancestor in the same cgroup, was reparented outside and is in a session whose leader has ended.
+    /// Returns whether the topmost ancestor in the cgroup was reparented and its session leader has exited.
     fn was_orphaned(&self, member: &'a Member) -> bool {
         let mut at = member;
         for _ in 0..MOST_ANCESTORS {
@@ -99,7 +99,7 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
         false
     }
 
-    /// Its parent, where that lives. A younger process only has the parent's pid.
+    /// Returns the parent if it runs. A process that started later has only reused the parent's pid.
     fn parent(&self, member: &Member) -> Option<&'a Member> {
         let parent = (self.find)(member.ppid)?;
         (!parent.ended && parent.key.start_ticks <= member.key.start_ticks).then_some(parent)
@@ -109,8 +109,8 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
         member.ppid == 1 || self.parent(member).is_none_or(|parent| parent.reaps)
     }
 
-    /// Whether the leader of its session lives, or is of another namespace. A younger process with the session's number is
-    /// not its leader: the pid was used again.
+    /// Returns whether the leader of its session runs or is in another PID namespace. A process that started
+    /// later has only reused the leader's pid.
     fn is_led(&self, member: &Member) -> bool {
         let leader = (self.find)(member.session).filter(|leader| !leader.ended);
         member.session == 0 || leader.is_some_and(|leader| leader.key.start_ticks <= member.key.start_ticks)
@@ -127,7 +127,7 @@ mod tests {
     const POD: Option<&str> = Some("container:c");
     const ROOT: Option<&str> = None;
 
-    /// Name, pid, parent, session, state; the cgroup is of all in a case.
+    /// Name, pid, parent, session and state of a process. All processes of a case have the same cgroup.
     type One = (&'static str, u32, u32, u32, State);
     const S: State = State::Sleeping;
     const Z: State = State::Zombie;

@@ -1,6 +1,5 @@
-//! Processes that hold nothing: their `stat` at every interval, and what seldom changes as seldom as that is safe. No
-//! descriptor is held for them, and a cgroup is kept once for all that are in it. What they run is read of those alone that
-//! turn out to belong to a holder's workload.
+//! Reads processes without GPU memory: `stat` in every interval, owner and cgroup less often. No descriptors
+//! are held open. Program and command line are read only for members of a holder's workload.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,25 +12,25 @@ use bailiff_snapshot::{Place, ProcessKey, Role, State, redact};
 use super::files::{Directory, ReadError};
 use crate::settings::Commands;
 
-/// Owner and cgroup may change in a process's life, though they seldom do.
+/// Maximum age of cached properties, because owner and cgroup of a process can change.
 pub(crate) const FRESH: Duration = Duration::from_mins(1);
 
-/// What was read of them before.
+/// Cache of processes without GPU memory.
 pub(crate) struct Others {
     known: HashMap<u32, Known>,
-    /// By the text of `/proc/PID/cgroup`.
+    /// Parsed cgroups, by the text of `/proc/PID/cgroup`.
     cgroups: HashMap<Box<[u8]>, Arc<Cgroup>>,
-    /// Kernel threads: pid and inode, in order.
+    /// Pids and inodes of kernel threads in the last complete scan, sorted.
     kernel_threads: Vec<(u32, u64)>,
     kernel_threads_now: Vec<(u32, u64)>,
-    /// Those of this interval that bear the name of a part of MPS.
+    /// Processes of this interval with the `comm` of an MPS program.
     named_mps: Vec<Stat>,
     interval: u64,
     buffer: Vec<u8>,
     ticks_per_second: f64,
 }
 
-/// A cgroup, as far as a workload depends on it.
+/// Properties of a cgroup that determine workloads.
 pub(crate) struct Cgroup {
     pub(crate) place: Arc<Place>,
     pub(crate) home: Home,
@@ -49,17 +48,17 @@ struct Known {
     program: Option<Program>,
 }
 
-/// What a process runs, as far as that may be read, and until when that is taken to be so.
+/// Program and command line of a process, as far as readable, with an expiry time.
 #[derive(Clone, Default)]
 pub(crate) struct Program {
-    /// Another name is another program, most of the time.
+    /// `comm` at the time of reading; if it has changed, the program usually has too.
     comm: Box<str>,
     fresh_until: Duration,
     pub(crate) exe: Option<Box<str>>,
     pub(crate) command: Option<Box<str>>,
 }
 
-/// One of them.
+/// A process without GPU memory.
 pub(crate) struct Other {
     pub(crate) stat: Stat,
     pub(crate) uid: Option<u32>,
@@ -80,21 +79,21 @@ impl Others {
         }
     }
 
-    /// A new interval.
+    /// Starts a new interval.
     pub(crate) fn begin(&mut self) {
         self.interval += 1;
         self.kernel_threads_now.clear();
         self.named_mps.clear();
     }
 
-    /// Reads one that was listed with this inode; none if it is a kernel thread, which is read only once.
+    /// Reads a process that was listed with this inode; `None` for a kernel thread, which is read only once.
     pub(crate) fn listed(
         &mut self,
         root: &Directory,
         (pid, inode): (u32, u64),
         now: Duration,
     ) -> Result<Option<Other>, ReadError> {
-        // The kernel reports 1 for an unknown number.
+        // The kernel reports 1 if the inode is unknown.
         let is_known = inode > 1 && self.kernel_threads.binary_search(&(pid, inode)).is_ok();
         let found = if is_known { None } else { self.read(root, pid, now)? };
         if found.is_none() {
@@ -103,7 +102,7 @@ impl Others {
         Ok(found)
     }
 
-    /// Reads one; none if it is a kernel thread.
+    /// Reads a process; `None` for a kernel thread.
     pub(crate) fn read(
         &mut self,
         root: &Directory,
@@ -128,19 +127,19 @@ impl Others {
         Ok(Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) }))
     }
 
-    /// Those that were read in this interval and bear the name of a part of MPS.
+    /// Returns the processes of this interval with the `comm` of an MPS program.
     pub(crate) fn named_mps(&self) -> &[Stat] {
         &self.named_mps
     }
 
-    /// What it ran when that was last read, where that is not too long ago.
+    /// Returns the cached program of a process, unless it is outdated.
     pub(crate) fn program(&self, stat: &Stat, now: Duration) -> Option<Program> {
         let program =
             self.known.get(&stat.key.pid).filter(|known| known.key == stat.key)?.program.as_ref()?;
         (now < program.fresh_until && *program.comm == *stat.comm).then(|| program.clone())
     }
 
-    /// Reads what it runs, through one held directory; nothing is known of one that has ended or may not be read.
+    /// Reads the program through one open directory; empty if the process has exited or is unreadable.
     pub(crate) fn read_program(
         &mut self,
         root: &Directory,
@@ -167,14 +166,14 @@ impl Others {
         program
     }
 
-    /// A process is moved, or becomes another program, soon after its start, if it does: what was read of a young one is
-    /// old soon.
+    /// Returns until when the properties of a process may be cached. Most changes of cgroup or program happen
+    /// soon after the start, so the younger the process, the shorter the time.
     fn fresh(&self, stat: &Stat, now: Duration) -> Duration {
         let age = now.as_secs_f64() - seconds(stat.key.start_ticks, self.ticks_per_second);
         now + Duration::try_from_secs_f64(age).unwrap_or_default().min(FRESH)
     }
 
-    /// All were read: those that were not are gone.
+    /// Drops processes that were not read in this interval. Call it after a complete scan.
     pub(crate) fn forget_the_rest(&mut self) {
         self.known.retain(|_, known| known.interval == self.interval);
         self.cgroups.retain(|_, cgroup| Arc::strong_count(cgroup) > 1);
@@ -182,7 +181,7 @@ impl Others {
         self.kernel_threads.sort_unstable();
     }
 
-    /// Through one held directory: a pid that is used again meanwhile shows as gone, not as its successor.
+    /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
     fn identify(&mut self, root: &Directory, stat: &Stat, now: Duration) -> Result<Known, ReadError> {
         let directory = root.directory(&stat.key.pid.to_string())?;
         let held = directory.read_piece("stat", &mut self.buffer).map(stat::parse)?;
@@ -211,7 +210,7 @@ impl Others {
 impl Known {
     fn holds(&self, stat: &Stat, now: Duration) -> bool {
         let same = self.key == stat.key && self.ppid == stat.ppid && self.session == stat.session;
-        // Version 1 of cgroups has all zombies in its roots.
+        // cgroup v1 shows every zombie in the root cgroup, so keep the earlier one.
         let ended = self.key == stat.key && stat.state == State::Zombie;
         ended || (same && now < self.fresh_until)
     }
@@ -223,25 +222,25 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
     }
     let place = Place::parse(&String::from_utf8_lossy(text));
     let (home, inside) = (Home::of(&place), enclosure(&place));
-    // Nested cgroups of users must not produce an unreadably long line of the stream.
+    // Users can nest cgroups deeply, but a line of the stream has a maximum length.
     let place = Some(place).filter(|place| fits(&place.cgroup)).unwrap_or_default().into();
     let cgroup = Arc::new(Cgroup { place, home, inside });
     known.insert(text.into(), Arc::clone(&cgroup));
     cgroup
 }
 
-/// The path of a process's program, where it may be read and is not too long to be published.
+/// Returns the path of a process's program, if it is readable and not too long to be published.
 pub(super) fn exe(process: &Directory) -> Option<String> {
     process.link("exe").ok().filter(|path| fits(path))
 }
 
-/// A process's command line, redacted; nothing if it has cleared it.
+/// Returns a process's redacted command line; `None` if it is unreadable or the process has cleared it.
 pub(super) fn command(process: &Directory, buffer: &mut Vec<u8>) -> Option<String> {
     let line = process.read("cmdline", buffer).ok().map(redact::command);
     line.filter(|line| !line.is_empty())
 }
 
-/// Whether a path is short enough for a line of the stream, as JSON writes it.
+/// Returns whether a path, encoded as JSON, is short enough for the stream.
 fn fits(path: &str) -> bool {
     let written = |letter: char| match letter {
         '"' | '\\' => 2,

@@ -1,4 +1,4 @@
-//! Names of pods, from the directories that the kubelet keeps for their logs: no API server is asked.
+//! Names of pods, from the kubelet's log directories, so that no API server is queried.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use bailiff_snapshot::place::pod_directory;
 
 use super::files::Directory;
 
-/// A pod that is not found is not looked for again at once.
+/// Minimum time between two listings of the directory of pods.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The directory `/var/log/pods`, listed when an unknown pod shows up.
+/// Names in `/var/log/pods`, which is listed when an unknown pod appears.
 pub(crate) struct Pods {
     path: PathBuf,
     names: HashMap<String, (String, String)>,
@@ -24,7 +24,7 @@ impl Pods {
         Self { path, names: HashMap::new(), listed: None }
     }
 
-    /// Fills in namespace and name of the pod, where they are known; `now` is any steady clock.
+    /// Sets namespace and name of the pod, if known. `now` may be any monotonic clock.
     pub(crate) fn name(&mut self, place: &mut Place, now: Duration) {
         let Some(uid) = &place.pod_uid else { return };
         let due = self.listed.is_none_or(|listed| now.saturating_sub(listed) >= PAUSE);

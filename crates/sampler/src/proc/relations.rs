@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "walking has a time limit")]
-//! Workloads of holders, and the other members of these workloads: every process of the node is read once per
-//! sample. If that is incomplete, the members are unknown; holders are reported all the same.
+//! Finds the workloads of holders, and the other members of these workloads, by reading every process once
+//! per sample. If that is incomplete, the members are unknown, but holders are still reported.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,46 +16,46 @@ use super::others::{Other, Others, Program};
 use super::threads;
 use crate::settings::{Claims, Commands, Mps, SamplerSettings};
 
-/// A node with more processes than this is not walked.
+/// Maximum number of processes; a node with more is not scanned.
 const MOST: usize = 16 << 10;
 
-/// A longer chain of ancestors is not reported.
+/// Maximum number of ancestors; a longer chain is not reported.
 const MOST_ANCESTORS: usize = 64;
 
-/// Start and deadline of a scan of all processes.
+/// Start and deadlines of a scan of all processes.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
-    /// Since boot.
+    /// Start, as time since boot.
     pub(crate) now: Duration,
-    /// The walk through all processes ends here.
+    /// Deadline of the scan of all processes.
     walk_until: Instant,
-    /// And here the search for holders' ancestors, which is done where the walk gave up.
+    /// Deadline of the search for holders' ancestors, which replaces an incomplete scan.
     climb_until: Instant,
 }
 
 impl Time {
-    /// From now on, for so long.
+    /// Starts the time limit.
     pub(crate) fn of(now: Duration, patience: Duration) -> Self {
         let began = Instant::now();
         Self { now, walk_until: began + patience / 2, climb_until: began + patience }
     }
 }
 
-/// Every process of a sample, and its relation to holders.
+/// All processes of a sample, and their relations to holders.
 pub(crate) struct Relations {
     others: Others,
     table: HashMap<u32, Entry>,
-    /// Those that hold nothing.
+    /// Processes without GPU memory.
     found: Vec<Other>,
     listed: Vec<(u32, u64)>,
-    /// By age.
+    /// Start times and pids, oldest process first.
     order: Vec<(u64, u32)>,
     buffer: Vec<u8>,
     ticks_per_second: f64,
     claims: Claims,
     commands: Commands,
     mps: Mps,
-    /// All processes were looked at in this interval.
+    /// Whether all processes were read in this interval.
     walked: bool,
 }
 
@@ -64,7 +64,7 @@ struct Entry {
     member: Member,
     is_holder: bool,
     workload: Option<Workload>,
-    /// It descends from a holder; `None` until that was looked at.
+    /// Whether the process descends from a holder; `None` if not yet determined.
     below: Option<bool>,
 }
 
@@ -73,7 +73,7 @@ impl Entry {
         Self { node, member, is_holder, workload: None, below: None }
     }
 
-    /// It is a holder or descends from one.
+    /// Returns whether the process is a holder or descends from one.
     fn of_a_holder(&self) -> Option<bool> {
         if self.is_holder { Some(true) } else { self.below }
     }
@@ -96,7 +96,7 @@ impl Relations {
         }
     }
 
-    /// A new interval.
+    /// Starts a new interval.
     pub(crate) fn begin(&mut self) {
         self.table.clear();
         self.found.clear();
@@ -104,17 +104,17 @@ impl Relations {
         self.others.begin();
     }
 
-    /// This one holds a part of a GPU, and was read in this interval.
+    /// Adds a holder that was read in this interval.
     pub(crate) fn holder(&mut self, node: Node, member: Member) {
         self.table.insert(node.key.pid, Entry::new(node, member, true));
     }
 
-    /// The process with this pid is no holder.
+    /// Removes a process that is not a holder.
     pub(crate) fn no_holder(&mut self, pid: u32) {
         self.table.remove(&pid);
     }
 
-    /// Adds the workloads of holders, and returns the other members; none without holders.
+    /// Sets the workloads of holders, and returns the other members; `None` if there are no holders.
     pub(crate) fn relate(
         &mut self,
         root: &Directory,
@@ -122,7 +122,7 @@ impl Relations {
         time: Time,
     ) -> Result<Option<Vec<Relative>>, Gap> {
         if self.table.is_empty() {
-            // Without holders there are no members, but an MPS daemon may be there.
+            // Without holders there are no members, but MPS daemons may be running.
             self.walked = self.mps == Mps::Read && self.walk(root, time).is_ok();
             return Ok(None);
         }
@@ -142,12 +142,12 @@ impl Relations {
         self.relatives(root, time).map(Some)
     }
 
-    /// Processes without GPU memory and with the name of a part of MPS, and whether all processes were read.
+    /// Returns the non-holders with the `comm` of MPS, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         (self.others.named_mps(), self.walked)
     }
 
-    /// Reads every process that is no holder.
+    /// Reads every process that is not a holder.
     fn walk(&mut self, root: &Directory, time: Time) -> Result<(), Gap> {
         self.listed.clear();
         root.processes(&mut self.listed).map_err(gap)?;
@@ -164,12 +164,12 @@ impl Relations {
             }
             match self.others.listed(root, listed, time.now) {
                 Ok(Some(other)) => self.enter(other),
-                // A kernel thread; or it has ended meanwhile.
+                // A kernel thread, or a process that has exited meanwhile.
                 Ok(None) | Err(ReadError::Gone) => {}
                 Err(missing) => return Err(gap(missing)),
             }
         }
-        // With hidepid other processes appear to be gone, and so does pid 1.
+        // With `hidepid`, other users' processes appear to be gone, as does pid 1.
         if !self.table.contains_key(&1) {
             return Err(Gap::NotPermitted);
         }
@@ -184,8 +184,7 @@ impl Relations {
         self.found.push(other);
     }
 
-    /// Reads the ancestors of holders that the walk did not come to, and gives those that could not be read: they may be
-    /// there.
+    /// Reads holders' ancestors missed by the scan. Returns unreadable pids, whose processes may exist.
     fn climb(&mut self, root: &Directory, time: Time) -> HashSet<u32> {
         let mut unread = HashSet::new();
         let mut climbed = HashSet::new();
@@ -210,7 +209,7 @@ impl Relations {
         unread
     }
 
-    /// Finds all workloads, oldest process first: the result of a parent is then reused.
+    /// Finds all workloads, oldest process first, so that the result of a parent is reused.
     fn find_workloads(&mut self, unread: &HashSet<u32>) {
         self.order.clear();
         self.order.extend(self.table.values().map(|entry| (entry.node.key.start_ticks, entry.node.key.pid)));
@@ -233,7 +232,7 @@ impl Relations {
         }
     }
 
-    /// Marks orphaned holders, once all processes were read.
+    /// Marks orphaned holders. Requires that all processes were read.
     fn mark_orphans(&self, seen: &mut BTreeMap<u32, Seen>) {
         let holders = self.table.values().filter(|entry| entry.is_holder).map(|entry| &entry.member);
         let all = self.table.values().map(|entry| &entry.member);
@@ -244,7 +243,7 @@ impl Relations {
         }
     }
 
-    /// The parent, and so on up to the first process; none if one of them was not read, or only its pid is meant.
+    /// Returns all ancestors up to pid 1; `None` if one is unread, its pid was reused, or there are too many.
     fn ancestors(&self, entry: &Entry) -> Option<Vec<ProcessKey>> {
         let mut line = Vec::new();
         let mut node = &entry.node;
@@ -259,7 +258,7 @@ impl Relations {
         Some(line)
     }
 
-    /// Those that hold nothing and belong to a holder's workload, or descend from a holder.
+    /// Returns the processes without GPU memory that belong to a holder's workload or descend from a holder.
     fn relatives(&mut self, root: &Directory, time: Time) -> Result<Vec<Relative>, Gap> {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
@@ -268,7 +267,7 @@ impl Relations {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
             let (workload, below) = match (&entry.workload, entry.below) {
                 (Some(workload), Some(below)) => (workload, below),
-                // Its workload is unknown, and it is below no holder: it is skipped, because otherwise one
+                // Skip a process with unknown workload that does not descend from a holder. Otherwise, one
                 // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
                 _ => return Err(Gap::Unreadable),
@@ -277,7 +276,7 @@ impl Relations {
                 let state = threads::state(root, &other.stat, &mut self.buffer);
                 let program = match self.others.program(&other.stat, time.now) {
                     Some(program) => program,
-                    // It is read at a later interval, and not known until then.
+                    // Out of time: the program is read in a later interval and unknown until then.
                     None if Instant::now() >= time.climb_until => Program::default(),
                     None => self.others.read_program(root, &other.stat, (time.now, self.commands)),
                 };

@@ -1,6 +1,5 @@
-//! Scan of the listed pids. What cannot change is read once per process and again now and then; `stat`
-//! is read in every sample, because it has CPU time and state, through a file that is held open: it ends with
-//! its process, as a pidfd would, so a reused pid is seen for what it is.
+//! Reads the processes that the driver lists. Other properties are cached, but `stat` is read in every
+//! sample, through a file held open. Reading it fails once its process exits, so a reused pid is detected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,16 +22,16 @@ use super::relations::{Relations, Time};
 use super::threads;
 use crate::settings::{Claims, Commands, SamplerSettings};
 
-/// Owners of processes that hold nothing, beyond this many, have no names.
+/// Maximum number of owners whose names are looked up, of processes without GPU memory.
 const MOST_OWNERS: usize = 256;
 
-/// Processes beyond this many are looked at by path.
+/// Maximum number of processes whose files are held open; others are read by path.
 const MOST_HELD: usize = 8192;
 
-/// All that is known of processes.
+/// Reader and cache of processes.
 pub(crate) struct Processes {
     root: Directory,
-    /// For how many processes files are held open.
+    /// Number of processes whose files may be held open.
     room: usize,
     commands: Commands,
     claims: Claims,
@@ -46,7 +45,7 @@ pub(crate) struct Processes {
     boot_time: Option<f64>,
 }
 
-/// What was read once.
+/// Cached properties of a process.
 struct Known {
     key: ProcessKey,
     ppid: u32,
@@ -59,9 +58,9 @@ struct Known {
     exe: Option<String>,
     role: Option<Role>,
     claim: Claim,
-    /// Files that say whether its cgroup is frozen.
+    /// Files that show whether the process's cgroup is frozen.
     freezer: Vec<bailiff_snapshot::freezer::File>,
-    /// The two files of every interval, held open where there is room for it.
+    /// Files read in every interval; held open if `room` allows.
     stat: Option<Kept>,
     io: Option<Kept>,
 }
@@ -89,13 +88,13 @@ impl Processes {
         })
     }
 
-    /// Whether this is a `/proc` at all: an empty directory has no processes, and hides none.
+    /// Checks that this is a `/proc`, not an empty directory, which would look like a node without processes.
     pub(crate) fn answer(&self) -> Result<(), Fault> {
         self.root.answers().map_err(fault)
     }
 
-    /// Reads each pid, which was listed at that time since boot. One that could not be read is left out:
-    /// neither running nor gone.
+    /// Reads each pid; its value is the time since boot at which it was listed. An unreadable process is left
+    /// out, because it is neither running nor gone.
     pub(crate) fn scan(
         &mut self,
         pids: &BTreeMap<u32, Duration>,
@@ -125,7 +124,7 @@ impl Processes {
         seen
     }
 
-    /// Adds the workloads of the processes that were read, and finds the other members of these; within a time limit.
+    /// Sets the workloads of the processes that were read, and returns the other members of these workloads.
     pub(crate) fn relate(
         &mut self,
         seen: &mut BTreeMap<u32, Seen>,
@@ -140,7 +139,7 @@ impl Processes {
         Ok(relatives)
     }
 
-    /// Names of their owners' groups, as far as the name service has answered.
+    /// Returns the names of the owners' groups, as far as the name service has answered.
     pub(crate) fn groups(
         &mut self,
         seen: &BTreeMap<u32, Seen>,
@@ -153,7 +152,7 @@ impl Processes {
         uids.into_iter().filter_map(|uid| Some((uid, self.names.groups(uid)?))).collect()
     }
 
-    /// A user of a namespace has thousands of uids: the name service is asked about some of them.
+    /// Sets the names of owners, up to a limit: a user namespace may have thousands of uids.
     fn name_owners(&mut self, relatives: &mut [Relative]) {
         let mut owners: HashMap<u32, Option<String>> = HashMap::new();
         for relative in relatives {
@@ -177,23 +176,23 @@ impl Processes {
         }
     }
 
-    /// Whether a process began after its pid was listed, and so is not the one that was.
+    /// Returns whether a process started after its pid was listed, and so is another one.
     fn began_after(&self, key: ProcessKey, listed: Duration) -> bool {
         let slack = 2.0 / self.ticks_per_second;
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
     }
 
-    /// Processes without GPU memory and with the name of a part of MPS, and whether all processes were read.
+    /// Returns the non-holders with the `comm` of MPS, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         self.relations.named_mps()
     }
 
-    /// When a process started, seconds since the Unix epoch.
+    /// Returns when a process started, in seconds since the Unix epoch.
     pub(crate) fn started(&self, key: ProcessKey) -> Option<f64> {
         self.boot_time.map(|boot| boot + seconds(key.start_ticks, self.ticks_per_second))
     }
 
-    /// `/proc`, for other readers.
+    /// Returns the `/proc` directory.
     pub(crate) const fn root(&self) -> &Directory {
         &self.root
     }
@@ -220,12 +219,12 @@ impl Processes {
         Ok(Seen::Found(Box::new(self.facts(stat).ok_or(Gap::Unreadable)?)))
     }
 
-    /// An error inside where there is no such process, or none for us.
+    /// Reads `stat`. The inner error means that the process does not exist or is hidden.
     fn stat(&mut self, pid: u32) -> Result<Result<Stat, ReadError>, Gap> {
         if let Some(kept) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
             match kept.read(&mut self.buffer) {
                 Ok(line) => return stat::parse(line).map(Ok).ok_or(Gap::Malformed),
-                // It has ended; the path shows whether another process has its pid.
+                // The process has exited. The path shows whether its pid was reused.
                 Err(_) => drop(self.known.remove(&pid)),
             }
         }
@@ -236,8 +235,7 @@ impl Processes {
         }
     }
 
-    /// Reads what does not change, all through one held directory: a pid that is used again meanwhile shows as
-    /// gone, not as its successor.
+    /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
     fn identify(&mut self, stat: &Stat, at: Moment) -> Result<Known, ReadError> {
         let pid = stat.key.pid;
         let directory = self.root.directory(&pid.to_string())?;
@@ -278,7 +276,7 @@ impl Processes {
         })
     }
 
-    /// Which part of MPS it is: by its program, or its own name for it where we may not read that.
+    /// Returns the process's role in MPS, by its program or, if that is unreadable, by its first argument.
     fn role(&mut self, directory: &Directory, exe: Option<&str>) -> Option<Role> {
         let by_program = exe.and_then(Role::of_program);
         if by_program.is_some() || self.commands == Commands::Shunned {
@@ -288,8 +286,8 @@ impl Processes {
         Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
     }
 
-    /// The lease that it was started under, by its environment. What was read of it before is not forgotten because it has
-    /// written something else there since.
+    /// Returns the lease under which a process was started. The process may overwrite its environment, so an
+    /// earlier result is kept if there is no new one.
     fn claim(&mut self, directory: &Directory, key: ProcessKey) -> Claim {
         let claim = match self.claims {
             Claims::Left => Claim::Unread,
@@ -325,7 +323,7 @@ impl Processes {
             started: self.started(stat.key),
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
             io,
-            // The rest needs a scan of all processes.
+            // All other cases need a scan of all processes.
             orphaned: known.place.in_service().then_some(false),
             reaped_cpu_seconds: stat.reaped_ticks.map(|ticks| seconds(ticks, self.ticks_per_second)),
             workload: None,
@@ -344,8 +342,7 @@ const fn fault(missing: ReadError) -> Fault {
     }
 }
 
-/// For how many processes two files may be held open: with as many descriptors as the system lets us have, half
-/// of them.
+/// Raises the descriptor limit, and returns how many processes' two files fit into half of it.
 fn room() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -353,7 +350,7 @@ fn room() -> usize {
     most.map_or(MOST_HELD, |most| usize::try_from(most).unwrap_or(MOST_HELD) / 4).min(MOST_HELD)
 }
 
-/// When the node was booted, seconds since the Unix epoch (`btime` of `/proc/stat`).
+/// Returns the boot time in seconds since the Unix epoch (`btime` of `/proc/stat`).
 fn boot_time(text: &[u8]) -> Option<f64> {
     let text = String::from_utf8_lossy(text);
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()

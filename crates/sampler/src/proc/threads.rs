@@ -1,11 +1,11 @@
-//! A zombie thread-group leader: its other threads show whether the process has ended.
+//! Determines the state of a process whose thread-group leader is a zombie from its other threads.
 
 use bailiff_snapshot::State;
 use bailiff_snapshot::stat::{self, Stat};
 
 use super::files::Directory;
 
-/// The state of a process.
+/// Returns the state of a process.
 pub(crate) fn state(root: &Directory, stat: &Stat, buffer: &mut Vec<u8>) -> State {
     match stat.state {
         State::Zombie => of_zombie(root, stat.key.pid, buffer),
@@ -13,7 +13,8 @@ pub(crate) fn state(root: &Directory, stat: &Stat, buffer: &mut Vec<u8>) -> Stat
     }
 }
 
-/// Zombie if no other thread runs; uninterruptible if all running threads are, because SIGKILL waits for them, too.
+/// Returns `Zombie` if no other thread runs, and `DiskSleep` if all running threads are uninterruptible,
+/// because SIGKILL waits for them.
 fn of_zombie(root: &Directory, pid: u32, buffer: &mut Vec<u8>) -> State {
     let Ok(threads) = root.directory(&format!("{pid}/task")).and_then(|tasks| tasks.numbers()) else {
         return State::Zombie;
