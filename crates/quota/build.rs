@@ -1,4 +1,5 @@
-//! Links the library so that it uses its own definitions, even if the host program defines the same symbols.
+//! Links the library with `-Bsymbolic`, so that it uses its own definitions even if the host program defines
+//! the same symbols.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

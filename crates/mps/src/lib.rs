@@ -1,5 +1,6 @@
-//! NVIDIA's MPS from outside: [`control`] queries a control daemon, [`reply`] parses its replies, [`log`] the lines of its logs,
-//! [`place`] finds its processes and their directories, and [`listener`] the process that listens there. Signals no process.
+//! Access to NVIDIA's MPS (Multi-Process Service). [`control`] queries a control daemon, [`reply`] parses its
+//! replies, [`log`] parses lines of its logs, [`place`] recognizes MPS processes and finds their directories,
+//! and [`listener`] identifies the process that listens in a pipe directory. Sends no signals.
 
 pub mod control;
 pub mod listener;

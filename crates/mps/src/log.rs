@@ -1,54 +1,55 @@
-//! One line of `control.log` or `server.log`. Wording changes between releases, so events are recognized by parts of a line; an
-//! unknown line is [`Event::Unknown`], to be counted, and never a fault.
+//! Parses a line of `control.log` or `server.log`. The wording changes between releases, so events are
+//! recognized by parts of a line. An unknown line is [`Event::Unknown`], which is counted and is not an
+//! error.
 
-/// A line.
+/// A parsed line of an MPS log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// When, in the daemon's local time; none in a line without a head.
+    /// Time of the line, in the daemon's local time zone; `None` if the line has no `[head]`.
     pub at: Option<&'a str>,
-    /// The program that wrote it.
+    /// Program that wrote the line.
     pub writer: Writer,
-    /// Its pid, in its own PID namespace.
+    /// Pid of the writer, in its own PID namespace.
     pub pid: Option<u32>,
-    /// What happened.
+    /// Event that the line reports.
     pub event: Event,
 }
 
-/// The program that wrote a line.
+/// Program that wrote a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// The control daemon.
+    /// Control daemon.
     Control,
-    /// A server.
+    /// Server for GPUs since Volta.
     Server,
-    /// A server for GPUs before Volta.
+    /// Server for GPUs before Volta.
     LegacyServer,
-    /// A client.
+    /// Client process.
     Client,
-    /// A program that calls itself `Other`, as servers do while they start.
+    /// Program that logs as `Other`, as servers do while they start.
     Other,
-    /// Unknown.
+    /// Unknown program, or a line without a `[head]`.
     Unknown,
 }
 
-/// Why a client was not taken.
+/// Reason why a client was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The server has as many as it can have.
+    /// The server has its maximum number of clients.
     Clients,
-    /// A device has as many as it can have.
+    /// The GPU has its maximum number of connections.
     DeviceConnections,
-    /// The server is about to end.
+    /// The server is shutting down.
     Teardown,
-    /// Another one.
+    /// Any other reason.
     Other,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Clients, Self::DeviceConnections, Self::Teardown, Self::Other];
 
-    /// Its name.
+    /// Returns the reason's name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,57 +61,57 @@ impl Reason {
     }
 }
 
-/// What happened. A client's pid of 0 is one of another PID namespace.
+/// Event reported by a log line. A client's pid is 0 if the client is in another PID namespace.
 #[expect(
     missing_docs,
     reason = "fields are named for what they are: pids of servers and clients, users, bytes"
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A daemon starts.
+    /// The control daemon starts.
     DaemonStarting,
-    /// A server starts, for this user.
+    /// A server starts for this user.
     ServerStarting { server: u32, uid: Option<u32> },
-    /// A server takes clients from now on.
+    /// A server is ready for clients.
     ServerReady { server: u32 },
-    /// A server has ended.
+    /// A server has exited.
     ServerExited { server: u32, status: Option<i32> },
-    /// A server cannot go on, and ends.
+    /// A server exits because of a fatal error.
     ServerFailed,
-    /// A server does not find its driver or its GPUs.
+    /// A server cannot initialize the driver, or finds no GPU.
     DriverFailed,
-    /// A server does not exit, because this many clients are active.
+    /// A server does not shut down because this many clients are active.
     ServerBusy { workers: Option<u32> },
-    /// A process requests to be a client; `pending` while there is no server for it.
+    /// A process requests to become a client. `pending`: no server is ready for it yet.
     ClientNew { client: u32, uid: Option<u32>, pending: bool },
-    /// A client has a context.
+    /// A client has connected.
     ClientConnected { client: Option<u32> },
-    /// A client's state has changed.
+    /// A client has become active or inactive.
     ClientStatus { client: Option<u32>, active: bool },
-    /// A client has exited; this many contexts are left.
+    /// A client has exited, and `left` client contexts remain.
     ClientExited { client: Option<u32>, left: Option<u32> },
-    /// A client was not taken.
+    /// A client was rejected.
     ClientRejected { reason: Reason },
-    /// A client has made a GPU fault, which is everybody's on that GPU.
+    /// A client caused a fatal GPU error, which affects all clients on that GPU.
     ClientFault { client: Option<u32> },
-    /// A client is ended, as it was asked for.
+    /// A client is being terminated on request.
     ClientTerminating { client: Option<u32> },
-    /// That went well, or not.
+    /// The requested termination of a client succeeded or failed.
     ClientTerminated { well: bool },
-    /// The server deals with a fault: it is in the state FAULT until those that it hit have ended.
+    /// The server handles a GPU fault. It stays in state FAULT until all affected clients have exited.
     FaultHandling,
-    /// Those that a fault hit, or the devices that will be reset, follow.
+    /// Header of a list of the clients affected by a fault, or of the GPUs to reset.
     FaultDetails,
-    /// How much of a device each client may pin.
+    /// Memory of a GPU that each client may pin.
     MemoryLimit { device: Option<u32>, bytes: u64 },
-    /// Known, and of no interest.
+    /// Known line that is not relevant.
     Routine,
-    /// Nothing known.
+    /// Unknown line.
     Unknown,
 }
 
 impl<'a> Line<'a> {
-    /// Understands a line, as far as it can be understood.
+    /// Parses a line. Parts that are not recognized are `None` or unknown.
     #[must_use]
     pub fn of(line: &'a str) -> Self {
         let (head, text) = split(line.trim_end());
@@ -119,13 +120,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Head and text: `[head] text`.
+/// Splits `[head] text` into head and text.
 fn split(line: &str) -> (Option<&str>, &str) {
     let parts = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     parts.map_or((None, line), |(head, text)| (Some(head), text.trim_start()))
 }
 
-/// `2026-11-21 06:27:24.009 Legacy Server 18763`.
+/// Parses a head such as `2026-11-21 06:27:24.009 Legacy Server 18763` into time, writer and pid.
 fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
     let mut blanks = head.match_indices(' ').map(|(place, _)| place);
     let at = blanks.nth(1).and_then(|place| head.get(..place));
@@ -142,9 +143,9 @@ fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
     (at, writer, pid.parse().ok())
 }
 
-/// What happened, as only its own writer can know it.
+/// Returns the event of a line. Only events that this writer itself logs are recognized.
 fn event(writer: Writer, text: &str) -> Event {
-    // What follows is a user's own, and may be anything.
+    // The rest of such a line is any user's text, and must not be taken for an event.
     if FOREIGN.iter().any(|words| text.starts_with(words)) {
         return Event::Routine;
     }
@@ -164,7 +165,7 @@ fn event(writer: Writer, text: &str) -> Event {
 /// Prefixes of lines in which a control daemon quotes a command, which any user may have sent.
 const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
-/// What every client, every start and every question brings.
+/// Parts of the lines that every client, start or query causes.
 const ROUTINE: [&str; 11] = [
     "To connect CUDA applications to this daemon",
     "User did not send valid credentials",
@@ -173,14 +174,14 @@ const ROUTINE: [&str; 11] = [
     "Receive command failed, assuming client exit",
     "Creating server context on device",
     "Accepting connection",
-    // A process connected only to learn which process listens, as our exporter does.
+    // Logged if a process connects only to learn which process listens, as the exporter does.
     "Unable to accept connection",
     "NEW UI",
     "UI closed",
     "Exit with status",
 ];
 
-/// What the daemon says of servers and clients.
+/// Recognizes what the daemon logs about servers and clients.
 fn of_daemon(text: &str) -> Option<Event> {
     if text.contains("Starting control daemon") {
         return Some(Event::DaemonStarting);
@@ -199,7 +200,7 @@ fn of_daemon(text: &str) -> Option<Event> {
     Some(Event::ServerExited { server, status: signed(text, "status ") })
 }
 
-/// Faults of GPUs, and those that they hit.
+/// Recognizes GPU faults and the clients affected by them.
 fn of_fault(text: &str) -> Option<Event> {
     if text.contains("encountered a fatal GPU error") {
         return Some(Event::ClientFault { client: number(text, "Client process ") });
@@ -211,7 +212,7 @@ fn of_fault(text: &str) -> Option<Event> {
     details.iter().any(|words| text.contains(words)).then_some(Event::FaultDetails)
 }
 
-/// What a server says of clients.
+/// Recognizes what a server logs about clients.
 fn of_client(text: &str) -> Option<Event> {
     if let Some(reason) = rejection(text) {
         return Some(Event::ClientRejected { reason });
@@ -255,12 +256,12 @@ fn rejection(text: &str) -> Option<Reason> {
     Some(if text.contains("aximum number of clients") { Reason::Clients } else { Reason::Other })
 }
 
-/// The exit of a server, as the server itself and its daemon log it.
+/// Recognizes the failure of a server, which the server and the daemon log in the same words.
 fn of_end(text: &str) -> Option<Event> {
     text.contains("Server encountered a fatal exception").then_some(Event::ServerFailed)
 }
 
-/// What a server says of itself.
+/// Recognizes what a server logs about itself.
 fn of_server(text: &str) -> Option<Event> {
     if text.contains("Driver initialization failed") {
         return Some(Event::DriverFailed);
@@ -274,7 +275,7 @@ fn of_server(text: &str) -> Option<Event> {
     Some(Event::MemoryLimit { device: number(text, "for device "), bytes })
 }
 
-/// The number right after these words.
+/// Returns the number directly after these words.
 fn number(text: &str, words: &str) -> Option<u32> {
     digits(text.split_once(words)?.1)
 }
@@ -285,7 +286,7 @@ fn signed(text: &str, words: &str) -> Option<i32> {
     word.parse().ok()
 }
 
-/// The first number in braces: `{4267, 0}` and `{PID: 4267, Context ID: 0}`.
+/// Returns the first number in braces, as in `{4267, 0}` and `{PID: 4267, Context ID: 0}`.
 fn braced(text: &str) -> Option<u32> {
     let inside = text.split_once('{')?.1;
     digits(inside.trim_start_matches(|letter: char| !letter.is_ascii_digit() && letter != '}'))

@@ -1,80 +1,82 @@
-//! Which processes are parts of MPS, and where their files are: from program, arguments and environment, all as `/proc` has
-//! them. Never from `comm`, which is the same of daemon and server.
+//! Recognizes MPS processes and their directories by program, arguments and environment, as read from
+//! `/proc`. The name in `comm` is not used, because daemon and server have the same.
 
 use std::path::PathBuf;
 
 use bailiff_snapshot::Role;
 
-/// Directory of a daemon's sockets; it identifies the daemon.
+/// Variable for the directory of a daemon's sockets, which identifies the daemon.
 pub const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Names the directory of its logs.
+/// Variable for the directory of a daemon's logs.
 pub const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// Names the GPUs that a daemon has.
+/// Variable for the GPUs that a daemon manages.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// Names the protocol that a daemon speaks; stronger than its flag.
+/// Variable for the version of a daemon's protocol; it takes precedence over the flag.
 const PROTOCOL: &str = "CUDA_MPS_PROTOCOL_VERSION";
-/// Where the sockets are unless the environment says so.
+/// Default directory of the sockets.
 pub const DEFAULT_PIPES: &str = "/tmp/nvidia-mps";
-/// Where the logs are unless the environment says so.
+/// Default directory of the logs.
 pub const DEFAULT_LOGS: &str = "/var/log/nvidia-mps";
 
-/// What `/proc` says of a process.
+/// Data of a process from `/proc`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessView<'a> {
-    /// Where `exe` points; none without the right to read it.
+    /// Target of the link `exe`; `None` without permission to read it.
     pub exe: Option<&'a str>,
-    /// The text of `cmdline`.
+    /// Content of `cmdline`.
     pub cmdline: &'a [u8],
-    /// The text of `environ`; none without the right to read it.
+    /// Content of `environ`; `None` without permission to read it.
     pub environ: Option<&'a [u8]>,
 }
 
-/// A part of MPS.
+/// Role of a process in MPS, with details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// A control daemon.
     Daemon(Daemon),
-    /// A server; none if its environment is not ours to read.
+    /// A server, with its directories; `None` if its environment is not readable.
     Server(Option<Directories>),
-    /// The same program as a client of a daemon.
+    /// The control program, run as a client to send commands to a daemon.
     Asker,
 }
 
 /// A control daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Daemon {
-    /// Where its files are; none if its environment is not ours to read.
+    /// Directories of the daemon; `None` if its environment is not readable.
     pub directories: Option<Directories>,
-    /// Value of `CUDA_VISIBLE_DEVICES`; none if it is not set, and the daemon has all GPUs.
+    /// Value of `CUDA_VISIBLE_DEVICES`; `None` if it is not set and the daemon manages all GPUs, or if the
+    /// environment is not readable.
     pub visible: Option<String>,
-    /// How it was started.
+    /// Start options of the daemon.
     pub flags: Flags,
 }
 
-/// Where a daemon's files are.
+/// Directories of a daemon or server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Directories {
-    /// Its sockets.
+    /// Directory of the sockets.
     pub pipes: PathBuf,
-    /// Its logs.
+    /// Directory of the logs.
     pub logs: PathBuf,
 }
 
-/// How a daemon was started.
+/// Start options of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flags {
-    /// `-f`, and not `-d`.
+    /// `-f`: the daemon runs in the foreground.
     pub foreground: bool,
-    /// `-S`: clients get parts of a GPU of their own.
+    /// `-S`: each client gets its own partition of a GPU.
     pub static_partitioning: bool,
     /// Clients of several users share a server.
     pub multiuser: bool,
-    /// 2, or 3 from release 615 on.
+    /// Version of the protocol: 2, or 3 (possible from driver 615 on).
     pub protocol: u8,
 }
 
 impl ProcessView<'_> {
-    /// The role of the process in MPS: by `exe` or, if that cannot be read, by the first argument of the command line.
+    /// Returns the role of the process in MPS. It is determined by `exe` or, if that cannot be read, by the
+    /// first argument of the command line.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();
@@ -101,7 +103,7 @@ impl ProcessView<'_> {
     }
 }
 
-/// How a daemon was started; none if it is no daemon.
+/// Returns the start options of a daemon; `None` if the process is not a daemon.
 fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
     let has = |names: &[&str]| words.iter().skip(1).any(|word| names.contains(&word.as_str()));
     let foreground = has(&["-f", "--foreground"]);
@@ -121,18 +123,19 @@ fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
     })
 }
 
-/// Where the files are by this environment. A path that is not absolute hangs on a working directory, and is unknown.
+/// Returns the directories set in an environment. A relative path depends on an unknown working directory, so
+/// the result is `None`.
 fn directories(environ: &[u8]) -> Option<Directories> {
     let directory = |name: &str, usual: &str| {
         let value = variable(environ, name).filter(|path| !path.is_empty());
         let path: PathBuf = value.unwrap_or_else(|| usual.to_owned()).into();
-        // Without the slashes at its end, and without doubled ones.
+        // Removes trailing and doubled slashes.
         path.is_absolute().then(|| path.components().collect())
     };
     Some(Directories { pipes: directory(PIPES, DEFAULT_PIPES)?, logs: directory(LOGS, DEFAULT_LOGS)? })
 }
 
-/// A variable's value.
+/// Returns the value of a variable in an `environ` file.
 fn variable(environ: &[u8], name: &str) -> Option<String> {
     let mut pairs = environ.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
     pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
