@@ -29,8 +29,8 @@ fn loaded() -> &'static Loaded {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    // Also reads the environment here, because the initializer of another library may call a hook before
-    // `load` has run.
+    // The initializer of another library may call a hook before `load` runs, so this reads the environment too.
+    // SAFETY: the C library keeps `environ` valid, and programs change it after start, not while libraries load.
     LOADED.get_or_init(|| unsafe { read(environ) })
 }
 
