@@ -67,8 +67,7 @@ fn daemon_pipe_dirs(node: &MpsProcesses) -> BTreeSet<PathBuf> {
     node.daemons.iter().filter_map(|daemon| Some(daemon.details.pipes()?.to_owned())).collect()
 }
 
-/// Returns the pipe directories to query: those of all daemons, and the configured one if it has a socket.
-/// With `--pipe-dir`, returns that directory only.
+/// Returns the pipe directories to query: those of daemons, and the configured one if it has a socket.
 fn pipe_dirs(node: &MpsProcesses, common: &Common) -> BTreeSet<PathBuf> {
     let mut directories = daemon_pipe_dirs(node);
     if let Ok(configured) = common.pipes() {

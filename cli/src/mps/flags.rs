@@ -12,13 +12,13 @@ use crate::args::{Machine, span};
 pub(crate) enum Mps {
     /// Show MPS daemons, servers, clients and problems
     ///
-    /// Daemons and servers are found in /proc. Each daemon is queried with NVIDIA's client and a timeout of two
-    /// seconds; a daemon that hangs blocks every CUDA program that starts under it. The command changes nothing.
+    /// Daemons and servers are found in /proc. Each daemon is queried with a timeout of two seconds; a daemon
+    /// that hangs blocks every CUDA program that starts under it. The command changes nothing.
     Status(Status),
     /// Start an MPS control daemon and reserve GPUs for it
     ///
-    /// The GPUs are set to compute mode `EXCLUSIVE_PROCESS`, so that only the MPS server can use them. Each executed
-    /// command is printed. If the daemon does not answer, the compute modes are restored.
+    /// The GPUs are set to compute mode `EXCLUSIVE_PROCESS`, so that only the MPS server can use them. Each
+    /// executed command is printed. If the daemon does not answer, the compute modes are restored.
     Start(Start),
     /// Stop an MPS control daemon and reset the mode of its GPUs
     ///

@@ -22,8 +22,8 @@ use crate::command::signals::Signals;
 use crate::exit::Failure;
 use crate::output::print_message;
 
-/// Starts the daemon and waits for its exit. Releases the lock once the daemon answers, and takes it again
-/// before the compute modes are restored.
+/// Starts the daemon and waits for its exit. Releases the lock once the daemon answers, and takes it again to
+/// restore the compute modes.
 pub(super) fn serve(plan: &Plan<'_>, lock_file: Option<File>) -> Result<ExitCode, Failure> {
     let signals = Signals::block()?;
     let (sender, events) = channel();
@@ -66,8 +66,7 @@ fn run(
     let mut quit_requested = false;
     loop {
         if let Some(status) = child.try_wait()? {
-            // NVIDIA's daemon exits with status 1 after a server failed to start, even if it was asked to
-            // quit.
+            // NVIDIA's daemon exits with 1 after a server failed to start, even if it was asked to quit.
             let success = status.success() || (quit_requested && status.code().is_some());
             return Ok(if success { DaemonExit::Success } else { DaemonExit::Failure(status.to_string()) });
         }
@@ -86,8 +85,7 @@ fn run(
     }
 }
 
-/// Starts the daemon in its own process group, so that Ctrl-C reaches only this process, which asks the
-/// daemon to quit.
+/// Starts the daemon in its own process group, so that Ctrl-C reaches only this process.
 fn spawn(plan: &Plan<'_>, signals: &Signals) -> io::Result<Child> {
     let mut command = Command::new(plan.control.program());
     command.arg(Form::Foreground.flag()).envs(plan.variables.iter().map(|(name, value)| (*name, value)));

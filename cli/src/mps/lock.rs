@@ -1,5 +1,5 @@
-//! Lock that serializes `mps start` and `mps stop`. Compute modes are global, so a failed run would otherwise
-//! reset the modes set by a concurrent run.
+//! Lock between runs of `mps start` and `mps stop`. Compute modes are global: without the lock, a failed run
+//! would reset those that a concurrent run has set.
 
 #![expect(clippy::disallowed_methods, reason = "opens the lock file")]
 
@@ -14,8 +14,8 @@ use crate::output::print_message;
 const DIRECTORY: &str = "/run/bailiff";
 const LOCK: &str = "/run/bailiff/mps.lock";
 
-/// Waits for the lock and returns its file, which holds the lock while it is open. Only root can set compute
-/// modes, so other users skip the lock.
+/// Waits for the lock, which is held while the returned file is open. Only root needs it to set compute
+/// modes, so other users skip it.
 pub(super) fn acquire() -> Option<File> {
     if !rustix::process::geteuid().is_root() {
         return None;

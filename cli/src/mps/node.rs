@@ -45,8 +45,7 @@ impl MpsProcesses {
         node
     }
 
-    /// Returns a daemon whose environment names this pipe directory, preferably a daemon of root or the
-    /// current user.
+    /// Returns a daemon whose environment names this pipe directory, preferably a trusted one.
     pub(super) fn daemon(&self, pipes: &Path) -> Option<&MpsProcess<Daemon>> {
         let named = || self.daemons.iter().filter(|daemon| daemon.details.pipes() == Some(pipes));
         named().find(|daemon| is_trusted(daemon.uid)).or_else(|| named().next())
@@ -67,9 +66,8 @@ impl MpsProcesses {
         self.daemons.iter().filter(|daemon| is_trusted(daemon.uid))
     }
 
-    /// Returns the pids of the servers of this pipe directory. A server runs as the user of its clients, and
-    /// any user can start a process of that name. So a server of another user counts only if the driver lists
-    /// it, or if a GPU has no process list.
+    /// Returns the pids of the servers of this pipe directory. Any user can start a process of that name, so
+    /// a server of another user counts only if the driver lists it, or has no process list for a GPU.
     pub(super) fn servers(&self, pipes: &Path, gpus: &[MpsGpu]) -> Vec<u32> {
         let listed = |pid: u32| {
             gpus.iter().any(|gpu| gpu.holders.as_ref().is_none_or(|holders| holders.contains(&pid)))

@@ -19,8 +19,7 @@ pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
     if flags.foreground {
         return foreground::serve(&plan, lock);
     }
-    // Signals are deferred, because a signal that ends this process now would leave the compute modes
-    // changed.
+    // Defers signals: one that ends this process now would leave the compute modes changed.
     signals::defer()?;
     let changed = ChangedModes::set_exclusive(&flags.nvidia_smi, &plan.gpus)?;
     let check_signal = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));

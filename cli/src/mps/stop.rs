@@ -1,5 +1,4 @@
-//! `bailiff mps stop`: asks the daemon to quit, waits until it and its servers have exited, then resets the compute
-//! modes.
+//! `bailiff mps stop`: asks the daemon to quit, waits for the exit, then resets the compute modes.
 
 #![expect(clippy::disallowed_methods, reason = "waits for processes with a deadline")]
 

@@ -1,6 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "the one file of this crate that runs programs")]
-//! Queries an MPS control daemon by running NVIDIA's client `nvidia-cuda-mps-control` with one command on its
-//! standard input.
+//! Queries a control daemon with `nvidia-cuda-mps-control`, NVIDIA's client: one command on standard input.
 //!
 //! **One run per command.** The client accepts several commands per run, but prints no separator between the
 //! replies. A reply may be empty (no server), have many lines (a list), or be an undocumented text (a command
@@ -47,8 +46,7 @@ pub enum Question<'a> {
     DefaultMemoryLimit(&'a str),
     /// Queries how much memory of a device each client of a server may pin.
     MemoryLimit(u32, &'a str),
-    /// Ends the GPU work of a client, named by the pids of server and client. The client process keeps
-    /// running.
+    /// Ends the GPU work of a client (server, client); the client process keeps running.
     TerminateClient(u32, u32),
     /// Shuts down a server.
     ShutDown(u32),
@@ -170,8 +168,7 @@ impl Control {
     /// If no daemon runs, or if it refuses the command or does not answer in time.
     pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
-        // The client gets only `PATH`, because a library preloaded into this process, or a protocol version
-        // set for it, must not affect the client.
+        // Passes on only `PATH`: a preloaded library or protocol version must not affect the client.
         let path = std::env::var_os("PATH");
         let mut command = self.command();
         command
@@ -181,8 +178,8 @@ impl Control {
         self.run(command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
     }
 
-    /// Starts the daemon in the background, with the environment of this process and these variables, and
-    /// waits until the launcher process has exited. Does not check that the daemon answers.
+    /// Starts the daemon in the background, with the environment of this process and these variables. Waits
+    /// until the launcher process has exited, but not until the daemon answers.
     ///
     /// # Errors
     /// If the daemon does not start, for example because one already runs.

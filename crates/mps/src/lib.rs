@@ -1,6 +1,6 @@
-//! Access to NVIDIA's MPS (Multi-Process Service). [`control`] queries a control daemon, [`reply`] parses its
-//! replies, [`log`] parses lines of its logs, [`place`] recognizes MPS processes and finds their directories,
-//! and [`listener`] identifies the process that listens in a pipe directory. Sends no signals.
+//! Interface to NVIDIA's MPS: [`control`] queries a control daemon, [`reply`] parses its replies, [`log`] its
+//! logs, [`place`] recognizes MPS processes, [`listener`] finds the process behind a socket. Sends no
+//! signals.
 
 pub mod control;
 pub mod listener;

@@ -1,6 +1,5 @@
-//! Identifies the process that listens in a pipe directory, as recorded by the kernel. The name of a
-//! directory proves nothing: any process can use it, and in another mount namespace the path is another
-//! directory.
+//! Process that listens in a pipe directory, as recorded by the kernel. A directory's name proves nothing:
+//! any process can use it, and in another mount namespace the path is another directory.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,8 +18,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Connects without blocking. The daemon logs two lines for the connection, as for every program that
-    /// starts to use CUDA.
+    /// Connects without blocking. The daemon logs two lines for it, as for every starting CUDA program.
     ///
     /// # Errors
     /// If no process listens, or permission is denied; [`io::ErrorKind::WouldBlock`] if the backlog is full.

@@ -1,6 +1,5 @@
-//! Parses a line of `control.log` or `server.log`. The wording changes between releases, so events are
-//! recognized by parts of a line. An unknown line is [`Event::Unknown`], which is counted and is not an
-//! error.
+//! Parses a line of `control.log` or `server.log`, by parts of the line, because the wording changes between
+//! releases. An unknown line is [`Event::Unknown`], which is counted and is not an error.
 
 /// A parsed line of an MPS log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,8 +45,7 @@ pub enum Part {
 pub struct Daemon {
     /// Directories of the daemon; `None` if its environment is not readable.
     pub directories: Option<Directories>,
-    /// Value of `CUDA_VISIBLE_DEVICES`; `None` if it is not set and the daemon manages all GPUs, or if the
-    /// environment is not readable.
+    /// Value of `CUDA_VISIBLE_DEVICES`; `None` (all GPUs) if it is not set or not readable.
     pub visible: Option<String>,
     /// Start options of the daemon.
     pub flags: Flags,
@@ -75,8 +74,8 @@ pub struct Flags {
 }
 
 impl ProcessView<'_> {
-    /// Returns the role of the process in MPS. It is determined by `exe` or, if that cannot be read, by the
-    /// first argument of the command line.
+    /// Returns the role of the process in MPS, by `exe` or, if not readable, by the command line's first
+    /// word.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();
@@ -123,8 +122,7 @@ fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
     })
 }
 
-/// Returns the directories set in an environment. A relative path depends on an unknown working directory, so
-/// the result is `None`.
+/// Returns the directories set in an environment; `None` for a relative path, whose base is unknown.
 fn directories(environ: &[u8]) -> Option<Directories> {
     let directory = |name: &str, usual: &str| {
         let value = variable(environ, name).filter(|path| !path.is_empty());

@@ -120,8 +120,7 @@ pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
     rows.iter().map(|row| client(row).ok_or_else(strange)).collect()
 }
 
-/// Parses a share of the multiprocessors in percent: `get_default_active_thread_percentage`, or the query for
-/// one server.
+/// Parses a share of the multiprocessors in percent, of new servers or of one server.
 ///
 /// # Errors
 /// If the reply is not a number from 0 to 100.
@@ -157,8 +156,7 @@ fn amount(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// Checks that `terminate_client` succeeded: the reply is `0`, `CUDA_SUCCESS`, or a sentence that reports
-/// success.
+/// Checks that `terminate_client` succeeded: `0`, `CUDA_SUCCESS` or a sentence that reports success.
 ///
 /// # Errors
 /// If the reply is anything else, or empty.
@@ -168,8 +166,7 @@ pub fn terminated(reply: &str) -> Result<(), ReplyError> {
     if done { Ok(()) } else { Err(unknown(reply)) }
 }
 
-/// Parses the reply to `server list` of protocol 3: a table with a column PID, or bare pids. No reply of a
-/// real release has been recorded yet.
+/// Parses `server list` of protocol 3: bare pids or a table with PID. No real reply has been recorded yet.
 ///
 /// # Errors
 /// If the reply is neither.
@@ -182,8 +179,7 @@ pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     })
 }
 
-/// Parses the reply to `client list --all` of protocol 3, whose columns with the same titles as in `ps` are
-/// read.
+/// Parses `client list --all` of protocol 3, by the same column titles as `ps`.
 ///
 /// # Errors
 /// If the reply is not such a table.

@@ -1,4 +1,4 @@
-//! Parses tables whose columns are found by their titles. Cells of the column `COMMAND` may contain spaces.
+//! Parses tables by their column titles. Cells of the column `COMMAND` may contain spaces.
 
 /// A row of a table, as pairs of title and cell.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -26,8 +26,7 @@ impl Code {
 pub(crate) type Address = u64;
 /// `CUdeviceptr` of the first version of the interface, with 32 bits.
 pub(crate) type OldAddress = c_uint;
-/// `CUcontext`, `CUgreenCtx`, `CUstream`, `CUmemoryPool` and others. Handles are only compared, never
-/// dereferenced.
+/// `CUcontext`, `CUgreenCtx`, `CUstream`, `CUmemoryPool` and others; only compared, never dereferenced.
 pub(crate) type Handle = usize;
 /// `CUmemGenericAllocationHandle`
 pub(crate) type MemoryHandle = u64;

@@ -1,5 +1,4 @@
-//! Accounts for allocations and frees. Memory is reserved before the driver allocates it, and released after
-//! the driver has freed it.
+//! Accounts for allocations and frees. Memory is reserved before the driver call, and released after it.
 
 use crate::abi::{Address, Code, Device, Handle};
 use crate::allocations::{Allocation, Owner};
@@ -25,8 +24,7 @@ impl Reservation {
         None
     }
 
-    /// Adjusts the reservation to the size that the driver allocated; returns false if that exceeds the
-    /// quota.
+    /// Adjusts the reservation to the allocated size; returns false if that exceeds the quota.
     fn resize(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         if !self.gpu.reserve(more) {
@@ -71,8 +69,7 @@ pub(crate) fn grant<F: Fn() -> Code>(
     answer
 }
 
-/// Allocates memory and records it in the allocation table by address; `read_result` returns the address
-/// after the driver call.
+/// Allocates memory and records it by its address, which `read_result` returns after the driver call.
 pub(crate) fn allocate<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (state, gpu, owner): (&'static ProcessState, Option<&'static GpuAccount>, Ownership),
@@ -86,8 +83,7 @@ pub(crate) fn allocate<F: Fn() -> Code>(
     })
 }
 
-/// Allocates pitched memory, whose row length the driver chooses; `read_result` returns address and bytes
-/// after the driver call.
+/// Allocates pitched memory. The driver chooses the row length, so `read_result` returns address and size.
 pub(crate) fn allocate_rows<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (width, height): (u64, u64),
@@ -144,8 +140,7 @@ impl Ownership {
 fn record_allocation(state: &'static ProcessState, address: Address, record: Allocation) {
     match state.allocations.insert(address, record) {
         Ok(None) => {}
-        // The earlier allocation at this address was freed without being seen, because the driver reuses only
-        // free addresses.
+        // The earlier allocation must have been freed unseen, because the driver reuses only free addresses.
         Ok(Some(before)) => give_back(state, before),
         // The memory stays charged, because a free could not find its size.
         Err(_) => state::fault(),

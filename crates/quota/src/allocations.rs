@@ -112,8 +112,7 @@ impl AllocationTable {
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            // Without memory for the result, the shard's entries stay in the table, and their memory stays
-            // charged.
+            // Without memory for the result, the entries stay, and their memory stays charged.
             if found.try_reserve(shard.len()).is_ok() {
                 found.extend(shard.extract_if(|_, record| which(record)));
             }

@@ -33,8 +33,7 @@ macro_rules! call {
     ($symbol:expr, $($arg:expr => $kind:ty),*) => {{
         // SAFETY: the function type matches `cuda.h`.
         let function = unsafe { $symbol.function::<unsafe extern "C" fn($($kind),*) -> Code>() };
-        // SAFETY: the arguments match `cuda.h`: pointers to local variables, and handles that the driver
-        // checks.
+        // SAFETY: the arguments match `cuda.h`: local variables, and handles that the driver checks.
         function.is_some_and(|function| unsafe { function($($arg),*) }.is_success())
     }};
 }
@@ -74,8 +73,7 @@ impl Stream {
     const LEGACY: Handle = 1;
     const PER_THREAD: Handle = 2;
 
-    /// Returns whether operations in the stream are captured into a graph. The legacy stream cannot be
-    /// captured.
+    /// Returns whether the stream is being captured into a graph. The legacy stream cannot be captured.
     pub(crate) fn captured(self) -> bool {
         if self.handle == Self::LEGACY || (self.handle == 0 && !self.threads) {
             return false;
@@ -104,8 +102,7 @@ impl Stream {
     }
 }
 
-/// Returns the GPU of a context. The driver reports it only for the current context, so the context is made
-/// current for the query.
+/// Returns the GPU of a context. The driver reports it only for the current context.
 fn device_of(context: Handle) -> Option<Device> {
     if context == current_context() {
         return current_device();

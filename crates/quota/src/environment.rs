@@ -1,5 +1,4 @@
-//! Settings from the environment at load time. Only the limit is read later, at its first use, because a
-//! program may set it itself.
+//! Settings from the environment at load time. Only the limit is read later, because a program may set it.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -29,8 +28,8 @@ fn loaded() -> &'static Loaded {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    // The initializer of another library may call a hook before `load` runs, so this reads the environment too.
-    // SAFETY: the C library keeps `environ` valid, and programs change it after start, not while libraries load.
+    // Not only `load` reads it, because the initializer of another library may call a hook before.
+    // SAFETY: the C library keeps `environ` valid; programs change it after start, not during library loads.
     LOADED.get_or_init(|| unsafe { read(environ) })
 }
 
@@ -50,13 +49,11 @@ pub(crate) fn limits() -> &'static QuotaSettings {
 /// Reads the limit without a lock, because a forked child could find a lock that is never released.
 #[cold]
 fn read_limit(loaded: &Loaded) -> &'static QuotaSettings {
-    // SAFETY: the name is a C string. A program that changes its environment concurrently breaks every
-    // `getenv`, including the driver's.
+    // SAFETY: a C string. A program that changes its environment meanwhile breaks the driver's `getenv` too.
     let value = unsafe { libc::getenv(c"WRAPPER_MAX_MEMORY".as_ptr()) };
     // SAFETY: not null, so a C string, which is copied at once.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned());
-    // If the program has removed the variable, for example by clearing its environment, the value at load
-    // time applies.
+    // If the program has removed the variable, as by clearing its environment, the value at load applies.
     let kept = |name: &str| name != LIMIT || value.is_none();
     let others =
         loaded.variables.iter().filter_map(|text| text.split_once('=')).filter(|(name, _)| kept(name));

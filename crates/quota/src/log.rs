@@ -156,8 +156,7 @@ fn append(path: &CStr, line: &[u8]) {
 /// The descriptor may be written to, or is closed.
 unsafe fn write_nonblocking(file: c_int, line: &[u8]) {
     let mut ready = libc::pollfd { fd: file, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: `poll` gets one element, the signal sets and the time are local variables, and the buffer has
-    // the given length.
+    // SAFETY: `poll` gets one element, signal sets and time are local, and the buffer has the given length.
     unsafe {
         if libc::poll(&raw mut ready, 1, 0) != 1 || ready.revents != libc::POLLOUT {
             return;

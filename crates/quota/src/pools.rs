@@ -39,8 +39,7 @@ impl Pools {
 }
 
 impl PoolLocation {
-    /// Returns the location of memory with these properties. Managed memory with a preferred GPU is charged
-    /// to that GPU.
+    /// Returns the location of memory with these properties; `managed` memory belongs to its preferred GPU.
     pub(crate) fn of(location: Location, managed: bool) -> Self {
         match location.device() {
             Some(device) => Self::Gpu(device),

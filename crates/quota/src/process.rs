@@ -1,5 +1,4 @@
-//! Identity of a process: pid and start time in a PID namespace. It is read from `/proc` into buffers on the
-//! stack, to avoid the program's heap.
+//! Identity of a process: pid and start time in a PID namespace. Uses no heap memory of the program.
 
 use std::ffi::{CStr, c_int};
 use std::io::Write;
@@ -23,8 +22,7 @@ pub(crate) struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads the identity. Returns `None` without `/proc`, because other processes could then not check
-    /// whether this one has exited.
+    /// Reads the identity; `None` without `/proc`, because others could then not detect this process's exit.
     pub(crate) fn read() -> Option<Self> {
         // SAFETY: `getpid` has no preconditions.
         let pid = u32::try_from(unsafe { libc::getpid() }).ok()?;
@@ -91,8 +89,7 @@ impl Text {
 
 fn read(path: &CStr) -> Option<Text> {
     let mut text = Text { bytes: [0; 1024], length: 0 };
-    // SAFETY: the path is a C string, the buffer has the given length, and the descriptor is opened and
-    // closed here.
+    // SAFETY: a C string; a buffer of the given length; the descriptor is opened and closed here.
     let length = unsafe {
         let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
@@ -106,8 +103,7 @@ fn read(path: &CStr) -> Option<Text> {
     Some(text)
 }
 
-/// Parses `/proc/PID/stat`. The name may contain any bytes, including parentheses and newlines; only numbers
-/// follow the last parenthesis.
+/// Parses `/proc/PID/stat`. The name may contain any bytes; only numbers follow its last parenthesis.
 fn parse(text: &[u8]) -> Option<Stat> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let close = text.iter().rposition(|byte| *byte == b')')?;

@@ -1,6 +1,5 @@
-//! Memory layout of the file of a shared quota, version 1. Programs that create or read the file use
-//! `crates/quota/ledger`. All processes write the file concurrently, so all fields are atomic and no content
-//! can be trusted.
+//! Memory layout of a shared quota's file, version 1 (`crates/quota/ledger` creates and reads it). All
+//! processes write it concurrently, so all fields are atomic and no content can be trusted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -122,8 +121,7 @@ impl Region {
         self.high_water.fetch_max(above, Ordering::SeqCst);
     }
 
-    /// Clears the memory of a slot. Needs the file lock, and a slot of this process or of one that has
-    /// exited.
+    /// Clears the memory of this process's slot or an exited one's. Needs the file lock.
     pub(crate) fn clear(&self, slot: usize) {
         for used in self.used.iter().filter_map(|used| used.get(slot)) {
             used.store(0, Ordering::SeqCst);

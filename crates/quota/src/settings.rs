@@ -1,5 +1,4 @@
-//! Settings from the environment: limits, the file in which they are shared, and logging. The variables are
-//! passed in.
+//! Settings from the environment: limits, the shared quota and logging. The variables are passed in.
 
 use std::ffi::CString;
 

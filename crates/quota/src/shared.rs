@@ -1,7 +1,7 @@
-//! A quota that several processes share. To reserve memory, a process adds the size to its own word and then
-//! sums the words of all processes. All processes see the additions in the same order, so the last one to add
-//! sees all others and the limit is never exceeded. A process whose sum is too high takes its addition back
-//! and tries again under the file lock.
+//! A quota that several processes share. A process reserves memory by adding to its own word and then summing
+//! all words. All processes see the additions in the same order, so the last one to add sees all others and
+//! the limit is never exceeded. A process whose sum is too high subtracts it again and retries under the file
+//! lock.
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
@@ -14,8 +14,7 @@ use crate::process::{self, OwnProcess};
 use crate::region::{self, Region, Row, Slot};
 use crate::settings::Uuid;
 
-/// Maximum wait for the file lock in nanoseconds: when joining or adding a GPU, and when the quota seems
-/// full.
+/// Maximum wait for the file lock in nanoseconds: to join or add a GPU, and when the quota seems full.
 const AT_FIRST: u64 = 1_000_000_000;
 const AT_THE_LIMIT: u64 = 50_000_000;
 /// Number of attempts under the lock, because other processes may be about to take back their additions.
@@ -157,8 +156,7 @@ impl GpuSlot {
         true
     }
 
-    /// Tries again under the lock, after memory of exited processes was released, so that one of two
-    /// concurrent attempts succeeds.
+    /// Releases memory of exited processes and tries again, so that one of two concurrent attempts succeeds.
     #[cold]
     fn reserve_locked(&self, bytes: u64) -> bool {
         if bytes > self.gpu.limit.load(Ordering::Relaxed) {
@@ -232,8 +230,7 @@ fn prepare(region: &Region) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Takes a slot for this process. Needs the file lock. If the process already has a slot, it was taken before
-/// its `exec` and is used again.
+/// Takes a slot. Needs the file lock. A slot that this process took before its `exec` is used again.
 fn claim(region: &Region, own: &OwnProcess) -> Option<usize> {
     reclaim(region, own.namespace);
     let is_own = |slot: &Slot| {
@@ -259,8 +256,7 @@ fn claim(region: &Region, own: &OwnProcess) -> Option<usize> {
     Some(at)
 }
 
-/// Releases memory of exited processes of this PID namespace, because others cannot be checked from here.
-/// Needs the file lock.
+/// Releases memory of exited processes. Needs the file lock. Other PID namespaces cannot be checked.
 fn reclaim(region: &Region, namespace: u64) {
     for (at, slot) in region.slots.iter().enumerate() {
         let pid = slot.pid.load(Ordering::Acquire);
@@ -277,8 +273,7 @@ fn reclaim(region: &Region, namespace: u64) {
 /// An open file; dropping it unlocks and closes it.
 struct File(c_int);
 
-/// Descriptor that may hold the lock, or -1. A forked child inherits the descriptor and with it the lock,
-/// which then outlives this process.
+/// Descriptor that may hold the lock, or -1. A forked child inherits it, and with it the lock.
 static LOCKING: AtomicI32 = AtomicI32::new(-1);
 
 /// Closes the parent's descriptor in a forked child, which must not hold the lock.
@@ -362,9 +357,8 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         LOCKING.store(-1, Ordering::Relaxed);
-        // SAFETY: the descriptor belongs to this value and is closed once. The file is unlocked first,
-        // because a forked child may also have the descriptor, and then closing alone does not release the
-        // lock.
+        // SAFETY: the descriptor belongs to this value and is closed once. It is unlocked explicitly, because
+        // a forked child and the mapping may keep the file open after the close.
         unsafe {
             libc::flock(self.0, libc::LOCK_UN);
             libc::close(self.0);
@@ -372,20 +366,17 @@ impl Drop for File {
     }
 }
 
-/// Subtracts, but not below 0: if another program changed the file, the count may be less than what was
-/// added.
+/// Subtracts, but not below 0, in case another program has lowered the count in the file.
 pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
     let less = |used: u64| Some(used.saturating_sub(bytes));
     // The result is always `Ok`, because the closure always returns `Some`.
     let _ = used.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
 }
 
-/// Function that counts newer versions of hooked functions that the driver has and this library does not
-/// hook.
+/// Function that counts the driver's versions of hooked functions that have no hook.
 static MISSING_HOOKS: OnceLock<fn() -> u64> = OnceLock::new();
 
-/// Sets the function that counts missing hooks. This module cannot call the hooks directly, because they use
-/// this module.
+/// Sets the function that counts missing hooks. The hooks use this module, so it cannot call them.
 pub(crate) fn count_missing_hooks_by(count: fn() -> u64) {
     MISSING_HOOKS.get_or_init(|| count);
 }

@@ -27,9 +27,9 @@ enum Texels {
 }
 
 impl Shape {
-    /// Returns the size in bytes of an array with this many mipmap levels, each half as large as the previous
-    /// one. A layered array has all layers in each level. Sparse and deferred arrays have size 0, because
-    /// their memory is charged when it is created and mapped.
+    /// Returns the size in bytes of an array with this many mipmap levels; a layered array has all layers in
+    /// each. Sparse and deferred arrays have 0, because their memory is charged when it is created and
+    /// mapped.
     pub(crate) fn bytes(&self, levels: u32) -> u64 {
         if self.flags & (SPARSE | DEFERRED) != 0 {
             return 0;

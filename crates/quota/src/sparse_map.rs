@@ -1,5 +1,4 @@
-//! Memory that is mapped to parts of sparse arrays. Such a mapping keeps memory alive, like a mapping to an
-//! address.
+//! Memory mapped to parts of sparse arrays. Such a mapping keeps memory alive, like a mapping to an address.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

@@ -25,8 +25,7 @@ fn register_fork_handler() {
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
-/// Resets the state in a forked child. The old state is leaked, because another thread may have been writing
-/// to it at the time of the fork.
+/// Resets the state in a forked child. It is leaked, because another thread may have been writing to it.
 extern "C" fn forked() {
     state::forked();
     environment::forked();

@@ -56,8 +56,7 @@ fn begin() -> Option<&'static ProcessState> {
     Some(unsafe { &*state })
 }
 
-/// Resets the state in a forked child. The old state is leaked, because another thread may have been writing
-/// to it at the time of the fork.
+/// Resets the state in a forked child. It is leaked, because another thread may have been writing to it.
 pub(crate) fn forked() {
     STATE.store(ptr::null_mut(), Ordering::Release);
 }
@@ -92,14 +91,13 @@ impl ProcessState {
         if let Some(gpu) = place.get() {
             return Some(gpu);
         }
-        // The driver is called outside `get_or_init`, because a profiling tool may call a hook from within
-        // the driver.
+        // The driver is called before the lock, because profiling tools may call a hook from within the
+        // driver.
         let uuid = driver::uuid(device);
         Some(place.get_or_init(|| GpuAccount::open_account((device, uuid), self.shared())))
     }
 
-    /// Returns the account of the current context's GPU; `None` without a context, which the driver reports
-    /// itself.
+    /// Returns the account of the current context's GPU; `None` without a context.
     pub(crate) fn current_gpu(&'static self) -> Option<&'static GpuAccount> {
         driver::current_device().and_then(|device| self.gpu(device))
     }

@@ -34,8 +34,7 @@ impl Library {
         Self { name, handle: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns a handle of the library if it is loaded. The handle keeps it loaded, so that the addresses of
-    /// its functions stay valid.
+    /// Returns a handle of the library if it is loaded, which keeps the addresses of its functions valid.
     fn handle(&self) -> Option<NonNull<c_void>> {
         let known = self.handle.load(Ordering::Acquire);
         if !known.is_null() {
@@ -91,8 +90,7 @@ impl Symbol {
         !found.is_null()
     }
 
-    /// Returns the address of the function; `None` while the library is not loaded, or if it lacks the
-    /// function.
+    /// Returns the address of the function; `None` if the library is not loaded or lacks it.
     pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
         let mut address = self.address.load(Ordering::Acquire);
         if address.is_null() {
@@ -140,8 +138,7 @@ unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Symbol version of `dlsym` in glibc on this architecture. The symbol is in libdl, or in libc since glibc
-/// 2.34.
+/// Version of the symbol `dlsym` in glibc: in libdl, or in libc since glibc 2.34.
 #[cfg(target_arch = "x86_64")]
 const SINCE: &CStr = c"GLIBC_2.2.5";
 #[cfg(target_arch = "aarch64")]

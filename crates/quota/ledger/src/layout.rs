@@ -12,13 +12,12 @@ pub const SIZE: usize = USED + 8 * GPUS * SLOTS;
 const MAGIC: &[u8; 8] = b"BAILIFFQ";
 const VERSION: u32 = 1;
 
-// Byte offsets in the header: magic 0, version 8, size 12, generation 16, boot id 24, high water 40, faults
-// 48, uncounted 56, hooks missing 64.
+// Byte offsets in the header: magic 0, version 8, size 12, generation 16, boot id 24, high-water mark 40,
+// faults 48, uncounted calls 56, missing hooks 64.
 const HEAD: usize = 128;
-/// Size of a GPU row. Byte offsets: UUID 0, limit 16, peak 24, denied 32, denied bytes 40, last denied 48.
+/// Size of a GPU row. Offsets: UUID 0, limit 16, peak 24, denied 32, denied bytes 40, last denied 48.
 const ROW: usize = 64;
-/// Size of a process slot. Byte offsets: pid 0, start 8, namespace 16, name 24, allocations 40, frees 48,
-/// denied 56.
+/// Size of a slot. Offsets: pid 0, start 8, namespace 16, name 24, allocations 40, frees 48, denied 56.
 const SLOT: usize = 64;
 const SLOTS_AT: usize = HEAD + ROW * GPUS;
 /// Offset of the memory in use: a 64-bit word for each process on each GPU, grouped by GPU.

@@ -36,8 +36,7 @@ pub struct Ledger {
     pub boot: Uuid,
     /// Number of times that all processes were removed because of a reboot.
     pub generation: u64,
-    /// Number of faults of the quota library: it could not share the quota, or could not record an
-    /// allocation.
+    /// Faults of the quota library: it could not share the quota, or could not record an allocation.
     pub faults: u64,
     /// Number of calls whose memory was not counted in bytes: memory of graphs and of other processes.
     pub uncounted: u64,
@@ -123,8 +122,7 @@ pub enum LedgerError {
     Full,
 }
 
-/// Creates a quota file with these limits. Fails if the file exists. The caller sets owner and mode
-/// afterwards.
+/// Creates a quota file with these limits; fails if it exists. The caller sets owner and mode afterwards.
 ///
 /// # Errors
 /// If the file cannot be created, or if there are more GPUs than rows.

@@ -1,6 +1,6 @@
-//! Parses memory sizes in two forms: that of flags, rules and reports ([`size`]), and that of the quota
-//! library's environment variables ([`limit`], [`bytes`]), which are compatible with cuda-wrapper. The crate
-//! runs inside other programs, so it returns errors and never panics.
+//! Parses memory sizes in two forms: that of flags, rules and reports, and that of the quota library's
+//! variables (as in cuda-wrapper). The crate runs inside other programs, so it returns errors and never
+//! panics.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,8 +29,7 @@ pub fn limit(text: &str) -> Option<u64> {
     }
 }
 
-/// Parses a size in an environment variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB`
-/// (powers of ten).
+/// Parses a size in a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (powers of 1024), `4GB` (of 1000).
 #[must_use]
 pub fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());

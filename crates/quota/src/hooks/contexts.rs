@@ -1,6 +1,6 @@
 //! Hooks of functions that end contexts and free their memory. Memory with handles and memory of pools
-//! outlives a context (see `cuCtxDestroy`). NVIDIA does not document whether it outlives the reset of a GPU,
-//! so the driver is queried.
+//! outlives a context (see `cuCtxDestroy`). For the reset of a GPU this is not documented, so the driver is
+//! queried.
 
 use super::hooks;
 use crate::abi::{Code, Device, Handle};

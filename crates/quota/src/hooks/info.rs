@@ -1,5 +1,4 @@
-//! Hooks of queries for the size of GPU memory. They return at most the quota, because some programs allocate
-//! all memory that is reported.
+//! Hooks of queries for memory sizes. They return at most the quota, for programs that allocate all memory.
 
 use std::ffi::c_uint;
 

@@ -1,6 +1,5 @@
-//! Symbol interposition, which makes programs call the hooks instead of the driver. Direct links resolve to
-//! the hooks because the library is preloaded. `dlsym` and `cuGetProcAddress` are replaced here, and return a
-//! hook in place of the driver's function.
+//! Symbol interposition, by which programs call hooks instead of the driver. Direct links resolve to hooks
+//! because the library is preloaded. `dlsym` and `cuGetProcAddress` are replaced here and return hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -20,8 +19,7 @@ struct Resolution {
     continue_in: Option<crate::symbol::Dlsym>,
 }
 
-/// Resolves a name. For names that no driver function can have, it takes no locks and uses no heap or
-/// thread-local storage.
+/// Resolves a name. For names outside the drivers it takes no lock and uses no heap or thread-local storage.
 extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolution {
     let continue_in = Resolution { pointer: ptr::null_mut(), continue_in: real() };
     // SAFETY: the caller of `dlsym` guarantees null or a C string.
@@ -63,11 +61,9 @@ fn resolve_hook(handle: *mut c_void, name: &CStr) -> Option<Resolution> {
             forget_error();
             answer(if is_requested(hook) { hook.hook() } else { driver })
         }
-        // Without this library the symbol would not be found. A program that tests whether a driver is
-        // present must not find a hook instead.
+        // Without this library the lookup would fail. Programs that test for a driver must not find a hook.
         None if found == hook.hook() || not_from_here => {
-            // SAFETY: the name is a C string. The C library lacks the driver's functions, so this fails and
-            // sets `dlerror`.
+            // SAFETY: a C string. The C library lacks these functions, so this fails and sets `dlerror`.
             unsafe { real()?(libc_handle()?, name.as_ptr()) };
             answer(ptr::null_mut())
         }

@@ -1,5 +1,5 @@
-//! Hooks: all driver functions that this library replaces. Each hook passes on its caller's arguments and
-//! leaves all decisions to other modules.
+//! Hooks: all driver functions that this library replaces. A hook passes on its caller's arguments and
+//! decides nothing.
 
 mod arrays;
 mod contexts;

@@ -1,5 +1,4 @@
-//! Hooks of functions for a context's memory: linear, pitched and managed, including the first version of the
-//! interface with 32-bit addresses.
+//! Hooks of functions for a context's memory: linear, pitched, managed, and with 32-bit addresses.
 
 use std::ffi::c_uint;
 

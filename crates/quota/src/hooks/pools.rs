@@ -1,5 +1,4 @@
-//! Hooks of functions for memory pools, to know the GPU of each pool. Memory that a pool keeps in reserve is
-//! not charged.
+//! Hooks of functions for memory pools, to know their GPUs. The reserve of a pool is not charged.
 
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;

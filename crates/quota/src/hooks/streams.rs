@@ -9,8 +9,7 @@ use crate::panic_guard::DriverCall;
 use crate::pools::PoolLocation;
 use crate::{environment, state};
 
-/// Allocates from the stream's default pool, or from a given pool. Captured allocations become part of a
-/// graph, which owns them.
+/// Allocates from the stream's or a given pool. Captured allocations become part of a graph.
 fn ordered<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (bytes, out): (usize, *mut Address),

@@ -1,6 +1,6 @@
-//! Hooks of functions for memory that is not counted in bytes. Memory of other processes and interfaces
-//! belongs to the process that allocated it. Memory of graphs is counted in calls only, because it is unknown
-//! how drivers keep it.
+//! Hooks of functions for memory that is not counted in bytes: imported memory, which the process that
+//! allocated it is charged for, and memory of graphs, because it is unknown how drivers keep it. The calls
+//! are counted.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -23,8 +23,7 @@ fn give_back(state: &'static ProcessState, gone: impl IntoIterator<Item = Memory
     }
 }
 
-/// Releases a handle. The handle is removed before the driver call, because the driver may assign it again
-/// right after the call.
+/// Releases a handle. It is removed before the driver call, because the driver may then assign it again.
 fn release<F: Fn() -> Code>(call: &DriverCall<F>, handle: MemoryHandle) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let gone = vmm(state).drop_reference(handle, Reference::Handle);
@@ -37,8 +36,7 @@ fn release<F: Fn() -> Code>(call: &DriverCall<F>, handle: MemoryHandle) -> Code 
     answer
 }
 
-/// Maps recorded memory to an address. The reference is added before the driver call, because another thread
-/// may release the handle meanwhile.
+/// Maps memory to an address. The reference is added first, because the handle may be released meanwhile.
 fn map<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (address, bytes): (Address, u64),
@@ -160,8 +158,7 @@ hooks! { of CUDA:
     cuMemImportFromShareableHandle(out: *mut MemoryHandle, exported: *mut c_void, kind: c_int) |call| {
         let answer = super::uncounted_memory::uncounted(call);
         if let (true, Some(state)) = (answer.is_success(), state::get()) {
-            // SAFETY: the driver has succeeded and written `out`. The memory may have been exported by this
-            // process before.
+            // SAFETY: the driver has succeeded. It may return memory that this process itself exported.
             vmm(state).add_reference(unsafe { read_output(out) }, Reference::Handle);
         }
         answer
