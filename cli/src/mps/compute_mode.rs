@@ -13,7 +13,7 @@ use crate::output::print_message;
 /// Timeout of `nvidia-smi`, which may have to initialize the driver.
 const SMI_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A GPU, its compute mode and its processes.
+/// A GPU with its compute mode and processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MpsGpu {
     pub(super) index: String,
@@ -110,7 +110,7 @@ impl ChangedModes {
         Ok(changed)
     }
 
-    /// Restores the previous compute modes. Errors are only printed.
+    /// Restores the previous compute modes. Prints errors.
     pub(super) fn restore(self, smi: &Path) {
         for gpu in self.0 {
             if let Err(failure) = set(smi, &gpu, gpu.mode.unwrap_or(ComputeMode::Default)) {

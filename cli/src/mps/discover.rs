@@ -17,7 +17,7 @@ use crate::doctor::driver;
 
 /// Maximum number of GPUs whose memory limit is queried per daemon.
 const MAX_GPUS: usize = 16;
-/// Maximum number of daemons queried in parallel, because a daemon that hangs costs seconds.
+/// Maximum number of parallel queries. A daemon that hangs takes seconds, so others are queried meanwhile.
 const MAX_PARALLEL: usize = 16;
 
 /// Collects the report of `bailiff mps status`.

@@ -14,8 +14,8 @@ use crate::output::print_message;
 const DIRECTORY: &str = "/run/bailiff";
 const LOCK: &str = "/run/bailiff/mps.lock";
 
-/// Waits for the lock, which is held while the returned file is open. Only root needs it to set compute
-/// modes, so other users skip it.
+/// Waits for the lock, which is held while the returned file is open. Other users than root skip the lock,
+/// because they cannot set compute modes.
 pub(super) fn acquire() -> Option<File> {
     if !rustix::process::geteuid().is_root() {
         return None;

@@ -48,7 +48,7 @@ fn status(flags: &flags::Status) -> Result<ExitCode, Failure> {
     Ok(if report.daemons.iter().all(report::Daemon::answers) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints to standard output; a closed pipe is not an error.
+/// Prints to standard output. A closed pipe is not an error.
 fn show(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

@@ -50,7 +50,7 @@ pub enum Question<'a> {
     TerminateClient(u32, u32),
     /// Shuts down a server.
     ShutDown(u32),
-    /// Ends the daemon once its servers have exited. After this time they are forced to exit.
+    /// Ends the daemon once its servers have exited. After this time, servers are forced to exit.
     Quit(Option<Duration>),
     /// Lists the servers, in protocol 3.
     ServersV3,

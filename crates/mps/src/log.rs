@@ -274,7 +274,7 @@ fn of_server(text: &str) -> Option<Event> {
     Some(Event::MemoryLimit { device: number(text, "for device "), bytes })
 }
 
-/// Returns the number directly after these words.
+/// Returns the number that directly follows these words.
 fn number(text: &str, words: &str) -> Option<u32> {
     digits(text.split_once(words)?.1)
 }

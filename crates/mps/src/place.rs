@@ -74,8 +74,7 @@ pub struct Flags {
 }
 
 impl ProcessView<'_> {
-    /// Returns the role of the process in MPS, by `exe` or, if not readable, by the command line's first
-    /// word.
+    /// Returns the role of the process in MPS, by `exe` or, if not readable, by the first argument.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();

@@ -1,4 +1,5 @@
-//! Accounts for allocations and frees. Memory is reserved before the driver call, and released after it.
+//! Accounting: an allocation reserves memory before the driver call; a free releases it after the driver
+//! call.
 
 use crate::abi::{Address, Code, Device, Handle};
 use crate::allocations::{Allocation, Owner};

@@ -28,7 +28,7 @@ fn loaded() -> &'static Loaded {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    // Not only `load` reads it, because the initializer of another library may call a hook before.
+    // Another library's initializer may call a hook before `load` runs, so the environment is read here too.
     // SAFETY: the C library keeps `environ` valid; programs change it after start, not during library loads.
     LOADED.get_or_init(|| unsafe { read(environ) })
 }

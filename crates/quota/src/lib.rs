@@ -1,5 +1,5 @@
 //! A library that is preloaded into a program and refuses GPU memory above a quota, with the driver's own
-//! error. It depends on libc alone, never terminates or blocks its host program, and never writes to standard
+//! error. It depends on libc alone, never ends or blocks its host program, and never writes to standard
 //! output.
 //!
 //! A driver call reaches a hook (`hooks/`) by symbol interposition (`interposition.rs`). The hook reserves

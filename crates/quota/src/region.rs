@@ -115,7 +115,7 @@ impl Region {
         used.iter().fold(0, |sum: u64, used| sum.saturating_add(used.load(Ordering::SeqCst)))
     }
 
-    /// Includes this slot in sums from now on.
+    /// Makes sums include this slot from now on.
     pub(crate) fn raise(&self, slot: usize) {
         let above = u32::try_from(slot).unwrap_or(u32::MAX).saturating_add(1);
         self.high_water.fetch_max(above, Ordering::SeqCst);

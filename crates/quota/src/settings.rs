@@ -152,8 +152,8 @@ impl Limits {
     }
 }
 
-/// Parses `GPU_0123abcd_4567_…` or `MIG_…`, with underscores because names of variables cannot contain
-/// dashes. Also accepts the form with dashes, as `nvidia-smi -L` prints it.
+/// Parses a UUID such as `GPU_0123abcd_4567_…` or `MIG_…`, with underscores because names of variables cannot
+/// contain dashes. Also accepts dashes, as printed by `nvidia-smi -L`.
 pub(crate) fn uuid(text: &str) -> Option<Uuid> {
     let digits = text.get(4..).filter(|_| text.starts_with("GPU") || text.starts_with("MIG"))?;
     let digits: Vec<u32> = digits

@@ -1,7 +1,6 @@
 //! A quota that several processes share. A process reserves memory by adding to its own word and then summing
-//! all words. All processes see the additions in the same order, so the last one to add sees all others and
-//! the limit is never exceeded. A process whose sum is too high subtracts it again and retries under the file
-//! lock.
+//! all words. All see the additions in the same order, so the last one to add sees all others and the limit
+//! is never exceeded. A process whose sum is too high subtracts again and retries under the file lock.
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
@@ -373,7 +372,7 @@ pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
     let _ = used.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
 }
 
-/// Function that counts the driver's versions of hooked functions that have no hook.
+/// Function that counts newer versions of hooked functions that have no hook.
 static MISSING_HOOKS: OnceLock<fn() -> u64> = OnceLock::new();
 
 /// Sets the function that counts missing hooks. The hooks use this module, so it cannot call them.

@@ -28,8 +28,7 @@ enum Texels {
 
 impl Shape {
     /// Returns the size in bytes of an array with this many mipmap levels; a layered array has all layers in
-    /// each. Sparse and deferred arrays have 0, because their memory is charged when it is created and
-    /// mapped.
+    /// each. Sparse and deferred arrays have 0: their memory is charged when it is created and mapped.
     pub(crate) fn bytes(&self, levels: u32) -> u64 {
         if self.flags & (SPARSE | DEFERRED) != 0 {
             return 0;
@@ -69,25 +68,25 @@ fn texel(format: u32) -> Texels {
         0xc1 | 0xc7 | 0xc3 | 0xc9 => Texels::Whole(16),
         0xc2 | 0xc8 | 0xc4 | 0xca => Texels::Whole(32),
         0xc5 | 0xcb => Texels::Whole(64),
-        // UNORM_INT_101010_2, AYUV, Y410, UINT8_PACKED_444
+        // Packed formats UNORM_INT_101010_2, AYUV, Y410 and UINT8_PACKED_444
         0x50 | 0xa8 | 0xa9 | 0x52 => Texels::Whole(32),
-        // Y416
+        // Packed format Y416
         0xb1 => Texels::Whole(64),
-        // 4:2:0 of 8 bits: NV12, semiplanar, planar
+        // YUV 4:2:0 of 8 bits: NV12, semiplanar, planar
         0xb0 | 0x53 | 0x59 => Texels::Whole(12),
-        // 4:2:0 of 10 and 16 bits: P010, P016, semiplanar, planar
+        // YUV 4:2:0 of 10 and 16 bits: P010, P016, semiplanar, planar
         0x9f | 0xa1 | 0x54 | 0x5a => Texels::Whole(24),
-        // 4:2:2 of 8 bits: NV16, YUY2, packed, semiplanar, planar
+        // YUV 4:2:2 of 8 bits: NV16, YUY2, packed, semiplanar, planar
         0xa2 | 0xa5 | 0x51 | 0x55 | 0x5b => Texels::Whole(16),
-        // 4:2:2 of 10 and 16 bits: P210, P216, Y210, Y216, semiplanar, planar
+        // YUV 4:2:2 of 10 and 16 bits: P210, P216, Y210, Y216, semiplanar, planar
         0xa3 | 0xa4 | 0xa6 | 0xa7 | 0x56 | 0x5c => Texels::Whole(32),
-        // 4:4:4 of 8 bits: Y444_PLANAR8, semiplanar, planar
+        // YUV 4:4:4 of 8 bits: Y444_PLANAR8, semiplanar, planar
         0xb2 | 0x57 | 0x5d => Texels::Whole(24),
-        // 4:4:4 of 10 and 16 bits: Y444_PLANAR10, semiplanar, planar
+        // YUV 4:4:4 of 10 and 16 bits: Y444_PLANAR10, semiplanar, planar
         0xb3 | 0x58 | 0x5e => Texels::Whole(48),
-        // BC1 and BC4
+        // Block compression BC1 and BC4
         0x91 | 0x92 | 0x97 | 0x98 => Texels::Blocks(8),
-        // BC2, BC3, BC5, BC6H, BC7
+        // Block compression BC2, BC3, BC5, BC6H and BC7
         0x93..=0x96 | 0x99..=0x9e => Texels::Blocks(16),
         _ => Texels::Channels(32),
     }

@@ -21,7 +21,7 @@ pub(crate) struct Guard<'a, T>(&'a SpinLock<T>);
 // SAFETY: the value is accessible only through the one guard; `T: Sync`, because a guard may be shared.
 unsafe impl<T: Send + Sync> Sync for SpinLock<T> {}
 
-/// Number of polls before a waiter sleeps. A holder that runs on a CPU releases the lock within them.
+/// Number of polls before a waiter sleeps. A holder that runs on a CPU releases the lock sooner.
 const POLLS: u32 = 100;
 /// Sleep between further polls, in nanoseconds, while the holder waits for a CPU.
 const SLEEP_NS: c_long = 50_000;
@@ -64,7 +64,7 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this is the only guard.
+        // SAFETY: this is the only guard, so no other thread accesses the value.
         unsafe { &*self.0.value.get() }
     }
 }

@@ -91,8 +91,7 @@ impl ProcessState {
         if let Some(gpu) = place.get() {
             return Some(gpu);
         }
-        // The driver is called before the lock, because profiling tools may call a hook from within the
-        // driver.
+        // The driver is called outside the lock: profiling tools may call a hook from within the driver.
         let uuid = driver::uuid(device);
         Some(place.get_or_init(|| GpuAccount::open_account((device, uuid), self.shared())))
     }

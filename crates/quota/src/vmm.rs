@@ -77,7 +77,7 @@ impl Vmm {
         self.mapped.insert(address, Mapping { bytes, handle });
     }
 
-    /// Removes the mappings of a range, before the driver does.
+    /// Removes the recorded mappings of an address range, before the driver removes them.
     pub(crate) fn unmap(&mut self, address: Address, bytes: u64) -> Result<Unmapped, TableFull> {
         let range = address..address.saturating_add(bytes);
         let mut unmapped_range = Vec::new();

@@ -53,7 +53,7 @@ fn bytes(number: f64, factor: u64) -> Option<u64> {
     (bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
-/// Splits a size into number and unit. A number has only digits and one point, not `inf` or `1e9`.
+/// Splits a size into number and unit. A number has only digits and at most one point, not `inf` or `1e9`.
 #[must_use]
 pub fn split(text: &str) -> (&str, &str) {
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());

@@ -1,6 +1,5 @@
 //! Parses memory sizes in two forms: that of flags, rules and reports, and that of the quota library's
-//! variables (as in cuda-wrapper). The crate runs inside other programs, so it returns errors and never
-//! panics.
+//! variables (as in cuda-wrapper). It runs inside other programs, so it returns errors and never panics.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
 //! Hooks of functions that end contexts and free their memory. Memory with handles and memory of pools
-//! outlives a context (see `cuCtxDestroy`). For the reset of a GPU this is not documented, so the driver is
+//! outlives a context (see `cuCtxDestroy`). For the reset of a GPU this is undocumented, so the driver is
 //! queried.
 
 use super::hooks;

@@ -12,7 +12,7 @@ use crate::state::{self, ProcessState};
 /// # Safety
 /// `figure` is null, or points to a value that the driver has written.
 unsafe fn limit_to<T: Copy + PartialOrd + TryFrom<u64>>(figure: *mut T, most: u64) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees null or a written value.
     let Some(figure) = (unsafe { figure.as_mut() }) else { return };
     // A limit that is too large for the type does not reduce the value.
     if let Some(most) = T::try_from(most).ok().filter(|most| most < figure) {

@@ -19,7 +19,7 @@ struct Resolution {
     continue_in: Option<crate::symbol::Dlsym>,
 }
 
-/// Resolves a name. For names outside the drivers it takes no lock and uses no heap or thread-local storage.
+/// Resolves a name. For other libraries' names it takes no lock and uses no heap or thread-local storage.
 extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolution {
     let continue_in = Resolution { pointer: ptr::null_mut(), continue_in: real() };
     // SAFETY: the caller of `dlsym` guarantees null or a C string.

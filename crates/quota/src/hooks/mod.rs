@@ -109,7 +109,7 @@ unsafe fn read_input<'a, T>(pointer: *const T) -> Option<&'a T> {
 /// # Safety
 /// The driver has succeeded, so that `place` is valid and initialized.
 unsafe fn read_output<T: Copy>(place: *const T) -> T {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the driver has written the value.
     unsafe { place.read_unaligned() }
 }
 

@@ -1,6 +1,5 @@
-//! Hooks of functions for memory that is not counted in bytes: imported memory, which the process that
-//! allocated it is charged for, and memory of graphs, because it is unknown how drivers keep it. The calls
-//! are counted.
+//! Hooks of functions whose memory is counted in calls only: imported memory, which belongs to the process
+//! that allocated it, and memory of graphs, because it is unknown how drivers keep it.
 
 use std::ffi::{c_int, c_uint, c_void};
 
