@@ -85,7 +85,7 @@ fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>)
     )))
 }
 
-/// Fails if the daemon could not use this GPU: compute mode PROHIBITED, or processes that use it without MPS.
+/// Fails if the daemon could not use this GPU: compute mode PROHIBITED, or other processes use it.
 fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
     if gpu.mode == Some(ComputeMode::Prohibited) {
         return Err(Failure::unavailable(format!(
