@@ -1,4 +1,4 @@
-//! The GPUs' compute modes: read from the driver, set with `nvidia-smi`. Each executed command is printed.
+//! Compute modes of the GPUs: read from the driver, set with `nvidia-smi`. Each executed command is printed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use crate::doctor::{child, driver};
 use crate::exit::Failure;
 use crate::output::print_message;
 
-/// The timeout of `nvidia-smi`, which may have to initialize the driver.
+/// Timeout of `nvidia-smi`, which may have to initialize the driver.
 const SMI_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A GPU, its compute mode and its processes.
+/// A GPU with its compute mode and processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MpsGpu {
     pub(super) index: String,
     pub(super) uuid: String,
     pub(super) mode: Option<ComputeMode>,
-    /// Compute processes; `None` if the driver does not report them.
+    /// Pids of compute processes; `None` if the driver does not report them.
     pub(super) holders: Option<Vec<u32>>,
-    /// Clients of MPS.
+    /// Pids of MPS clients on this GPU.
     pub(super) clients: Vec<u32>,
 }
 
@@ -46,7 +46,7 @@ impl MpsGpu {
     }
 }
 
-/// Returns all GPUs of the driver.
+/// Returns all GPUs that the driver reports.
 pub(super) fn all(common: &Common) -> Result<Vec<MpsGpu>, Failure> {
     let report = driver::query(&common.machine, common.deadline).map_err(Failure::unavailable)?;
     if !report.opened() {
@@ -56,7 +56,7 @@ pub(super) fn all(common: &Common) -> Result<Vec<MpsGpu>, Failure> {
     Ok(gpus.filter_map(MpsGpu::of).collect())
 }
 
-/// Selects GPUs by a list of indexes and UUIDs; all if the list is empty.
+/// Returns the GPUs with these indexes or UUIDs, or all GPUs if the list is empty.
 pub(super) fn select(all: Vec<MpsGpu>, names: &[String]) -> Result<Vec<MpsGpu>, Failure> {
     let matches = |gpu: &MpsGpu, name: &String| gpu.index == *name || gpu.uuid == *name;
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|gpu| matches(gpu, name))) {
@@ -72,12 +72,12 @@ pub(super) fn select(all: Vec<MpsGpu>, names: &[String]) -> Result<Vec<MpsGpu>, 
     if selected.is_empty() { Err(Failure::unavailable("the driver has no GPUs")) } else { Ok(selected) }
 }
 
-/// Returns the arguments of `nvidia-smi` that set a mode.
+/// Returns the arguments of `nvidia-smi` that set a compute mode.
 pub(super) fn smi_args(gpu: &MpsGpu, mode: ComputeMode) -> [String; 4] {
     ["-i".to_owned(), gpu.index.clone(), "-c".to_owned(), mode.name().to_uppercase()]
 }
 
-/// Sets a mode.
+/// Sets the compute mode of a GPU.
 pub(super) fn set(smi: &Path, gpu: &MpsGpu, mode: ComputeMode) -> Result<(), Failure> {
     let args = smi_args(gpu, mode);
     super::show(&format!("+ {} {}\n", smi.display(), args.join(" ")))?;
@@ -92,12 +92,12 @@ pub(super) fn set(smi: &Path, gpu: &MpsGpu, mode: ComputeMode) -> Result<(), Fai
     Err(failed(format!("{}{}{text}", output.status, if text.is_empty() { "" } else { ": " })))
 }
 
-/// GPUs whose mode was changed, with their previous mode.
+/// GPUs whose compute mode was changed, each with its previous mode.
 #[derive(Debug, Default)]
 pub(super) struct ChangedModes(Vec<MpsGpu>);
 
 impl ChangedModes {
-    /// Sets all GPUs to `EXCLUSIVE_PROCESS`, or none if one fails.
+    /// Sets all GPUs to `EXCLUSIVE_PROCESS`. If one fails, restores the GPUs that were already changed.
     pub(super) fn set_exclusive(smi: &Path, gpus: &[MpsGpu]) -> Result<Self, Failure> {
         let mut changed = Self::default();
         for gpu in gpus.iter().filter(|gpu| !gpu.is_exclusive()) {
@@ -110,7 +110,7 @@ impl ChangedModes {
         Ok(changed)
     }
 
-    /// Restores the previous modes.
+    /// Restores the previous compute modes. Prints errors.
     pub(super) fn restore(self, smi: &Path) {
         for gpu in self.0 {
             if let Err(failure) = set(smi, &gpu, gpu.mode.unwrap_or(ComputeMode::Default)) {
@@ -119,7 +119,7 @@ impl ChangedModes {
         }
     }
 
-    /// Keeps the modes and prints why.
+    /// Leaves the GPUs in `EXCLUSIVE_PROCESS` and prints the reason.
     pub(super) fn keep(self, why: &str) {
         for gpu in self.0 {
             print_message(format_args!(
@@ -133,7 +133,7 @@ impl ChangedModes {
         self.0.is_empty()
     }
 
-    /// Returns the current MPS clients on the changed GPUs.
+    /// Returns the pids of MPS clients that now use one of the changed GPUs.
     pub(super) fn clients(&self, now: &[MpsGpu]) -> Vec<u32> {
         let changed = now.iter().filter(|gpu| self.0.iter().any(|changed| changed.uuid == gpu.uuid));
         changed.flat_map(|gpu| gpu.clients.iter().copied()).collect()

@@ -15,12 +15,12 @@ use super::report::{Client, Daemon, MpsReport, Orphan, ReportedGpu, Server, Stat
 use crate::args::Machine;
 use crate::doctor::driver;
 
-/// The maximum number of GPUs queried per daemon.
+/// Maximum number of GPUs whose memory limit is queried per daemon.
 const MAX_GPUS: usize = 16;
-/// The number of daemons queried in parallel: one that does not answer takes seconds.
+/// Maximum number of parallel queries. A daemon that hangs takes seconds, so others are queried meanwhile.
 const MAX_PARALLEL: usize = 16;
 
-/// Collects the report.
+/// Collects the report of `bailiff mps status`.
 pub(super) fn collect(common: &Common) -> MpsReport {
     let node = MpsProcesses::read(&common.machine.procfs);
     let sample = driver::query(&common.machine, common.deadline).ok().map(|report| report.sample);
@@ -67,7 +67,7 @@ fn daemon_pipe_dirs(node: &MpsProcesses) -> BTreeSet<PathBuf> {
     node.daemons.iter().filter_map(|daemon| Some(daemon.details.pipes()?.to_owned())).collect()
 }
 
-/// Returns the pipe directories to query: those of daemons, and the configured one if it contains a socket.
+/// Returns the pipe directories to query: those of daemons, and the configured one if it has a socket.
 fn pipe_dirs(node: &MpsProcesses, common: &Common) -> BTreeSet<PathBuf> {
     let mut directories = daemon_pipe_dirs(node);
     if let Ok(configured) = common.pipes() {
@@ -100,7 +100,7 @@ fn daemons(
     reports.collect()
 }
 
-/// Returns the daemons whose pipe directory is unknown.
+/// Returns the daemons whose pipe directory is unknown because their environment cannot be read.
 fn daemons_without_pipe_dir(node: &MpsProcesses, common: &Common) -> Vec<Daemon> {
     if common.pipe_dir.is_some() {
         return Vec::new();
@@ -126,7 +126,7 @@ fn orphans(node: &MpsProcesses, configured: Option<&Path>) -> Vec<Orphan> {
     orphans.collect()
 }
 
-/// Returns the data of a daemon that is known without querying it.
+/// Returns what is known about a daemon without a query.
 fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place::Daemon>>) -> Daemon {
     let details = found.map(|found| &found.details);
     let directories = details.and_then(|details| details.directories.as_ref());
@@ -148,7 +148,7 @@ fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place:
     }
 }
 
-/// Queries one daemon. After the first timeout no more queries are sent, because each would take as long.
+/// Client of one daemon. After the first timeout it sends no more queries, because each would take as long.
 struct DaemonClient {
     control: Control,
     timed_out: Option<Duration>,
@@ -191,7 +191,7 @@ fn daemon(common: &Common, node: &MpsProcesses, (pipes, gpus): (&PathBuf, usize)
     };
     daemon.state = State::Answers;
     daemon.default_thread_percentage = client.percentage(Question::DefaultPercentage);
-    // The daemon numbers its GPUs from 0.
+    // The daemon numbers the GPUs that it manages from 0.
     let count = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());
     for gpu in (0..count.min(MAX_GPUS)).map(|gpu| gpu.to_string()) {
         let answer = client.query(Question::DefaultMemoryLimit(&gpu)).ok();
@@ -223,7 +223,7 @@ fn servers_of(
             .query(Question::Status(*pid))
             .map_or(reply::Status::Unknown, |answer| reply::status(&answer));
         let clients = processes.as_ref().map(|all| {
-            // The list has a row per client and GPU.
+            // The list has a row per client and GPU; the map keeps one row per client.
             let rows = all.iter().filter(|client| client.server == *pid);
             let rows: BTreeMap<u32, &reply::Client> = rows.map(|client| (client.pid, client)).collect();
             rows.values().map(|row| client(procfs, row)).collect()
@@ -240,7 +240,7 @@ fn servers_of(
 }
 
 fn client(procfs: &Path, row: &reply::Client) -> Client {
-    // A pid of another PID namespace belongs to a different process here.
+    // A pid of another PID namespace may belong to a different process in this `/proc`.
     let same_namespace = row.namespace.is_none() || row.namespace == node::namespace(procfs);
     let (uid, comm) =
         if same_namespace && row.pid != 0 { node::uid_and_comm(procfs, row.pid) } else { (None, None) };

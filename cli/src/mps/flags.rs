@@ -1,4 +1,4 @@
-//! The flags of `bailiff mps`.
+//! Flags of `bailiff mps`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use clap::{Args, Subcommand};
 
 use crate::args::{Machine, span};
 
-/// The commands of `mps`.
+/// Commands of `bailiff mps`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mps {
     /// Show MPS daemons, servers, clients and problems
     ///
-    /// Daemons and servers are found in /proc. Each daemon is queried with NVIDIA's client and a timeout of two
-    /// seconds; a daemon that hangs blocks every CUDA program that starts under it. The command changes nothing.
+    /// Daemons and servers are found in /proc. Each daemon is queried with a timeout of two seconds; a daemon
+    /// that hangs blocks every CUDA program that starts under it. The command changes nothing.
     Status(Status),
     /// Start an MPS control daemon and reserve GPUs for it
     ///
-    /// The GPUs are set to compute mode `EXCLUSIVE_PROCESS`, so that only the MPS server can use them. Each executed
-    /// command is printed. If the daemon does not answer, the compute modes are restored.
+    /// The GPUs are set to compute mode `EXCLUSIVE_PROCESS`, so that only the MPS server can use them. Each
+    /// executed command is printed. If the daemon does not answer, the compute modes are restored.
     Start(Start),
     /// Stop an MPS control daemon and reset the mode of its GPUs
     ///
-    /// The daemon is asked to quit, and never sent a signal. The command fails while programs use the daemon. After
-    /// daemon and servers have exited, the GPUs are set to compute mode DEFAULT.
+    /// The daemon receives a quit command, never a signal. The command fails while programs use the daemon.
+    /// After daemon and servers have exited, the GPUs are set to compute mode DEFAULT.
     Stop(Stop),
 }
 
-/// The flags of all `mps` commands.
+/// Flags of all `bailiff mps` commands.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// Pipe directory, which identifies the daemon.
@@ -48,7 +48,7 @@ pub(crate) struct Common {
     pub(crate) machine: Machine,
 }
 
-/// The flags of `mps status`.
+/// Flags of `bailiff mps status`.
 #[derive(Debug, Args)]
 #[command(after_help = STATUS)]
 pub(crate) struct Status {
@@ -59,7 +59,7 @@ pub(crate) struct Status {
     pub(crate) common: Common,
 }
 
-/// The flags of `mps start`.
+/// Flags of `bailiff mps start`.
 #[derive(Debug, Args)]
 #[command(after_help = START)]
 pub(crate) struct Start {
@@ -84,16 +84,16 @@ pub(crate) struct Start {
     pub(crate) common: Common,
 }
 
-/// The flags of `mps stop`.
+/// Flags of `bailiff mps stop`.
 #[derive(Debug, Args)]
 #[command(after_help = STOP)]
 pub(crate) struct Stop {
-    /// Time for servers to exit before the daemon forces them.
+    /// Time for servers to exit before the daemon forces them to exit.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) timeout: Option<Duration>,
-    /// Stop the daemon although programs use it; they fail.
+    /// Stop the daemon even if programs use it; these programs fail.
     ///
-    /// Their servers are forced to exit after --timeout, by default 10 s.
+    /// Servers are forced to exit after --timeout, by default 10 s.
     #[arg(long)]
     pub(crate) force: bool,
     /// NVIDIA's nvidia-smi program, used to set compute modes.

@@ -1,5 +1,5 @@
-//! A daemon in the foreground, for services and containers: waits for its exit, asks it to quit at a termination
-//! signal, and restores the compute modes.
+//! Runs an MPS daemon in the foreground, for services and containers. On a termination signal the daemon is
+//! asked to quit. After its exit the compute modes are restored.
 
 #![expect(clippy::disallowed_methods, reason = "starts the daemon")]
 
@@ -22,8 +22,8 @@ use crate::command::signals::Signals;
 use crate::exit::Failure;
 use crate::output::print_message;
 
-/// Starts the daemon and waits for its exit. The lock is released once the daemon answers, and taken again before the
-/// compute modes are restored.
+/// Starts the daemon and waits for its exit. Releases the lock once the daemon answers, and takes it again to
+/// restore the compute modes.
 pub(super) fn serve(plan: &Plan<'_>, lock_file: Option<File>) -> Result<ExitCode, Failure> {
     let signals = Signals::block()?;
     let (sender, events) = channel();
@@ -41,7 +41,7 @@ pub(super) fn serve(plan: &Plan<'_>, lock_file: Option<File>) -> Result<ExitCode
     }
 }
 
-/// How the daemon ended.
+/// Outcome of running the daemon in the foreground.
 enum DaemonExit {
     Success,
     Failure(String),
@@ -66,7 +66,7 @@ fn run(
     let mut quit_requested = false;
     loop {
         if let Some(status) = child.try_wait()? {
-            // NVIDIA's daemon exits with 1 if a server failed to start, even if it was asked to quit.
+            // NVIDIA's daemon exits with 1 after a server failed to start, even if it was asked to quit.
             let success = status.success() || (quit_requested && status.code().is_some());
             return Ok(if success { DaemonExit::Success } else { DaemonExit::Failure(status.to_string()) });
         }
@@ -85,13 +85,12 @@ fn run(
     }
 }
 
-/// Starts the daemon in its own process group, because terminal signals are handled by this process, which asks it to
-/// quit.
+/// Starts the daemon in its own process group, so that Ctrl-C reaches only this process.
 fn spawn(plan: &Plan<'_>, signals: &Signals) -> io::Result<Child> {
     let mut command = Command::new(plan.control.program());
     command.arg(Form::Foreground.flag()).envs(plan.variables.iter().map(|(name, value)| (*name, value)));
     command.stdin(Stdio::null()).process_group(0).current_dir("/");
-    // A child inherits the signal mask.
+    // The daemon inherits the signal mask, so it is spawned with the original one.
     let own_mask = signals.mask().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let child = command.spawn();
     own_mask.thread_set_mask()?;

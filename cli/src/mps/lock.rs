@@ -1,4 +1,5 @@
-//! Serializes `start` and `stop`: compute modes are global, and a failed run would reset those of a concurrent run.
+//! Lock between runs of `mps start` and `mps stop`. Compute modes are global: without the lock, a failed run
+//! would reset those that a concurrent run has set.
 
 #![expect(clippy::disallowed_methods, reason = "opens the lock file")]
 
@@ -13,8 +14,8 @@ use crate::output::print_message;
 const DIRECTORY: &str = "/run/bailiff";
 const LOCK: &str = "/run/bailiff/mps.lock";
 
-/// Waits for the lock, which is held while the file is open. Only root can set compute modes, so other users skip the
-/// lock.
+/// Waits for the lock, which is held while the returned file is open. Other users than root skip the lock,
+/// because they cannot set compute modes.
 pub(super) fn acquire() -> Option<File> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -29,7 +30,7 @@ pub(super) fn acquire() -> Option<File> {
 }
 
 fn open_and_lock() -> io::Result<File> {
-    // The directory already exists if the services are installed.
+    // An error is ignored, because the directory already exists if the services are installed.
     let _ = DirBuilder::new().mode(0o755).create(DIRECTORY);
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
     let lock = OpenOptions::new().write(true).create(true).mode(0o600).custom_flags(flags).open(LOCK)?;

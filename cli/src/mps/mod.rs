@@ -1,5 +1,5 @@
-//! `bailiff mps`: NVIDIA's MPS on this machine. Daemons are controlled by commands only: no daemon, server or client is
-//! ever sent a signal.
+//! Runs the `bailiff mps` commands for NVIDIA's MPS (Multi-Process Service). They control daemons through
+//! `nvidia-cuda-mps-control` and never send a signal to a daemon, server or client.
 
 mod compute_mode;
 pub(crate) mod discover;
@@ -35,7 +35,7 @@ pub(crate) fn mps(command: &Mps) -> Result<ExitCode, Failure> {
 }
 
 fn status(flags: &flags::Status) -> Result<ExitCode, Failure> {
-    // Validates the pipe directory as the other commands do; without one, all daemons are shown.
+    // Rejects a relative pipe directory, as the other commands do.
     flags.common.pipes()?;
     let report = discover::collect(&flags.common);
     let text = if flags.json {
@@ -48,7 +48,7 @@ fn status(flags: &flags::Status) -> Result<ExitCode, Failure> {
     Ok(if report.daemons.iter().all(report::Daemon::answers) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints to standard output; a closed pipe is not an error.
+/// Prints to standard output. A closed pipe is not an error.
 fn show(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -57,7 +57,7 @@ fn show(text: &str) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// Returns the configured pipe directory.
+    /// Returns the pipe directory: `--pipe-dir`, else `CUDA_MPS_PIPE_DIRECTORY`, else `/tmp/nvidia-mps`.
     fn pipes(&self) -> Result<PathBuf, Failure> {
         let configured = self.pipe_dir.as_deref().or(self.default_pipe_dir.as_deref());
         let pipes = configured.unwrap_or(Path::new(DEFAULT_PIPES));

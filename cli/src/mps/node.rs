@@ -1,4 +1,4 @@
-//! The MPS processes of this machine, found in `/proc`.
+//! Finds the MPS processes of this machine in `/proc`.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc and log directories")]
 
@@ -12,14 +12,14 @@ use rustix::fs::{Access, access};
 
 use super::compute_mode::MpsGpu;
 
-/// The daemons and servers found.
+/// MPS daemons and servers found in `/proc`.
 #[derive(Debug, Default)]
 pub(super) struct MpsProcesses {
     pub(super) daemons: Vec<MpsProcess<Daemon>>,
     pub(super) servers: Vec<MpsProcess<Option<Directories>>>,
 }
 
-/// An MPS process.
+/// An MPS daemon or server process.
 #[derive(Debug)]
 pub(super) struct MpsProcess<T> {
     pub(super) pid: u32,
@@ -28,7 +28,7 @@ pub(super) struct MpsProcess<T> {
 }
 
 impl MpsProcesses {
-    /// Reads all processes.
+    /// Finds the MPS processes in a `/proc` directory.
     pub(super) fn read(procfs: &Path) -> Self {
         let entries = fs::read_dir(procfs).into_iter().flatten();
         let mut pids: Vec<u32> =
@@ -45,14 +45,14 @@ impl MpsProcesses {
         node
     }
 
-    /// Returns a daemon with this pipe directory, preferably a trusted one.
+    /// Returns a daemon whose environment names this pipe directory, preferably a trusted one.
     pub(super) fn daemon(&self, pipes: &Path) -> Option<&MpsProcess<Daemon>> {
         let named = || self.daemons.iter().filter(|daemon| daemon.details.pipes() == Some(pipes));
         named().find(|daemon| is_trusted(daemon.uid)).or_else(|| named().next())
     }
 
-    /// Returns the daemon that listens in this pipe directory, if its environment is readable and trusted. Other
-    /// processes may name the same directory.
+    /// Returns the daemon that listens in this pipe directory according to the kernel, if its environment is
+    /// readable and trusted. Any process may name the directory in its environment.
     pub(super) fn listening(&self, pipes: &Path) -> Option<&MpsProcess<Daemon>> {
         let listener = Listener::of(pipes).ok()?;
         self.trusted_daemons().find(|daemon| {
@@ -61,13 +61,13 @@ impl MpsProcesses {
         })
     }
 
-    /// Returns the daemons whose environment is trusted.
+    /// Returns the daemons that run as root or the current user, so that their environment is trusted.
     pub(super) fn trusted_daemons(&self) -> impl Iterator<Item = &MpsProcess<Daemon>> {
         self.daemons.iter().filter(|daemon| is_trusted(daemon.uid))
     }
 
-    /// Returns the servers of this pipe directory: trusted ones, and others that the driver lists or may list. A server
-    /// runs as its clients' user, and any user can start a process of that name.
+    /// Returns the pids of the servers of this pipe directory. Any user can start a process of that name, so
+    /// a server of another user counts only if the driver lists it, or has no process list for a GPU.
     pub(super) fn servers(&self, pipes: &Path, gpus: &[MpsGpu]) -> Vec<u32> {
         let listed = |pid: u32| {
             gpus.iter().any(|gpu| gpu.holders.as_ref().is_none_or(|holders| holders.contains(&pid)))
@@ -80,12 +80,12 @@ impl MpsProcesses {
     }
 }
 
-/// Whether the environment of a process is trusted: it runs as root or as the current user.
+/// Returns whether the environment of a process is trusted: it runs as root or as the current user.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// The pipe directory in a process's environment.
+/// Access to the pipe directory named in a process's environment.
 pub(super) trait Pipes {
     fn pipes(&self) -> Option<&Path>;
 }
@@ -99,7 +99,7 @@ impl Pipes for Daemon {
 fn part(directory: &Path) -> Option<(u32, Part)> {
     let exe = fs::read_link(directory.join("exe")).ok();
     let exe = exe.as_deref().map(Path::to_string_lossy);
-    // A zombie has no command line and does not count.
+    // A zombie has an empty command line and is skipped.
     let cmdline = fs::read(directory.join("cmdline")).ok().filter(|text| !text.is_empty())?;
     let seen = ProcessView { exe: exe.as_deref(), cmdline: &cmdline, environ: None };
     seen.part()?;
@@ -108,32 +108,32 @@ fn part(directory: &Path) -> Option<(u32, Part)> {
     Some((fs::metadata(directory).ok()?.uid(), part))
 }
 
-/// Returns the owner and name of a process, as far as it exists.
+/// Returns the owner and command name of a process; `None` for each that cannot be read.
 pub(super) fn uid_and_comm(procfs: &Path, pid: u32) -> (Option<u32>, Option<String>) {
     let directory = procfs.join(pid.to_string());
     let comm = fs::read_to_string(directory.join("comm")).ok().map(|comm| comm.trim_end().to_owned());
     (fs::metadata(&directory).ok().map(|metadata| metadata.uid()), comm)
 }
 
-/// Returns the PID namespace of this `/proc`.
+/// Returns the inode of the PID namespace of this process.
 pub(super) fn namespace(procfs: &Path) -> Option<u64> {
     let link = fs::read_link(procfs.join("self/ns/pid")).ok()?;
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Returns a user's name, or its number if it has no name.
+/// Returns the name of a user, or the uid if it has no name.
 pub(super) fn user(uid: u32) -> String {
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// Whether a pipe directory contains a control socket.
+/// Returns whether a pipe directory contains a control socket.
 pub(super) fn has_socket(pipes: &Path) -> bool {
     fs::symlink_metadata(pipes.join("control")).is_ok()
 }
 
-/// Returns whether a daemon's log can be read: `readable`, `unreadable`, `missing`, or `no_file` for a FIFO or the
-/// like, which is not opened.
+/// Returns whether the log in this directory can be read: `readable`, `unreadable`, `missing`, or `no_file`
+/// if it is not a regular file. The log is not opened.
 pub(super) fn logs(directory: &Path) -> &'static str {
     let log: PathBuf = directory.join("control.log");
     match fs::symlink_metadata(&log) {

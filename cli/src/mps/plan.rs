@@ -1,4 +1,4 @@
-//! The daemon that `bailiff mps start` starts: its environment, its GPUs, its compute modes.
+//! Prepares and starts the daemon of `bailiff mps start`: its environment, GPUs and compute modes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,22 +14,22 @@ use super::node::{MpsProcesses, Pipes};
 use super::show;
 use crate::exit::Failure;
 
-/// The timeout of the control program, which forks the daemon and exits.
+/// Timeout of the control program, which forks the daemon and exits.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The number of attempts to reach the started daemon.
+/// Number of attempts to query the started daemon.
 const TRIES: u32 = 100;
 
-/// The pause between two attempts.
+/// Pause between two attempts to query the started daemon.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// A daemon to start.
+/// A daemon to start, with its GPUs and environment.
 pub(super) struct Plan<'a> {
     pub(super) flags: &'a Start,
     pub(super) control: Control,
     pipes: PathBuf,
     pub(super) gpus: Vec<MpsGpu>,
-    /// The daemon's environment variables.
+    /// Environment variables of the daemon.
     pub(super) variables: Vec<(&'static str, String)>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     })?;
     let gpus = compute_mode::select(all, &flags.gpu)?;
     gpus.iter().try_for_each(check_usable)?;
-    // CUDA and nvidia-smi may use different indexes; UUIDs are unambiguous.
+    // CUDA and nvidia-smi may number GPUs differently; UUIDs are unambiguous.
     let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
     let logs = flags.log_dir.display().to_string();
     let variables = vec![
@@ -59,7 +59,7 @@ pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     Ok(Plan { flags, control, pipes, gpus, variables })
 }
 
-/// Fails if the pipe directory has a daemon, or servers of one that has exited.
+/// Fails if a daemon already runs in the pipe directory, or if servers of an exited daemon still run there.
 fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>) -> Result<(), Failure> {
     let pipes = pipes.display();
     match control.query(Question::Servers) {
@@ -85,7 +85,7 @@ fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>)
     )))
 }
 
-/// Fails if the daemon cannot use a GPU.
+/// Fails if the daemon could not use this GPU: compute mode PROHIBITED, or other processes use it.
 fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
     if gpu.mode == Some(ComputeMode::Prohibited) {
         return Err(Failure::unavailable(format!(
@@ -105,7 +105,7 @@ fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
 }
 
 impl Plan<'_> {
-    /// Returns the daemon's command line in shell syntax.
+    /// Returns the command line that starts the daemon, in shell syntax.
     pub(super) fn command_line(&self) -> String {
         let variables: Vec<String> =
             self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -116,7 +116,7 @@ impl Plan<'_> {
         if self.flags.foreground { Form::Foreground } else { Form::Background }
     }
 
-    /// Prints the commands without running them.
+    /// Prints the commands that start the daemon, without running them.
     pub(super) fn print(&self) -> Result<(), Failure> {
         for gpu in self.gpus.iter().filter(|gpu| !gpu.is_exclusive()) {
             let args = compute_mode::smi_args(gpu, ComputeMode::ExclusiveProcess).join(" ");
@@ -125,7 +125,7 @@ impl Plan<'_> {
         show(&self.command_line())
     }
 
-    /// Starts the daemon.
+    /// Starts the daemon in the background and waits until it answers.
     pub(super) fn start(&self) -> Result<(), Failure> {
         show(&self.command_line())?;
         let variables: Vec<(&str, &str)> =
@@ -168,7 +168,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns why the GPUs are or may be in use.
+    /// Returns the reason why the GPUs are or may be in use through MPS; `None` if they are not in use.
     fn in_use(&self, changed: &ChangedModes) -> Option<String> {
         let pipes = self.pipes.display();
         if !matches!(self.control.query(Question::Servers), Err(ControlError::NoDaemon)) {

@@ -1,72 +1,72 @@
-//! The data of `mps status`, and its warnings.
+//! Data of `bailiff mps status`, and its warnings.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The report of `mps status`.
+/// Report of `bailiff mps status`; the fields are those of its JSON output.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct MpsReport {
-    /// The driver version; `None` if the driver does not answer.
+    /// Driver version; `None` if the driver does not answer.
     pub(super) driver: Option<String>,
     pub(super) daemons: Vec<Daemon>,
-    /// Servers without a daemon.
+    /// Servers whose daemon has exited.
     pub(super) orphans: Vec<Orphan>,
     pub(super) gpus: Vec<ReportedGpu>,
     pub(super) warnings: Vec<String>,
 }
 
-/// A daemon, or the stale socket of one that has exited.
+/// A daemon, or the stale socket of a daemon that has exited.
 #[derive(Debug, Serialize)]
 pub(crate) struct Daemon {
-    /// `None` if its environment cannot be read.
+    /// Pipe directory; `None` if the daemon's environment cannot be read.
     pub(super) pipe_dir: Option<String>,
-    /// `None` if its process is not visible in this `/proc`.
+    /// Pid; `None` if the process is not visible in this `/proc`.
     pub(crate) pid: Option<u32>,
     pub(super) user: Option<String>,
     pub(crate) state: State,
-    /// Why it does not answer.
+    /// Reason why the daemon does not answer.
     pub(crate) why: Option<String>,
     pub(super) log_dir: Option<String>,
-    /// `readable`, `unreadable`, `missing` or `no_file`.
+    /// Whether the log can be read: `readable`, `unreadable`, `missing` or `no_file`.
     pub(super) log: Option<&'static str>,
-    /// Its `CUDA_VISIBLE_DEVICES`; `None` if it manages all GPUs.
+    /// `CUDA_VISIBLE_DEVICES` of the daemon; `None` if it is not set and the daemon manages all GPUs.
     pub(super) visible: Option<String>,
     pub(super) protocol: Option<u8>,
     pub(super) static_partitioning: Option<bool>,
     pub(super) multiuser: Option<bool>,
-    /// Percentage of the multiprocessors for clients of new servers.
+    /// Share of the GPU's multiprocessors, in percent, that a client of a new server may use.
     pub(super) default_thread_percentage: Option<f64>,
-    /// Memory limit in bytes for clients of new servers, by the daemon's GPU index.
+    /// Memory limit in bytes for each client of a new server, by the daemon's own GPU index.
     pub(super) default_memory_limits: BTreeMap<String, u64>,
     pub(super) servers: Vec<Server>,
 }
 
-/// The state of a daemon.
+/// State of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     Answers,
-    /// It runs and does not answer.
+    /// The daemon runs but does not answer.
     Hung,
-    /// Its socket exists, but no process listens.
+    /// The control socket exists, but no process listens on it.
     Stale,
-    /// It cannot be queried, or its answer is invalid.
+    /// The daemon cannot be queried, or its answer is invalid.
     Unknown,
 }
 
-/// A server.
+/// An MPS server.
 #[derive(Debug, Serialize)]
 pub(super) struct Server {
     pub(super) pid: u32,
     pub(super) user: Option<String>,
     pub(super) status: &'static str,
     pub(super) thread_percentage: Option<f64>,
-    /// `None` if the daemon does not report them.
+    /// Clients of the server; `None` if the daemon does not report them.
     pub(super) clients: Option<Vec<Client>>,
 }
 
-/// A client.
+/// An MPS client.
 #[derive(Debug, Serialize)]
 pub(super) struct Client {
     pub(super) pid: u32,
@@ -74,7 +74,7 @@ pub(super) struct Client {
     pub(super) command: Option<String>,
 }
 
-/// A server without a daemon.
+/// An MPS server whose daemon has exited.
 #[derive(Debug, Serialize)]
 pub(super) struct Orphan {
     pub(super) pid: u32,
@@ -82,7 +82,7 @@ pub(super) struct Orphan {
     pub(super) pipe_dir: Option<String>,
 }
 
-/// A GPU.
+/// A GPU and its compute mode.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportedGpu {
     pub(super) index: String,
@@ -95,13 +95,13 @@ impl Daemon {
         self.state == State::Answers
     }
 
-    /// Returns its pid and pipe directory, as far as they are known.
+    /// Returns the daemon's name in messages: pid and pipe directory, as far as they are known.
     pub(crate) fn label(&self) -> String {
         let pipes = self.pipe_dir.as_deref().unwrap_or("unknown pipe directory");
         self.pid.map_or_else(|| pipes.to_owned(), |pid| format!("daemon {pid} ({pipes})"))
     }
 
-    /// Returns its problem, if any.
+    /// Returns a warning if the daemon does not answer.
     pub(crate) fn warning(&self) -> Option<String> {
         let name = self.label();
         match self.state {
@@ -162,7 +162,7 @@ impl MpsReport {
     }
 }
 
-/// Returns the major version of a driver.
+/// Returns the major version of a driver release such as `550.163`.
 fn major(release: &str) -> Option<u32> {
     release.split('.').next()?.parse().ok()
 }

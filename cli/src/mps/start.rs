@@ -9,7 +9,7 @@ use super::{foreground, lock, show};
 use crate::command::signals;
 use crate::exit::Failure;
 
-/// Starts a daemon.
+/// Runs `bailiff mps start`.
 pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
     if flags.dry_run {
         return plan(flags)?.print().map(|()| ExitCode::SUCCESS);
@@ -19,7 +19,7 @@ pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
     if flags.foreground {
         return foreground::serve(&plan, lock);
     }
-    // If a signal ended this process now, the compute modes would not be restored.
+    // Defers signals: one that ends this process now would leave the compute modes changed.
     signals::defer()?;
     let changed = ChangedModes::set_exclusive(&flags.nvidia_smi, &plan.gpus)?;
     let check_signal = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));

@@ -1,5 +1,4 @@
-//! `bailiff mps stop`: asks the daemon to quit, waits until it and its servers have exited, then resets the compute
-//! modes.
+//! `bailiff mps stop`: asks the daemon to quit, waits for the exit, then resets the compute modes.
 
 #![expect(clippy::disallowed_methods, reason = "waits for processes with a deadline")]
 
@@ -22,13 +21,13 @@ use super::{lock, show};
 use crate::exit::Failure;
 use crate::output::print_message;
 
-/// The default of `--timeout` with `--force`.
+/// Default of `--timeout` with `--force`.
 const FORCE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The extra time for the exit, beyond the timeout given to the daemon.
+/// Time to wait for the exit beyond `--timeout`.
 const SLACK: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Stops a daemon.
+/// Runs `bailiff mps stop`.
 pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     let pipes = flags.common.pipes()?;
     let control = flags.common.control(&pipes);
@@ -54,7 +53,7 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Queries the daemon, which must answer.
+/// Queries the daemon, and fails if it does not answer.
 fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<String, Failure> {
     control.query(question).map_err(|error| {
         let pipes = pipes.display();
@@ -69,13 +68,13 @@ fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<Stri
     })
 }
 
-/// Fails if the daemon has clients; an invalid answer counts as a client.
+/// Fails if a server has clients, or if its clients cannot be listed.
 fn check_no_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Failure> {
     for server in servers {
         let answer = control.query(Question::Clients(*server));
         let clients = match answer.map(|answer| reply::clients(&answer)) {
             Ok(Ok(clients)) => clients,
-            // The server has exited meanwhile.
+            // The server has exited since the servers were listed.
             Ok(Err(reply::ReplyError::NoServer)) => continue,
             Ok(Err(error)) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
             Err(error) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
@@ -91,8 +90,8 @@ fn check_no_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fa
     Ok(())
 }
 
-/// Asks the daemon to quit. An error of its client is returned, not treated as a failure: NVIDIA's client exits with 1
-/// in about half of all cases after a server failed to start, although the daemon quits.
+/// Asks the daemon to quit. An error of NVIDIA's client is returned, not treated as a failure: after a server
+/// failed to start, the client exits with 1 in about half of all cases although the daemon quits.
 fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Option<ControlError>, Failure> {
     let question = Question::Quit(timeout);
     show(&format!(
@@ -110,7 +109,7 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
     }
 }
 
-/// Waits until the processes have exited and the socket is closed; the error names what remains.
+/// Waits until the processes have exited and the socket is closed. The error names what remains.
 fn wait_for_exit(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<(), String> {
     for pid in pids {
         let raw = i32::try_from(*pid).ok().and_then(Pid::from_raw);
@@ -143,7 +142,7 @@ fn still_running(what: &str, client_error: Option<&ControlError>) -> Failure {
     ))
 }
 
-/// Resets the compute modes of the daemon's GPUs, as far as they are known and no other daemon uses them.
+/// Resets the compute modes of the daemon's GPUs. Skips GPUs that another daemon uses or may use.
 fn reset_modes(
     flags: &Stop,
     node: &MpsProcesses,
@@ -176,7 +175,8 @@ fn exclusive(common: &Common) -> Result<Vec<MpsGpu>, Failure> {
     Ok(compute_mode::all(common)?.into_iter().filter(MpsGpu::is_exclusive).collect())
 }
 
-/// Whether a daemon has a GPU; `None` if its variable contains indexes, which may differ from those of the driver.
+/// Returns whether a daemon manages a GPU, by its `CUDA_VISIBLE_DEVICES`. Returns `None` if the variable
+/// contains indexes, which may differ from those of the driver.
 fn has(visible: Option<&str>, gpu: &MpsGpu) -> Option<bool> {
     let Some(visible) = visible else { return Some(true) };
     let mut names = visible.split(',').map(str::trim);

@@ -1,4 +1,4 @@
-//! The text output of `mps status`.
+//! Text output of `bailiff mps status`.
 
 use bailiff_exposition::human::Bytes;
 use bailiff_exposition::terminal::{Colors, line, wrapped};
@@ -7,10 +7,10 @@ use super::report::{Daemon, MpsReport, Server, State};
 use crate::screen;
 use crate::table::{Column, Table};
 
-/// The column at which the values of a daemon begin.
+/// Column at which the values of a daemon begin.
 const INDENT: usize = 15;
 
-/// Renders the report.
+/// Renders the report as text.
 pub(super) fn render(report: &MpsReport) -> String {
     let style = (screen::width(), Colors::of_stdout());
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ fn daemon_lines(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String
     lines
 }
 
-/// Describes the limits of clients of new servers.
+/// Returns the limits of clients of new servers as text.
 fn limits(daemon: &Daemon) -> String {
     let percent = |percentage: f64| format!("{percentage}% of the multiprocessors");
     let mut parts = vec![

@@ -1,13 +1,13 @@
 #![expect(clippy::disallowed_methods, reason = "the one file of this crate that runs programs")]
-//! Queries to a control daemon through its own client: `nvidia-cuda-mps-control`, with one command on standard input.
+//! Queries a control daemon with `nvidia-cuda-mps-control`, NVIDIA's client: one command on standard input.
 //!
-//! **One run per command.** The client accepts several commands per run, but separates the replies by nothing: some
-//! are empty (no server), some have many lines (a list), and a command that a release does not know gives an undocumented
-//! text. The boundary between two replies could only be guessed, and a wrong guess could assign one server's clients to
-//! another. A run costs milliseconds and some 200 bytes of the daemon's log; a poller should use
-//! [`Question::Processes`], which lists the clients of all servers at once, and poll seldom.
+//! **One run per command.** The client accepts several commands per run, but prints no separator between the
+//! replies. A reply may be empty (no server), have many lines (a list), or be an undocumented text (a command
+//! that the release does not know). A wrongly guessed boundary could assign one server's clients to another.
+//! A run takes milliseconds and adds about 200 bytes to the daemon's log, so a poller should poll rarely and
+//! use [`Question::Processes`], which lists the clients of all servers at once.
 //!
-//! **The exit status is 0 for refused commands too**, so the text decides ([`crate::reply`]).
+//! **The exit status is 0 for refused commands too**, so the text of the reply decides ([`crate::reply`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -20,41 +20,41 @@ use bailiff_subprocess::{ChildError, Late, Talk};
 use crate::place::{LOGS, PIPES};
 use crate::reply;
 
-/// Deadline of a daemon's response; a stopped daemon never responds.
+/// Default timeout of a query. A suspended daemon (SIGSTOP) never answers.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// Name of the control program.
+/// Name of NVIDIA's client program.
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
-/// Search path for programs if there is no PATH.
+/// Search path for the client program if `PATH` is not set.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A command for a control daemon.
+/// A command to a control daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question<'a> {
-    /// Pids of all servers.
+    /// Lists the pids of all servers.
     Servers,
-    /// State of a server (550 and later).
+    /// Queries the state of a server (driver 550 and later).
     Status(u32),
-    /// Pids of a server's clients.
+    /// Lists the pids of a server's clients.
     Clients(u32),
-    /// All clients of all servers.
+    /// Lists the clients of all servers.
     Processes,
-    /// Default share of the multiprocessors for clients of new servers.
+    /// Queries the share of the multiprocessors, in percent, for a client of a new server.
     DefaultPercentage,
-    /// The same for one server.
+    /// Queries the share of the multiprocessors, in percent, for each client of a server.
     Percentage(u32),
-    /// Default limit of pinned memory on a device for clients of new servers.
+    /// Queries how much memory of a device a client of a new server may pin.
     DefaultMemoryLimit(&'a str),
-    /// The same for one server.
+    /// Queries how much memory of a device each client of a server may pin.
     MemoryLimit(u32, &'a str),
-    /// Ends the GPU work of a client of this server; the process itself keeps running.
+    /// Ends the GPU work of a client (server, client); the client process keeps running.
     TerminateClient(u32, u32),
     /// Shuts down a server.
     ShutDown(u32),
-    /// Shuts down the daemon after its servers have exited; they are forced to exit after this time.
+    /// Ends the daemon once its servers have exited. After this time, servers are forced to exit.
     Quit(Option<Duration>),
-    /// Servers, in protocol 3.
+    /// Lists the servers, in protocol 3.
     ServersV3,
-    /// Clients, in protocol 3.
+    /// Lists all clients, in protocol 3.
     ClientsV3,
 }
 
@@ -79,35 +79,35 @@ impl fmt::Display for Question<'_> {
     }
 }
 
-/// Why a query failed.
+/// Error of a query or of a start of the daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The control program cannot be run.
+    /// The client program cannot be run.
     #[error("{program} cannot be run: {error}")]
     NoProgram {
         /// Path of the program.
         program: String,
-        /// Error of the system.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// No process listens in the pipe directory.
     #[error("no control daemon answers there")]
     NoDaemon,
-    /// A daemon exists and does not respond: every CUDA program that starts now hangs as well.
+    /// The daemon runs but does not answer, so every CUDA program that starts now hangs as well.
     #[error("it did not answer within {0:?}")]
     NoAnswer(Duration),
-    /// Permission denied.
+    /// The daemon denied permission.
     #[error("refused: {0}")]
     Refused(String),
-    /// The response is not understood.
+    /// The reply is not valid.
     #[error("not understood: {0}")]
     Strange(String),
-    /// The exit of the control program was not observed.
+    /// The exit status of the client program cannot be read.
     #[error("its program cannot be waited for: {0}")]
     Wait(std::io::Error),
 }
 
-/// A control daemon, identified by its pipe directory.
+/// Client of the control daemon in a pipe directory.
 #[derive(Debug, Clone)]
 pub struct Control {
     program: PathBuf,
@@ -115,17 +115,17 @@ pub struct Control {
     patience: Duration,
 }
 
-/// How a daemon is started.
+/// Mode in which a daemon is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// `-d`: it forks, and its parent exits when the daemon listens.
+    /// `-d`: the started process forks the daemon, and exits once the daemon listens.
     Background,
-    /// `-f`: it stays in the foreground.
+    /// `-f`: the daemon does not fork, and logs to the standard output of its caller.
     Foreground,
 }
 
 impl Form {
-    /// Flag of the control program.
+    /// Returns the command-line flag.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -136,40 +136,39 @@ impl Form {
 }
 
 impl Control {
-    /// Returns the daemon of the default pipe directory, queried with this program.
+    /// Creates a client that runs this program and queries the daemon in the default pipe directory.
     #[must_use]
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), pipes: None, patience: PATIENCE }
     }
 
-    /// Returns the daemon of this pipe directory.
+    /// Selects the daemon by its pipe directory.
     #[must_use]
     pub fn at(mut self, pipes: impl Into<PathBuf>) -> Self {
         self.pipes = Some(pipes.into());
         self
     }
 
-    /// Changes the deadline.
+    /// Sets the timeout of each query.
     #[must_use]
     pub const fn within(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Path of the control program.
+    /// Returns the path of the client program.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Sends one command and returns the response.
+    /// Sends one command to the daemon and returns its reply.
     ///
     /// # Errors
-    /// If there is no daemon, or it does not respond in time, or refuses.
+    /// If no daemon runs, or if it refuses the command or does not answer in time.
     pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
-        // The environment contains only PATH, because a preloaded library or a protocol setting of this program
-        // is not meant for the client.
+        // Passes on only `PATH`: a preloaded library or protocol version must not affect the client.
         let path = std::env::var_os("PATH");
         let mut command = self.command();
         command
@@ -179,11 +178,11 @@ impl Control {
         self.run(command, &Talk { input: input.as_bytes(), ..Talk::within(self.patience) })
     }
 
-    /// Starts the daemon in the background, with this program's environment and these variables, and waits
-    /// until its parent has exited. Whether it responds must be checked afterwards.
+    /// Starts the daemon in the background, with the environment of this process and these variables. Waits
+    /// until the launcher process has exited, but not until the daemon answers.
     ///
     /// # Errors
-    /// If it does not start, for example because one already runs.
+    /// If the daemon does not start, for example because one already runs.
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, ControlError> {
         let mut command = self.command();
         command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());
@@ -232,7 +231,7 @@ impl Control {
     }
 }
 
-/// Returns the variable with a daemon's log directory.
+/// Returns the environment variable for a daemon's log directory, as name and value.
 #[must_use]
 pub fn log_variable(directory: &str) -> (&'static str, &str) {
     (LOGS, directory)

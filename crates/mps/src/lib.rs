@@ -1,5 +1,5 @@
-//! NVIDIA's MPS from outside: [`control`] queries a control daemon, [`reply`] parses its replies, [`log`] the lines of its logs,
-//! [`place`] finds its processes and their directories, and [`listener`] the process that listens there. Signals no process.
+//! Interface to NVIDIA's MPS: [`control`] queries a control daemon, [`reply`] parses its replies, [`log`] its
+//! logs, [`place`] recognizes MPS processes, [`listener`] finds the process of a socket. Sends no signals.
 
 pub mod control;
 pub mod listener;

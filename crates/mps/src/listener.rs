@@ -1,5 +1,5 @@
-//! The process that listens in a pipe directory, as recorded by the kernel. The name of a directory proves nothing: any process
-//! can use it, and the same path is another directory in another mount namespace.
+//! Process that listens in a pipe directory, as recorded by the kernel. A directory's name proves nothing:
+//! any process can use it, and in another mount namespace the path is another directory.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,17 +8,17 @@ use std::path::Path;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
-/// The process that listens in a pipe directory.
+/// The process that listens on a control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
-    /// Pid in our PID namespace; `None` if it is in another one.
+    /// Pid in the PID namespace of the caller; `None` if the process is not in that namespace.
     pub pid: Option<u32>,
-    /// Its user when it started to listen.
+    /// Effective user of the process when it began to listen.
     pub uid: u32,
 }
 
 impl Listener {
-    /// Connects without waiting. The daemon logs two lines, as for every program that starts to use CUDA.
+    /// Connects without blocking. The daemon logs two lines for it, as for every starting CUDA program.
     ///
     /// # Errors
     /// If no process listens, or permission is denied; [`io::ErrorKind::WouldBlock`] if the backlog is full.
@@ -30,7 +30,7 @@ impl Listener {
         Ok(Self { pid: u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0), uid: peer.uid() })
     }
 
-    /// Returns whether the listener is this process; compares the user if the pid is unknown.
+    /// Returns whether the listener is this process. Compares the users if the listener's pid is unknown.
     #[must_use]
     pub fn is(&self, pid: u32, uid: Option<u32>) -> bool {
         self.pid.map_or(Some(self.uid) == uid, |own| own == pid)

@@ -1,46 +1,46 @@
-//! Parses lines of `control.log` and `server.log`. The wording changes between releases, so events are
-//! recognized by parts of a line; an unknown line is counted as [`Event::Unknown`], and is no error.
+//! Parses a line of `control.log` or `server.log`, by parts of the line, because the wording changes between
+//! releases. An unknown line is [`Event::Unknown`], which is counted and is not an error.
 
-/// A line of a log.
+/// A parsed line of an MPS log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Time in the daemon's time zone; `None` in a line without a head.
+    /// Time of the line, in the daemon's local time zone; `None` if the line has no `[head]`.
     pub at: Option<&'a str>,
     /// Program that wrote the line.
     pub writer: Writer,
-    /// Its pid in its own PID namespace.
+    /// Pid of the writer, in its own PID namespace.
     pub pid: Option<u32>,
-    /// The event.
+    /// Event that the line reports.
     pub event: Event,
 }
 
-/// Program that writes to a log.
+/// Program that wrote a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// Control daemon.
     Control,
-    /// Server.
+    /// Server for GPUs since Volta.
     Server,
     /// Server for GPUs before Volta.
     LegacyServer,
-    /// Client.
+    /// Client process.
     Client,
-    /// A program that is called `Other`, as servers are while they start.
+    /// Program that logs as `Other`, as servers do while they start.
     Other,
-    /// Unknown.
+    /// Unknown program, or a line without a `[head]`.
     Unknown,
 }
 
-/// Why a client was rejected.
+/// Reason why a client was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The server has the maximum number of clients.
+    /// The server has its maximum number of clients.
     Clients,
-    /// A device has the maximum number of connections.
+    /// The GPU has its maximum number of connections.
     DeviceConnections,
     /// The server is shutting down.
     Teardown,
-    /// Another reason.
+    /// Any other reason.
     Other,
 }
 
@@ -48,7 +48,7 @@ impl Reason {
     /// All reasons.
     pub const ALL: [Self; 4] = [Self::Clients, Self::DeviceConnections, Self::Teardown, Self::Other];
 
-    /// Label value.
+    /// Returns the reason's name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,57 +60,57 @@ impl Reason {
     }
 }
 
-/// An event. Pid 0 stands for a client of another PID namespace.
+/// Event reported by a log line. A client's pid is 0 if the client is in another PID namespace.
 #[expect(
     missing_docs,
     reason = "fields are named for what they are: pids of servers and clients, users, bytes"
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A daemon starts.
+    /// The control daemon starts.
     DaemonStarting,
-    /// A server starts, for this user.
+    /// A server starts for this user.
     ServerStarting { server: u32, uid: Option<u32> },
-    /// A server accepts clients.
+    /// A server is ready for clients.
     ServerReady { server: u32 },
     /// A server has exited.
     ServerExited { server: u32, status: Option<i32> },
-    /// A server has failed and exits.
+    /// A server exits because of a fatal error.
     ServerFailed,
-    /// A server cannot use the driver or finds no GPUs.
+    /// A server cannot initialize the driver, or finds no GPU.
     DriverFailed,
-    /// A server does not exit, because this many clients are active.
+    /// A server does not shut down because this many clients are active.
     ServerBusy { workers: Option<u32> },
-    /// A process asks to become a client; `pending` if there is no server for it yet.
+    /// A process requests to become a client. `pending`: no server is ready for it yet.
     ClientNew { client: u32, uid: Option<u32>, pending: bool },
-    /// A client has created a context.
+    /// A client has connected.
     ClientConnected { client: Option<u32> },
-    /// The state of a client has changed.
+    /// A client has become active or inactive.
     ClientStatus { client: Option<u32>, active: bool },
-    /// A client has exited; `left` contexts remain.
+    /// A client has exited, and `left` client contexts remain.
     ClientExited { client: Option<u32>, left: Option<u32> },
     /// A client was rejected.
     ClientRejected { reason: Reason },
-    /// A client has caused a GPU fault, which affects all clients on that GPU.
+    /// A client caused a fatal GPU error, which affects all clients on that GPU.
     ClientFault { client: Option<u32> },
     /// A client is being terminated on request.
     ClientTerminating { client: Option<u32> },
-    /// Result of the termination.
+    /// The requested termination of a client succeeded or failed.
     ClientTerminated { well: bool },
-    /// The server handles a fault: it is in state FAULT until all affected clients have exited.
+    /// The server handles a GPU fault. It stays in state FAULT until all affected clients have exited.
     FaultHandling,
-    /// Affected clients or devices are listed in the next lines.
+    /// Header of a list of the clients affected by a fault, or of the GPUs to reset.
     FaultDetails,
-    /// Limit of pinned memory on a device for each client.
+    /// Memory of a GPU that each client may pin.
     MemoryLimit { device: Option<u32>, bytes: u64 },
-    /// A known line without relevance.
+    /// Known line that is not relevant.
     Routine,
-    /// An unknown line.
+    /// Unknown line.
     Unknown,
 }
 
 impl<'a> Line<'a> {
-    /// Parses a line, as far as possible.
+    /// Parses a line. Parts that are not recognized are `None` or unknown.
     #[must_use]
     pub fn of(line: &'a str) -> Self {
         let (head, text) = split(line.trim_end());
@@ -119,13 +119,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Splits a line into head and text: `[head] text`.
+/// Splits `[head] text` into head and text.
 fn split(line: &str) -> (Option<&str>, &str) {
     let parts = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     parts.map_or((None, line), |(head, text)| (Some(head), text.trim_start()))
 }
 
-/// Parses a head: `2026-11-21 06:27:24.009 Legacy Server 18763`.
+/// Parses a head such as `2026-11-21 06:27:24.009 Legacy Server 18763` into time, writer and pid.
 fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
     let mut blanks = head.match_indices(' ').map(|(place, _)| place);
     let at = blanks.nth(1).and_then(|place| head.get(..place));
@@ -142,9 +142,9 @@ fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
     (at, writer, pid.parse().ok())
 }
 
-/// Returns the event, if it is one that this writer can report.
+/// Returns the event of a line. Only events that this writer itself logs are recognized.
 fn event(writer: Writer, text: &str) -> Event {
-    // The rest of the line was written by a user.
+    // The rest of such a line is any user's text, and must not be taken for an event.
     if FOREIGN.iter().any(|words| text.starts_with(words)) {
         return Event::Routine;
     }
@@ -164,7 +164,7 @@ fn event(writer: Writer, text: &str) -> Event {
 /// Prefixes of lines in which a control daemon quotes a command, which any user may have sent.
 const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
-/// Lines of every client, start and query.
+/// Parts of the lines that every client, start or query causes.
 const ROUTINE: [&str; 11] = [
     "To connect CUDA applications to this daemon",
     "User did not send valid credentials",
@@ -173,14 +173,14 @@ const ROUTINE: [&str; 11] = [
     "Receive command failed, assuming client exit",
     "Creating server context on device",
     "Accepting connection",
-    // A process connected only to learn which process listens, as our exporter does.
+    // Logged if a process connects only to learn which process listens, as the exporter does.
     "Unable to accept connection",
     "NEW UI",
     "UI closed",
     "Exit with status",
 ];
 
-/// Parses what a daemon logs about servers and clients.
+/// Recognizes what the daemon logs about servers and clients.
 fn of_daemon(text: &str) -> Option<Event> {
     if text.contains("Starting control daemon") {
         return Some(Event::DaemonStarting);
@@ -199,7 +199,7 @@ fn of_daemon(text: &str) -> Option<Event> {
     Some(Event::ServerExited { server, status: signed(text, "status ") })
 }
 
-/// Parses GPU faults.
+/// Recognizes GPU faults and the clients affected by them.
 fn of_fault(text: &str) -> Option<Event> {
     if text.contains("encountered a fatal GPU error") {
         return Some(Event::ClientFault { client: number(text, "Client process ") });
@@ -211,7 +211,7 @@ fn of_fault(text: &str) -> Option<Event> {
     details.iter().any(|words| text.contains(words)).then_some(Event::FaultDetails)
 }
 
-/// Parses what a server logs about clients.
+/// Recognizes what a server logs about clients.
 fn of_client(text: &str) -> Option<Event> {
     if let Some(reason) = rejection(text) {
         return Some(Event::ClientRejected { reason });
@@ -255,12 +255,12 @@ fn rejection(text: &str) -> Option<Reason> {
     Some(if text.contains("aximum number of clients") { Reason::Clients } else { Reason::Other })
 }
 
-/// The exit of a server, as the server itself and its daemon log it.
+/// Recognizes the failure of a server, which the server and the daemon log in the same words.
 fn of_end(text: &str) -> Option<Event> {
     text.contains("Server encountered a fatal exception").then_some(Event::ServerFailed)
 }
 
-/// Parses what a server logs about itself.
+/// Recognizes what a server logs about itself.
 fn of_server(text: &str) -> Option<Event> {
     if text.contains("Driver initialization failed") {
         return Some(Event::DriverFailed);
@@ -274,7 +274,7 @@ fn of_server(text: &str) -> Option<Event> {
     Some(Event::MemoryLimit { device: number(text, "for device "), bytes })
 }
 
-/// Returns the number after these words.
+/// Returns the number that directly follows these words.
 fn number(text: &str, words: &str) -> Option<u32> {
     digits(text.split_once(words)?.1)
 }
@@ -285,7 +285,7 @@ fn signed(text: &str, words: &str) -> Option<i32> {
     word.parse().ok()
 }
 
-/// Returns the first number in braces: `{4267, 0}` and `{PID: 4267, Context ID: 0}`.
+/// Returns the first number in braces, as in `{4267, 0}` and `{PID: 4267, Context ID: 0}`.
 fn braced(text: &str) -> Option<u32> {
     let inside = text.split_once('{')?.1;
     digits(inside.trim_start_matches(|letter: char| !letter.is_ascii_digit() && letter != '}'))

@@ -1,57 +1,57 @@
-//! Identifies MPS processes and their directories by program, arguments and environment. The process name is
-//! not used, because daemon and server have the same.
+//! Recognizes MPS processes and their directories by program, arguments and environment, as read from
+//! `/proc`. The name in `comm` is not used, because daemon and server have the same.
 
 use std::path::PathBuf;
 
 use bailiff_snapshot::Role;
 
-/// Variable with the directory of a daemon's sockets; the directory identifies the daemon.
+/// Variable for the directory of a daemon's sockets, which identifies the daemon.
 pub const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Variable with the directory of its logs.
+/// Variable for the directory of a daemon's logs.
 pub const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// Variable with the GPUs of a daemon.
+/// Variable for the GPUs that a daemon manages.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// Variable with the protocol of a daemon; it takes precedence over the flag.
+/// Variable for the version of a daemon's protocol; it takes precedence over the flag.
 const PROTOCOL: &str = "CUDA_MPS_PROTOCOL_VERSION";
 /// Default directory of the sockets.
 pub const DEFAULT_PIPES: &str = "/tmp/nvidia-mps";
 /// Default directory of the logs.
 pub const DEFAULT_LOGS: &str = "/var/log/nvidia-mps";
 
-/// Content of `/proc` files of a process.
+/// Data of a process from `/proc`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessView<'a> {
-    /// Target of `exe`; `None` without permission.
+    /// Target of the link `exe`; `None` without permission to read it.
     pub exe: Option<&'a str>,
     /// Content of `cmdline`.
     pub cmdline: &'a [u8],
-    /// Content of `environ`; `None` without permission.
+    /// Content of `environ`; `None` without permission to read it.
     pub environ: Option<&'a [u8]>,
 }
 
-/// Role of an MPS process.
+/// Role of a process in MPS, with details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// A control daemon.
     Daemon(Daemon),
-    /// A server; `None` if its environment is not readable.
+    /// A server, with its directories; `None` if its environment is not readable.
     Server(Option<Directories>),
-    /// The control program as a client of a daemon.
+    /// The control program, run as a client to send commands to a daemon.
     Asker,
 }
 
 /// A control daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Daemon {
-    /// Directories; `None` if its environment is not readable.
+    /// Directories of the daemon; `None` if its environment is not readable.
     pub directories: Option<Directories>,
-    /// Value of `CUDA_VISIBLE_DEVICES`; `None` if it is not set, so that the daemon has all GPUs.
+    /// Value of `CUDA_VISIBLE_DEVICES`; `None` (all GPUs) if it is not set or not readable.
     pub visible: Option<String>,
-    /// Flags.
+    /// Start options of the daemon.
     pub flags: Flags,
 }
 
-/// Directories of a daemon.
+/// Directories of a daemon or server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Directories {
     /// Directory of the sockets.
@@ -60,21 +60,21 @@ pub struct Directories {
     pub logs: PathBuf,
 }
 
-/// Flags of a daemon.
+/// Start options of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flags {
-    /// `-f`, without `-d`.
+    /// `-f`: the daemon runs in the foreground.
     pub foreground: bool,
-    /// `-S`: each client gets its own part of a GPU.
+    /// `-S`: each client gets its own partition of a GPU.
     pub static_partitioning: bool,
     /// Whether clients of several users share a server.
     pub multiuser: bool,
-    /// Protocol: 2, or 3 from release 615 on.
+    /// Version of the protocol: 2, or 3 (possible from driver 615 on).
     pub protocol: u8,
 }
 
 impl ProcessView<'_> {
-    /// Returns the MPS role of a process: by `exe`, or by the first argument if `exe` is not readable.
+    /// Returns the role of the process in MPS, by `exe` or, if not readable, by the first argument.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();
@@ -101,7 +101,7 @@ impl ProcessView<'_> {
     }
 }
 
-/// Returns the flags of a daemon; `None` for other processes.
+/// Returns the start options of a daemon; `None` if the process is not a daemon.
 fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
     let has = |names: &[&str]| words.iter().skip(1).any(|word| names.contains(&word.as_str()));
     let foreground = has(&["-f", "--foreground"]);
@@ -121,19 +121,18 @@ fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
     })
 }
 
-/// Returns the directories by this environment. A relative path depends on the working directory, and is
-/// unknown.
+/// Returns the directories set in an environment; `None` for a relative path, whose base is unknown.
 fn directories(environ: &[u8]) -> Option<Directories> {
     let directory = |name: &str, usual: &str| {
         let value = variable(environ, name).filter(|path| !path.is_empty());
         let path: PathBuf = value.unwrap_or_else(|| usual.to_owned()).into();
-        // Without trailing and doubled slashes.
+        // Removes trailing and doubled slashes.
         path.is_absolute().then(|| path.components().collect())
     };
     Some(Directories { pipes: directory(PIPES, DEFAULT_PIPES)?, logs: directory(LOGS, DEFAULT_LOGS)? })
 }
 
-/// Returns the value of a variable.
+/// Returns the value of a variable in an `environ` file.
 fn variable(environ: &[u8], name: &str) -> Option<String> {
     let mut pairs = environ.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
     pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))

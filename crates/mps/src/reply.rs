@@ -1,21 +1,21 @@
-//! Parses the control daemon's responses. A response is accepted only as a whole, so that a truncated list is
-//! never taken for a complete one; anything else is a [`ReplyError`].
+//! Parses the replies of the control daemon. A reply with any unexpected part is a [`ReplyError`], so that a
+//! truncated list is not taken for a complete one.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::table;
 
-/// A refusal or an unknown response.
+/// A refused command or an unknown reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// There is no such server, or none at all.
+    /// No such server, or no server at all.
     #[error("no such server")]
     NoServer,
-    /// Permission denied.
+    /// The daemon denied permission.
     #[error("refused: {0}")]
     Refused(String),
-    /// Anything else, such as the response to an unknown command.
+    /// Any other reply, such as that of a release to an unknown command.
     #[error("not understood: {0:?}")]
     Strange(String),
 }
@@ -23,13 +23,13 @@ pub enum ReplyError {
 /// State of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// It starts, or recreates its contexts.
+    /// The server starts, or creates its contexts again.
     Initializing,
-    /// It accepts clients.
+    /// The server accepts clients.
     Active,
-    /// A client has faulted: no new client is accepted until all clients on its GPU have exited.
+    /// A client caused a GPU fault. No new client is accepted until all clients of that GPU have exited.
     Fault,
-    /// Not reported: driver 535 and older do not know the command.
+    /// The state is not reported: up to driver 535 the command is unknown.
     Unknown,
 }
 
@@ -37,7 +37,7 @@ impl Status {
     /// All states.
     pub const ALL: [Self; 4] = [Self::Initializing, Self::Active, Self::Fault, Self::Unknown];
 
-    /// Label value.
+    /// Returns the state's name in metrics and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,38 +55,38 @@ impl fmt::Display for Status {
     }
 }
 
-/// A row of `ps`: a client on one of its devices.
+/// A row of `ps`. A client has one row for each of its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// Pid in the PID namespace of `namespace`; 0 if the daemon cannot know it.
+    /// Pid in the client's own PID namespace; 0 if the daemon does not know it.
     pub pid: u32,
-    /// Pid of its server.
+    /// Pid of the server.
     pub server: u32,
-    /// UUID of the GPU, or a part of it.
+    /// GPU, as UUID or a part of it.
     pub device: Option<String>,
-    /// Inode of its PID namespace.
+    /// Inode of the client's PID namespace.
     pub namespace: Option<u64>,
-    /// Its command.
+    /// Command line of the client.
     pub command: Option<String>,
 }
 
-/// Parses the pids of `get_server_list`.
+/// Parses the reply to `get_server_list`, which lists pids of servers.
 ///
 /// # Errors
-/// If it contains anything but pids.
+/// If the reply contains anything except pids.
 pub fn servers(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
 
-/// Parses the pids of `get_client_list`; a client may be listed more than once.
+/// Parses the reply to `get_client_list`, which may list the pid of a client more than once.
 ///
 /// # Errors
-/// If it contains anything but pids.
+/// If the reply contains anything except pids.
 pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
 
-/// Parses `get_server_status`; any other text is [`Status::Unknown`].
+/// Parses the reply to `get_server_status`; any other text is [`Status::Unknown`].
 #[must_use]
 pub fn status(reply: &str) -> Status {
     match reply.trim() {
@@ -97,10 +97,10 @@ pub fn status(reply: &str) -> Status {
     }
 }
 
-/// Parses the rows of `ps` by their column titles, because releases add columns.
+/// Parses the rows of `ps`. Columns are found by their titles, because releases add columns.
 ///
 /// # Errors
-/// If it is not such a table, or a row has no pid or no server.
+/// If the reply is not such a table, or if a row has no pid or no server.
 pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
     if reply.trim().is_empty() {
         return Ok(Vec::new());
@@ -120,19 +120,19 @@ pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
     rows.iter().map(|row| client(row).ok_or_else(strange)).collect()
 }
 
-/// Parses a share of the multiprocessors.
+/// Parses a share of the multiprocessors in percent, of new servers or of one server.
 ///
 /// # Errors
-/// If it is not a number from 0 to 100.
+/// If the reply is not a number from 0 to 100.
 pub fn percentage(reply: &str) -> Result<f64, ReplyError> {
     let number = reply.trim().trim_end_matches('%').parse::<f64>();
     number.ok().filter(|number| (0.0..=100.0).contains(number)).ok_or_else(|| unknown(reply))
 }
 
-/// Parses the limit of pinned memory of a device in bytes; an empty response means no limit.
+/// Parses the pinned memory limit of a device, in bytes. An empty reply means no limit and returns `None`.
 ///
 /// # Errors
-/// If it is not an amount. A number without a unit is refused, because its unit is not documented.
+/// If the reply is not an amount. A bare decimal number is refused, because its unit is not documented.
 pub fn memory_limit(reply: &str) -> Result<Option<u64>, ReplyError> {
     let text = reply.trim();
     if text.is_empty() {
@@ -156,7 +156,7 @@ fn amount(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// Checks that `terminate_client` succeeded: `0`, `CUDA_SUCCESS`, or a sentence that says so.
+/// Checks that `terminate_client` succeeded: `0`, `CUDA_SUCCESS` or a sentence that reports success.
 ///
 /// # Errors
 /// If the response is anything else, or empty.
@@ -166,11 +166,10 @@ pub fn terminated(reply: &str) -> Result<(), ReplyError> {
     if done { Ok(()) } else { Err(unknown(reply)) }
 }
 
-/// Parses the pids of protocol 3's `server list`: a table with a column PID, or only pids. No recorded response
-/// exists.
+/// Parses `server list` of protocol 3: bare pids or a table with PID. No real reply has been recorded yet.
 ///
 /// # Errors
-/// If it is neither.
+/// If the reply is neither.
 pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply).or_else(|_| {
         let rows = table::rows(reply).ok_or_else(|| unknown(reply))?;
@@ -180,15 +179,15 @@ pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     })
 }
 
-/// Parses the rows of protocol 3's `client list --all`, as far as they have the titles of `ps`.
+/// Parses `client list --all` of protocol 3, by the same column titles as `ps`.
 ///
 /// # Errors
-/// If it is not such a table.
+/// If the reply is not such a table.
 pub fn clients_v3(reply: &str) -> Result<Vec<Client>, ReplyError> {
     processes(reply)
 }
 
-/// Returns the line with a refusal, if any.
+/// Returns the line that denies permission, if there is one.
 #[must_use]
 pub fn refusal(reply: &str) -> Option<&str> {
     let refuses = |line: &&str| {
@@ -197,13 +196,13 @@ pub fn refusal(reply: &str) -> Option<&str> {
     reply.lines().map(str::trim).find(refuses)
 }
 
-/// Returns whether a client reports that no daemon listens.
+/// Returns whether NVIDIA's client reports that no daemon listens.
 #[must_use]
 pub fn is_no_daemon(reply: &str) -> bool {
     reply.contains("Cannot find MPS control daemon process")
 }
 
-/// Returns whether a starting daemon reports that another one already runs.
+/// Returns whether a starting daemon reports that another daemon already runs.
 #[must_use]
 pub fn is_running(reply: &str) -> bool {
     reply.contains("An instance of this daemon is already running")
@@ -214,13 +213,13 @@ fn pids(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     lines.map(|line| line.parse().map_err(|_| unknown(reply))).collect()
 }
 
-/// Returns the error for an unknown response.
+/// Returns the error for a reply that was not recognized.
 fn unknown(reply: &str) -> ReplyError {
     if let Some(line) = refusal(reply) {
         return ReplyError::Refused(line.to_owned());
     }
     let text = reply.trim();
-    // "Server not found", "Server 1 not found"; neither is part of a list.
+    // The reply is "Server not found" or "Server 1 not found"; a list contains neither.
     if text.lines().count() == 1 && text.starts_with("Server ") && text.ends_with("not found") {
         return ReplyError::NoServer;
     }

@@ -1,17 +1,17 @@
-//! Parses tables by their column titles. The column `COMMAND` may contain spaces.
+//! Parses tables by their column titles. Cells of the column `COMMAND` may contain spaces.
 
-/// A row as pairs of title and cell.
+/// A row of a table, as pairs of title and cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row<'a>(Vec<(&'a str, String)>);
 
 impl Row<'_> {
-    /// Returns the cell under a title.
+    /// Returns the cell in the column with this title.
     pub(crate) fn cell(&self, title: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(title)).map(|(_, cell)| cell.as_str())
     }
 }
 
-/// Returns the rows of a table; `None` if it has no titles, or a row does not fit them.
+/// Returns the rows of a table; `None` if the text has no titles, or if a row does not match them.
 pub(crate) fn rows(text: &str) -> Option<Vec<Row<'_>>> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let titles: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -22,7 +22,7 @@ pub(crate) fn rows(text: &str) -> Option<Vec<Row<'_>>> {
 fn row<'a>(titles: &[&'a str], line: &str) -> Option<Row<'a>> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let command = titles.iter().position(|title| title.eq_ignore_ascii_case("COMMAND"));
-    // A process that has just started or exited may have no command.
+    // A process that is starting or exiting may have no command, so its row has a word less.
     let Some(command) = command.filter(|_| words.len() + 1 >= titles.len()) else {
         return (words.len() == titles.len())
             .then(|| Row(titles.iter().copied().zip(words.iter().map(|word| (*word).to_owned())).collect()));

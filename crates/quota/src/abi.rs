@@ -1,9 +1,9 @@
-//! The driver's ABI: error codes, handles, and structures as in `cuda.h` and `nvml.h`.
+//! ABI of the CUDA driver and NVML: error codes, handles, and structures as in `cuda.h` and `nvml.h`.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::mem::MaybeUninit;
 
-/// The result of every call of either driver.
+/// Result of every call of the CUDA driver or NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Code(pub(crate) c_int);
@@ -14,7 +14,7 @@ impl Code {
     pub(crate) const INVALID_VALUE: Self = Self(1);
     /// `CUDA_ERROR_OUT_OF_MEMORY`
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
-    /// `CUDA_ERROR_NOT_SUPPORTED`: the driver lacks the function.
+    /// `CUDA_ERROR_NOT_SUPPORTED`, returned if the driver lacks the function.
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
 
     pub(crate) fn is_success(self) -> bool {
@@ -22,9 +22,9 @@ impl Code {
     }
 }
 
-/// `CUdeviceptr`, and handles of arrays.
+/// `CUdeviceptr`; also holds handles of arrays.
 pub(crate) type Address = u64;
-/// `CUdeviceptr` of the first version.
+/// `CUdeviceptr` of the first version of the interface, with 32 bits.
 pub(crate) type OldAddress = c_uint;
 /// `CUcontext`, `CUgreenCtx`, `CUstream`, `CUmemoryPool` and others; only compared, never dereferenced.
 pub(crate) type Handle = usize;
@@ -42,19 +42,19 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// The GPU of the location; `None` for host memory.
+    /// Returns the GPU of the location; `None` for host memory.
     pub(crate) fn device(self) -> Option<Device> {
         match self.kind {
             // CU_MEM_LOCATION_TYPE_DEVICE
             1 => Some(self.id),
-            // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: the first byte is the device.
+            // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: the lowest byte of the id is the device.
             6 => Some(self.id & 0xff),
             _ => None,
         }
     }
 }
 
-/// The common beginning of `CUmemPoolProps` and `CUmemAllocationProp`.
+/// Common first fields of `CUmemPoolProps` and `CUmemAllocationProp`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Properties {
@@ -64,7 +64,7 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// `CU_MEM_ALLOCATION_TYPE_MANAGED`
+    /// Returns whether the type is `CU_MEM_ALLOCATION_TYPE_MANAGED`.
     pub(crate) fn managed(self) -> bool {
         self.allocation == 2
     }
@@ -114,14 +114,14 @@ pub(crate) struct OldArray3dDescriptor {
     pub(crate) flags: c_uint,
 }
 
-/// `CUarrayMapInfo`: a part of an array, and the memory to map there.
+/// `CUarrayMapInfo`: a part of an array, and the memory to map to it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ArrayMap {
     pub(crate) array_kind: c_uint,
     pub(crate) array: Address,
     pub(crate) part_kind: c_uint,
-    /// Level, layer, offset and extent; or, for the mip tail, layer, padding, offset and size.
+    /// Level, layer, offset and extent. For the mip tail: layer, padding, offset and size.
     part: [MaybeUninit<c_uint>; 8],
     pub(crate) operation: c_int,
     pub(crate) handle_kind: c_int,
@@ -132,18 +132,18 @@ pub(crate) struct ArrayMap {
 }
 
 impl ArrayMap {
-    /// `CU_MEM_OPERATION_TYPE_MAP`
+    /// Returns whether the operation is `CU_MEM_OPERATION_TYPE_MAP`.
     pub(crate) fn maps(&self) -> bool {
         self.operation == 1
     }
 
-    /// The position in the array; fields that the caller need not fill in are 0.
+    /// Returns the position in the array. Fields that the caller need not set are 0.
     pub(crate) fn place(&self) -> [u32; 8] {
         let whole_level = self.part_kind == 0;
         let mut place = [0; 8];
         for (at, (to, from)) in place.iter_mut().zip(&self.part).enumerate() {
             if whole_level || (at != 1 && at < 6) {
-                // SAFETY: `cuda.h` requires callers to fill in these fields.
+                // SAFETY: `cuda.h` requires callers to set these fields.
                 *to = unsafe { from.assume_init() };
             }
         }

@@ -1,5 +1,5 @@
-//! The order of operations: memory is reserved before the call of the driver, and released after the driver has freed
-//! it.
+//! Accounting: an allocation reserves memory before the driver call; a free releases it after the driver
+//! call.
 
 use crate::abi::{Address, Code, Device, Handle};
 use crate::allocations::{Allocation, Owner};
@@ -9,7 +9,7 @@ use crate::log::EventKind;
 use crate::panic_guard::DriverCall;
 use crate::state::{self, ProcessState};
 
-/// Reserved memory; released on drop unless kept.
+/// Reserved memory; the reservation is released on drop unless it was kept.
 struct Reservation {
     gpu: &'static GpuAccount,
     bytes: u64,
@@ -25,7 +25,7 @@ impl Reservation {
         None
     }
 
-    /// Adjusts it to what the driver allocated; false if that exceeds the quota.
+    /// Adjusts the reservation to the allocated size; returns false if that exceeds the quota.
     fn resize(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         if !self.gpu.reserve(more) {
@@ -36,7 +36,7 @@ impl Reservation {
         true
     }
 
-    /// Turns it into an allocation, and returns its size in bytes.
+    /// Turns the reservation into an allocation, and returns its size in bytes.
     fn keep(mut self, call: &'static str, address: Address) -> u64 {
         let bytes = std::mem::take(&mut self.bytes);
         self.gpu.granted();
@@ -53,8 +53,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Allocates if the quota permits; `keep` records the result. If the GPU is unknown, the driver is called without a
-/// reservation, so that it reports the error.
+/// Allocates if the quota permits; `keep` records the result and returns its address. If the GPU is unknown,
+/// the driver is called without a reservation, so that it reports the error.
 pub(crate) fn grant<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (gpu, bytes): (Option<&'static GpuAccount>, u64),
@@ -70,7 +70,7 @@ pub(crate) fn grant<F: Fn() -> Code>(
     answer
 }
 
-/// Allocates memory that the allocation table finds by its address; `read_result` returns the address after the call.
+/// Allocates memory and records it by its address, which `read_result` returns after the driver call.
 pub(crate) fn allocate<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (state, gpu, owner): (&'static ProcessState, Option<&'static GpuAccount>, Ownership),
@@ -84,8 +84,7 @@ pub(crate) fn allocate<F: Fn() -> Code>(
     })
 }
 
-/// Allocates pitched memory, whose row length the driver chooses; `read_result` returns address and bytes after the
-/// call.
+/// Allocates pitched memory. The driver chooses the row length, so `read_result` returns address and size.
 pub(crate) fn allocate_rows<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (width, height): (u64, u64),
@@ -120,10 +119,10 @@ pub(crate) fn allocate_rows<F: Fn() -> Code>(
     answer
 }
 
-/// The usual alignment of rows of pitched memory, in bytes.
+/// Usual alignment of the rows of pitched memory, in bytes.
 const ROW: u64 = 512;
 
-/// The owner of new memory, by the kind of call.
+/// Kind of owner of new memory: the current context, or a pool.
 #[derive(Clone, Copy)]
 pub(crate) enum Ownership {
     Context,
@@ -142,10 +141,9 @@ impl Ownership {
 fn record_allocation(state: &'static ProcessState, address: Address, record: Allocation) {
     match state.allocations.insert(address, record) {
         Ok(None) => {}
-        // The earlier allocation was freed in an unseen way; otherwise the driver could not have returned its address
-        // again.
+        // The earlier allocation must have been freed unseen, because the driver reuses only free addresses.
         Ok(Some(before)) => give_back(state, before),
-        // It stays charged, because its free cannot be found.
+        // The memory stays charged, because a free could not find its size.
         Err(_) => state::fault(),
     }
 }
@@ -156,8 +154,8 @@ fn give_back(state: &'static ProcessState, record: Allocation) {
     }
 }
 
-/// Frees memory. The table entry is removed before the call, because another thread may get the same address as soon as
-/// the driver has freed it. The ledger is reduced last.
+/// Frees memory. The table entry is removed before the driver call, because another thread may get the same
+/// address as soon as the driver has freed it. The memory is released from the account last.
 pub(crate) fn free<F: Fn() -> Code>(call: &DriverCall<F>, address: Address) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let record = state.allocations.remove(address);
@@ -175,17 +173,17 @@ pub(crate) fn free<F: Fn() -> Code>(call: &DriverCall<F>, address: Address) -> C
     answer
 }
 
-/// The memory that a call may free along with a context.
+/// Memory that a driver call may free along with a context.
 pub(crate) struct ContextEnd {
-    /// The context whose memory is freed.
+    /// Context whose memory is freed.
     pub(crate) context: Handle,
-    /// The GPU whose pools may lose their memory.
+    /// GPU whose pools may lose their memory.
     pub(crate) pools_of: Option<Device>,
-    /// Whether to check with the driver that each address is really free.
+    /// Whether to check with the driver that an address is free before its memory is released.
     pub(crate) verify: bool,
 }
 
-/// Runs a call that may end a context; `ended` reports after the call whether it did.
+/// Runs a driver call that may end a context; `ended` returns after the call whether it did.
 pub(crate) fn end<F: Fn() -> Code>(
     call: &DriverCall<F>,
     context_end: Option<ContextEnd>,

@@ -1,5 +1,5 @@
-//! The allocation table: the size and owner of each allocation, so that frees can be accounted. It has many small locks
-//! to reduce contention.
+//! Allocation table: size and owner of each allocation, so that frees can be accounted. The table is split
+//! into many shards with a lock each, to reduce contention.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,7 +9,7 @@ use crate::abi::{Address, Device, Handle};
 use crate::region::words;
 use crate::spin_lock::{Guard, SpinLock};
 
-/// An allocation at an address, or an array.
+/// An allocation, found by its address or array handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) bytes: u64,
@@ -17,15 +17,15 @@ pub(crate) struct Allocation {
     pub(crate) owner: Owner,
 }
 
-/// What the memory is freed with.
+/// Owner of memory, with which the memory is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Context(Handle),
-    /// Memory of a pool outlives contexts.
+    /// A memory pool. Its memory outlives contexts.
     Pool,
 }
 
-/// There is no memory for another entry.
+/// Error: there is no memory for another entry.
 #[derive(Debug)]
 pub(crate) struct TableFull;
 
@@ -33,13 +33,13 @@ type Shard = HashMap<Address, Allocation, BuildHasherDefault<AddressHasher>>;
 
 const SHARDS: usize = 64;
 
-/// All allocations.
+/// Table of all allocations of this process.
 pub(crate) struct AllocationTable {
     shards: [SpinLock<Shard>; SHARDS],
 }
 
-/// A hash function for addresses. Addresses of the driver end in nine or more zero bits, and programs cannot choose
-/// them.
+/// Hash function for addresses. Addresses from the driver end in nine or more zero bits. Programs cannot
+/// choose them, so no protection against chosen keys is needed.
 #[derive(Default)]
 pub(crate) struct AddressHasher(u64);
 
@@ -60,7 +60,7 @@ impl Hasher for AddressHasher {
 }
 
 fn hash(number: u64) -> u64 {
-    // The upper half of the product has no trailing zeros in common with the address.
+    // Combines both halves of the product, because the lower half has as many trailing zeros as the address.
     let product = u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let [low, high] = words(product.to_le_bytes());
     low ^ high
@@ -76,7 +76,7 @@ impl AllocationTable {
         Some(self.shards.get(shard)?.lock())
     }
 
-    /// Inserts an allocation. Returns the previous entry, whose free was not seen.
+    /// Inserts an allocation. Returns the previous entry of the address, whose free was not seen.
     pub(crate) fn insert(
         &self,
         address: Address,
@@ -87,7 +87,7 @@ impl AllocationTable {
         Ok(shard.insert(address, record))
     }
 
-    /// Inserts a removed entry again; false if the address has another entry now.
+    /// Inserts a removed entry again; returns false if the address has another entry now.
     pub(crate) fn reinsert(&self, address: Address, record: Allocation) -> bool {
         let Some(mut shard) = self.shard(address) else { return true };
         if shard.try_reserve(1).is_err() {
@@ -102,17 +102,17 @@ impl AllocationTable {
         }
     }
 
-    /// Removes an entry.
+    /// Removes the entry of an address, and returns it.
     pub(crate) fn remove(&self, address: Address) -> Option<Allocation> {
         self.shard(address)?.remove(&address)
     }
 
-    /// Removes all entries that match.
+    /// Removes and returns all entries that match.
     pub(crate) fn remove_all(&self, which: impl Fn(&Allocation) -> bool) -> Vec<(Address, Allocation)> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            // Entries that cannot be collected stay, and stay charged.
+            // Without memory for the result, the entries stay, and their memory stays charged.
             if found.try_reserve(shard.len()).is_ok() {
                 found.extend(shard.extract_if(|_, record| which(record)));
             }

@@ -1,4 +1,4 @@
-//! Our own queries to the driver: the context, GPU and stream of a call.
+//! Queries to the CUDA driver by the library itself: context, GPU and stream of a call.
 
 use std::ffi::{c_int, c_uint};
 
@@ -28,17 +28,17 @@ static FREE: Symbol = Symbol::plain(c"cuMemFree_v2");
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`
 const MEMORY_TYPE: c_int = 2;
 
-/// Calls the driver; false if it lacks the function or the call fails.
+/// Calls a driver function; false if the driver lacks the function or the call fails.
 macro_rules! call {
     ($symbol:expr, $($arg:expr => $kind:ty),*) => {{
-        // SAFETY: the type is that of `cuda.h`.
+        // SAFETY: the function type matches `cuda.h`.
         let function = unsafe { $symbol.function::<unsafe extern "C" fn($($kind),*) -> Code>() };
-        // SAFETY: the arguments match `cuda.h`: our own variables, and handles that the driver checks.
+        // SAFETY: the arguments match `cuda.h`: local variables, and handles that the driver checks.
         function.is_some_and(|function| unsafe { function($($arg),*) }.is_success())
     }};
 }
 
-/// Queries one value; `None` if the driver lacks the function or the call fails.
+/// Queries one value of the driver; `None` if the driver lacks the function or the call fails.
 macro_rules! query {
     ($symbol:expr, $type:ty, |$out:ident| ($($arg:expr => $kind:ty),*)) => {{
         let mut $out = <$type>::default();
@@ -46,23 +46,23 @@ macro_rules! query {
     }};
 }
 
-/// The GPU of the current context.
+/// Returns the GPU of the current context.
 pub(crate) fn current_device() -> Option<Device> {
     query!(CURRENT_DEVICE, Device, |out| (&raw mut out => *mut Device))
 }
 
-/// The current context; 0 if there is none.
+/// Returns the current context; 0 if there is none.
 pub(crate) fn current_context() -> Handle {
     query!(CURRENT_CONTEXT, Handle, |out| (&raw mut out => *mut Handle)).unwrap_or(0)
 }
 
-/// The UUID of a GPU, or of the MIG instance.
+/// Returns the UUID of a GPU or MIG instance.
 pub(crate) fn uuid(device: Device) -> Option<Uuid> {
     query!(UUID, Uuid, |out| (&raw mut out => *mut Uuid, device => Device))
         .or_else(|| query!(OLD_UUID, Uuid, |out| (&raw mut out => *mut Uuid, device => Device)))
 }
 
-/// A stream. `threads`: the default stream is the per-thread one.
+/// A stream. `threads`: whether handle 0 means the per-thread default stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) handle: Handle,
@@ -73,7 +73,7 @@ impl Stream {
     const LEGACY: Handle = 1;
     const PER_THREAD: Handle = 2;
 
-    /// Whether operations in it are captured into a graph. The legacy stream cannot be captured.
+    /// Returns whether the stream is being captured into a graph. The legacy stream cannot be captured.
     pub(crate) fn captured(self) -> bool {
         if self.handle == Self::LEGACY || (self.handle == 0 && !self.threads) {
             return false;
@@ -83,7 +83,7 @@ impl Stream {
         state.is_some_and(|state| state != 0)
     }
 
-    /// The GPU of the stream.
+    /// Returns the GPU of the stream.
     pub(crate) fn device(self) -> Option<Device> {
         if [0, Self::LEGACY, Self::PER_THREAD].contains(&self.handle) {
             return current_device();
@@ -102,7 +102,7 @@ impl Stream {
     }
 }
 
-/// The GPU of a context. The driver reports it only for the current context.
+/// Returns the GPU of a context. The driver reports it only for the current context.
 fn device_of(context: Handle) -> Option<Device> {
     if context == current_context() {
         return current_device();
@@ -115,7 +115,7 @@ fn device_of(context: Handle) -> Option<Device> {
     device
 }
 
-/// Whether the primary context of a GPU is active in this process.
+/// Returns whether the primary context of a GPU is active in this process.
 pub(crate) fn primary_is_active(device: Device) -> bool {
     let mut flags: c_uint = 0;
     let active = query!(PRIMARY_STATE, c_int, |out| (
@@ -124,7 +124,7 @@ pub(crate) fn primary_is_active(device: Device) -> bool {
     active.is_some_and(|active| active != 0)
 }
 
-/// The primary context of a GPU, if it is active.
+/// Returns the primary context of a GPU, if it is active.
 pub(crate) fn primary_context(device: Device) -> Option<Handle> {
     if !primary_is_active(device) {
         return None;
@@ -134,23 +134,23 @@ pub(crate) fn primary_context(device: Device) -> Option<Handle> {
     Some(context)
 }
 
-/// The context of a green context.
+/// Returns the context that belongs to a green context.
 pub(crate) fn context_of_green(green: Handle) -> Option<Handle> {
     query!(OF_GREEN, Handle, |out| (&raw mut out => *mut Handle, green => Handle))
 }
 
-/// Whether the driver reports that nothing is allocated at this address.
+/// Returns whether the driver reports that nothing is allocated at this address.
 pub(crate) fn is_gone(address: Address) -> bool {
     let mut kind: c_uint = 0;
-    // SAFETY: the type is that of `cuda.h`.
+    // SAFETY: the function type matches `cuda.h`.
     let function = unsafe { POINTER.function::<unsafe extern "C" fn(*mut c_uint, c_int, Address) -> Code>() };
-    // SAFETY: our own variable, and an address that the driver looks up.
+    // SAFETY: the pointer is to a local variable, and the driver only looks up the address.
     function.is_some_and(
         |function| unsafe { function(&raw mut kind, MEMORY_TYPE, address) } == Code::INVALID_VALUE,
     )
 }
 
-/// Frees memory whose address the program did not receive.
+/// Frees memory whose address the program has not received.
 pub(crate) fn free(address: Address) {
     let _ = call!(FREE, address => Address);
 }

@@ -1,5 +1,4 @@
-//! The settings, from the environment when the library was loaded. Only the limit is read later, at its first use, because
-//! a program may set it itself.
+//! Settings from the environment at load time. Only the limit is read later, because a program may set it.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -10,17 +9,17 @@ use crate::settings::{LIMIT, QuotaSettings};
 
 static LOADED: OnceLock<Loaded> = OnceLock::new();
 
-/// The environment when the library was loaded.
+/// Environment when the library was loaded.
 struct Loaded {
-    /// The relevant variables, as `NAME=VALUE`.
+    /// Variables of this library, as `NAME=VALUE`.
     variables: Vec<String>,
     settings: QuotaSettings,
 }
 
-/// The settings with the limit that the program has set; null until the limit is needed.
+/// Settings with the limit that the program has set; null until the limit is first needed.
 static WITH_LIMIT: AtomicPtr<QuotaSettings> = AtomicPtr::new(ptr::null_mut());
 
-/// The settings from the environment at the time of loading.
+/// Returns the settings from the environment at load time.
 pub(crate) fn settings() -> &'static QuotaSettings {
     &loaded().settings
 }
@@ -29,42 +28,41 @@ fn loaded() -> &'static Loaded {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    // The initializer of another library may call a hook before ours has run.
-    // SAFETY: the C library keeps it valid; programs change it after start, not while libraries are loaded.
+    // Another library's initializer may call a hook before `load` runs, so the environment is read here too.
+    // SAFETY: the C library keeps `environ` valid; programs change it after start, not during library loads.
     LOADED.get_or_init(|| unsafe { read(environ) })
 }
 
-/// The settings with the current limits: [`LIMIT`] is read when this is first called in a process, as cuda-wrapper does
-/// in `cuInit`. For a shared quota the value at the start applies, because a program must not change the quota of
-/// others.
+/// Returns the settings with the current limit. As in cuda-wrapper, which reads it in `cuInit`, the program
+/// may set [`LIMIT`] itself, so the variable is read at the first call in a process. For a shared quota the
+/// value at load time applies, because a program must not change the quota of others.
 pub(crate) fn limits() -> &'static QuotaSettings {
     let loaded = loaded();
     if loaded.settings.shared.is_some() {
         return &loaded.settings;
     }
     let known = WITH_LIMIT.load(Ordering::Acquire);
-    // SAFETY: null, or from a box that is never freed.
+    // SAFETY: the pointer is null, or from a box that is never freed.
     unsafe { known.as_ref() }.unwrap_or_else(|| read_limit(loaded))
 }
 
-/// Reads the limit without a lock, because a child of a fork could find a lock held forever.
+/// Reads the limit without a lock, because a forked child could find a lock that is never released.
 #[cold]
 fn read_limit(loaded: &Loaded) -> &'static QuotaSettings {
-    // SAFETY: a C string. A program that changes its environment concurrently breaks every `getenv`, including the
-    // driver's.
+    // SAFETY: a C string. A program that changes its environment meanwhile breaks the driver's `getenv` too.
     let value = unsafe { libc::getenv(c"WRAPPER_MAX_MEMORY".as_ptr()) };
-    // SAFETY: null, or a C string, which is copied at once.
+    // SAFETY: not null, so a C string, which is copied at once.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned());
-    // If the program has removed the variable, for example by clearing its environment, the value at the start applies.
+    // If the program has removed the variable, as by clearing its environment, the value at load applies.
     let kept = |name: &str| name != LIMIT || value.is_none();
     let others =
         loaded.variables.iter().filter_map(|text| text.split_once('=')).filter(|(name, _)| kept(name));
     let new = QuotaSettings::read(others.chain(value.as_deref().map(|value| (LIMIT, value))));
     let new = Box::into_raw(Box::new(new));
     match WITH_LIMIT.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: from a box that is not freed from now on.
+        // SAFETY: the pointer is from a box that is never freed from now on.
         Ok(_) => unsafe { &*new },
-        // SAFETY: no other thread has ours, and the first one is never freed.
+        // SAFETY: no other thread has the new box, and the stored one is never freed.
         Err(first) => unsafe {
             drop(Box::from_raw(new));
             &*first
@@ -72,15 +70,15 @@ fn read_limit(loaded: &Loaded) -> &'static QuotaSettings {
     }
 }
 
-/// Makes a child of a fork read the limit again.
+/// Makes a forked child read the limit again.
 pub(crate) fn forked() {
     WITH_LIMIT.store(ptr::null_mut(), Ordering::Release);
 }
 
-/// Reads the settings, when the library is loaded.
+/// Reads the settings when the library is loaded.
 ///
 /// # Safety
-/// Null, or a null-terminated list of C strings that do not change during the call.
+/// `variables` is null, or a null-terminated list of C strings that do not change during the call.
 pub(crate) unsafe fn load(variables: *const *const c_char) {
     // SAFETY: guaranteed by the caller.
     LOADED.get_or_init(|| unsafe { read(variables) });
@@ -89,13 +87,13 @@ pub(crate) unsafe fn load(variables: *const *const c_char) {
 /// Reads the settings from an environment.
 ///
 /// # Safety
-/// Null, or a null-terminated list of C strings that do not change during the call.
+/// `variables` is null, or a null-terminated list of C strings that do not change during the call.
 unsafe fn read(variables: *const *const c_char) -> Loaded {
     let mut texts = Vec::new();
     let mut next = variables;
-    // SAFETY: the caller guarantees a valid list, which is read up to its terminating null.
+    // SAFETY: the caller guarantees a valid list, which is read up to its terminating null pointer.
     while let Some(text) = unsafe { next.as_ref() }.filter(|text| !text.is_null()) {
-        // SAFETY: the caller guarantees valid strings.
+        // SAFETY: the caller guarantees that the list contains C strings.
         let text = unsafe { CStr::from_ptr(*text) };
         // Other variables are irrelevant and may be long.
         if [&b"WRAPPER_"[..], b"CUDA_DEVICE_MEMORY_LIMIT"]

@@ -1,4 +1,4 @@
-//! The account of a GPU: the limit and the use of this process, or of all processes that share a quota.
+//! Account of a GPU: the limit, and the memory in use by this process or by all processes that share a quota.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,25 +8,25 @@ use crate::log::{self, EventKind};
 use crate::settings::{Limit, Uuid};
 use crate::shared::{GpuSlot, Shared, subtract};
 
-/// The account of a GPU.
+/// Account of a GPU.
 pub(crate) struct GpuAccount {
     device: Device,
     uuid: Option<Uuid>,
     ledger: Ledger,
-    /// Whether the overhead of a context was charged.
+    /// Whether the overhead of a context was already charged.
     opened: AtomicBool,
 }
 
-/// Where use is counted.
+/// Place where memory in use is counted.
 enum Ledger {
-    /// In this process.
+    /// In this process only.
     OwnProcess { limit: u64, used: AtomicU64 },
-    /// In a file, for several processes.
+    /// In the file of a quota that several processes share.
     Shared(GpuSlot),
 }
 
 impl GpuAccount {
-    /// Opens the account of a GPU at its first use.
+    /// Opens the account of a GPU, at its first use.
     pub(crate) fn open_account(
         (device, uuid): (Device, Option<Uuid>),
         shared: Option<&'static Shared>,
@@ -45,14 +45,14 @@ impl GpuAccount {
         Self { device, uuid, ledger, opened: AtomicBool::new(false) }
     }
 
-    /// Charges the overhead of a context, once.
+    /// Charges the assumed memory of a context, once.
     pub(crate) fn open(&self) {
         if !self.opened.load(Ordering::Relaxed) && !self.opened.swap(true, Ordering::Relaxed) {
             self.charge(environment::settings().overhead);
         }
     }
 
-    /// Logs an event, if a log is configured.
+    /// Logs an event, if a log file is configured.
     #[inline]
     pub(crate) fn log(&self, kind: EventKind, call: &'static str, memory: (u64, u64)) {
         if let Some(path) = environment::settings().log.as_deref() {
@@ -61,17 +61,16 @@ impl GpuAccount {
         }
     }
 
-    /// The ordinal in this process.
+    /// Returns the ordinal of the GPU in this process.
     pub(crate) fn device(&self) -> Device {
         self.device
     }
 
-    /// The UUID.
     pub(crate) fn uuid(&self) -> Option<Uuid> {
         self.uuid
     }
 
-    /// Reserves memory, exactly up to the limit.
+    /// Reserves memory; returns false if the limit would be exceeded. The limit can be reached exactly.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         self.open();
         match &self.ledger {
@@ -80,7 +79,7 @@ impl GpuAccount {
         }
     }
 
-    /// Charges memory that is already in use, also above the limit.
+    /// Charges memory that is already in use, even above the limit.
     fn charge(&self, bytes: u64) {
         match &self.ledger {
             Ledger::OwnProcess { used, .. } => drop(used.fetch_add(bytes, Ordering::Relaxed)),
@@ -88,7 +87,7 @@ impl GpuAccount {
         }
     }
 
-    /// Releases a reservation.
+    /// Releases reserved memory.
     pub(crate) fn cancel(&self, bytes: u64) {
         match &self.ledger {
             Ledger::OwnProcess { used, .. } => subtract(used, bytes),
@@ -96,7 +95,7 @@ impl GpuAccount {
         }
     }
 
-    /// Counts an allocation.
+    /// Counts a granted allocation.
     pub(crate) fn granted(&self) {
         if let Ledger::Shared(gpu_slot) = &self.ledger {
             gpu_slot.granted();
@@ -118,7 +117,7 @@ impl GpuAccount {
         }
     }
 
-    /// The limit and the memory in use.
+    /// Returns the limit and the memory in use, in bytes.
     pub(crate) fn view(&self) -> (u64, u64) {
         match &self.ledger {
             Ledger::OwnProcess { limit, used } => (*limit, used.load(Ordering::Relaxed)),

@@ -1,5 +1,5 @@
-//! Log output: few messages on standard error, each once, and every event in a log file if one is configured. It never
-//! uses standard output, never blocks the program, and never raises a signal.
+//! Log output: a few messages on standard error, each once, and every event in the log file if one is
+//! configured. Logging never uses standard output, never blocks the program, and never raises a signal.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Arguments, Write};
@@ -9,7 +9,7 @@ use std::ptr;
 use crate::abi::Device;
 use crate::environment;
 
-/// The kind of an event.
+/// Kind of an event.
 #[derive(Clone, Copy)]
 pub(crate) enum EventKind {
     Granted,
@@ -17,7 +17,7 @@ pub(crate) enum EventKind {
     Freed,
 }
 
-/// Appends an event to the log.
+/// Appends an event to the log file.
 #[cold]
 pub(crate) fn event(
     path: &CStr,
@@ -38,11 +38,11 @@ pub(crate) fn event(
     append(path, line.bytes());
 }
 
-/// Reports a problem to the administrator, on standard error and in the log.
+/// Reports a problem on standard error and in the log file.
 pub(crate) fn warn(text: Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], length: 0 };
     let _ = writeln!(line, "bailiff-quota: {text}");
-    // SAFETY: the descriptor may be closed; it is the program's own and is left as it is.
+    // SAFETY: the descriptor belongs to the program and may be closed, in which case the call fails.
     unsafe { write_nonblocking(libc::STDERR_FILENO, line.bytes()) };
     if let Some(path) = environment::settings().log.as_deref() {
         let mut line = Line::begin();
@@ -51,18 +51,18 @@ pub(crate) fn warn(text: Arguments<'_>) {
     }
 }
 
-/// A line of the log; longer ones are cut.
+/// A line of the log; a longer text is cut.
 struct Line {
     bytes: [u8; 512],
     length: usize,
 }
 
 impl Line {
-    /// A line with time and pid.
+    /// Returns a line that starts with time and pid.
     fn begin() -> Self {
         let mut line = Self { bytes: [0; 512], length: 0 };
         let nanoseconds = now();
-        // SAFETY: it has no preconditions.
+        // SAFETY: `getpid` has no preconditions.
         let pid = unsafe { libc::getpid() };
         let seconds = nanoseconds.checked_div(1_000_000_000).unwrap_or(0);
         let _ = write!(line, "{} pid={pid} ", Utc { seconds, milliseconds: nanoseconds / 1_000_000 % 1000 });
@@ -84,21 +84,21 @@ impl Write for Line {
     }
 }
 
-/// Nanoseconds since 1970.
+/// Returns the current time in nanoseconds since 1970.
 pub(crate) fn now() -> u64 {
     clock(libc::CLOCK_REALTIME)
 }
 
-/// Nanoseconds of a clock.
+/// Returns the time of a clock in nanoseconds.
 pub(crate) fn clock(which: c_int) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: our own variable for the answer.
+    // SAFETY: the pointer is to a local variable.
     unsafe { libc::clock_gettime(which, &raw mut time) };
     let (seconds, rest) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
-/// A UTC time. The C library's functions read files and take locks.
+/// A UTC time. It is formatted here, because the C library's functions read files and take locks.
 struct Utc {
     seconds: u64,
     milliseconds: u64,
@@ -108,7 +108,7 @@ impl fmt::Display for Utc {
     #[expect(clippy::arithmetic_side_effects, reason = "a calendar of numbers far below the largest")]
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.seconds / 86_400, self.seconds % 86_400);
-        // Years that start in March have the leap day at their end.
+        // Years are counted from March, so that the leap day is the last day of a year.
         let day = days + 719_468;
         let (era, of_era) = (day / 146_097, day % 146_097);
         let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -125,8 +125,8 @@ impl fmt::Display for Utc {
     }
 }
 
-/// Appends a line to the log. The file is opened for each line: the program may close descriptors that it does not
-/// know, and reuse their numbers.
+/// Appends a line to the log file. The file is opened for each line, because the program may close a
+/// descriptor that it does not know and reuse its number.
 fn append(path: &CStr, line: &[u8]) {
     let flags = libc::O_WRONLY
         | libc::O_APPEND
@@ -134,7 +134,7 @@ fn append(path: &CStr, line: &[u8]) {
         | libc::O_CLOEXEC
         | libc::O_NOFOLLOW
         | libc::O_NONBLOCK;
-    // SAFETY: a C string; the descriptor is ours and closed once.
+    // SAFETY: the path is a C string, and the descriptor is opened and closed here.
     unsafe {
         let file = libc::open(path.as_ptr(), flags, 0o600);
         if file < 0 {
@@ -142,7 +142,7 @@ fn append(path: &CStr, line: &[u8]) {
         }
         let mut about = MaybeUninit::<libc::stat>::uninit();
         let known = libc::fstat(file, about.as_mut_ptr()) == 0;
-        // Not to a FIFO or a device.
+        // Writes only to a regular file, not to a FIFO or a device.
         if known && about.assume_init().st_mode & libc::S_IFMT == libc::S_IFREG {
             libc::write(file, line.as_ptr().cast(), line.len());
         }
@@ -150,13 +150,13 @@ fn append(path: &CStr, line: &[u8]) {
     }
 }
 
-/// Writes if that does not block, and discards the SIGPIPE of a closed pipe.
+/// Writes a line if that does not block, and discards the SIGPIPE of a closed pipe.
 ///
 /// # Safety
-/// The descriptor may be written to.
+/// The descriptor may be written to, or is closed.
 unsafe fn write_nonblocking(file: c_int, line: &[u8]) {
     let mut ready = libc::pollfd { fd: file, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one element; sets and times of our own; a buffer of the given length.
+    // SAFETY: `poll` gets one element, signal sets and time are local, and the buffer has the given length.
     unsafe {
         if libc::poll(&raw mut ready, 1, 0) != 1 || ready.revents != libc::POLLOUT {
             return;
@@ -176,7 +176,7 @@ unsafe fn write_nonblocking(file: c_int, line: &[u8]) {
 
 fn empty() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: it initializes the set.
+    // SAFETY: `sigemptyset` initializes the set.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()

@@ -1,4 +1,4 @@
-//! The panic guard of hooks: after an internal fault, the program gets the driver's own answer.
+//! Panic guard of hooks: after an internal fault, the program gets the driver's own answer.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,21 +6,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::abi::Code;
 use crate::{environment, state};
 
-/// A call of the driver on behalf of the program, which is made at most once.
+/// A driver call on behalf of the program, which is made at most once.
 pub(crate) struct DriverCall<F> {
-    /// The name of the function.
+    /// Name of the driver function.
     pub(crate) name: &'static str,
     driver: F,
     answer: Cell<Option<Code>>,
 }
 
 impl<F: Fn() -> Code> DriverCall<F> {
-    /// A call that was not made yet.
+    /// Returns a call that has not been made yet.
     pub(crate) fn new(name: &'static str, driver: F) -> Self {
         Self { name, driver, answer: Cell::new(None) }
     }
 
-    /// The driver's answer; makes the call if necessary.
+    /// Returns the driver's answer; makes the call if it has not been made yet.
     pub(crate) fn result(&self) -> Code {
         if let Some(answer) = self.answer.get() {
             return answer;
@@ -31,7 +31,7 @@ impl<F: Fn() -> Code> DriverCall<F> {
     }
 }
 
-/// Runs a hook; calls only the driver if the library is disabled or the hook panics.
+/// Runs a hook. If the library is disabled or the hook panics, only calls the driver.
 pub(crate) fn guard<F: Fn() -> Code>(call: &DriverCall<F>, hook: impl FnOnce() -> Code) -> Code {
     if environment::settings().disabled {
         return call.result();

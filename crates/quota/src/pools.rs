@@ -1,19 +1,19 @@
-//! The memory pools of this process, and the GPU of each.
+//! Memory pools of this process, and the GPU of each.
 
 use std::collections::HashMap;
 
 use crate::abi::{Device, Handle, Location};
 
-/// The location of a pool's memory.
+/// Location of a pool's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PoolLocation {
     Gpu(Device),
-    /// Managed memory; charged to the GPU of the allocation.
+    /// Managed memory, which is charged to the GPU of the allocation.
     Managed,
     Host,
 }
 
-/// All known pools.
+/// Memory pools whose location is known.
 pub(crate) struct Pools(Option<HashMap<Handle, PoolLocation>>);
 
 impl Pools {
@@ -21,7 +21,7 @@ impl Pools {
         Self(None)
     }
 
-    /// The location of this pool's memory.
+    /// Returns the location of this pool's memory; `None` if the pool is unknown.
     pub(crate) fn get(&self, pool: Handle) -> Option<PoolLocation> {
         self.0.as_ref()?.get(&pool).copied()
     }
@@ -39,7 +39,7 @@ impl Pools {
 }
 
 impl PoolLocation {
-    /// The location of memory with these properties; `managed` memory is charged to its preferred location.
+    /// Returns the location of memory with these properties; `managed` memory belongs to its preferred GPU.
     pub(crate) fn of(location: Location, managed: bool) -> Self {
         match location.device() {
             Some(device) => Self::Gpu(device),

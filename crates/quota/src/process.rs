@@ -1,5 +1,4 @@
-//! The identity of a process: a pid and a start time in a PID namespace. Read from `/proc` into buffers on the stack,
-//! to avoid the program's heap.
+//! Identity of a process: pid and start time in a PID namespace. Uses no heap memory of the program.
 
 use std::ffi::{CStr, c_int};
 use std::io::Write;
@@ -13,44 +12,44 @@ struct Stat {
     start: u64,
 }
 
-/// The identity of this process.
+/// Identity of this process.
 pub(crate) struct OwnProcess {
     pub(crate) pid: u32,
     pub(crate) start: u64,
-    /// The inode of its PID namespace.
+    /// Inode of the PID namespace.
     pub(crate) namespace: u64,
     pub(crate) name: [u8; 16],
 }
 
 impl OwnProcess {
-    /// Reads it; `None` without `/proc`, because other processes could then not check whether this one is gone.
+    /// Reads the identity; `None` without `/proc`, because others could then not detect this process's exit.
     pub(crate) fn read() -> Option<Self> {
-        // SAFETY: it has no preconditions.
+        // SAFETY: `getpid` has no preconditions.
         let pid = u32::try_from(unsafe { libc::getpid() }).ok()?;
         let stat = read(c"/proc/self/stat").and_then(|text| parse(text.bytes()))?;
         Some(Self { pid, start: stat.start, namespace: namespace()?, name: stat.name })
     }
 }
 
-/// Whether a process of our PID namespace has certainly exited, so that its memory is free.
+/// Returns whether a process of this PID namespace has certainly exited, so that its memory is free.
 pub(crate) fn is_gone(pid: u32, start: u64) -> bool {
     let Ok(id) = c_int::try_from(pid) else { return false };
-    // SAFETY: signal 0 only checks existence. It comes first: if /proc hides processes of other users, their absence
-    // there proves nothing.
+    // SAFETY: signal 0 only checks whether the process exists. Absence from `/proc` alone would prove
+    // nothing, because `/proc` may hide processes of other users.
     let known = unsafe { libc::kill(id, 0) } == 0 || errno() != libc::ESRCH;
     if !known {
         return true;
     }
     let mut path = [0; 32];
-    // Shorter than the buffer, which is filled with zeros.
+    // The path is shorter than the buffer, which is filled with zeros.
     let _ = write!(&mut path[..], "/proc/{pid}/stat");
     let text = CStr::from_bytes_until_nul(&path).ok().and_then(read);
     let Some(stat) = text.and_then(|text| parse(text.bytes())) else { return false };
-    // A zombie leader with running threads still holds its memory.
+    // A zombie leader with other threads running still holds its memory.
     stat.start != start || (matches!(stat.state, b'Z' | b'X') && stat.threads <= 1)
 }
 
-/// The boot id, to recognize a file from before a reboot.
+/// Returns the boot id, which shows whether a file was last used before a reboot.
 pub(crate) fn boot() -> Option<[u8; 16]> {
     let text = read(c"/proc/sys/kernel/random/boot_id")?;
     let mut digits = text.bytes().iter().filter_map(|byte| char::from(*byte).to_digit(16));
@@ -64,19 +63,19 @@ pub(crate) fn boot() -> Option<[u8; 16]> {
 
 fn namespace() -> Option<u64> {
     let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a C string, and our own variable for the answer.
+    // SAFETY: the path is a C string, and the result goes to a local variable.
     let found = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), about.as_mut_ptr()) } == 0;
-    // SAFETY: it was initialized.
+    // SAFETY: `stat` has succeeded and initialized the variable.
     found.then(|| unsafe { about.assume_init() }.st_ino)
 }
 
-/// The C library's error number.
+/// Returns the C library's error number.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: thread-local and always valid.
+    // SAFETY: the pointer is thread-local and always valid.
     unsafe { *libc::__errno_location() }
 }
 
-/// The first bytes of a file.
+/// First bytes of a file.
 struct Text {
     bytes: [u8; 1024],
     length: usize,
@@ -90,7 +89,7 @@ impl Text {
 
 fn read(path: &CStr) -> Option<Text> {
     let mut text = Text { bytes: [0; 1024], length: 0 };
-    // SAFETY: a C string; a buffer of the given length; the descriptor is ours and closed once.
+    // SAFETY: a C string; a buffer of the given length; the descriptor is opened and closed here.
     let length = unsafe {
         let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
@@ -104,7 +103,7 @@ fn read(path: &CStr) -> Option<Text> {
     Some(text)
 }
 
-/// The name may contain any bytes, including brackets and newlines. After the last bracket there are only numbers.
+/// Parses `/proc/PID/stat`. The name may contain any bytes; only numbers follow its last parenthesis.
 fn parse(text: &[u8]) -> Option<Stat> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let close = text.iter().rposition(|byte| *byte == b')')?;
@@ -162,7 +161,7 @@ mod tests {
 
     #[test]
     fn zombie_is_gone() {
-        // SAFETY: the child ends at once.
+        // SAFETY: the child exits at once.
         let child = unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -179,7 +178,7 @@ mod tests {
             }
         };
         assert!(is_gone(pid, stat.start));
-        // SAFETY: our own child.
+        // SAFETY: the pid is that of a child of this process.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     }
 }

@@ -1,5 +1,5 @@
-//! The memory layout of a shared quota's file, version 1; its readers and creators are in `crates/quota/ledger`. All processes
-//! write it concurrently, so all fields are atomic and no content can be trusted.
+//! Memory layout of a shared quota's file, version 1 (`crates/quota/ledger` creates and reads it). All
+//! processes write it concurrently, so all fields are atomic and no content can be trusted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -9,26 +9,26 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"BAILIFFQ");
 pub(crate) const VERSION: u32 = 1;
 pub(crate) const GPUS: usize = 16;
 pub(crate) const SLOTS: usize = 128;
-/// The size of the file in bytes.
+/// Size of the file in bytes.
 pub(crate) const SIZE: u32 = 128 + 64 * 16 + 64 * 128 + 8 * 16 * 128;
 
-/// The whole file.
+/// The whole file of a shared quota.
 #[repr(C)]
 pub(crate) struct Region {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU32,
     pub(crate) size: AtomicU32,
-    /// How often all slots were cleared.
+    /// Number of times that all slots were cleared because of a reboot.
     pub(crate) generation: AtomicU64,
     pub(crate) boot: [AtomicU64; 2],
-    /// The number of slots that were ever used.
+    /// Number of slots that sums must include: one more than the highest slot ever used.
     high_water: AtomicU32,
     _reserved: u32,
-    /// Internal faults of the library.
+    /// Number of internal faults of the library.
     pub(crate) faults: AtomicU64,
-    /// Calls whose memory was not counted in bytes.
+    /// Number of calls whose memory was not counted in bytes.
     pub(crate) uncounted: AtomicU64,
-    /// Newer versions of hooked functions that this library does not hook.
+    /// Number of newer versions of hooked functions that this library does not hook.
     pub(crate) hooks_missing: AtomicU64,
     _more: [u64; 7],
     pub(crate) gpus: [Row; GPUS],
@@ -36,24 +36,24 @@ pub(crate) struct Region {
     used: [[AtomicU64; SLOTS]; GPUS],
 }
 
-/// The row of a GPU.
+/// Row of a GPU.
 #[repr(C)]
 pub(crate) struct Row {
-    /// Zero if the row is free.
+    /// UUID of the GPU; zero if the row is free.
     uuid: [AtomicU64; 2],
     pub(crate) limit: AtomicU64,
     pub(crate) peak: AtomicU64,
     pub(crate) denied: AtomicU64,
     pub(crate) denied_bytes: AtomicU64,
-    /// Nanoseconds since 1970.
+    /// Time of the last refusal, in nanoseconds since 1970.
     pub(crate) last_denied: AtomicU64,
     _reserved: u64,
 }
 
-/// The slot of a process.
+/// Slot of a process.
 #[repr(C)]
 pub(crate) struct Slot {
-    /// Zero if the slot is free.
+    /// Pid; zero if the slot is free.
     pub(crate) pid: AtomicU32,
     _reserved: u32,
     pub(crate) start: AtomicU64,
@@ -67,14 +67,14 @@ pub(crate) struct Slot {
 const _: () =
     assert!(size_of::<Region>() == SIZE as usize && size_of::<Row>() == 64 && size_of::<Slot>() == 64);
 
-/// Sixteen bytes as two words.
+/// Returns sixteen bytes as two words.
 pub(crate) fn words(bytes: [u8; 16]) -> [u64; 2] {
     let number = u128::from_le_bytes(bytes);
     let low = number & u128::from(u64::MAX);
     [low, number >> 64].map(|half| u64::try_from(half).unwrap_or(0))
 }
 
-/// Stores both words. A reader that sees only one of them sees a value that matches nothing.
+/// Stores both words. A reader that sees only one new word gets a value that matches nothing.
 pub(crate) fn store(place: &[AtomicU64; 2], words: [u64; 2]) {
     for (place, word) in place.iter().zip(words) {
         place.store(word, Ordering::Release);
@@ -94,7 +94,7 @@ impl Row {
         load(&self.uuid) == [0, 0]
     }
 
-    /// Assigns it to a GPU. Needs the file lock.
+    /// Assigns a free row to a GPU. Needs the file lock.
     pub(crate) fn become_of(&self, uuid: Uuid, limit: u64) {
         self.limit.store(limit, Ordering::Release);
         store(&self.uuid, words(uuid));
@@ -102,26 +102,26 @@ impl Row {
 }
 
 impl Region {
-    /// The memory of a process on a GPU.
+    /// Returns the memory of a process on a GPU.
     pub(crate) fn of(&self, row: usize, slot: usize) -> Option<&AtomicU64> {
         self.used.get(row)?.get(slot)
     }
 
-    /// The memory of all processes on a GPU.
+    /// Returns the memory of all processes on a GPU.
     pub(crate) fn sum(&self, row: usize) -> u64 {
         let high = usize::try_from(self.high_water.load(Ordering::Relaxed)).unwrap_or(SLOTS).min(SLOTS);
         let used = self.used.get(row).and_then(|used| used.get(..high)).unwrap_or_default();
-        // A wrapping sum could be abused by a process that writes the file.
+        // The sum saturates, because a process could otherwise write values that make it wrap.
         used.iter().fold(0, |sum: u64, used| sum.saturating_add(used.load(Ordering::SeqCst)))
     }
 
-    /// Includes this slot in sums from now on.
+    /// Makes sums include this slot from now on.
     pub(crate) fn raise(&self, slot: usize) {
         let above = u32::try_from(slot).unwrap_or(u32::MAX).saturating_add(1);
         self.high_water.fetch_max(above, Ordering::SeqCst);
     }
 
-    /// Clears a slot's memory. Needs the file lock, and a process that is gone or our own.
+    /// Clears the memory of this process's slot or an exited one's. Needs the file lock.
     pub(crate) fn clear(&self, slot: usize) {
         for used in self.used.iter().filter_map(|used| used.get(slot)) {
             used.store(0, Ordering::SeqCst);

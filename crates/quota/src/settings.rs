@@ -1,39 +1,39 @@
-//! Settings from the environment: limits, where they are shared, and logging. Pure: the variables are passed in.
+//! Settings from the environment: limits, the shared quota and logging. The variables are passed in.
 
 use std::ffi::CString;
 
 use bailiff_size::{UNLIMITED, bytes, limit};
 
-/// The default limit in bytes, as in cuda-wrapper.
+/// Default limit in bytes, as in cuda-wrapper.
 pub(crate) const DEFAULT: u64 = 4_217_928_960;
 
-/// The UUID of a GPU, the same in all processes.
+/// UUID of a GPU, which is the same in all processes.
 pub(crate) type Uuid = [u8; 16];
 
-/// The settings from the environment.
+/// Settings from the environment.
 #[expect(clippy::struct_excessive_bools, reason = "each is a variable with the values 0 and 1")]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuotaSettings {
-    /// All calls are passed through.
+    /// `WRAPPER_DISABLE`: passes all calls to the driver unchanged.
     pub(crate) disabled: bool,
     limits: Limits,
-    /// `WRAPPER_DEFAULT=off`
+    /// `WRAPPER_DEFAULT=off`: there is no default limit.
     no_default: bool,
-    /// The file of a shared quota.
+    /// File of a shared quota.
     pub(crate) shared: Option<CString>,
-    /// The assumed memory of a context, for each GPU on which a process allocates.
+    /// Assumed memory of a context in bytes, for each GPU on which a process allocates.
     pub(crate) overhead: u64,
     pub(crate) log: Option<CString>,
     pub(crate) lie_nvml: bool,
-    /// Managed memory is not counted.
+    /// Whether managed memory is not counted.
     pub(crate) managed_free: bool,
-    /// Without a usable shared quota, all allocations are refused.
+    /// Whether all allocations are refused if the shared quota is not usable.
     pub(crate) fail_closed: bool,
     /// Descriptions of invalid variables.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Limits by the name of the GPU, the most specific first.
+/// Limits by UUID, by ordinal, and for all GPUs; the most specific one applies.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Limits {
     uuids: Vec<(Uuid, u64)>,
@@ -41,16 +41,16 @@ struct Limits {
     general: Option<u64>,
 }
 
-/// A limit, and whether it is the default.
+/// A limit, and whether it is the default limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) bytes: u64,
     pub(crate) by_default: bool,
 }
 
-/// The variable of the limit for every GPU, and the prefix of those for one GPU.
+/// Variable for the limit on every GPU, and prefix of the variables for one GPU.
 pub(crate) const LIMIT: &str = "WRAPPER_MAX_MEMORY";
-/// The variable of `HAMi`, as an alias.
+/// The same variable in `HAMi`, accepted as an alias.
 const ALIAS: &str = "CUDA_DEVICE_MEMORY_LIMIT";
 
 impl QuotaSettings {
@@ -94,7 +94,7 @@ impl QuotaSettings {
             },
             "SHARED" => self.shared = self.path(name, value),
             "LOG" => self.log = self.path(name, value),
-            // A variable of another program.
+            // The variable belongs to another program.
             _ => {}
         }
     }
@@ -106,7 +106,7 @@ impl QuotaSettings {
         value == "1"
     }
 
-    /// An absolute path, which is independent of the working directory.
+    /// Parses an absolute path; a relative one would depend on the working directory.
     fn path(&mut self, name: &str, value: &str) -> Option<CString> {
         let path = CString::new(value).ok().filter(|_| value.starts_with('/'));
         if path.is_none() {
@@ -115,7 +115,7 @@ impl QuotaSettings {
         path
     }
 
-    /// The limit of a GPU for one process.
+    /// Returns the limit of a GPU for one process.
     pub(crate) fn limit(&self, ordinal: Option<u32>, uuid: Option<Uuid>) -> Limit {
         let limits = &self.limits;
         let by_uuid = limits.uuids.iter().find(|(of, _)| Some(*of) == uuid).map(|found| found.1);
@@ -152,8 +152,8 @@ impl Limits {
     }
 }
 
-/// Parses `GPU_0123abcd_4567_…` or `MIG_…`, because variable names cannot contain dashes. Also accepts the form of
-/// `nvidia-smi -L`.
+/// Parses a UUID such as `GPU_0123abcd_4567_…` or `MIG_…`, with underscores because names of variables cannot
+/// contain dashes. Also accepts dashes, as printed by `nvidia-smi -L`.
 pub(crate) fn uuid(text: &str) -> Option<Uuid> {
     let digits = text.get(4..).filter(|_| text.starts_with("GPU") || text.starts_with("MIG"))?;
     let digits: Vec<u32> = digits

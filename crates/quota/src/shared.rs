@@ -1,6 +1,6 @@
-//! A quota that processes share. Each process adds to a word of its own and then computes the sum. All processes see
-//! the changes in one order, so the last one to add sees all others and the limit is never exceeded. A process that
-//! finds the sum too high takes its addition back and tries again under the file lock.
+//! A quota that several processes share. A process reserves memory by adding to its own word and then summing
+//! all words. All see the additions in the same order, so the last one to add sees all others and the limit
+//! is never exceeded. A process whose sum is too high subtracts again and retries under the file lock.
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
@@ -13,13 +13,13 @@ use crate::process::{self, OwnProcess};
 use crate::region::{self, Region, Row, Slot};
 use crate::settings::Uuid;
 
-/// How long a process waits for the file lock at its start, and when the quota seems full; nanoseconds.
+/// Maximum wait for the file lock in nanoseconds: to join or add a GPU, and when the quota seems full.
 const AT_FIRST: u64 = 1_000_000_000;
 const AT_THE_LIMIT: u64 = 50_000_000;
-/// The number of attempts under the lock, while others may still hold additions that they are about to take back.
+/// Number of attempts under the lock, because other processes may be about to take back their additions.
 const ATTEMPTS: u32 = 16;
 
-/// The membership of this process in a shared quota.
+/// Membership of this process in a shared quota.
 pub(crate) struct Shared {
     region: &'static Region,
     slot: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     local_lock: Mutex<()>,
 }
 
-/// The account of one GPU in a shared quota.
+/// Account of one GPU in a shared quota.
 pub(crate) struct GpuSlot {
     shared: &'static Shared,
     row: usize,
@@ -38,14 +38,14 @@ pub(crate) struct GpuSlot {
     slot: &'static Slot,
 }
 
-/// The identity of a file.
+/// Identity of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
     inode: u64,
 }
 
-/// Why the file is not used.
+/// Reason why the file is not used.
 #[derive(Debug)]
 struct Refusal(&'static str);
 
@@ -77,12 +77,11 @@ impl Shared {
         self.region.faults.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The file.
     pub(crate) fn region(&self) -> &'static Region {
         self.region
     }
 
-    /// The account of a GPU. If the file has none, it is added with this limit.
+    /// Returns the account of a GPU. If the file has none, it is added with this limit.
     pub(crate) fn gpu_slot(&'static self, uuid: Uuid, limit: u64) -> Option<GpuSlot> {
         let rows = &self.region.gpus;
         let row = rows.iter().position(|row| row.is(uuid)).or_else(|| {
@@ -111,36 +110,36 @@ impl Shared {
         })
     }
 
-    /// The limit and the use of a GPU, if the file has it.
+    /// Returns the limit of a GPU and the memory in use, if the file has the GPU.
     pub(crate) fn usage(&self, uuid: Uuid) -> Option<(u64, u64)> {
         let row = self.region.gpus.iter().position(|row| row.is(uuid))?;
         Some((self.region.gpus.get(row)?.limit.load(Ordering::Relaxed), self.region.sum(row)))
     }
 
-    /// Takes the lock of the file. It is opened again each time, because the program could close a descriptor that is
-    /// kept open and reuse its number for another file.
+    /// Takes the lock of the file. The file is opened again each time, because the program could close a
+    /// descriptor that is kept open and reuse its number for another file.
     fn lock(&self, patience: u64) -> Option<File> {
         let (file, found) = File::open(self.path).ok()?;
-        // A lock on a replaced file does not count.
+        // A lock does not count if the file at this path was replaced.
         file.lock(patience).filter(|_| found == self.file)
     }
 }
 
 impl GpuSlot {
-    /// The limit, and the memory of all processes.
+    /// Returns the limit, and the memory of all processes, in bytes.
     pub(crate) fn view(&self) -> (u64, u64) {
         (self.gpu.limit.load(Ordering::Relaxed), self.shared.region.sum(self.row))
     }
 
-    /// Reserves memory.
+    /// Reserves memory; returns false if the limit would be exceeded.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         self.attempt(bytes) || self.reserve_locked(bytes)
     }
 
-    /// Adds, and takes it back if the sum is too high.
+    /// Adds the size, and takes it back if the sum exceeds the limit.
     fn attempt(&self, bytes: u64) -> bool {
         let (limit, used) = self.view();
-        // An addition that cannot fit would only make other processes take back theirs.
+        // Without this check, an addition that cannot fit would make other processes take theirs back.
         if used.checked_add(bytes).is_none_or(|sum| sum > limit) {
             return false;
         }
@@ -156,8 +155,7 @@ impl GpuSlot {
         true
     }
 
-    /// Under the lock: releases memory of exited processes and tries again, so that one of two concurrent attempts
-    /// succeeds.
+    /// Releases memory of exited processes and tries again, so that one of two concurrent attempts succeeds.
     #[cold]
     fn reserve_locked(&self, bytes: u64) -> bool {
         if bytes > self.gpu.limit.load(Ordering::Relaxed) {
@@ -175,7 +173,7 @@ impl GpuSlot {
         })
     }
 
-    /// Adds memory that is already in use.
+    /// Adds memory that is already in use, even above the limit.
     pub(crate) fn charge(&self, bytes: u64) {
         self.own_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
@@ -201,7 +199,7 @@ impl GpuSlot {
     }
 }
 
-/// Initializes an empty file, and clears a file of an earlier boot. Needs the lock.
+/// Initializes an empty file, and clears a file of an earlier boot. Needs the file lock.
 fn prepare(region: &Region) -> Result<(), Refusal> {
     let size = region.size.load(Ordering::Relaxed);
     match (region.magic.load(Ordering::Acquire), region.version.load(Ordering::Relaxed)) {
@@ -210,7 +208,7 @@ fn prepare(region: &Region) -> Result<(), Refusal> {
             region.size.store(region::SIZE, Ordering::Relaxed);
             region.magic.store(region::MAGIC, Ordering::Release);
         }
-        // The process that initialized it was killed in the middle.
+        // The process that initialized the file was killed before it finished.
         (0, region::VERSION) if size == 0 || size == region::SIZE => {
             region.size.store(region::SIZE, Ordering::Relaxed);
             region.magic.store(region::MAGIC, Ordering::Release);
@@ -231,7 +229,7 @@ fn prepare(region: &Region) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Takes a slot. Needs the lock. An existing slot of this process is from before its `exec`, and is used again.
+/// Takes a slot. Needs the file lock. A slot that this process took before its `exec` is used again.
 fn claim(region: &Region, own: &OwnProcess) -> Option<usize> {
     reclaim(region, own.namespace);
     let is_own = |slot: &Slot| {
@@ -257,7 +255,7 @@ fn claim(region: &Region, own: &OwnProcess) -> Option<usize> {
     Some(at)
 }
 
-/// Releases memory of exited processes of this PID namespace. Needs the lock. Others cannot be checked from here.
+/// Releases memory of exited processes. Needs the file lock. Other PID namespaces cannot be checked.
 fn reclaim(region: &Region, namespace: u64) {
     for (at, slot) in region.slots.iter().enumerate() {
         let pid = slot.pid.load(Ordering::Acquire);
@@ -271,27 +269,26 @@ fn reclaim(region: &Region, namespace: u64) {
     }
 }
 
-/// The open file; dropping it closes and unlocks it.
+/// An open file; dropping it unlocks and closes it.
 struct File(c_int);
 
-/// The descriptor that may hold the lock. A child of a fork inherits the descriptor and the lock, even if we are
-/// killed.
+/// Descriptor that may hold the lock, or -1. A forked child inherits it, and with it the lock.
 static LOCKING: AtomicI32 = AtomicI32::new(-1);
 
-/// Closes the parent's descriptor in a child, which must not hold the lock.
+/// Closes the parent's descriptor in a forked child, which must not hold the lock.
 pub(crate) fn forked() {
     let file = LOCKING.swap(-1, Ordering::Relaxed);
     if file >= 0 {
-        // SAFETY: an inherited copy that no other code of the child knows.
+        // SAFETY: the descriptor is an inherited copy that no other code of the child knows.
         unsafe { libc::close(file) };
     }
 }
 
 impl File {
-    /// Opens a regular file; not through a symbolic link, and without blocking.
+    /// Opens a regular file. Refuses symbolic links, and does not block on a FIFO.
     fn open(path: &CStr) -> Result<(Self, Identity), Refusal> {
         let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string.
         let file = unsafe { libc::open(path.as_ptr(), flags) };
         if file < 0 {
             return Err(Refusal(match process::errno() {
@@ -311,43 +308,43 @@ impl File {
 
     fn about(&self) -> Option<libc::stat> {
         let mut about = MaybeUninit::uninit();
-        // SAFETY: an open descriptor, and our own variable for the answer.
+        // SAFETY: the descriptor is open, and the result goes to a local variable.
         let known = unsafe { libc::fstat(self.0, about.as_mut_ptr()) } == 0;
-        // SAFETY: it was initialized.
+        // SAFETY: `fstat` has succeeded and initialized the variable.
         known.then(|| unsafe { about.assume_init() })
     }
 
-    /// Locks the file, unless it stays locked for `patience` nanoseconds.
+    /// Locks the file; returns `None` if another process holds the lock for `patience` nanoseconds.
     fn lock(self, patience: u64) -> Option<Self> {
         LOCKING.store(self.0, Ordering::Relaxed);
         let end = log::clock(libc::CLOCK_MONOTONIC).saturating_add(patience);
-        // SAFETY: an open descriptor.
+        // SAFETY: the descriptor is open.
         while unsafe { libc::flock(self.0, libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             if log::clock(libc::CLOCK_MONOTONIC) >= end {
                 return None;
             }
             let moment = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
-            // SAFETY: our own variable.
+            // SAFETY: the pointer is to a local variable.
             unsafe { libc::nanosleep(&raw const moment, ptr::null_mut()) };
         }
         Some(self)
     }
 
-    /// Maps the file permanently, if it is long enough; an empty file is extended first.
+    /// Maps the file permanently, if it is long enough. An empty file is extended first.
     fn map(&self) -> Result<&'static Region, Refusal> {
         let size = size_of::<Region>();
         let about = self.about().ok_or(Refusal("its attributes cannot be read"))?;
         let long = i64::from(region::SIZE);
-        // SAFETY: an open descriptor.
+        // SAFETY: the descriptor is open.
         if about.st_size == 0 && unsafe { libc::ftruncate(self.0, long) } != 0 {
             return Err(Refusal("it cannot be extended"));
         }
         if about.st_size != 0 && about.st_size < long {
             return Err(Refusal("it is too short"));
         }
-        // SAFETY: a new mapping of an open file that is long enough. All fields are atomic, so concurrent writes are
-        // allowed and any bytes are valid values. Truncation would end this process with SIGBUS; processes that may
-        // write the file are trusted in that respect (docs/quota.md).
+        // SAFETY: this is a new mapping of an open file that is long enough. All fields are atomic, so
+        // concurrent writes are allowed and any bytes are valid values. Truncation would end this process
+        // with SIGBUS, so processes that may write the file are trusted not to truncate it (docs/quota.md).
         unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let place = libc::mmap(ptr::null_mut(), size, protection, libc::MAP_SHARED, self.0, 0);
@@ -359,8 +356,8 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         LOCKING.store(-1, Ordering::Relaxed);
-        // SAFETY: ours, and closed once. It is unlocked first, because a child of a fork and the mapping may also keep
-        // it open.
+        // SAFETY: the descriptor belongs to this value and is closed once. It is unlocked explicitly, because
+        // a forked child and the mapping may keep the file open after the close.
         unsafe {
             libc::flock(self.0, libc::LOCK_UN);
             libc::close(self.0);
@@ -368,17 +365,17 @@ impl Drop for File {
     }
 }
 
-/// Subtracts, but not below 0: if another program changed the file, it may count less than was added.
+/// Subtracts, but not below 0, in case another program has lowered the count in the file.
 pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
     let less = |used: u64| Some(used.saturating_sub(bytes));
-    // The closure always returns `Some`, so this cannot fail.
+    // The result is always `Ok`, because the closure always returns `Some`.
     let _ = used.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
 }
 
-/// Counts the versions of hooked functions that the driver has and this library does not hook.
+/// Function that counts newer versions of hooked functions that have no hook.
 static MISSING_HOOKS: OnceLock<fn() -> u64> = OnceLock::new();
 
-/// Sets the function that counts missing hooks: the hooks use this module, so that it cannot call them.
+/// Sets the function that counts missing hooks. The hooks use this module, so it cannot call them.
 pub(crate) fn count_missing_hooks_by(count: fn() -> u64) {
     MISSING_HOOKS.get_or_init(|| count);
 }

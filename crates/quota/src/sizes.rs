@@ -1,6 +1,6 @@
-//! The size of an array in bytes. Pure: computed from the formats in `cuda.h`.
+//! Size of an array in bytes, computed from the formats in `cuda.h`.
 
-/// The shape of an array, from either version of the interface.
+/// Shape of an array, from either version of the interface.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) width: u64,
@@ -15,20 +15,20 @@ const LAYERED: u32 = 0x01;
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
 
-/// The unit in which a format is measured.
+/// Unit of a format's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Texels {
-    /// Bits of each channel of a texel.
+    /// Bits per channel of a texel.
     Channels(u64),
-    /// Bits of a texel, all channels together.
+    /// Bits per texel, all channels together.
     Whole(u64),
-    /// Bytes of a block of 4 x 4.
+    /// Bytes per block of 4 x 4 texels.
     Blocks(u64),
 }
 
 impl Shape {
-    /// The bytes of this many mipmap levels, each half as large as the one before; a layered array has all layers in
-    /// each level. Memory of sparse and deferred arrays is charged when it is created and mapped.
+    /// Returns the size in bytes of an array with this many mipmap levels; a layered array has all layers in
+    /// each. Sparse and deferred arrays have 0: their memory is charged when it is created and mapped.
     pub(crate) fn bytes(&self, levels: u32) -> u64 {
         if self.flags & (SPARSE | DEFERRED) != 0 {
             return 0;
@@ -57,36 +57,36 @@ impl Shape {
 }
 
 #[expect(clippy::match_same_arms, reason = "one arm for each family of formats")]
-/// The size of a `CUarray_format`. Unknown formats count as 32 bits per channel.
+/// Returns the size of a `CUarray_format`. Unknown formats count as 32 bits per channel.
 fn texel(format: u32) -> Texels {
     match format {
-        // 8, 16 and 32 bits, unsigned, signed or floating.
+        // Integers and floats of 8 and 16 bits. Those of 32 bits are the default below.
         0x01 | 0x08 => Texels::Channels(8),
         0x02 | 0x09 | 0x10 => Texels::Channels(16),
-        // UNORM and SNORM of 8 and 16 bits with 1, 2 and 4 channels.
+        // UNORM and SNORM of 8 and 16 bits, with 1, 2 and 4 channels.
         0xc0 | 0xc6 => Texels::Whole(8),
         0xc1 | 0xc7 | 0xc3 | 0xc9 => Texels::Whole(16),
         0xc2 | 0xc8 | 0xc4 | 0xca => Texels::Whole(32),
         0xc5 | 0xcb => Texels::Whole(64),
-        // UNORM_INT_101010_2, AYUV, Y410, UINT8_PACKED_444
+        // Packed formats UNORM_INT_101010_2, AYUV, Y410 and UINT8_PACKED_444
         0x50 | 0xa8 | 0xa9 | 0x52 => Texels::Whole(32),
-        // Y416
+        // Packed format Y416
         0xb1 => Texels::Whole(64),
-        // 4:2:0 of 8 bits: NV12, semiplanar, planar
+        // YUV 4:2:0 of 8 bits: NV12, semiplanar, planar
         0xb0 | 0x53 | 0x59 => Texels::Whole(12),
-        // 4:2:0 of 10 and 16 bits: P010, P016, semiplanar, planar
+        // YUV 4:2:0 of 10 and 16 bits: P010, P016, semiplanar, planar
         0x9f | 0xa1 | 0x54 | 0x5a => Texels::Whole(24),
-        // 4:2:2 of 8 bits: NV16, YUY2, packed, semiplanar, planar
+        // YUV 4:2:2 of 8 bits: NV16, YUY2, packed, semiplanar, planar
         0xa2 | 0xa5 | 0x51 | 0x55 | 0x5b => Texels::Whole(16),
-        // 4:2:2 of 10 and 16 bits: P210, P216, Y210, Y216, semiplanar, planar
+        // YUV 4:2:2 of 10 and 16 bits: P210, P216, Y210, Y216, semiplanar, planar
         0xa3 | 0xa4 | 0xa6 | 0xa7 | 0x56 | 0x5c => Texels::Whole(32),
-        // 4:4:4 of 8 bits: Y444_PLANAR8, semiplanar, planar
+        // YUV 4:4:4 of 8 bits: Y444_PLANAR8, semiplanar, planar
         0xb2 | 0x57 | 0x5d => Texels::Whole(24),
-        // 4:4:4 of 10 and 16 bits: Y444_PLANAR10, semiplanar, planar
+        // YUV 4:4:4 of 10 and 16 bits: Y444_PLANAR10, semiplanar, planar
         0xb3 | 0x58 | 0x5e => Texels::Whole(48),
-        // BC1 and BC4
+        // Block compression BC1 and BC4
         0x91 | 0x92 | 0x97 | 0x98 => Texels::Blocks(8),
-        // BC2, BC3, BC5, BC6H, BC7
+        // Block compression BC2, BC3, BC5, BC6H and BC7
         0x93..=0x96 | 0x99..=0x9e => Texels::Blocks(16),
         _ => Texels::Channels(32),
     }
@@ -118,7 +118,7 @@ mod tests {
             ([64, 64, 0], 0x7777, 2, 0, 1, 32_768),
             ([64, 64, 0], 0x20, 1, SPARSE, 1, 0),
             ([64, 64, 0], 0x20, 1, DEFERRED | LAYERED, 1, 0),
-            // Levels have 64, 16, 4 and 1 texels; a layered array has its layers in each.
+            // The levels have 64, 16, 4 and 1 texels; a layered array has all layers in each level.
             ([8, 8, 0], 0x01, 1, 0, 4, 85),
             ([8, 8, 0], 0x01, 1, 0, 99, 85),
             ([8, 8, 0], 0x01, 1, 0, 0, 64),

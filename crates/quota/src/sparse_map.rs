@@ -1,4 +1,4 @@
-//! The memory that is mapped to parts of sparse arrays. Such a mapping keeps memory alive like a mapping to an address.
+//! Memory mapped to parts of sparse arrays. Such a mapping keeps memory alive, like a mapping to an address.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -6,14 +6,14 @@ use std::hash::BuildHasherDefault;
 use crate::abi::{Address, ArrayMap, MemoryHandle};
 use crate::allocations::AddressHasher;
 
-/// All mapped parts.
+/// All mapped parts, with the handle of their memory.
 pub(crate) struct SparseMap(HashMap<Part, MemoryHandle, BuildHasherDefault<AddressHasher>>);
 
 /// A part of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Part {
     array: Address,
-    /// A level, or the mip tail.
+    /// Kind of the part: a level, or the mip tail.
     kind: u32,
     place: [u32; 8],
 }
@@ -23,8 +23,8 @@ impl SparseMap {
         Self(HashMap::with_hasher(BuildHasherDefault::new()))
     }
 
-    /// Records that a part was mapped or unmapped, and returns the memory that was mapped there before. Overlapping
-    /// parts are not detected: their memory then stays charged longer than it exists.
+    /// Records that a part was mapped or unmapped, and returns the handle of the memory that was mapped there
+    /// before. Overlapping parts are not detected: their memory stays charged longer than it exists.
     pub(crate) fn change(&mut self, change: &ArrayMap) -> Option<MemoryHandle> {
         let part = Part::of(change);
         if !change.maps() {
@@ -36,7 +36,7 @@ impl SparseMap {
         self.0.insert(part, change.handle)
     }
 
-    /// Removes an array, and returns the memory that was mapped to it.
+    /// Removes an array, and returns the handles of the memory that was mapped to it.
     pub(crate) fn forget(&mut self, array: Address) -> Vec<MemoryHandle> {
         self.0.extract_if(|part, _| part.array == array).map(|(_, handle)| handle).collect()
     }

@@ -1,5 +1,5 @@
-//! A spin lock for short lookups in a map. It is released by a plain store: the atomic exchange that a mutex needs to
-//! find sleeping waiters takes a tenth of the time of a call. Waiters are not woken but poll.
+//! A spin lock for short lookups in a map. It is released by a plain store, because the atomic exchange of a
+//! mutex would take a tenth of the time of a hooked call. So waiters are not woken, but poll.
 
 use std::cell::UnsafeCell;
 use std::hint;
@@ -9,29 +9,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{SYS_nanosleep, c_long, syscall, timespec};
 
-/// A value that one thread at a time may access. A panic releases the lock and leaves the value as it is.
+/// A value with exclusive access. A panic of the holder releases the lock and leaves the value as it is.
 pub(crate) struct SpinLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-/// The lock guard.
+/// Lock guard.
 pub(crate) struct Guard<'a, T>(&'a SpinLock<T>);
 
-// SAFETY: the value is accessible only through a guard, and there is one guard at a time; `T: Sync`, as a guard may be
-// shared.
+// SAFETY: the value is accessible only through the one guard; `T: Sync`, because a guard may be shared.
 unsafe impl<T: Send + Sync> Sync for SpinLock<T> {}
 
-/// Polls before a waiter sleeps. A running holder releases the lock within them.
+/// Number of polls before a waiter sleeps. A holder that runs on a CPU releases the lock sooner.
 const POLLS: u32 = 100;
-/// The sleep between further polls, in nanoseconds, for a holder that waits for a CPU.
+/// Sleep between further polls, in nanoseconds, while the holder waits for a CPU.
 const SLEEP_NS: c_long = 50_000;
 
-/// Sleeps by a raw system call. The C library's sleep functions are cancellation points, and a thread must not be
-/// cancelled within a hook.
+/// Sleeps by a raw system call, because the C library's sleep functions are cancellation points, and a thread
+/// must not be cancelled within a hook.
 fn sleep() {
     let sleep = timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
-    // SAFETY: it reads our variable, and writes nothing.
+    // SAFETY: the call reads a local variable and writes nothing.
     unsafe { syscall(SYS_nanosleep, &raw const sleep, null_mut::<timespec>()) };
 }
 
@@ -65,14 +64,14 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this is the only guard.
+        // SAFETY: this is the only guard, so no other thread accesses the value.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the only guard, and borrowed mutably.
+        // SAFETY: this is the only guard, and it is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -113,9 +112,9 @@ mod tests {
         assert_eq!(*spin_lock.lock(), [200_000; 8]);
     }
 
-    /// A thread that waits for the lock while the test holds it.
+    /// Thread that waits for the lock while the test holds it.
     extern "C" fn waits(spin_lock: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: the lock outlives this thread.
+        // SAFETY: the lock is never freed.
         let spin_lock = unsafe { &*spin_lock.cast::<SpinLock<u32>>() };
         *spin_lock.lock() += 1;
         null_mut()
@@ -127,16 +126,16 @@ mod tests {
         let guard = spin_lock.lock();
         let mut thread = 0;
         let argument = std::ptr::from_ref(&*spin_lock).cast_mut().cast();
-        // SAFETY: a new thread with a lock that is never freed; it is joined below.
+        // SAFETY: the new thread gets a lock that is never freed, and is joined below.
         let created = unsafe { libc::pthread_create(&raw mut thread, std::ptr::null(), waits, argument) };
         assert_eq!(created, 0);
-        // SAFETY: it has not been joined.
+        // SAFETY: the thread has not been joined.
         assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
-        // The thread sleeps many times meanwhile.
+        // The thread polls and sleeps many times during this wait.
         let (sender, receiver) = channel::<()>();
         let _ = receiver.recv_timeout(std::time::Duration::from_millis(20));
         drop((sender, guard));
-        // SAFETY: it is joined once.
+        // SAFETY: the thread is joined once.
         assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
         assert_eq!(*spin_lock.lock(), 1);
     }

@@ -1,4 +1,4 @@
-//! The start of the library: it reads the environment and registers the handler for forked children.
+//! Start of the library: reads the environment and registers the handler for forked children.
 
 use std::ffi::{c_char, c_int};
 
@@ -9,23 +9,23 @@ use crate::{environment, hooks, shared, state};
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
 extern "C" fn start(_count: c_int, _arguments: *const *const c_char, variables: *const *const c_char) {
-    // Panics are reported only by the fault counter.
+    // Panics print nothing; they are reported only by the fault counter.
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
     register_fork_handler();
     shared::count_missing_hooks_by(hooks::unknown);
-    // SAFETY: the loader passes the environment of the C library.
+    // SAFETY: the loader passes the environment of the process.
     unsafe { environment::load(variables) };
 }
 
-/// Registers the handler for children of `fork`, when the library is loaded. Later another thread could fork before the
-/// registration, and the child would keep its parent's accounts and locks.
+/// Registers the handler for children of `fork` when the library is loaded. Later another thread could fork
+/// before the registration, and the child would keep its parent's accounts and locks.
 fn register_fork_handler() {
-    // SAFETY: the handler does only what is allowed in a child of a process with threads.
+    // SAFETY: the handler does only what is allowed in a forked child of a process with threads.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
-/// The old state is leaked: another thread may have been writing to it at the time of the fork.
+/// Resets the state in a forked child. It is leaked, because another thread may have been writing to it.
 extern "C" fn forked() {
     state::forked();
     environment::forked();

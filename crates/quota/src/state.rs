@@ -1,4 +1,4 @@
-//! The state of this process. CUDA does not survive a fork, so a child starts with an empty state.
+//! State of this process. CUDA does not survive a fork, so a forked child starts with an empty state.
 
 use std::alloc::{Layout, alloc};
 use std::ptr;
@@ -14,10 +14,10 @@ use crate::sparse_map::SparseMap;
 use crate::vmm::Vmm;
 use crate::{driver, environment};
 
-/// The number of GPUs that a process may use; memory on others is not counted.
+/// Number of GPUs that a process may use; memory on others is not counted.
 const GPUS: usize = 64;
 
-/// The state of a process.
+/// State of this process.
 pub(crate) struct ProcessState {
     pub(crate) allocations: AllocationTable,
     pub(crate) vmm: Mutex<Vmm>,
@@ -29,34 +29,34 @@ pub(crate) struct ProcessState {
 
 static STATE: AtomicPtr<ProcessState> = AtomicPtr::new(ptr::null_mut());
 
-/// The state of this process; `None` without memory for it.
+/// Returns the state of this process; `None` if there is no memory for it.
 pub(crate) fn get() -> Option<&'static ProcessState> {
     let state = STATE.load(Ordering::Acquire);
     if state.is_null() {
         return begin();
     }
-    // SAFETY: it was fully written before it was stored, and is never freed.
+    // SAFETY: the state was fully written before it was stored, and is never freed.
     Some(unsafe { &*state })
 }
 
 #[cold]
 fn begin() -> Option<&'static ProcessState> {
     #[expect(clippy::cast_ptr_alignment, reason = "the layout has the alignment")]
-    // SAFETY: the layout has a size.
+    // SAFETY: the size of the layout is not zero.
     let new = unsafe { alloc(Layout::new::<ProcessState>()) }.cast::<ProcessState>();
     if new.is_null() {
         return None;
     }
-    // SAFETY: newly allocated with the size and alignment of the type.
+    // SAFETY: the memory is newly allocated with the size and alignment of the type.
     unsafe { new.write(ProcessState::new()) };
     let first = STATE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
-    // If another thread was first, ours is leaked: a few kilobytes, once.
+    // If another thread was first, this state is leaked: a few kilobytes, once.
     let state = first.map_or_else(|first| first, |_| new);
-    // SAFETY: both were fully written before they were stored, and are never freed.
+    // SAFETY: either state was fully written before it was stored, and is never freed.
     Some(unsafe { &*state })
 }
 
-/// Drops the state in a child of a fork. It is leaked: another thread may have been writing to it at the time of the fork.
+/// Resets the state in a forked child. It is leaked, because another thread may have been writing to it.
 pub(crate) fn forked() {
     STATE.store(ptr::null_mut(), Ordering::Release);
 }
@@ -81,7 +81,7 @@ impl ProcessState {
         }
     }
 
-    /// The account of a GPU.
+    /// Returns the account of a GPU, and opens it at the first use.
     pub(crate) fn gpu(&'static self, device: Device) -> Option<&'static GpuAccount> {
         let place = usize::try_from(device).ok().and_then(|device| self.gpus.get(device));
         let Some(place) = place else {
@@ -91,22 +91,22 @@ impl ProcessState {
         if let Some(gpu) = place.get() {
             return Some(gpu);
         }
-        // The driver is called before the lock: profiling tools may call us from within the driver.
+        // The driver is called outside the lock: profiling tools may call a hook from within the driver.
         let uuid = driver::uuid(device);
         Some(place.get_or_init(|| GpuAccount::open_account((device, uuid), self.shared())))
     }
 
-    /// The account of the current context's GPU; `None` without a context, which the driver reports itself.
+    /// Returns the account of the current context's GPU; `None` without a context.
     pub(crate) fn current_gpu(&'static self) -> Option<&'static GpuAccount> {
         driver::current_device().and_then(|device| self.gpu(device))
     }
 
-    /// The opened accounts.
+    /// Returns the accounts that are open.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = &GpuAccount> {
         self.gpus.iter().filter_map(OnceLock::get)
     }
 
-    /// The quota that is shared with other processes, if one is configured and usable.
+    /// Returns the quota that is shared with other processes, if one is configured and usable.
     pub(crate) fn shared(&'static self) -> Option<&'static Shared> {
         self.shared.get_or_init(|| environment::settings().shared.as_deref().and_then(Shared::join)).as_ref()
     }
@@ -118,7 +118,7 @@ impl ProcessState {
         }
     }
 
-    /// The location of a pool's memory.
+    /// Returns the location of a pool's memory; `None` if the pool is unknown.
     pub(crate) fn pool(&self, pool: Handle) -> Option<PoolLocation> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).get(pool)
     }

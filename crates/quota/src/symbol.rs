@@ -1,21 +1,21 @@
-//! Functions of the drivers by name: their addresses, and the hooks that replace them.
+//! Functions of the CUDA driver and NVML by name: their addresses, and the hooks that replace them.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// A library of the driver, which the program loads.
+/// A library of the driver, which the program itself loads.
 pub(crate) struct Library {
     name: &'static CStr,
     handle: AtomicPtr<c_void>,
 }
 
-/// The CUDA driver.
+/// CUDA driver.
 pub(crate) static CUDA: Library = Library::named(c"libcuda.so.1");
-/// The management library (NVML).
+/// NVIDIA Management Library.
 pub(crate) static NVML: Library = Library::named(c"libnvidia-ml.so.1");
 
-/// A function of the driver, and its hook if it has one.
+/// A driver function, and its hook if it has one.
 pub(crate) struct Symbol {
     pub(crate) name: &'static CStr,
     library: &'static Library,
@@ -23,10 +23,10 @@ pub(crate) struct Symbol {
     address: AtomicPtr<c_void>,
 }
 
-// SAFETY: the hook is the address of a function, the same for all threads.
+// SAFETY: the hook is the address of a function, which is the same for all threads.
 unsafe impl Sync for Symbol {}
 
-/// Marks a function that the driver lacks.
+/// Address that marks a function which the driver lacks.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 impl Library {
@@ -34,13 +34,13 @@ impl Library {
         Self { name, handle: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The library, if it is loaded. This keeps it loaded, so that the addresses of its functions stay valid.
+    /// Returns a handle of the library if it is loaded, which keeps the addresses of its functions valid.
     fn handle(&self) -> Option<NonNull<c_void>> {
         let known = self.handle.load(Ordering::Acquire);
         if !known.is_null() {
             return NonNull::new(known);
         }
-        // SAFETY: a C string; nothing is loaded that is not loaded yet.
+        // SAFETY: the name is a C string. `RTLD_NOLOAD` loads no library, so no initializer runs.
         let found = unsafe { libc::dlopen(self.name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if found.is_null() {
             forget_error();
@@ -52,17 +52,17 @@ impl Library {
 }
 
 impl Symbol {
-    /// A function of the CUDA driver that we call, without a hook.
+    /// Returns a symbol of the CUDA driver that this library calls and does not hook.
     pub(crate) const fn plain(name: &'static CStr) -> Self {
         Self::of(&CUDA, name)
     }
 
-    /// A function that we call, without a hook.
+    /// Returns a symbol that this library calls and does not hook.
     pub(crate) const fn of(library: &'static Library, name: &'static CStr) -> Self {
         Self { name, library, hook: ptr::null(), address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// A function with a hook.
+    /// Returns a symbol with a hook.
     pub(crate) const fn hooked(name: &'static str, library: &'static Library, hook: *const c_void) -> Self {
         let name = match CStr::from_bytes_with_nul(name.as_bytes()) {
             Ok(name) => name,
@@ -71,7 +71,6 @@ impl Symbol {
         Self { name, library, hook, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The hook.
     pub(crate) fn hook(&self) -> *mut c_void {
         self.hook.cast_mut()
     }
@@ -80,10 +79,10 @@ impl Symbol {
         ptr::eq(self.library, &raw const NVML)
     }
 
-    /// Whether its library has a function of this other name.
+    /// Returns whether the symbol's library has a function of this other name.
     pub(crate) fn driver_has(&self, name: &CStr) -> bool {
         let Some((library, dlsym)) = self.library.handle().zip(dlsym()) else { return false };
-        // SAFETY: a handle that is never closed, and a C string.
+        // SAFETY: the handle is never closed, and the name is a C string.
         let found = unsafe { dlsym(library.as_ptr(), name.as_ptr()) };
         if found.is_null() {
             forget_error();
@@ -91,7 +90,7 @@ impl Symbol {
         !found.is_null()
     }
 
-    /// Its address; `None` while the library is not loaded, or if it lacks the function.
+    /// Returns the address of the function; `None` if the library is not loaded or lacks it.
     pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
         let mut address = self.address.load(Ordering::Acquire);
         if address.is_null() {
@@ -104,7 +103,7 @@ impl Symbol {
     fn find_address(&self) -> Option<*mut c_void> {
         let library = self.library.handle()?;
         let dlsym = dlsym()?;
-        // SAFETY: a handle that is never closed, and a C string.
+        // SAFETY: the handle is never closed, and the name is a C string.
         let mut found = unsafe { dlsym(library.as_ptr(), self.name.as_ptr()) };
         if found.is_null() {
             forget_error();
@@ -114,10 +113,10 @@ impl Symbol {
         Some(found)
     }
 
-    /// The address as a function pointer.
+    /// Returns the address as a function pointer.
     ///
     /// # Safety
-    /// `F` is the type of a pointer to this very function.
+    /// `F` is the type of a pointer to this function.
     pub(crate) unsafe fn function<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let address = self.address()?.as_ptr();
@@ -126,35 +125,35 @@ impl Symbol {
     }
 }
 
-/// Clears the error of our own lookup, which the program would otherwise find in `dlerror`.
+/// Clears the error of the library's own lookup, which the program would otherwise find in `dlerror`.
 pub(crate) fn forget_error() {
-    // SAFETY: it has no preconditions.
+    // SAFETY: `dlerror` has no preconditions.
     unsafe { libc::dlerror() };
 }
 
-/// The type of `dlsym`.
+/// Type of `dlsym`.
 pub(crate) type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// The symbol version of `dlsym` in every glibc port, in libdl or, since 2.34, in libc.
+/// Version of the symbol `dlsym` in glibc: in libdl, or in libc since glibc 2.34.
 #[cfg(target_arch = "x86_64")]
 const SINCE: &CStr = c"GLIBC_2.2.5";
 #[cfg(target_arch = "aarch64")]
 const SINCE: &CStr = c"GLIBC_2.17";
 
-/// The C library's `dlsym`, which ours replaces.
+/// Returns the C library's `dlsym`, which this library replaces.
 pub(crate) fn dlsym() -> Option<Dlsym> {
     static DLSYM: AtomicUsize = AtomicUsize::new(0);
     let mut address = DLSYM.load(Ordering::Acquire);
     if address == 0 {
-        // SAFETY: C strings; no lock of ours is held during the call.
+        // SAFETY: the arguments are C strings, and this library holds no lock during the call.
         address = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), SINCE.as_ptr()) }.expose_provenance();
         DLSYM.store(address, Ordering::Release);
     }
     let address = ptr::with_exposed_provenance_mut::<c_void>(address);
-    // SAFETY: null is `None`, and anything else is a `dlsym`.
+    // SAFETY: null becomes `None`, and any other address is that of `dlsym`.
     unsafe { std::mem::transmute::<*mut c_void, Option<Dlsym>>(address) }
 }

@@ -1,19 +1,19 @@
-//! Physical memory with handles. It exists, and is charged, until the last handle is released and the last mapping is
-//! removed. No lock is held during calls of the driver: removals are recorded before the call, and so are references
-//! that keep memory alive.
+//! Physical memory with handles. It exists, and is charged, until its last handle is released and its last
+//! mapping is removed. No lock is held during driver calls, so removals are recorded before the call, and so
+//! are references that keep memory alive.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::abi::{Address, Device, MemoryHandle};
 use crate::allocations::TableFull;
 
-/// All handles and mappings.
+/// All handles of physical memory, and all mappings.
 pub(crate) struct Vmm {
     memory: BTreeMap<MemoryHandle, Memory>,
     mapped: BTreeMap<Address, Mapping>,
 }
 
-/// Physical memory.
+/// Physical memory of one handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) bytes: u64,
@@ -28,7 +28,7 @@ struct Mapping {
     handle: MemoryHandle,
 }
 
-/// Mappings that a call is about to remove; restored if the driver refuses.
+/// Mappings that a driver call is about to remove; they are restored if the call fails.
 #[derive(Debug, Default)]
 pub(crate) struct Unmapped(Vec<(Address, Mapping)>);
 
@@ -37,12 +37,12 @@ impl Vmm {
         Self { memory: BTreeMap::new(), mapped: BTreeMap::new() }
     }
 
-    /// Records new memory, and returns an entry of the same handle whose release was not seen.
+    /// Records new memory, and returns an earlier entry with the same handle, whose release was not seen.
     pub(crate) fn made(&mut self, handle: MemoryHandle, bytes: u64, device: Device) -> Option<Memory> {
         self.memory.insert(handle, Memory { bytes, device, handles: 1, maps: 0 })
     }
 
-    /// Adds a reference; false if the memory is unknown.
+    /// Adds a reference; returns false if the memory is unknown.
     pub(crate) fn add_reference(&mut self, handle: MemoryHandle, reference: Reference) -> bool {
         let Some(memory) = self.memory.get_mut(&handle) else { return false };
         let count = memory.count(reference);
@@ -50,7 +50,7 @@ impl Vmm {
         true
     }
 
-    /// Removes a reference, and returns the memory if it was the last.
+    /// Removes a reference, and returns the memory if the reference was the last.
     pub(crate) fn drop_reference(&mut self, handle: MemoryHandle, reference: Reference) -> Option<Memory> {
         let memory = self.memory.get_mut(&handle)?;
         let count = memory.count(reference);
@@ -58,7 +58,7 @@ impl Vmm {
         if memory.handles == 0 && memory.maps == 0 { self.memory.remove(&handle) } else { None }
     }
 
-    /// Restores a reference that the driver refused to remove.
+    /// Restores a reference that the driver did not remove.
     pub(crate) fn restore(&mut self, handle: MemoryHandle, gone: Option<Memory>, reference: Reference) {
         if let Some(memory) = gone {
             self.memory.entry(handle).or_insert(memory);
@@ -66,18 +66,18 @@ impl Vmm {
         self.add_reference(handle, reference);
     }
 
-    /// The handle of the memory that is mapped at an address.
+    /// Returns the handle of the memory that is mapped at an address.
     pub(crate) fn at(&self, address: Address) -> Option<MemoryHandle> {
         let (start, mapping) = self.mapped.range(..=address).next_back()?;
         (address.checked_sub(*start)? < mapping.bytes).then_some(mapping.handle)
     }
 
-    /// Records a mapping, whose reference was added before.
+    /// Records a mapping, whose reference was already added.
     pub(crate) fn mapped(&mut self, address: Address, bytes: u64, handle: MemoryHandle) {
         self.mapped.insert(address, Mapping { bytes, handle });
     }
 
-    /// Removes the mappings of a range, before the driver does.
+    /// Removes the recorded mappings of an address range, before the driver removes them.
     pub(crate) fn unmap(&mut self, address: Address, bytes: u64) -> Result<Unmapped, TableFull> {
         let range = address..address.saturating_add(bytes);
         let mut unmapped_range = Vec::new();
@@ -86,7 +86,7 @@ impl Vmm {
         Ok(Unmapped(unmapped_range))
     }
 
-    /// Removes the references of removed mappings, and returns the memory that ended with them.
+    /// Drops the references of removed mappings, and returns the memory that had no other reference.
     pub(crate) fn unmapped(&mut self, unmapped_range: &Unmapped) -> HashMap<MemoryHandle, Memory> {
         let gone = |(_, mapping): &(Address, Mapping)| {
             Some((mapping.handle, self.drop_reference(mapping.handle, Reference::Mapped)?))

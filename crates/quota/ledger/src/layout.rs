@@ -1,29 +1,29 @@
-//! The layout of a quota file, version 1. Pure. All numbers are little-endian.
+//! Layout of a quota file, version 1. All numbers are little-endian.
 
 use crate::{Ledger, LedgerError, LedgerGpu, Process, Uuid};
 
-/// The number of GPU rows in a file.
+/// Number of GPU rows in a quota file.
 pub const GPUS: usize = 16;
-/// The number of process slots in a file.
+/// Number of process slots in a quota file.
 pub const SLOTS: usize = 128;
-/// The size of a file in bytes.
+/// Size of a quota file in bytes.
 pub const SIZE: usize = USED + 8 * GPUS * SLOTS;
 
 const MAGIC: &[u8; 8] = b"BAILIFFQ";
 const VERSION: u32 = 1;
 
-// The head: magic 0, version 8, size 12, generation 16, boot id 24, high water 40, faults 48, uncounted 56, hooks
-// missing 64.
+// Byte offsets in the header: magic 0, version 8, size 12, generation 16, boot id 24, high-water mark 40,
+// faults 48, uncounted calls 56, missing hooks 64.
 const HEAD: usize = 128;
-/// A row: uuid 0, limit 16, peak 24, denied 32, denied bytes 40, last denied 48.
+/// Size of a GPU row. Offsets: UUID 0, limit 16, peak 24, denied 32, denied bytes 40, last denied 48.
 const ROW: usize = 64;
-/// A slot: pid 0, start 8, namespace 16, name 24, allocations 40, frees 48, denied 56.
+/// Size of a slot. Offsets: pid 0, start 8, namespace 16, name 24, allocations 40, frees 48, denied 56.
 const SLOT: usize = 64;
 const SLOTS_AT: usize = HEAD + ROW * GPUS;
-/// The memory of each process on each GPU, a word each, grouped by GPU.
+/// Offset of the memory in use: a 64-bit word for each process on each GPU, grouped by GPU.
 const USED: usize = SLOTS_AT + SLOT * SLOTS;
 
-/// The offsets of a row's fields.
+/// Byte offsets of a row's fields in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) uuid: u64,
@@ -53,7 +53,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// The content of an unused file.
+/// Returns the content of a new quota file; `None` if there are more GPUs than rows.
 pub(crate) fn blank(limits: &[(Uuid, u64)]) -> Option<Vec<u8>> {
     let mut bytes = vec![0; SIZE];
     put(&mut bytes, 0, MAGIC);
@@ -66,7 +66,7 @@ pub(crate) fn blank(limits: &[(Uuid, u64)]) -> Option<Vec<u8>> {
     (limits.len() <= GPUS).then_some(bytes)
 }
 
-/// Checks the header of a file of the right length.
+/// Checks the header of a file that has the right length.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), LedgerError> {
     if array::<8>(bytes, 0) != *MAGIC {
         return Err(LedgerError::NoQuota);
@@ -78,16 +78,16 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), LedgerError> {
     }
 }
 
-/// The row of a GPU, or a free one.
+/// Returns the row of a GPU, or a free row if the GPU has none.
 pub(crate) fn row_of(bytes: &[u8], uuid: Uuid) -> Option<Row> {
     let find = |uuid: Uuid| (0..GPUS).find(|at| array(bytes, row(*at)) == uuid);
     let at = row(find(uuid).or_else(|| find([0; 16]))?);
     Some(Row { uuid: at as u64, limit: at as u64 + 16 })
 }
 
-/// Parses a file.
+/// Parses a quota file whose header was checked.
 pub(crate) fn parse(bytes: &[u8]) -> Ledger {
-    // The high-water mark is not used: it cannot be trusted, and would save little.
+    // The high-water mark in the file is not used, because it cannot be trusted and would save little.
     let taken: Vec<usize> = (0..SLOTS).filter(|slot| read_u32(bytes, SLOTS_AT + SLOT * slot) != 0).collect();
     let named = |at: &usize| array::<16>(bytes, row(*at)) != [0; 16];
     Ledger {

@@ -1,7 +1,6 @@
-//! The file of a shared quota, version 1, for programs that do not allocate: those that set the quota create it and
-//! change its limits, and monitors read it. It is never mapped, because another process could truncate it, and its
-//! content cannot be trusted, because all processes of the quota write it. The library's side is in
-//! `crates/quota/src/region.rs`.
+//! Creates, changes and reads the file of a shared quota, version 1, for programs that set or monitor the
+//! quota. The file is never mapped, because another process could truncate it. Its content cannot be trusted,
+//! because all processes of the quota write it. The quota library's view is in `crates/quota/src/region.rs`.
 #![expect(clippy::disallowed_methods, reason = "creates, changes and reads the file")]
 
 mod layout;
@@ -15,7 +14,7 @@ use rustix::fs::OFlags;
 
 pub use layout::{GPUS, SIZE, SLOTS};
 
-/// The UUID of a GPU in binary form, without `GPU-` and dashes.
+/// UUID of a GPU in binary form, without `GPU-` and dashes.
 pub type Uuid = [u8; 16];
 
 /// Formats a UUID as the driver does, but without its prefix (`GPU-`, `MIG-`).
@@ -27,65 +26,65 @@ pub fn format_uuid(uuid: Uuid) -> String {
     format!("{first:08x}-{:04x}-{:04x}-{:04x}-{last:012x}", part(80, 16), part(64, 16), part(48, 16))
 }
 
-/// No limit.
+/// Limit value that means no limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// The content of a quota file.
+/// Content of a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
-    /// The boot id of its last use; zeros if it was never used.
+    /// Boot id at the last use of the file; zeros if it was never used.
     pub boot: Uuid,
-    /// How often all processes were removed because of a reboot.
+    /// Number of times that all processes were removed because of a reboot.
     pub generation: u64,
-    /// Faults of the library: it could not share the quota, or could not record an allocation.
+    /// Faults of the quota library: it could not share the quota, or could not record an allocation.
     pub faults: u64,
-    /// Calls whose memory was not counted in bytes: memory of graphs and of other processes.
+    /// Number of calls whose memory was not counted in bytes: memory of graphs and of other processes.
     pub uncounted: u64,
-    /// Functions of the driver that the library should hook but does not.
+    /// Number of driver functions that the quota library should hook but does not.
     pub hooks_missing: u64,
-    /// The GPUs with a limit.
+    /// GPUs with a limit.
     pub gpus: Vec<LedgerGpu>,
-    /// The processes with a slot, including exited ones whose slot was not needed yet.
+    /// Processes with a slot, including exited ones whose slot has not been reused yet.
     pub processes: Vec<Process>,
 }
 
 /// A GPU in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerGpu {
-    /// Its UUID.
+    /// UUID of the GPU.
     pub uuid: Uuid,
-    /// The limit for all processes together, in bytes.
+    /// Limit for all processes together, in bytes.
     pub limit: u64,
-    /// The memory of all processes, in bytes.
+    /// Memory of all processes, in bytes.
     pub used: u64,
-    /// The highest memory of all processes so far, in bytes.
+    /// Highest memory of all processes so far, in bytes.
     pub peak: u64,
-    /// The number of refused requests.
+    /// Number of refused requests.
     pub denied: u64,
-    /// The bytes of all refused requests.
+    /// Sum of all refused requests, in bytes.
     pub denied_bytes: u64,
-    /// The time of the last refusal, in nanoseconds since 1970; 0 if there was none.
+    /// Time of the last refusal, in nanoseconds since 1970; 0 if there was none.
     pub last_denied: u64,
-    /// The memory of each process, by its index in [`Ledger::processes`].
+    /// Memory of each process in bytes, in the order of [`Ledger::processes`].
     pub by_process: Vec<u64>,
 }
 
 /// A process in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// The pid in its own namespace.
+    /// Pid in the process's own PID namespace.
     pub pid: u32,
-    /// When it started, in ticks since boot.
+    /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,
-    /// The inode of its PID namespace.
+    /// Inode of the process's PID namespace.
     pub namespace: u64,
-    /// Its name when it took its slot.
+    /// Name of the process when it took its slot.
     pub name: String,
-    /// The number of granted requests.
+    /// Number of granted requests.
     pub allocations: u64,
-    /// The number of frees.
+    /// Number of frees.
     pub frees: u64,
-    /// The number of refused requests.
+    /// Number of refused requests.
     pub denied: u64,
 }
 
@@ -100,34 +99,33 @@ impl Ledger {
     }
 }
 
-/// Why a file is unusable.
+/// Reason why a quota file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is a FIFO, a device or a directory.
+    /// The file is a FIFO, a device or a directory.
     #[error("it is not a regular file")]
     NoFile,
-    /// It is too short.
+    /// The file is too short.
     #[error("it has {0} bytes, but {SIZE} are required")]
     Short(u64),
-    /// Its header is not that of a quota file.
+    /// The header is not that of a quota file.
     #[error("it is not a quota file")]
     NoQuota,
-    /// Its version is unknown.
+    /// The version of the file is unknown.
     #[error("it has version {0}, not 1")]
     Version(u32),
-    /// It has no row for this GPU, and no free one.
+    /// The file has no row for this GPU, and no free row.
     #[error("it has no free row for another GPU")]
     Full,
 }
 
-/// Creates a file with these limits, for processes to share. Fails if it exists. The caller sets owner and mode
-/// afterwards.
+/// Creates a quota file with these limits; fails if it exists. The caller sets owner and mode afterwards.
 ///
 /// # Errors
-/// If it cannot be created, or if there are more GPUs than rows.
+/// If the file cannot be created, or if there are more GPUs than rows.
 pub fn create(path: &Path, limits: &[(Uuid, u64)]) -> Result<(), LedgerError> {
     let bytes = layout::blank(limits).ok_or(LedgerError::Full)?;
     let file = OpenOptions::new().write(true).create_new(true).mode(0o660).open(path)?;
@@ -137,46 +135,46 @@ pub fn create(path: &Path, limits: &[(Uuid, u64)]) -> Result<(), LedgerError> {
 /// Changes the limit of a GPU, from the next request on.
 ///
 /// # Errors
-/// If the file is not a quota file, or has no row for the GPU and no free one.
+/// If the file is not a quota file, or has neither a row for the GPU nor a free row.
 pub fn set_limit(path: &Path, uuid: Uuid, limit: u64) -> Result<(), LedgerError> {
     let file = open(path, OpenOptions::new().read(true).write(true))?;
-    // The library assigns rows to GPUs under the same lock.
+    // The quota library assigns rows to GPUs under the same lock.
     file.lock()?;
     let bytes = read_whole(&file)?;
     let row = layout::row_of(&bytes, uuid).ok_or(LedgerError::Full)?;
-    // The UUID last: it marks the row as used, and a used row needs a limit.
+    // The UUID is written last, because it marks the row as used, and a used row needs a limit.
     file.write_all_at(&limit.to_le_bytes(), row.limit)?;
     Ok(file.write_all_at(&uuid, row.uuid)?)
 }
 
-/// Reads a file.
+/// Reads a quota file.
 ///
 /// # Errors
-/// If it is not a quota file.
+/// If the file cannot be read or is not a quota file.
 pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
     read_open(&open(path, OpenOptions::new().read(true))?)
 }
 
-/// Reads an open file.
+/// Reads an open quota file.
 ///
 /// # Errors
-/// If it is not a quota file.
+/// If the file cannot be read or is not a quota file.
 pub fn read_open(file: &File) -> Result<Ledger, LedgerError> {
     Ok(layout::parse(&read_whole(file)?))
 }
 
-/// Opens a regular file; not through a symbolic link, and without blocking on a FIFO.
+/// Opens a regular file. Refuses symbolic links, and does not block on a FIFO.
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, LedgerError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(LedgerError::NoFile) }
 }
 
-/// Reads the bytes of a file, and checks its length and header.
+/// Reads a whole quota file, and checks its length and header.
 fn read_whole(file: &File) -> Result<Vec<u8>, LedgerError> {
     let mut bytes = vec![0; SIZE];
     let mut read = 0;
-    // A truncation between two reads only makes it too short.
+    // If the file is truncated between two reads, the result is only too short.
     while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
         match file.read_at(rest, read as u64)? {
             0 => return Err(LedgerError::Short(read as u64)),

@@ -1,4 +1,4 @@
-//! Tests of files that are created, limited and read, and of files that are not quota files.
+//! Tests that create, limit and read quota files, and that read invalid files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -60,7 +60,7 @@ fn limits_change_and_rows_are_added_until_full() {
 fn implausible_values_are_read_unchanged() {
     let (_directory, path) = create_file(&[(FIRST, 100)]);
     let mut bytes = fs::read(&path).unwrap();
-    // Two processes, one with more than all memory; their names are not UTF-8.
+    // Two processes, one of which uses more than any GPU has; their names are not UTF-8.
     for (slot, pid, used) in [(0, 7u32, u64::MAX), (127, u32::MAX, 5)] {
         let at = 128 + 64 * 16 + 64 * slot;
         bytes[at..at + 4].copy_from_slice(&pid.to_le_bytes());
@@ -68,7 +68,7 @@ fn implausible_values_are_read_unchanged() {
         let at = 128 + 64 * 16 + 64 * 128 + 8 * slot;
         bytes[at..at + 8].copy_from_slice(&used.to_le_bytes());
     }
-    // The high-water mark is impossible.
+    // The high-water mark is higher than the number of slots.
     bytes[40..44].fill(0xff);
     fs::write(&path, &bytes).unwrap();
     let ledger = read(&path).unwrap();

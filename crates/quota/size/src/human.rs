@@ -1,19 +1,19 @@
-//! Memory sizes in flags, rules and reports: a number with one of the units B, KiB, MiB, GiB, TiB.
+//! Parses and formats memory sizes in flags, rules and reports: a number with a unit (B, KiB, MiB, GiB, TiB).
 
 use std::fmt::{self, Display, Write};
 
 const UNITS: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-/// More digits are a mistake, and could not be represented exactly.
+/// Maximum length of a number. A longer one is a mistake and could not be represented exactly.
 const LONGEST: usize = 16;
 const EXAMPLE: &str = "write it as `512MiB` or `8GiB`";
 
-/// The error for a text that is not a size, with the fix.
+/// Error for a text that is not a memory size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizeError {
-    /// The fault.
+    /// What is wrong with the text.
     pub message: String,
-    /// The fix.
+    /// How to write the size correctly.
     pub help: String,
 }
 
@@ -25,11 +25,11 @@ impl Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// Parses `8GiB`, `1.5 GiB` or `512MiB`. The unit is required and must be a power of 1024, because `8GB` is ambiguous:
-/// it is 7.5 GiB by the SI, and 8 GiB for the driver.
+/// Parses a memory size such as `8GiB`, `1.5 GiB` or `512MiB`. The unit is required and must be a power of
+/// 1024, because `8GB` is ambiguous: it is 7.5 GiB in the SI, and 8 GiB in the driver's tools.
 ///
 /// # Errors
-/// If the text is anything else, or more than a `u64` can hold.
+/// If the text is not a memory size, or is more than a `u64` can hold.
 pub fn size(text: &str) -> Result<u64, SizeError> {
     let (digits, unit) = split(text);
     let number = digits.parse::<f64>().ok().filter(|_| !unit.starts_with([',', '.']));
@@ -53,7 +53,7 @@ fn bytes(number: f64, factor: u64) -> Option<u64> {
     (bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
-/// Splits a number from its unit. The number has only digits and at most one point, which excludes `inf` and `1e9`.
+/// Splits a size into number and unit. A number has only digits and at most one point, not `inf` or `1e9`.
 #[must_use]
 pub fn split(text: &str) -> (&str, &str) {
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
@@ -82,7 +82,7 @@ fn error(message: String, help: impl Into<String>) -> SizeError {
     SizeError { message, help: help.into() }
 }
 
-/// Quotes a text, shortened for a message.
+/// Quotes a text for a message, shortened to 60 characters.
 fn quoted(text: &str) -> String {
     const MOST: usize = 60;
     if text.chars().count() > MOST {
@@ -91,7 +91,7 @@ fn quoted(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// Formats bytes: `80.0 GiB`, and with `{:#}` as in flags and rules, `80.0GiB`.
+/// Formats bytes as `80.0 GiB`; `{:#}` formats them as `80.0GiB`, which is the form in flags and rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub i128);
 
@@ -113,7 +113,7 @@ impl Display for Bytes {
     }
 }
 
-/// The value in tenths of a unit, rounded.
+/// Returns the value in tenths of a unit, rounded.
 fn tenths(bytes: u128, factor: u64) -> u128 {
     let factor = u128::from(factor);
     bytes.saturating_mul(10).saturating_add(factor / 2).checked_div(factor).unwrap_or_default()

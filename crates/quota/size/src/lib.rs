@@ -1,5 +1,5 @@
-//! Memory sizes, in the form of flags, rules and reports, and in the form of the quota library's variables (those of
-//! cuda-wrapper). Pure. It is used inside other programs, so it returns errors and never panics.
+//! Parses memory sizes in two forms: that of flags, rules and reports, and that of the quota library's
+//! variables (as in cuda-wrapper). It runs inside other programs, so it returns errors and never panics.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ mod human;
 
 pub use human::{Bytes, SizeError, size, split};
 
-/// No limit.
+/// Limit value that means no limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// Parses the value of a limit variable; `unlimited` means no limit.
@@ -28,7 +28,7 @@ pub fn limit(text: &str) -> Option<u64> {
     }
 }
 
-/// Parses the value of a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (the same as GiB), `4GB` (powers of ten).
+/// Parses a size in a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (powers of 1024), `4GB` (of 1000).
 #[must_use]
 pub fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! Hooks of arrays, mipmapped or not, in both versions of the interface.
+//! Hooks of functions for arrays, mipmapped or not, in both versions of the interface.
 
 use std::ffi::c_uint;
 
@@ -19,7 +19,7 @@ fn create<F: Fn() -> Code>(
 ) -> Code {
     let Some((state, shape)) = state::get().zip(shape) else { return call.result() };
     let bytes = shape.bytes(levels);
-    // SAFETY: called only after the driver succeeded.
+    // SAFETY: runs only after the driver has succeeded and written `out`.
     allocate(call, (state, state.current_gpu(), Ownership::Context), bytes, || unsafe { read_output(out) })
 }
 
@@ -61,25 +61,25 @@ impl From<&OldArray3dDescriptor> for Shape {
 
 hooks! { of CUDA:
     cuArrayCreate_v2(out: *mut Address, descriptor: *const ArrayDescriptor) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same descriptor.
         create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
     cuArray3DCreate_v2(out: *mut Address, descriptor: *const Array3dDescriptor) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same descriptor.
         create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
     cuMipmappedArrayCreate(out: *mut Address, descriptor: *const Array3dDescriptor, levels: c_uint) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same descriptor.
         create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), levels)
     }
     cuArrayDestroy(array: Address) |call| { destroy(call, array) }
     cuMipmappedArrayDestroy(array: Address) |call| { destroy(call, array) }
     cuArrayCreate(out: *mut Address, descriptor: *const OldArrayDescriptor) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same descriptor.
         create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
     cuArray3DCreate(out: *mut Address, descriptor: *const OldArray3dDescriptor) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same descriptor.
         create(call, out, unsafe { read_input(descriptor) }.map(Shape::from), 1)
     }
 }

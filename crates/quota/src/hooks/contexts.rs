@@ -1,6 +1,6 @@
-//! Hooks of calls that end contexts, and with them their memory. Memory with handles and memory of pools outlives a
-//! context (see `cuCtxDestroy`). The documentation does not say whether it outlives the reset of a GPU, so the driver
-//! is asked.
+//! Hooks of functions that end contexts and free their memory. Memory with handles and memory of pools
+//! outlives a context (see `cuCtxDestroy`). For the reset of a GPU this is undocumented, so the driver is
+//! queried.
 
 use super::hooks;
 use crate::abi::{Code, Device, Handle};
@@ -12,7 +12,7 @@ fn destroy<F: Fn() -> Code>(call: &DriverCall<F>, context: Handle) -> Code {
     end(call, Some(ContextEnd { context, pools_of: None, verify: false }), || true)
 }
 
-/// A context that may still be used elsewhere.
+/// Handles a context that may still be used elsewhere, so that each address is checked with the driver.
 fn detach<F: Fn() -> Code>(call: &DriverCall<F>, context: Handle) -> Code {
     end(call, Some(ContextEnd { context, pools_of: None, verify: true }), || true)
 }
@@ -26,7 +26,7 @@ fn reset<F: Fn() -> Code>(call: &DriverCall<F>, device: Device) -> Code {
     end(call, primary(device), || true)
 }
 
-/// Ends the context only with its last user.
+/// Handles a release, which ends the primary context only if it was the last user's.
 fn release<F: Fn() -> Code>(call: &DriverCall<F>, device: Device) -> Code {
     end(call, primary(device), || !driver::primary_is_active(device))
 }

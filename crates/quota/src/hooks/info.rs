@@ -1,5 +1,4 @@
-//! Hooks of queries for the size of memory. They return at most the quota, for programs that allocate all memory they
-//! see.
+//! Hooks of queries for memory sizes. They return at most the quota, for programs that allocate all memory.
 
 use std::ffi::c_uint;
 
@@ -8,14 +7,14 @@ use crate::abi::{Code, Device};
 use crate::panic_guard::DriverCall;
 use crate::state::{self, ProcessState};
 
-/// Reduces a value of the caller to `most`. Null is a value that was not requested.
+/// Reduces a value in the caller's memory to `most`. Null means that the caller did not request the value.
 ///
 /// # Safety
-/// Null, or a value that the driver has written.
+/// `figure` is null, or points to a value that the driver has written.
 unsafe fn limit_to<T: Copy + PartialOrd + TryFrom<u64>>(figure: *mut T, most: u64) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees null or a written value.
     let Some(figure) = (unsafe { figure.as_mut() }) else { return };
-    // A limit too large for the type does not reduce the value.
+    // A limit that is too large for the type does not reduce the value.
     if let Some(most) = T::try_from(most).ok().filter(|most| most < figure) {
         *figure = most;
     }
@@ -32,7 +31,7 @@ fn info<F: Fn() -> Code, T: Copy + PartialOrd + TryFrom<u64>>(
     {
         gpu.open();
         let (limit, used) = gpu.view();
-        // SAFETY: the driver succeeded.
+        // SAFETY: the driver has succeeded, so each pointer is null or written.
         unsafe {
             limit_to(free, limit.saturating_sub(used));
             limit_to(total, limit);
@@ -50,7 +49,7 @@ fn total<F: Fn() -> Code, T: Copy + PartialOrd + TryFrom<u64>>(
     if answer.is_success()
         && let Some(gpu) = state::get().and_then(|state| state.gpu(device))
     {
-        // SAFETY: the driver succeeded.
+        // SAFETY: the driver has succeeded, so each pointer is null or written.
         unsafe { limit_to(total, gpu.view().0) };
     }
     answer

@@ -1,6 +1,5 @@
-//! Symbol interposition: how programs get our functions instead of the driver's. Direct links resolve to ours because
-//! the library is preloaded. `dlsym` and `cuGetProcAddress` are hooked here and return our function in place of the
-//! driver's.
+//! Symbol interposition, by which programs call hooks instead of the driver. Direct links resolve to hooks
+//! because the library is preloaded. `dlsym` and `cuGetProcAddress` are replaced here and return hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -13,84 +12,84 @@ use crate::hooks;
 use crate::panic_guard::DriverCall;
 use crate::symbol::{Symbol, dlsym as real, forget_error};
 
-/// The result of our `dlsym`: a pointer to return, or the `dlsym` to continue in.
+/// Result of `resolve` for the replaced `dlsym`: a pointer to return, or the `dlsym` to continue in.
 #[repr(C)]
 struct Resolution {
     pointer: *mut c_void,
     continue_in: Option<crate::symbol::Dlsym>,
 }
 
-/// Resolves a name. For names of other libraries it takes no locks and uses no heap or thread-local storage.
+/// Resolves a name. For other libraries' names it takes no lock and uses no heap or thread-local storage.
 extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolution {
     let continue_in = Resolution { pointer: ptr::null_mut(), continue_in: real() };
-    // SAFETY: the caller of `dlsym` vouches for the name.
+    // SAFETY: the caller of `dlsym` guarantees null or a C string.
     if !unsafe { may_be_ours(name) } {
         return continue_in;
     }
-    // SAFETY: the same.
+    // SAFETY: the caller of `dlsym` guarantees a C string, and the name is not null.
     catch_unwind(|| resolve_hook(handle, unsafe { CStr::from_ptr(name) }))
         .ok()
         .flatten()
         .unwrap_or(continue_in)
 }
 
-/// Whether a name may be a function of either driver.
+/// Returns whether a name may be that of a function of the CUDA driver or NVML.
 ///
 /// # Safety
-/// Null, or a C string.
+/// `name` is null or a C string.
 unsafe fn may_be_ours(name: *const c_char) -> bool {
     if name.is_null() {
         return false;
     }
     let begins = |prefix: &[u8]| {
-        // SAFETY: it is read at most up to the terminating zero, which is in no prefix.
+        // SAFETY: the string is read at most up to its terminating zero, which no prefix contains.
         prefix.iter().enumerate().all(|(at, byte)| unsafe { name.cast::<u8>().add(at).read() } == *byte)
     };
     begins(b"cu") || begins(b"nvml")
 }
 
-/// The result for a hooked name; `None` to continue in the C library.
+/// Returns the result for a hooked name; `None` to continue in the C library.
 fn resolve_hook(handle: *mut c_void, name: &CStr) -> Option<Resolution> {
     let hook = hooks::named(name)?;
-    // SAFETY: the caller's own lookup, except that `RTLD_NEXT` means what follows this library.
+    // SAFETY: the caller's own lookup, except that `RTLD_NEXT` then means the libraries after this one.
     let found = unsafe { real()?(handle, name.as_ptr()) };
     let answer = |pointer| Some(Resolution { pointer, continue_in: None });
-    // The driver may be in a scope of the caller that cannot be searched from here.
+    // The driver may be in a scope of the caller that cannot be searched from this library.
     let not_from_here = handle == libc::RTLD_NEXT && found.is_null();
     match hook.address().map(NonNull::as_ptr) {
         Some(driver) if found == driver || found == hook.hook() || not_from_here => {
             forget_error();
             answer(if is_requested(hook) { hook.hook() } else { driver })
         }
-        // Without this library the symbol would not be found. Programs that test for a driver must not find ours.
+        // Without this library the lookup would fail. Programs that test for a driver must not find a hook.
         None if found == hook.hook() || not_from_here => {
-            // SAFETY: a C string. The C library lacks the driver's functions, so this fails and sets `dlerror`.
+            // SAFETY: a C string. The C library lacks these functions, so this fails and sets `dlerror`.
             unsafe { real()?(libc_handle()?, name.as_ptr()) };
             answer(ptr::null_mut())
         }
-        // The symbol of another library, or an error that the C library reports.
+        // The symbol is from another library, or the C library reports an error.
         _ => None,
     }
 }
 
-/// Whether the settings enable a hook.
+/// Returns whether the settings enable a hook.
 fn is_requested(hook: &Symbol) -> bool {
     let settings = environment::settings();
     !settings.disabled && (settings.lie_nvml || !hook.is_of_nvml())
 }
 
-/// A handle of the C library itself, for a lookup that fails.
+/// Returns a handle of the C library itself, for a lookup that fails.
 fn libc_handle() -> Option<*mut c_void> {
-    // SAFETY: a C string; the library is loaded in every process and is never unloaded.
+    // SAFETY: the name is a C string, and the C library is loaded in every process and is never unloaded.
     let handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     (!handle.is_null()).then_some(handle)
 }
 
-/// Replaces the C library's `dlsym`. Other symbols are resolved by a tail call with the caller's own return address,
-/// because `RTLD_NEXT` and `RTLD_DEFAULT` depend on the calling library.
+/// Replaces the C library's `dlsym`. Other symbols are resolved by a tail call with the caller's own return
+/// address, because `RTLD_NEXT` and `RTLD_DEFAULT` depend on the calling library.
 ///
 /// # Safety
-/// As the C library says.
+/// The requirements of the C library's `dlsym` apply.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -121,10 +120,10 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
     )
 }
 
-/// The same for aarch64, where arguments and return address are in registers.
+/// Replaces the C library's `dlsym` on aarch64, where arguments and return address are in registers.
 ///
 /// # Safety
-/// As the C library says.
+/// The requirements of the C library's `dlsym` apply.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -156,11 +155,11 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
     )
 }
 
-/// Calls the driver for an address, and replaces it by our hook's. The driver returns exactly the address that `dlsym`
-/// returns, whichever version and flavour was requested.
+/// Calls the driver for the address of a function, and replaces it by the hook's address. The driver returns
+/// exactly the address that `dlsym` returns, for every requested version and variant.
 fn replace_address<F: Fn() -> Code>(call: &DriverCall<F>, out: *mut *mut c_void) -> Code {
     let answer = call.result();
-    // SAFETY: null, or the caller's.
+    // SAFETY: null, or the caller's variable, which the driver has written.
     if let (true, Some(out)) = (answer.is_success(), unsafe { out.as_mut() }) {
         let is_returned = |hook: &&Symbol| hook.address().is_some_and(|driver| driver.as_ptr() == *out);
         if let Some(hook) = hooks::of_cuda().find(is_returned) {

@@ -1,5 +1,5 @@
-//! The hooks: all functions of the driver that this library replaces. Each passes on its caller's arguments and leaves
-//! all decisions to other modules.
+//! Hooks: all driver functions that this library replaces. A hook passes on its caller's arguments and
+//! decides nothing.
 
 mod arrays;
 mod contexts;
@@ -17,18 +17,18 @@ use std::io::Write;
 
 use crate::symbol::Symbol;
 
-/// Exports hooks with these names, and lists them.
+/// Exports hooks with these names, and lists them in `HOOKS`.
 macro_rules! hooks {
     (of $library:ident: $($name:ident($($arg:ident: $type:ty),* $(,)?) |$call:ident| $answer:block)*) => {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($arg: $type),*) -> $crate::abi::Code {
-                // SAFETY: the type is that of the driver's header.
+                // SAFETY: the function type matches the driver's header.
                 let driver = unsafe {
                     symbols::$name.function::<unsafe extern "C" fn($($type),*) -> $crate::abi::Code>()
                 };
                 let Some(driver) = driver else { return $crate::abi::Code::NOT_SUPPORTED };
-                // SAFETY: the caller's own call of the driver, with its arguments.
+                // SAFETY: the caller's own driver call, with its arguments.
                 let $call = &$crate::panic_guard::DriverCall::new(stringify!($name), || unsafe { driver($($arg),*) });
                 $crate::panic_guard::guard($call, || $answer)
             }
@@ -44,14 +44,14 @@ macro_rules! hooks {
             );)*
         }
 
-        /// The functions that are hooked here.
+        /// Functions that are hooked in this module.
         pub(crate) static HOOKS: &[&$crate::symbol::Symbol] = &[$(&symbols::$name),*];
     };
 }
 
 pub(crate) use hooks;
 
-/// All hooked functions of the CUDA driver.
+/// Returns all hooked functions of the CUDA driver.
 pub(crate) fn of_cuda() -> impl Iterator<Item = &'static Symbol> {
     [
         plain::HOOKS,
@@ -69,7 +69,7 @@ pub(crate) fn of_cuda() -> impl Iterator<Item = &'static Symbol> {
     .copied()
 }
 
-/// The hooked function with this name.
+/// Returns the hooked function with this name.
 pub(crate) fn named(name: &CStr) -> Option<&'static Symbol> {
     let mut of_cuda = of_cuda();
     of_cuda
@@ -77,7 +77,7 @@ pub(crate) fn named(name: &CStr) -> Option<&'static Symbol> {
         .or_else(|| nvml::HOOKS.iter().copied().find(|hook| hook.name == name))
 }
 
-/// The number of newer versions of hooked functions in the driver that are not hooked.
+/// Returns the number of hooked functions of which the driver has a newer version that is not hooked.
 pub(crate) fn unknown() -> u64 {
     let newer = |hook: &&Symbol| {
         let name = hook.name.to_str().unwrap_or_default();
@@ -95,23 +95,23 @@ pub(crate) fn unknown() -> u64 {
     u64::try_from(of_cuda().filter(newer).count()).unwrap_or(0)
 }
 
-/// Reads a caller's argument; `None` for null.
+/// Reads a caller's argument; returns `None` for null.
 ///
 /// # Safety
-/// Null, or valid as the driver's header requires, for the duration of the call.
+/// `pointer` is null, or valid for the duration of the call, as the driver's header requires.
 unsafe fn read_input<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: guaranteed by the caller of the driver.
     unsafe { pointer.as_ref() }
 }
 
-/// Reads what the driver has written for its caller.
+/// Reads a value that the driver has written for its caller.
 ///
 /// # Safety
-/// The driver succeeded, so the pointer is valid and initialized.
+/// The driver has succeeded, so that `place` is valid and initialized.
 unsafe fn read_output<T: Copy>(place: *const T) -> T {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the driver has written the value.
     unsafe { place.read_unaligned() }
 }
 
-/// A C string.
+/// Name of a function, as a C string.
 pub(crate) type Name = *const c_char;

@@ -1,4 +1,4 @@
-//! The same for NVML, if enabled: monitors in a container see the quota as the GPU's memory.
+//! Hooks of NVML, if enabled: monitors in a container see the quota as the GPU's memory.
 
 use super::hooks;
 use crate::abi::{Code, Handle, NvmlMemory, NvmlMemory2};
@@ -10,18 +10,18 @@ use crate::{environment, state};
 
 static UUID: Symbol = Symbol::of(&NVML, c"nvmlDeviceGetUUID");
 
-/// The UUID of a device.
+/// Returns the UUID of an NVML device.
 fn uuid(device: Handle) -> Option<Uuid> {
-    // SAFETY: the type is that of `nvml.h`.
+    // SAFETY: the function type matches `nvml.h`.
     let call = unsafe { UUID.function::<unsafe extern "C" fn(Handle, *mut u8, u32) -> Code>() }?;
     let mut text = [0; 96];
-    // SAFETY: a buffer of the given length; the library checks the handle.
+    // SAFETY: the buffer has the given length, and NVML checks the handle.
     let answer = unsafe { call(device, text.as_mut_ptr(), 96) };
     let text = std::ffi::CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
     settings::uuid(text).filter(|_| answer.is_success())
 }
 
-/// The limit and the use of a device. The limit also applies before the first allocation.
+/// Returns the limit of a device and the memory in use. The limit also applies before the first allocation.
 fn view(device: Handle) -> Option<(u64, u64)> {
     let (state, uuid) = (state::get()?, uuid(device)?);
     let opened = state.accounts().find(|gpu| gpu.uuid() == Some(uuid)).map(GpuAccount::view);
@@ -29,7 +29,7 @@ fn view(device: Handle) -> Option<(u64, u64)> {
     opened.or_else(shared).or_else(|| Some((environment::limits().limit(None, Some(uuid)).bytes, 0)))
 }
 
-/// Reduces total and free memory to the quota.
+/// Calls NVML and reduces total and free memory to the quota.
 fn with_quota<F: Fn() -> Code>(
     call: &DriverCall<F>,
     device: Handle,
@@ -48,7 +48,7 @@ fn with_quota<F: Fn() -> Code>(
 hooks! { of NVML:
     nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut NvmlMemory) |call| {
         with_quota(call, device, |reduce| {
-            // SAFETY: the library succeeded, so it has filled in the structure.
+            // SAFETY: NVML has succeeded, so it has filled in the structure.
             let memory = unsafe { &mut *memory };
             (memory.total, memory.free) = reduce(memory.total, memory.free);
             memory.used = memory.total.saturating_sub(memory.free);
@@ -56,10 +56,10 @@ hooks! { of NVML:
     }
     nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut NvmlMemory2) |call| {
         with_quota(call, device, |reduce| {
-            // SAFETY: the library succeeded, so it has filled in the structure.
+            // SAFETY: NVML has succeeded, so it has filled in the structure.
             let memory = unsafe { &mut *memory };
             (memory.total, memory.free) = reduce(memory.total, memory.free);
-            // The driver's own memory is not part of this process' quota.
+            // The driver's own memory is not part of the quota of this process.
             memory.reserved = 0;
             memory.used = memory.total.saturating_sub(memory.free);
         })

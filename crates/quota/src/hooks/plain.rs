@@ -1,4 +1,4 @@
-//! Hooks of a context's memory: linear, pitched and managed, and the first version with 32-bit addresses.
+//! Hooks of functions for a context's memory: linear, pitched, managed, and with 32-bit addresses.
 
 use std::ffi::c_uint;
 
@@ -17,30 +17,30 @@ fn plain<F: Fn() -> Code>(call: &DriverCall<F>, bytes: u64, read_result: impl Fn
 
 hooks! { of CUDA:
     cuMemAlloc_v2(out: *mut Address, bytes: usize) |call| {
-        // SAFETY: called only after the driver succeeded.
+        // SAFETY: runs only after the driver has succeeded and written its results.
         plain(call, bytes as u64, || unsafe { read_output(out) })
     }
     cuMemAllocManaged(out: *mut Address, bytes: usize, flags: c_uint) |call| {
         if environment::settings().managed_free {
             return call.result();
         }
-        // SAFETY: called only after the driver succeeded.
+        // SAFETY: runs only after the driver has succeeded and written its results.
         plain(call, bytes as u64, || unsafe { read_output(out) })
     }
     cuMemAllocPitch_v2(out: *mut Address, row: *mut usize, width: usize, height: usize, element: c_uint) |call| {
-        // SAFETY: called only after the driver succeeded.
+        // SAFETY: runs only after the driver has succeeded and written its results.
         let read_result = || unsafe { (read_output(out), (read_output(row) as u64).saturating_mul(height as u64)) };
         allocate_rows(call, (width as u64, height as u64), read_result)
     }
     cuMemFree_v2(address: Address) |call| { free(call, address) }
     cuMemAlloc(out: *mut OldAddress, bytes: c_uint) |call| {
-        // SAFETY: called only after the driver succeeded.
+        // SAFETY: runs only after the driver has succeeded and written its results.
         plain(call, bytes.into(), || unsafe { read_output(out) }.into())
     }
     cuMemAllocPitch(
         out: *mut OldAddress, row: *mut c_uint, width: c_uint, height: c_uint, element: c_uint
     ) |call| {
-        // SAFETY: called only after the driver succeeded.
+        // SAFETY: runs only after the driver has succeeded and written its results.
         let read_result =
             || unsafe { (read_output(out).into(), u64::from(read_output(row)).saturating_mul(height.into())) };
         allocate_rows(call, (width.into(), height.into()), read_result)

@@ -1,4 +1,4 @@
-//! Hooks of pools, to know the GPU of each. Memory that a pool keeps in reserve is not charged.
+//! Hooks of functions for memory pools, to know their GPUs. The reserve of a pool is not charged.
 
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;
@@ -15,20 +15,20 @@ fn record_pool(pool: Handle, place: PoolLocation) {
     }
 }
 
-/// Calls the driver for a pool, and records the location of its memory.
+/// Calls the driver to get a pool, and records the location of the pool's memory.
 fn with_pool<F: Fn() -> Code>(call: &DriverCall<F>, out: *const Handle, place: Option<PoolLocation>) -> Code {
     let answer = call.result();
     if let (true, Some(place)) = (answer.is_success(), place) {
-        // SAFETY: the driver succeeded.
+        // SAFETY: the driver has succeeded and written `out`.
         record_pool(unsafe { read_output(out) }, place);
     }
     answer
 }
 
-/// The location from the arguments of a call.
+/// Returns the location of a pool's memory, from the arguments of a call.
 ///
 /// # Safety
-/// The location is null or valid for the call.
+/// `location` is null, or valid for the duration of the call.
 unsafe fn pool_location(location: *const Location, allocation: c_int) -> Option<PoolLocation> {
     // SAFETY: guaranteed by the caller.
     let location = unsafe { read_input(location) }?;
@@ -37,7 +37,7 @@ unsafe fn pool_location(location: *const Location, allocation: c_int) -> Option<
 
 hooks! { of CUDA:
     cuMemPoolCreate(out: *mut Handle, properties: *const Properties) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same argument.
         let properties = unsafe { read_input(properties) };
         with_pool(call, out, properties.map(|properties| PoolLocation::of(properties.location, properties.managed())))
     }
@@ -64,15 +64,15 @@ hooks! { of CUDA:
         answer
     }
     cuMemGetDefaultMemPool(out: *mut Handle, location: *const Location, allocation: c_int) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same argument.
         with_pool(call, out, unsafe { pool_location(location, allocation) })
     }
     cuMemGetMemPool(out: *mut Handle, location: *const Location, allocation: c_int) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same argument.
         with_pool(call, out, unsafe { pool_location(location, allocation) })
     }
     cuMemSetMemPool(location: *const Location, allocation: c_int, pool: Handle) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same argument.
         let place = unsafe { pool_location(location, allocation) };
         let answer = call.result();
         if let (true, Some(place)) = (answer.is_success(), place) {

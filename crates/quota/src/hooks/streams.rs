@@ -1,5 +1,5 @@
-//! Hooks of stream-ordered memory. It is charged at the call of the allocation and released at the call of the free;
-//! what a pool keeps in between belongs to the pool.
+//! Hooks of functions for stream-ordered memory. It is charged when the allocation is called and released
+//! when the free is called. The reserve of a pool is not charged.
 
 use super::{hooks, read_output, uncounted_memory};
 use crate::abi::{Address, Code, Handle};
@@ -9,8 +9,7 @@ use crate::panic_guard::DriverCall;
 use crate::pools::PoolLocation;
 use crate::{environment, state};
 
-/// Allocates from the stream's own pool or from a named one. Captured allocations become part of a graph and belong to
-/// it.
+/// Allocates from the stream's or a given pool. Captured allocations become part of a graph.
 fn ordered<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (bytes, out): (usize, *mut Address),
@@ -27,11 +26,11 @@ fn ordered<F: Fn() -> Code>(
         Some(PoolLocation::Managed) if environment::settings().managed_free => return call.result(),
         Some(PoolLocation::Managed) | None => stream.device().and_then(|device| state.gpu(device)),
     };
-    // SAFETY: called only after the driver succeeded.
+    // SAFETY: runs only after the driver has succeeded and written `out`.
     allocate(call, (state, gpu, Ownership::Pool), bytes as u64, || unsafe { read_output(out) })
 }
 
-/// Frees; a captured free is done later by the graph.
+/// Frees memory. A captured free is executed later by the graph, so it is not recorded.
 fn ordered_free<F: Fn() -> Code>(call: &DriverCall<F>, address: Address, stream: Stream) -> Code {
     if stream.captured() { call.result() } else { free(call, address) }
 }

@@ -1,5 +1,5 @@
-//! Hooks of memory that is not counted: that of other processes and interfaces belongs to the process that allocated
-//! it; that of graphs is counted in calls only, as long as it is unknown how drivers keep it.
+//! Hooks of functions whose memory is counted in calls only: imported memory, which belongs to the process
+//! that allocated it, and memory of graphs, because it is unknown how drivers keep it.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -8,7 +8,7 @@ use crate::abi::{Address, Code, Handle, IpcHandle};
 use crate::panic_guard::DriverCall;
 use crate::state;
 
-/// Passes a call through, and counts it as uncounted.
+/// Passes a call to the driver, and counts it as uncounted.
 pub(super) fn uncounted<F: Fn() -> Code>(call: &DriverCall<F>) -> Code {
     if let Some(state) = state::get() {
         state.not_counted();
@@ -19,9 +19,9 @@ pub(super) fn uncounted<F: Fn() -> Code>(call: &DriverCall<F>) -> Code {
 /// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`
 const ALLOCATES: c_int = 10;
 
-/// A graph node of any kind, which is the first field of its parameters.
+/// Adds a graph node of any kind; the kind is the first field of the parameters.
 fn node<F: Fn() -> Code>(call: &DriverCall<F>, parameters: *const c_int) -> Code {
-    // SAFETY: the driver reads it too.
+    // SAFETY: null or valid, because the driver reads the same parameters.
     if unsafe { read_input(parameters) } == Some(&ALLOCATES) { uncounted(call) } else { call.result() }
 }
 

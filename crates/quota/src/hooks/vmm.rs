@@ -1,4 +1,4 @@
-//! Hooks of physical memory with handles, and of its mappings.
+//! Hooks of functions for physical memory with handles, and for its mappings.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -23,8 +23,7 @@ fn give_back(state: &'static ProcessState, gone: impl IntoIterator<Item = Memory
     }
 }
 
-/// Releases a handle. It is removed before the call, because the driver may assign the same handle again right after
-/// it.
+/// Releases a handle. It is removed before the driver call, because the driver may then assign it again.
 fn release<F: Fn() -> Code>(call: &DriverCall<F>, handle: MemoryHandle) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let gone = vmm(state).drop_reference(handle, Reference::Handle);
@@ -37,8 +36,7 @@ fn release<F: Fn() -> Code>(call: &DriverCall<F>, handle: MemoryHandle) -> Code 
     answer
 }
 
-/// Maps known memory to an address. The reference is added before the call, because the handle may be released
-/// meanwhile.
+/// Maps memory to an address. The reference is added first, because the handle may be released meanwhile.
 fn map<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (address, bytes): (Address, u64),
@@ -73,7 +71,7 @@ fn unmap<F: Fn() -> Code>(call: &DriverCall<F>, (address, bytes): (Address, u64)
     answer
 }
 
-/// Returns another handle to the memory that is mapped at an address.
+/// Retains the memory that is mapped at an address, which adds a handle.
 fn retain<F: Fn() -> Code>(call: &DriverCall<F>, out: *const MemoryHandle, address: Address) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let held = {
@@ -81,7 +79,7 @@ fn retain<F: Fn() -> Code>(call: &DriverCall<F>, out: *const MemoryHandle, addre
         vmm.at(address).filter(|handle| vmm.add_reference(*handle, Reference::Handle))
     };
     let answer = call.result();
-    // SAFETY: called only after the driver succeeded.
+    // SAFETY: read only after the driver has succeeded and written `out`.
     let same = answer.is_success() && held == Some(unsafe { read_output(out) });
     if let (false, Some(handle)) = (same, held) {
         let gone = vmm(state).drop_reference(handle, Reference::Handle);
@@ -90,8 +88,8 @@ fn retain<F: Fn() -> Code>(call: &DriverCall<F>, out: *const MemoryHandle, addre
     answer
 }
 
-/// Adds references for the mappings of a list before the call, and drops those of replaced or removed mappings after
-/// it.
+/// Changes mappings of sparse arrays. References of new mappings are added before the driver call, those of
+/// replaced or removed mappings are dropped after it.
 fn map_arrays<F: Fn() -> Code>(call: &DriverCall<F>, changes: &[ArrayMap]) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let maps = || changes.iter().filter(|change| change.maps());
@@ -110,7 +108,7 @@ fn map_arrays<F: Fn() -> Code>(call: &DriverCall<F>, changes: &[ArrayMap]) -> Co
     answer
 }
 
-/// Drops the references of removed mappings.
+/// Drops the references of removed mappings, and releases memory that has no other.
 fn forget(state: &'static ProcessState, ended: Vec<MemoryHandle>) {
     let gone: Vec<Memory> =
         ended.into_iter().filter_map(|handle| vmm(state).drop_reference(handle, Reference::Mapped)).collect();
@@ -125,26 +123,26 @@ pub(super) fn array_is_gone(array: Address) {
     }
 }
 
-/// The caller's list.
+/// Returns the caller's list of changes.
 ///
 /// # Safety
-/// Null, or a list of this length that is valid for the duration of the call.
+/// `changes` is null, or a list of this length that is valid for the duration of the call.
 unsafe fn list<'a>(changes: *const ArrayMap, count: c_uint) -> &'a [ArrayMap] {
     if changes.is_null() || !changes.is_aligned() {
         return &[];
     }
-    // SAFETY: not null, and valid because the driver reads the same list.
+    // SAFETY: the list is not null, and is valid because the driver reads it too.
     unsafe { std::slice::from_raw_parts(changes, usize::try_from(count).unwrap_or(0)) }
 }
 
 hooks! { of CUDA:
     cuMemCreate(out: *mut MemoryHandle, bytes: usize, properties: *const Properties, flags: u64) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same argument.
         let location = unsafe { read_input(properties) }.map(|properties| properties.location);
         let device = location.and_then(Location::device);
         let Some((state, device)) = state::get().zip(device) else { return call.result() };
         grant(call, (state.gpu(device), bytes as u64), |device| {
-            // SAFETY: the driver succeeded.
+            // SAFETY: the driver has succeeded and written `out`.
             let handle = unsafe { read_output(out) };
             let before = vmm(state).made(handle, bytes as u64, device);
             give_back(state, before);
@@ -160,17 +158,17 @@ hooks! { of CUDA:
     cuMemImportFromShareableHandle(out: *mut MemoryHandle, exported: *mut c_void, kind: c_int) |call| {
         let answer = super::uncounted_memory::uncounted(call);
         if let (true, Some(state)) = (answer.is_success(), state::get()) {
-            // SAFETY: the driver succeeded. It may be memory of this process that was exported before.
+            // SAFETY: the driver has succeeded. It may return memory that this process itself exported.
             vmm(state).add_reference(unsafe { read_output(out) }, Reference::Handle);
         }
         answer
     }
     cuMemMapArrayAsync(changes: *const ArrayMap, count: c_uint, stream: Handle) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same argument.
         map_arrays(call, unsafe { list(changes, count) })
     }
     cuMemMapArrayAsync_ptsz(changes: *const ArrayMap, count: c_uint, stream: Handle) |call| {
-        // SAFETY: the driver reads it too.
+        // SAFETY: null or valid, because the driver reads the same argument.
         map_arrays(call, unsafe { list(changes, count) })
     }
 }
