@@ -230,7 +230,7 @@ fn command_lines_are_read_again_after_a_hang() {
     });
     until("command lines are left alone", || is_plain(worker()?).then_some(()));
     until("they are read again", || (!is_plain(worker()?)).then_some(()));
-    exporter.until_logged("all is read again");
+    exporter.until_logged("all sources can be read again");
     assert_eq!(exporter.next().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 

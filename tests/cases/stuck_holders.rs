@@ -125,7 +125,7 @@ fn each_kind_is_flagged_with_its_fix() {
     node.change(|driver| driver.gpus[0].text = "memory: {total: 80GiB, unaccounted: 2GiB}".to_owned());
     let expected = [
         (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent need not wait"),
-        (waiting.pid(), "disk_sleep", "disk_sleep", "the end of what it waits for"),
+        (waiting.pid(), "disk_sleep", "disk_sleep", "the end of its wait"),
         (zombie, "zombie", "zombie", "the process that inherited its files"),
         (left.pid(), "sleeping", "left_behind", "terminating it: SIGTERM, then SIGKILL"),
         (gone.pid(), "gone", "gone", "else only the driver"),

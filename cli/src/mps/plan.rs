@@ -98,7 +98,7 @@ fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::busy(format!(
-        "process {} uses GPU {} without MPS, so the daemon could not use the GPU; see bailiff info",
+        "process {} uses GPU {} outside this daemon, so the daemon could not use the GPU; see bailiff info",
         holders.join(", "),
         gpu.index
     )))

@@ -61,7 +61,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     let Socket { listener, file: _file } = socket;
     let listener = match UnixListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "no control socket"),
+        Err(error) => return tracing::error!(%error, "cannot serve the control socket"),
     };
     let mut places = Places::new(limits.clients);
     loop {
@@ -76,7 +76,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
                 let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&busy));
                 let task = tokio::spawn(async move {
                     if let Err(error) = converse(stream, (answers, theirs), limits).await {
-                        tracing::debug!(%error, "a client of the control socket has gone");
+                        tracing::debug!(%error, "a client of the control socket disconnected");
                     }
                 });
                 places.put(Client { uid, busy, task: task.abort_handle() });
@@ -91,7 +91,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
 
 /// Refuses a client. The response fits into the empty socket buffer, and errors do not matter.
 fn turn_away(stream: UnixStream) {
-    tracing::warn!("a client of the control socket was turned away: there are too many");
+    tracing::warn!("refused a client of the control socket: too many clients");
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(&line(&refusal("too many clients; try again")));
     }
@@ -121,11 +121,11 @@ async fn converse(
             Received::Question(question) => {
                 match timeout(limits.answer, answers.answer(&peer, question)).await {
                     Ok(answer) => answer,
-                    Err(_) => refusal("no answer was found in time"),
+                    Err(_) => refusal("the request was not handled in time"),
                 }
             }
             Received::Nonsense(why) => refusal(why),
-            Received::TooMuch => refusal("a question has at most 64 KiB"),
+            Received::TooMuch => refusal("a request has at most 64 KiB"),
             Received::Nothing => return Ok(()),
         };
         busy.store(false, Ordering::Relaxed);
@@ -147,8 +147,8 @@ async fn next(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Received> {
     }
     Ok(match serde_json::from_slice(&line) {
         Ok(question @ Value::Object(_)) => Received::Question(question),
-        Ok(_) => Received::Nonsense("a question is a JSON object"),
-        Err(_) => Received::Nonsense("a question is a line of JSON"),
+        Ok(_) => Received::Nonsense("a request must be a JSON object"),
+        Err(_) => Received::Nonsense("a request must be a line of JSON"),
     })
 }
 

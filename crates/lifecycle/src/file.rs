@@ -28,7 +28,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     // Without `O_NONBLOCK`, opening a FIFO without a writer would block forever.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
-        return refused("it is no file".to_owned());
+        return refused("it is not a regular file".to_owned());
     }
     let mut bytes = Vec::new();
     (&file).take(most + 1).read_to_end(&mut bytes)?;
@@ -120,7 +120,7 @@ mod tests {
         let pipe = directory.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).expect("a FIFO");
         for path in [directory.path(), &pipe] {
-            assert_eq!(read(path, 9).expect_err("no file").to_string(), "it is no file");
+            assert_eq!(read(path, 9).expect_err("no file").to_string(), "it is not a regular file");
         }
         let file = directory.path().join("file");
         std::fs::write(&file, "0123456789").expect("our own directory");

@@ -84,7 +84,7 @@ impl Drop for File {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode)
             && let Err(error) = remove_file(&self.path)
         {
-            tracing::warn!(%error, socket = %self.path.display(), "the socket stays behind");
+            tracing::warn!(%error, socket = %self.path.display(), "cannot remove the socket");
         }
     }
 }

@@ -98,7 +98,7 @@ fn several_questions_on_one_connection() {
 fn too_much_is_refused() {
     let running = start(PATIENT);
     let answers = running.say(&vec![b' '; 70 * 1024]);
-    assert!(answers.is_empty() || answers[0]["error"] == "a question has at most 64 KiB", "{answers:?}");
+    assert!(answers.is_empty() || answers[0]["error"] == "a request has at most 64 KiB", "{answers:?}");
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(60 * 1024));
     assert_eq!(running.say(long.as_bytes())[0]["ok"], true);
 }
@@ -131,5 +131,5 @@ fn every_client_has_a_deadline() {
     let mut silent = running.connect();
     assert_eq!(silent.read(&mut [0; 8]).expect("it is cut, not reset"), 0);
     let answer = query(&running.path, &json!({"hang": true})).expect("it answers");
-    assert_eq!(answer, json!({"ok": false, "error": "no answer was found in time"}));
+    assert_eq!(answer, json!({"ok": false, "error": "the request was not handled in time"}));
 }

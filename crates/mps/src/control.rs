@@ -91,7 +91,7 @@ pub enum ControlError {
         error: std::io::Error,
     },
     /// No process listens in the pipe directory.
-    #[error("no control daemon answers there")]
+    #[error("no control daemon listens in the pipe directory")]
     NoDaemon,
     /// The daemon runs but does not answer, so every CUDA program that starts now hangs as well.
     #[error("it did not answer within {0:?}")]
@@ -103,7 +103,7 @@ pub enum ControlError {
     #[error("not understood: {0}")]
     Strange(String),
     /// The exit status of the client program cannot be read.
-    #[error("its program cannot be waited for: {0}")]
+    #[error("cannot wait for the client program: {0}")]
     Wait(std::io::Error),
 }
 

@@ -78,7 +78,7 @@ impl<'a> Cuda<'a> {
 }
 
 fn check(call: &str, answer: c_int) -> Result<(), String> {
-    if answer == SUCCESS { Ok(()) } else { Err(format!("{call} answers {answer}")) }
+    if answer == SUCCESS { Ok(()) } else { Err(format!("{call} failed with CUDA error {answer}")) }
 }
 
 /// Formats a UUID as NVML does.

@@ -57,7 +57,7 @@ pub(crate) enum Asked {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerError {
     /// No more workers can be started, because only the launcher has the privileges.
-    #[error("the launcher of sampling workers has ended")]
+    #[error("the launcher of sampling workers has exited")]
     LauncherGone,
     /// This attempt failed.
     #[error("no sampling worker could be started: {0}")]
@@ -110,7 +110,7 @@ impl Launcher {
         let mut received = received.into_iter();
         match (received.next(), received.next()) {
             (Some(stream), Some(pidfd)) => Ok(Started { stream: stream.into(), pidfd }),
-            _ => Err(io::Error::other("the system starts no process").into()),
+            _ => Err(io::Error::other("the launcher cannot start a process").into()),
         }
     }
 }

@@ -208,7 +208,7 @@ impl Supervisor {
 
     fn start(&self, asked: Asked) -> Result<Worker, Ended> {
         if self.left_behind.len() >= MOST_LEFT_BEHIND {
-            let words = format!("{MOST_LEFT_BEHIND} sampling workers hang in the driver and cannot be ended");
+            let words = format!("{MOST_LEFT_BEHIND} sampling workers hang in the driver and cannot be killed");
             return Err(Ended::Failed(Fault::Timeout, words));
         }
         match self.launcher.worker(asked) {
@@ -239,8 +239,8 @@ impl Supervisor {
                 self.abandon(None);
                 self.plain = Some(Pause::after(self.plain, self.settings.interval));
                 self.say(Some(
-                    "/proc did not answer by the deadline; for a while command lines are left alone, and \
-                     processes that hold nothing"
+                    "/proc did not answer by the deadline; for a while, workers read neither command lines nor \
+                     processes without GPU memory"
                         .to_owned(),
                 ));
                 return None;
@@ -250,7 +250,7 @@ impl Supervisor {
             }
             Ended::Failed(fault, words) => (fault, words),
             Ended::Died(Step::Driver | Step::Proc) => {
-                (Fault::WorkerFailed, "the sampling worker ended by itself".to_owned())
+                (Fault::WorkerFailed, "the sampling worker exited unexpectedly".to_owned())
             }
             Ended::LauncherGone => (Fault::WorkerFailed, WorkerError::LauncherGone.to_string()),
         };
@@ -267,7 +267,7 @@ impl Supervisor {
         self.hung.insert(index, pause);
         self.abandon(Some(index));
         self.say(Some(format!(
-            "GPU {index} does not answer ({}); it is tried again now and then",
+            "GPU {index} does not answer ({}); it is tried again at increasing intervals",
             fault.name()
         )));
         fault
@@ -300,7 +300,7 @@ impl Supervisor {
         if let Some(words) = &words {
             tracing::warn!("{words}");
         } else {
-            tracing::info!("all is read again");
+            tracing::info!("all sources can be read again");
         }
         self.logged = words;
     }

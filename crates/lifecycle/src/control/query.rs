@@ -37,9 +37,9 @@ pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Va
     let line = exchange(Timed { stream, end }, question)
         .map_err(|error| anyhow!("no answer from {name}: {}", why(&error)))?;
     if line.is_empty() {
-        bail!("no answer from {name}: it hung up");
+        bail!("no answer from {name}: the daemon closed the connection");
     }
-    serde_json::from_slice(&line).map_err(|error| anyhow!("the answer from {name} is no JSON: {error}"))
+    serde_json::from_slice(&line).map_err(|error| anyhow!("the answer from {name} is not JSON: {error}"))
 }
 
 fn exchange(mut stream: Timed, question: &Value) -> io::Result<Vec<u8>> {
@@ -54,7 +54,7 @@ fn why(error: &io::Error) -> String {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             format!("{}; is the daemon running, and is this its control socket?", plain(error))
         }
-        io::ErrorKind::PermissionDenied => format!("{}; root and the socket's group may", plain(error)),
+        io::ErrorKind::PermissionDenied => format!("{}; only root and the socket's group may connect", plain(error)),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
         _ => plain(error),
     }
