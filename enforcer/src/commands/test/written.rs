@@ -123,7 +123,7 @@ pub(super) struct Process {
     pub(super) slurm_job: Option<String>,
     /// Pid of its parent; by default 1.
     pub(super) parent: Option<u32>,
-    /// Indexes of its GPUs; by default [0]. A process without GPUs belongs to a workload with some.
+    /// Indexes of its GPUs; by default GPU 0. A process without GPUs belongs to a workload with some.
     pub(super) gpus: Option<Vec<String>>,
     /// Memory on each GPU: 1GiB.
     pub(super) vram: Option<Text>,
@@ -153,7 +153,7 @@ pub(super) struct Lease {
     /// Name.
     #[serde(rename = "lease")]
     pub(super) name: String,
-    /// Indexes of its GPUs; by default [0].
+    /// Indexes of its GPUs; by default GPU 0.
     pub(super) gpus: Option<Vec<String>>,
     /// User who holds it.
     pub(super) user: Option<String>,
