@@ -308,7 +308,11 @@ fn inconsistent_mps_is_reported() {
     report().assert_check("mps", "skip", "cannot read its environment");
     let pipes = mps.pipes("a").display().to_string();
     node.procfs.write("900/environ", &format!("CUDA_MPS_PIPE_DIRECTORY={pipes}\0"));
-    report().assert_check("mps", "skip", &format!("daemon 900 ({pipes}): no control daemon listens in the pipe directory"));
+    report().assert_check(
+        "mps",
+        "skip",
+        &format!("daemon 900 ({pipes}): no control daemon listens in the pipe directory"),
+    );
     mps.start("a", "GPU-1");
     node.procfs.write("4101/environ", "HOME=/root\0CUDA_VISIBLE_DEVICES=GPU-1\0");
     let found = report();

@@ -135,8 +135,14 @@ fn certificates_that_cannot_be_shown_are_refused() {
         ("tls_server_config: {cert_file: server.crt}\n", ":1: tls_server_config: it has no key_file"),
         ("TLS:\n  cert: x\n", ":2: tls_server_config.cert_file: tls_server_config.cert is there too"),
         ("tls_server_config:\n  cert_file: none\n", ":2: tls_server_config.cert_file: none: no such file"),
-        ("tls_server_config:\n  cert_file: .\n", ":2: tls_server_config.cert_file: .: it is not a regular file"),
-        ("tls_server_config:\n  cert_file: pipe\n", ":2: tls_server_config.cert_file: pipe: it is not a regular file"),
+        (
+            "tls_server_config:\n  cert_file: .\n",
+            ":2: tls_server_config.cert_file: .: it is not a regular file",
+        ),
+        (
+            "tls_server_config:\n  cert_file: pipe\n",
+            ":2: tls_server_config.cert_file: pipe: it is not a regular file",
+        ),
         (
             "tls_server_config:\n  cert_file: empty.pem\n  key_file: server.key\n",
             ":2: tls_server_config.cert_file: empty.pem: there is no certificate in it",

@@ -208,7 +208,8 @@ impl Supervisor {
 
     fn start(&self, asked: Asked) -> Result<Worker, Ended> {
         if self.left_behind.len() >= MOST_LEFT_BEHIND {
-            let words = format!("{MOST_LEFT_BEHIND} sampling workers hang in the driver and cannot be killed");
+            let words =
+                format!("{MOST_LEFT_BEHIND} sampling workers hang in the driver and cannot be killed");
             return Err(Ended::Failed(Fault::Timeout, words));
         }
         match self.launcher.worker(asked) {

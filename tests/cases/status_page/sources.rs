@@ -72,7 +72,9 @@ fn quotas_and_mps_daemons_fit_every_screen() {
     let mut browser = Browser::start();
     assert_fits(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
     let quotas = browser.text("document.querySelector('#quotas').innerText");
-    for text in ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: the content of 1000/none, because it is too short"] {
+    for text in
+        ["1000/a", "40.0 GiB", "8.0 GiB", "unknown: the content of 1000/none, because it is too short"]
+    {
         assert!(quotas.contains(text), "no {text} in {quotas}");
     }
     let daemons = browser.text("document.querySelector('#mps').innerText");

@@ -54,7 +54,9 @@ fn why(error: &io::Error) -> String {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             format!("{}; is the daemon running, and is this its control socket?", plain(error))
         }
-        io::ErrorKind::PermissionDenied => format!("{}; only root and the socket's group may connect", plain(error)),
+        io::ErrorKind::PermissionDenied => {
+            format!("{}; only root and the socket's group may connect", plain(error))
+        }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
         _ => plain(error),
     }
