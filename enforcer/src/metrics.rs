@@ -53,9 +53,9 @@ AUDIT_FAILURES Counter One "bailiff_audit_write_failures_total" [""]
 LEASE_AGENT_UP Gauge One "bailiff_lease_agent_up" [""]
     "1 while the lease pool of the policy answers this node's agent, else 0."
     "Absent if the policy has no leases.";
-LEASE_AGENT_ACTIONS Counter One "bailiff_lease_agent_actions_total" ["act result"]
+LEASE_AGENT_ACTIONS Counter One "bailiff_lease_agent_actions_total" ["action result"]
     "Actions of this node's lease agent, by action and result."
-    "Actions: reap_dead (a lease whose holder exited), reap_late (a lease of a host without an agent that was not renewed), clear_withheld (a quarantined GPU that is unused again), free_orphaned (a GPU left by a client of GPU.py), put_back_lost (a GPU in no list). Results: freed, withheld (a process uses one of its GPUs), changed (the state changed in between; nothing was done), failed. Absent before the first.";
+    "Actions: reap_dead (a lease whose holder exited), reap_late (a lease of a host without an agent that was not renewed), clear_quarantine (a quarantined GPU that is unused again), free_orphaned (a GPU left by a client of GPU.py), put_back_lost (a GPU in no list). Results: freed, withheld (a process uses one of its GPUs), changed (the state changed in between; nothing was done), failed. Absent before the first.";
 LEASE_AGENT_GPUS Gauge One "bailiff_lease_agent_gpus" ["judgement"]
     "GPUs held by clients of GPU.py or in no list, by the agent's judgement."
     "keep, suspect (appears abandoned, not for long enough), orphaned, lost. Absent while the pool does not answer.";

@@ -71,7 +71,7 @@ bailiff_snapshot::label_values! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// The socket is missing or no process listens: `bailiff-exporter` is not running, or without `--stream`.
-    NoListener = "nobody_listens",
+    NoListener = "no_listener",
     /// The socket or its directory is not of root, our own user or a `--stream.user`; others may write to the
     /// directory; or another user listens. The log says which.
     Distrusted = "distrusted",

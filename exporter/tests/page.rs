@@ -130,7 +130,7 @@ fn what_the_driver_does_not_say_is_absent() {
         assert_eq!(first.values(name), [], "{name} in the first sample");
     }
     assert_eq!(first.values("bailiff_process_gpu_busy_seconds_total"), []);
-    let why = [("pid", "41"), ("reason", "first_look")];
+    let why = [("pid", "41"), ("reason", "first_sample")];
     assert_eq!(first.value("bailiff_process_gpu_utilization_unknown_info", &why), Some(1.0));
 }
 

@@ -190,7 +190,7 @@ fn holder_that_works_again_is_reprieved() {
     // Nine true samples are needed, and one more that confirms them.
     enforcer.until_streak(tenant.pid(), 8);
     node.hold(&tenant, 0, "used: 1GiB, sm: 80");
-    let line = node.home.until_line("reprieve", "spared");
+    let line = node.home.until_line("reprieve", "skipped");
     // A busy machine misses ticks, which count as unknown.
     let why = ["it was seen not to match", "unknown for too long"];
     assert!(why.iter().any(|why| line["detail"] == *why), "{line}");

@@ -92,7 +92,7 @@ const EXEMPT: &str = "version: 1
 protect: {namespaces: [kube-system]}
 defaults: {startup_grace: 0s}
 rules:
-  - name: spared
+  - name: exempt
     target: process
     when: {gpu_util: {max: 1%}}
     for: {samples: 3}
@@ -109,7 +109,7 @@ fn explain_reports_an_exempt_target() {
     let pid = tenant.pid().to_string();
     let text = until("it is seen", || {
         let text = String::from_utf8(enforcer.run(&["explain", "--pid", &pid]).stdout).unwrap();
-        text.contains("spared dry-run").then_some(text)
+        text.contains("exempt dry-run").then_some(text)
     });
     assert!(text.contains("exempt: a demo until Friday"), "{text}");
     assert!(!text.contains("next: flag"), "{text}");

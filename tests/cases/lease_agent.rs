@@ -261,7 +261,7 @@ fn lease_of_a_dead_holder_is_freed_at_once() {
     let line = fixture.node.home.until_line("reap_dead", "freed");
     assert!(line["target"]["id"].as_str().unwrap().starts_with("lease:"), "{line}");
     fixture.until_results("reap_dead", "freed");
-    let done = [("act", "reap_dead"), ("result", "freed")];
+    let done = [("action", "reap_dead"), ("result", "freed")];
     enforcer.until("it is counted", |page| {
         (page.value("bailiff_lease_agent_actions_total", &done)? >= 1.0).then_some(())
     });
@@ -293,7 +293,7 @@ fn gpu_still_in_use_is_quarantined_until_free() {
     assert_ne!(other_gpu, gpu);
     tenant.end();
     fixture.until_idle(&gpu);
-    fixture.until_results("clear_withheld", "freed");
+    fixture.until_results("clear_quarantine", "freed");
     leases::end(other, Signal::TERM);
 }
 

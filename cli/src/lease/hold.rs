@@ -49,8 +49,8 @@ pub(super) fn spawn_holder(
     let process = command.spawn().map_err(|error| Failure::start("bailiff", &error))?;
     for (field, value) in LocalHost::read().holder(process.id()) {
         match field {
-            "pid" => holder.push(("keeper", value)),
-            "start" => holder.push(("keeper_start", value)),
+            "pid" => holder.push(("lock_holder", value)),
+            "start" => holder.push(("lock_holder_start", value)),
             _ => {}
         }
     }

@@ -36,7 +36,7 @@ const SETTLED: u32 = 2;
 #[serde(rename_all = "snake_case")]
 pub enum UnknownReason {
     /// There is no previous sample with enough data.
-    FirstLook,
+    FirstSample,
     /// A part of the GPU's memory breakdown is unknown.
     MemoryUnknown,
     /// The driver's pids are of another namespace, so exits cannot be seen.
@@ -54,7 +54,7 @@ impl UnknownReason {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::FirstLook => "first_look",
+            Self::FirstSample => "first_sample",
             Self::MemoryUnknown => "memory_unknown",
             Self::PidNamespace => "pid_namespace",
             Self::Settling => "settling",
@@ -189,7 +189,7 @@ impl Unreleased {
             last: None,
             calm: None,
             missing: None,
-            result: Err(UnknownReason::FirstLook),
+            result: Err(UnknownReason::FirstSample),
             lost: None,
             given_up: false,
         };
@@ -204,7 +204,7 @@ impl Unreleased {
 
     fn add(&mut self, now: Account) {
         self.result = match self.last.take() {
-            None => Err(UnknownReason::FirstLook),
+            None => Err(UnknownReason::FirstSample),
             Some(last) if now.at.saturating_sub(last.at) > now.good_for => self.after_a_gap(&last, &now),
             Some(last) => self.compare(&last, &now),
         };
@@ -218,7 +218,7 @@ impl Unreleased {
             self.give_up(last);
         }
         self.calm = None;
-        Err(if self.lost.is_some() { UnknownReason::GivenUp } else { UnknownReason::FirstLook })
+        Err(if self.lost.is_some() { UnknownReason::GivenUp } else { UnknownReason::FirstSample })
     }
 
     fn compare(&mut self, last: &Account, now: &Account) -> Result<u64, UnknownReason> {
@@ -303,7 +303,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const UNKNOWN: Result<u64, UnknownReason> = Err(UnknownReason::MemoryUnknown);
-    const FIRST: Result<u64, UnknownReason> = Err(UnknownReason::FirstLook);
+    const FIRST: Result<u64, UnknownReason> = Err(UnknownReason::FirstSample);
     const SETTLING: Result<u64, UnknownReason> = Err(UnknownReason::Settling);
     const CHANGED: Result<u64, UnknownReason> = Err(UnknownReason::OthersChanged);
     const GIVEN_UP: Result<u64, UnknownReason> = Err(UnknownReason::GivenUp);

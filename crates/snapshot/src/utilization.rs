@@ -25,7 +25,7 @@ pub enum Why {
     /// The driver's samples of this pid are implausible.
     Garbage = "garbage",
     /// The driver did not answer for this GPU in the previous snapshot, so there is no window yet.
-    FirstLook = "first_look",
+    FirstSample = "first_sample",
     /// The process was not listed in the previous snapshot, or its pid was another process's.
     NotListedBefore = "not_listed_before",
     /// The process is an MPS client or server, on a GPU that was in use.
@@ -110,7 +110,7 @@ impl Window<'_> {
         }
         // Without a previous answer or a start of the lookback, samples may be old.
         let Some(before) = self.before.filter(|before| before.answered() && self.now.since > 0) else {
-            return Utilization::Unknown(Why::FirstLook);
+            return Utilization::Unknown(Why::FirstSample);
         };
         if question.was_another {
             return Utilization::Unknown(Why::NotListedBefore);
@@ -170,7 +170,7 @@ impl Window<'_> {
         let before = self.before.map(|before| before.sampler);
         match (before, self.now.sampler) {
             (_, DeviceSampler::CurrentOnly { utilization }) => Ok(utilization),
-            (None, _) => Err(Why::FirstLook),
+            (None, _) => Err(Why::FirstSample),
             (
                 Some(DeviceSampler::Stamped { newest: then, .. }),
                 DeviceSampler::Stamped { newest, maximum, filled },
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn mig_and_first_samples_are_unknown() {
         let now = reading(Answer::Samples(vec![sample(PID, 150, 40)]), stamped(200, 40));
-        assert_eq!(ask(None, &now), Utilization::Unknown(Why::FirstLook));
+        assert_eq!(ask(None, &now), Utilization::Unknown(Why::FirstSample));
         let question = Question {
             pid: PID,
             kinds: Kinds::default(),
@@ -429,9 +429,9 @@ mod tests {
     fn without_an_answer_before_old_samples_are_not_taken_for_new() {
         let failed = reading(Answer::Failed, stamped(100, 0));
         let now = reading(Answer::Samples(vec![sample(PID, 50, 40)]), stamped(200, 0));
-        assert_eq!(ask(Some(&failed), &now), Utilization::Unknown(Why::FirstLook));
+        assert_eq!(ask(Some(&failed), &now), Utilization::Unknown(Why::FirstSample));
         let endless = Reading { since: 0, ..now };
         let before = reading(Answer::Nothing, stamped(100, 0));
-        assert_eq!(ask(Some(&before), &endless), Utilization::Unknown(Why::FirstLook));
+        assert_eq!(ask(Some(&before), &endless), Utilization::Unknown(Why::FirstSample));
     }
 }

@@ -302,7 +302,7 @@ fn memory_of_an_exited_holder_is_tracked_until_released() {
         sample(n, vec![gpu], [found(other.0, other.1)])
     };
     let report = |samples: Vec<Sample>| walk(samples).gpus[0].unreleased.bytes();
-    assert_eq!(report(vec![both(1)]), Err(UnknownReason::FirstLook));
+    assert_eq!(report(vec![both(1)]), Err(UnknownReason::FirstSample));
     assert_eq!(report(vec![both(1), both(2)]), Ok(0));
     let kept = || vec![both(1), both(2), alone(3, 0), alone(4, 0)];
     assert_eq!(report(kept()), Err(UnknownReason::Settling));

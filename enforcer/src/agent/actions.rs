@@ -34,7 +34,7 @@ pub enum LeaseAction {
     /// Releases a lease that has expired, or that was not renewed in time on a host without an agent.
     ReapLate,
     /// Returns a quarantined GPU that is no longer in use to the pool.
-    ClearWithheld,
+    ClearQuarantine,
     /// Returns a GPU of an exited `GPU.py` client to the pool.
     FreeOrphaned,
     /// Returns a GPU that is in no list to the pool.
@@ -48,7 +48,7 @@ impl LeaseAction {
         match self {
             Self::ReapDead => "reap_dead",
             Self::ReapLate => "reap_late",
-            Self::ClearWithheld => "clear_withheld",
+            Self::ClearQuarantine => "clear_quarantine",
             Self::FreeOrphaned => "free_orphaned",
             Self::PutBackLost => "put_back_lost",
         }
@@ -114,7 +114,7 @@ impl LeaseExecutor<'_> {
 
     /// Returns a quarantined GPU to the pool.
     pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> std::result::Result<(), LeaseError> {
-        self.record((LeaseAction::ClearWithheld, &of_gpu(gpu)), "no process uses it any more", |pool| {
+        self.record((LeaseAction::ClearQuarantine, &of_gpu(gpu)), "no process uses it any more", |pool| {
             Ok(back(pool.clear(&gpu.id, why)?))
         })
     }
@@ -151,7 +151,7 @@ impl LeaseExecutor<'_> {
             after: None,
         };
         if let Err(unwritten) = self.log.record(&line(BEGUN, why)) {
-            tracing::error!(act = act.name(), target = %subject.id, %unwritten, "not done");
+            tracing::error!(action = act.name(), target = %subject.id, %unwritten, "not done");
             drop(self.events.send(AgentEvent::LeaseAction(act, Result::Failed)));
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl LeaseExecutor<'_> {
             Err(error) => (Result::Failed, error.to_string()),
         };
         self.log.append(&line(result.name(), &detail));
-        tracing::info!(act = act.name(), target = %subject.id, result = result.name(), why, detail, "leases");
+        tracing::info!(action = act.name(), target = %subject.id, result = result.name(), why, detail, "leases");
         drop(self.events.send(AgentEvent::LeaseAction(act, result)));
         done.map(drop)
     }

@@ -59,7 +59,7 @@ impl Daemon {
                 self.note(verdict, (action.name(), "due"), "the next snapshot must agree");
             }
             What::Withheld(action, hold) => self.note(verdict, (action.name(), "withheld"), hold.meaning()),
-            What::Reprieved(why) => self.note(verdict, ("reprieve", "spared"), why),
+            What::Reprieved(why) => self.note(verdict, ("reprieve", "skipped"), why),
             What::Act(id, action) => self.act(verdict, *id, action),
         }
     }

@@ -136,7 +136,7 @@ fn leases(status: &Status, page: &mut Writer<'_>) {
         page.put(&metrics::LEASE_AGENT_UP, &none, leases.up);
     }
     for (done, count) in status.counters.leases.iter() {
-        let labels = none.clone().with("act", done.act.name()).with("result", done.result.name());
+        let labels = none.clone().with("action", done.act.name()).with("result", done.result.name());
         page.put(&metrics::LEASE_AGENT_ACTIONS, &labels, count);
     }
     for judgement in Judgement::NAMES {

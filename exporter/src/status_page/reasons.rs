@@ -28,7 +28,7 @@ pub(super) fn why(why: Why) -> &'static str {
         Why::NotSupported => "not reported by the driver for this device",
         Why::Failed => "the driver's call failed",
         Why::Garbage => "the driver reported impossible values",
-        Why::FirstLook => "first sample",
+        Why::FirstSample => "first sample",
         Why::NotListedBefore => "new process",
         Why::SharedByMps => "shared by MPS",
         Why::Unattributed => "the GPU is busy, the process is unknown",

@@ -291,7 +291,7 @@ impl Leases for Local {
         list::audit(&*self.directory()?, &self.host)
     }
 
-    /// Writes the new fields into the record; `keeper` names the process that will hold the lock.
+    /// Writes the new fields into the record; `lock_holder` names the process that will hold the lock.
     fn transfer(
         &mut self,
         (lease, token): (&str, u64),

@@ -33,8 +33,8 @@ impl Record {
         about.insert("ttl_ms".to_owned(), ttl.to_string());
         about.insert("asked".to_owned(), requested.to_string());
         about.insert("taker".to_owned(), lock_holder.0.to_string());
-        about.insert("keeper".to_owned(), lock_holder.0.to_string());
-        about.insert("keeper_start".to_owned(), lock_holder.1.to_string());
+        about.insert("lock_holder".to_owned(), lock_holder.0.to_string());
+        about.insert("lock_holder_start".to_owned(), lock_holder.1.to_string());
         Self { lease: ticket.lease.clone(), about }
     }
 
@@ -59,7 +59,7 @@ impl Record {
 
     /// The pid and start time of the process that has the lock.
     pub(super) fn lock_holder(&self) -> Option<(u32, u64)> {
-        Some((self.get("keeper")?.parse().ok()?, self.number("keeper_start")?))
+        Some((self.get("lock_holder")?.parse().ok()?, self.number("lock_holder_start")?))
     }
 
     /// Converts the record into a lease of an audit.

@@ -74,7 +74,7 @@ end
 
 -- Logs a grant that a slot made without logging it.
 local function log_pending_grant(lease)
-  if call('HDEL', lease_key(lease), 'untold') == 1 then log_grant(lease) end
+  if call('HDEL', lease_key(lease), 'grant_pending') == 1 then log_grant(lease) end
 end
 
 local function set_of(list)

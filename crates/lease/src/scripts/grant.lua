@@ -54,7 +54,7 @@ local function record(lease, id, token, about)
     'mode', about[15] or '', 'job', about[16] or '')
 end
 
--- Grants GPUs to a ticket, which must acknowledge them soon. If the field `untold` is set, `log_pending_grant` logs the
+-- Grants GPUs to a ticket, which must acknowledge them soon. If the field `grant_pending` is set, `log_pending_grant` logs the
 -- grant.
 local function grant(lease, ids, about, ...)
   local token = string.format('%.0f', call('HINCRBY', META, 'tok', 1))

@@ -17,7 +17,7 @@ local function serve_first(try)
   if type(expiry) ~= 'string' or tonumber(expiry) < now or type(managed) ~= 'number' then return false end
   call('DEL', POT)
   -- The holder's first call writes the log.
-  grant(lease, { id }, about, 'untold', 1)
+  grant(lease, { id }, about, 'grant_pending', 1)
   return true
 end
 

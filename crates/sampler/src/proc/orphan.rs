@@ -65,14 +65,14 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
     ) -> Self {
         let inside = holders.filter_map(|holder| holder.inside.as_ref());
         let cgroups = inside.map(|inside| (Arc::clone(inside), true)).collect();
-        let mut deserted = Self { find, cgroups };
+        let mut orphans = Self { find, cgroups };
         for member in all.filter(|member| !member.ended) {
             let Some(inside) = &member.inside else { continue };
-            if deserted.cgroups.get(inside) == Some(&true) && !deserted.was_orphaned(member) {
-                deserted.cgroups.insert(Arc::clone(inside), false);
+            if orphans.cgroups.get(inside) == Some(&true) && !orphans.was_orphaned(member) {
+                orphans.cgroups.insert(Arc::clone(inside), false);
             }
         }
-        deserted
+        orphans
     }
 
     /// Returns whether a process is orphaned; `None` if unknown.

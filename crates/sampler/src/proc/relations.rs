@@ -236,10 +236,10 @@ impl Relations {
     fn mark_orphans(&self, seen: &mut BTreeMap<u32, Seen>) {
         let holders = self.table.values().filter(|entry| entry.is_holder).map(|entry| &entry.member);
         let all = self.table.values().map(|entry| &entry.member);
-        let deserted = OrphanTable::of(all, holders, |pid| self.table.get(&pid).map(|entry| &entry.member));
+        let orphans = OrphanTable::of(all, holders, |pid| self.table.get(&pid).map(|entry| &entry.member));
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let member = self.table.get(&facts.key.pid).map(|entry| &entry.member);
-            facts.orphaned = facts.orphaned.or_else(|| deserted.orphaned(member?));
+            facts.orphaned = facts.orphaned.or_else(|| orphans.orphaned(member?));
         }
     }
 

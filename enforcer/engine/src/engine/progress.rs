@@ -85,7 +85,7 @@ impl Progress {
     }
 
     /// Returns what remains after a reload or restart. With other steps only the flag remains, because the
-    /// steps count anew.
+    /// counters of the steps start at zero.
     pub(crate) fn taken_over(self, same_steps: bool) -> Self {
         if same_steps {
             return Self { shown_hold: None, ..self };

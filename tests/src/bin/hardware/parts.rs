@@ -44,7 +44,7 @@ impl Run {
         until("the first snapshot", || !programs::snapshots(&self.setting, 0).is_empty())?;
         let first: Vec<_> = programs::snapshots(&self.setting, 0).into_iter().take(1).collect();
         let published = Published::of(self.subject("idle")?.pid, &first);
-        let unknown = (published.is_unknown("first_look"), "the first snapshot differs");
+        let unknown = (published.is_unknown("first_sample"), "the first snapshot differs");
         self.published(["the exporter was started", "", &published.text()], &[unknown])
     }
 

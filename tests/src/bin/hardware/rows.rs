@@ -102,7 +102,7 @@ rows! {
     "two-lists" "a process in the compute and the graphics list holds the same memory, not two memories" { part two_lists }
     "row-1" "MIG is on: utilization is unknown (`mig`)"
         { "a process has a context on an instance" ["idle"] of ["idle"] [MIG] }
-    "row-2" "no answer one snapshot before: utilization is unknown (`first_look`)" { part first_snapshot }
+    "row-2" "no answer one snapshot before: utilization is unknown (`first_sample`)" { part first_snapshot }
     "pid" "the driver lists a process by the pid that it has here"
         { "a process has a context" ["idle", "memory"] of ["idle"] [SAME_PID] }
     "row-6" "no process is sampled and the GPU is at most at 1 %: the processes on it are published as 0"
