@@ -11,7 +11,7 @@ const MAX_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
 /// The flags that select a lease pool.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Pool {
-    /// Use a pool in Redis; default: `LEASE_REDIS_URL`, else this machine's pool.
+    /// Use the pool in this Redis server; default: `LEASE_REDIS_URL`, else this machine's pool.
     ///
     /// The URL is `redis://USER:PASSWORD@HOST:PORT/DB`, `rediss://…` for TLS, or `redis+unix:///PATH`.
     #[arg(long, value_name = "URL", conflicts_with = "directory")]
@@ -25,7 +25,7 @@ pub(crate) struct Pool {
     /// From `LEASE_DIR`; --pool-dir takes precedence.
     #[arg(long = "usual-directory", env = "LEASE_DIR", hide = true, default_value = "/run/bailiff/lease")]
     default_directory: PathBuf,
-    /// Prefix of all Redis keys, as --redis-prefix of GPU.py.
+    /// Prefix of the pool's Redis keys, the same as --redis-prefix in GPU.py.
     #[arg(long, env = "LEASE_PREFIX", value_name = "PREFIX", default_value = "GPU")]
     pub(crate) prefix: String,
 }

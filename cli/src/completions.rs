@@ -18,7 +18,7 @@ Examples:
 
 The deb and rpm packages install these scripts.
 
-Exit codes: 0 done, 1 the script cannot be written, 64 invalid flags.";
+Exit codes: 0: success; 1: the script cannot be written; 64: invalid flags.";
 
 /// The flags of `completions`.
 #[derive(Debug, Args)]

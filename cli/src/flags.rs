@@ -17,13 +17,13 @@ Examples:
   sudo bailiff lease init                    create the pool of GPUs to lease
   bailiff lease run -- python train.py       wait for a free GPU, then run
 
-Exit codes: 0 done, 1 failed, 64 invalid flags; see also `--help` of each command.";
+Exit codes: 0: success; 1: failure; 64: invalid flags. For other codes, see each command's `--help`.";
 
 /// Limit, lease and inspect the GPUs of a shared machine
 #[derive(Debug, Parser)]
 #[command(name = "bailiff", version, after_help = EXAMPLES)]
 pub(crate) struct Flags {
-    /// The command.
+    /// Command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     ///
     /// The report has one line per GPU and one per process that holds GPU memory; --full prints the long
     /// report. An unknown value is shown as ? (as - in the long report), never as 0. The data comes from
-    /// bailiff-exporter if it runs, because it records idle times; otherwise the driver and /proc are sampled
+    /// bailiff-exporter if it is running, because it records idle times; otherwise the driver and /proc are sampled
     /// twice, one second apart.
     Info(info::flags::Info),
     /// Check this machine for problems and print how to fix them
@@ -55,13 +55,13 @@ pub(crate) enum Command {
     Completions(completions::Completions),
     /// Manage a GPU pool with the flags of GPUGET's GPU.py
     ///
-    /// bailiff also behaves like this if it is called by the name GPU.py.
+    /// bailiff also behaves like this if it is invoked as GPU.py.
     #[command(disable_help_flag = true, after_help = gpuget::EXAMPLES)]
     Gpuget(GpugetArgs),
     /// Run a command and stop it when its GPUs stay idle
     ///
-    /// The flags are those of `gpu_idle_timeout.py`. bailiff also behaves like this if it is called by that
-    /// name.
+    /// The flags are the same as in `gpu_idle_timeout.py`. bailiff also behaves like this if it is invoked by
+    /// that name.
     #[command(override_help = idle_timeout::HELP, after_help = idle_timeout::EXAMPLES)]
     IdleTimeout(Box<idle_timeout::Flags>),
 }

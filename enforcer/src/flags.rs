@@ -11,8 +11,8 @@ const CONTROL: &str = "/run/bailiff/enforcer.sock";
 
 /// Apply rules to GPU processes: flag, notify, terminate, verify.
 ///
-/// Rules run in dry-run mode unless their file sets `mode: enforce`. A condition that rests on missing data
-/// is unknown, and no action is taken on it.
+/// Rules run in dry-run mode unless the rules file sets `mode: enforce`. A condition that depends on missing
+/// data is unknown, and a rule does not act on an unknown condition.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-enforcer", version, after_help = EXAMPLES)]
 pub struct Flags {
@@ -28,9 +28,9 @@ pub enum Command {
     Run(Box<Run>),
     /// Check a rules file and print every fault with line and column
     Check(Check),
-    /// Test rules with given observations and expected steps
+    /// Test rules against given observations and expected steps
     Test(Test),
-    /// Explain why a rule does, or does not, act on a process
+    /// Explain why a rule acts or does not act on a process
     Explain(Explain),
     /// Show rules, flags, pending steps, completed actions and holds
     #[command(after_help = STATUS)]
@@ -46,9 +46,9 @@ pub enum Command {
     /// Print the JSON Schema of the rules, for editors
     #[command(after_help = SCHEMA)]
     Schema,
-    /// Simulate rules over a recording of the exporter (--record)
+    /// Simulate rules on a recording made by bailiff-exporter --record
     Replay(Replay),
-    /// Simulate rules over the data in Prometheus
+    /// Simulate rules on data from Prometheus
     Backtest(Backtest),
     /// Continue stopped processes once the parent process has exited
     #[command(hide = true)]
@@ -57,23 +57,25 @@ pub enum Command {
 
 /// Run the daemon.
 ///
-/// Evaluates all rules on every snapshot of the exporter. Before a signal is sent, /proc must show the same
-/// start time, owner and cgroup of the process. SIGHUP or a change of the file reloads the rules; while the
-/// file is invalid, the previous rules stay in force and all destructive steps are withheld.
+/// Evaluates all rules on every snapshot from the exporter. Before the daemon sends a signal, it checks in
+/// /proc that the process still has the same start time, owner and cgroup. It reloads the rules on SIGHUP and
+/// when the file changes. While the file is invalid, the previous rules stay in force and all destructive
+/// steps are withheld.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, args_override_self = true)]
 pub struct Run {
     /// Rules file. The daemon does not start if it is invalid.
     #[arg(value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]
     pub rules: PathBuf,
-    /// Socket of the exporter's --stream. It is trusted only if its owner listens on it, and the owner is
-    /// root, the user of this program, or a user given by --stream.user.
+    /// Socket that the exporter creates with --stream. It is trusted only if the process that listens on it
+    /// runs as the owner of the socket, and the owner is root, the user of this program, or a user given by
+    /// --stream.user.
     #[arg(long, value_name = "PATH", default_value = "/run/bailiff/stream.sock")]
     pub stream: PathBuf,
     /// User that the exporter runs as, by name or UID; may be repeated.
     #[arg(long = "stream.user", value_name = "USER")]
     pub stream_user: Vec<String>,
-    /// Put all rules in dry-run mode: actions are recorded, but not carried out.
+    /// Put all rules in dry-run mode: the daemon records actions but does not carry them out.
     #[arg(long)]
     pub dry_run: bool,
     /// Address to listen on, HOST:PORT; may be repeated; empty to disable HTTP. The default is loopback,
@@ -84,16 +86,16 @@ pub struct Run {
     /// Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
-    /// Enable reloading by POST to /-/reload. Without this, HTTP is read-only.
+    /// Enable reloading by POST to /-/reload. Without this flag, HTTP is read-only.
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,
     /// Unix socket for the commands status, explain, pause, resume and reload; owner and group may connect.
     #[arg(long, value_name = "PATH", default_value = CONTROL)]
     pub control: PathBuf,
-    /// Directory of the state that survives a restart: budgets, cooldowns, breakers, streaks.
+    /// Directory for state that survives a restart: budgets, cooldowns, breakers, streaks.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/bailiff")]
     pub state: PathBuf,
-    /// Audit log, in JSON Lines. While it cannot be written, no destructive step is taken.
+    /// Audit log, in JSON Lines format. While it cannot be written, all destructive steps are withheld.
     #[arg(long = "audit", value_name = "FILE", default_value = "/var/log/bailiff/audit.jsonl")]
     pub audit: PathBuf,
     /// Size at which the audit log is rotated, such as 64MiB.
@@ -105,14 +107,14 @@ pub struct Run {
     /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub procfs: PathBuf,
-    /// Prefix of the paths of GPU device files.
+    /// Path prefix of GPU device files.
     #[arg(long, value_name = "PREFIX", default_value = "/dev/nvidia")]
     pub devices: String,
-    /// Treat the PID namespace of --procfs as the host's. Without this, all destructive steps are withheld if
+    /// Treat the PID namespace of --procfs as the host's. Without this flag, all destructive steps are withheld if
     /// this program does not run in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,
-    /// Time limit after a kill for processes to exit and memory to be released.
+    /// Time after a kill within which processes must exit and their memory must be released.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub verify: String,
     /// Name of this node.
@@ -127,11 +129,11 @@ pub struct Run {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml
-  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   check that the node runs it
+  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   also check that the node uses it
   kubectl get configmap rules -o jsonpath='{.data.rules\\.yaml}' | bailiff-enforcer check -
 
-Exit codes: 0 all files are valid, 1 the node runs another policy or does not answer, 64 a file is
-invalid.")]
+Exit codes: 0: all files are valid; 1: the node runs another policy or does not respond;
+64: a file is invalid.")]
 pub struct Check {
     /// Rules files; - is standard input.
     #[arg(value_name = "FILE", required = true)]
@@ -155,7 +157,7 @@ pub struct Check {
 #[command(after_help = "Examples:
   bailiff-enforcer test tests/*.yaml
 
-Exit codes: 0 all passed, 1 a test failed, 64 invalid file.")]
+Exit codes: 0: all tests passed; 1: a test failed; 64: a file is invalid.")]
 pub struct Test {
     /// Test files.
     #[arg(value_name = "FILE", required = true)]
@@ -165,17 +167,17 @@ pub struct Test {
     pub json: bool,
 }
 
-/// Explain why a rule does, or does not, act.
+/// Explain why a rule acts or does not act.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer explain --pid 4100                all rules for this process
   bailiff-enforcer explain --pid 4100 --rule idle    all gates and values of one rule
   bailiff-enforcer explain --rule idle               all targets of the rule
 
-Exit codes: 0 done, even without a result, 1 the daemon does not answer, or has evaluated
-nothing yet, 64 invalid flags.")]
+Exit codes: 0: success, even if there is no result; 1: the daemon does not respond, or has not
+evaluated a snapshot yet; 64: invalid flags.")]
 pub struct Explain {
-    /// Pid of the process to explain.
+    /// PID of the process to explain.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
     /// Name of the rule to explain.
@@ -192,7 +194,7 @@ pub struct Explain {
 /// Show the status of the daemon.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Print all data as JSON; the tables show a part of it.
+    /// Print all data as JSON. The tables show only a part of it.
     #[arg(long)]
     pub json: bool,
     /// Control socket of the daemon.
@@ -203,12 +205,12 @@ pub struct Status {
 /// Withhold all destructive steps until resume.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  bailiff-enforcer pause                             until resume, restarts included
+  bailiff-enforcer pause                             until resume, also across restarts
   bailiff-enforcer pause --for 2h --reason \"driver upgrade\"
 
 Requires root, or membership in the group of the daemon's socket.
 
-Exit codes: 0 paused, 1 the daemon does not answer, or refuses, 64 invalid flags.")]
+Exit codes: 0: paused; 1: the daemon does not respond, or refuses; 64: invalid flags.")]
 pub struct Pause {
     /// Duration of the pause, such as 1h. Default: until `resume`.
     #[arg(long = "for", value_name = "DURATION")]
@@ -229,22 +231,22 @@ pub struct Control {
     pub control: PathBuf,
 }
 
-/// Simulate rules over a recording.
+/// Simulate rules on a recording.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  bailiff-exporter --record=/var/tmp/gpus.ndjson     a day later:
+  bailiff-exporter --record=/var/tmp/gpus.ndjson     record for a day, then:
   bailiff-enforcer replay /var/tmp/gpus.ndjson --rules rules.yaml
 
-Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read or is not a record, 64
-invalid flags or rules.")]
+Exit codes: 0: success, whatever the rules would do; 1: a file cannot be read or is not a
+recording; 64: invalid flags or rules.")]
 pub struct Replay {
-    /// Recording of the exporter: one snapshot per line.
+    /// Recording made by bailiff-exporter --record, one snapshot per line.
     #[arg(value_name = "RECORD")]
     pub record: PathBuf,
     /// Rules file.
     #[arg(long, value_name = "FILE")]
     pub rules: PathBuf,
-    /// Assume that open breakers are closed by `resume` after this time, such as 1h. Default: never.
+    /// Assume that an administrator runs `resume` this long after a breaker opens, such as 1h. Default: never.
     #[arg(long, value_name = "DURATION")]
     pub resume_after: Option<String>,
     /// Print JSON.
@@ -252,19 +254,19 @@ pub struct Replay {
     pub json: bool,
 }
 
-/// Simulate rules over the data in Prometheus.
+/// Simulate rules on data from Prometheus.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 --from 7d --to 0s
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 \\
       --from 2026-03-01T00:00:00Z --to 2026-03-08T00:00:00Z
   bailiff-enforcer backtest rules.yaml --prometheus http://prometheus:9090 --from 7d \\
-      --assume-children-idle         where rules ask for cpu_util
+      --assume-children-idle         for rules that use cpu_util
 
-Gaps and data that Prometheus does not have are unknown, and are reported.
+Gaps and missing data count as unknown and are reported.
 
-Exit codes: 0 done, whatever the rules would do, 1 a file cannot be read, or Prometheus does not
-answer or holds nothing of an exporter, 64 invalid flags or rules.")]
+Exit codes: 0: success, whatever the rules would do; 1: a file cannot be read, or Prometheus does
+not respond or has no data from an exporter; 64: invalid flags or rules.")]
 pub struct Backtest {
     /// Rules file.
     #[arg(value_name = "FILE")]
@@ -288,13 +290,13 @@ pub struct Backtest {
     /// File with a bearer token for Prometheus.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Scrape interval, such as 15s. Default: measured.
+    /// Scrape interval, such as 15s. Default: measured from the data.
     #[arg(long, value_name = "DURATION")]
     pub interval: Option<String>,
     /// Time range of each query.
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub chunk: String,
-    /// Assume that open breakers are closed by `resume` after this time, such as 1h. Default: never.
+    /// Assume that an administrator runs `resume` this long after a breaker opens, such as 1h. Default: never.
     #[arg(long, value_name = "DURATION")]
     pub resume_after: Option<String>,
     /// Print JSON.
@@ -305,44 +307,44 @@ pub struct Backtest {
 const EXAMPLES: &str = "Examples:
   bailiff-enforcer check rules.yaml                  check a rules file
   bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
-  bailiff-enforcer status                            rules, coming steps, holds
-  bailiff-enforcer explain --pid 4100                why rules match a process, or do not
+  bailiff-enforcer status                            show rules, pending steps and holds
+  bailiff-enforcer explain --pid 4100                why each rule does or does not match a process
   bailiff-enforcer pause --for 1h                    withhold all destructive steps
 
-Exit codes: 0 done, 1 failed, 64 invalid flags or file.";
+Exit codes: 0: success; 1: failure; 64: invalid flags or an invalid file.";
 
 const RUN_EXAMPLES: &str = "Examples:
-  bailiff-exporter --stream=/run/bailiff/stream.sock  the exporter with its stream
+  bailiff-exporter --stream=/run/bailiff/stream.sock  start the exporter with its stream
   bailiff-enforcer run                               use /etc/bailiff/rules.yaml
   bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
   bailiff-enforcer run --web.listen-address=         without HTTP
 
-Exit codes: 0 stopped by a signal, 1 failed, 64 invalid flags or file.";
+Exit codes: 0: stopped by a signal; 1: failure; 64: invalid flags or an invalid file.";
 
 const STATUS: &str = "Examples:
   bailiff-enforcer status
   bailiff-enforcer status --json | jq '.rules[] | {name, mode}'
 
-Exit codes: 0 done, 1 the daemon does not answer, 64 invalid flags.";
+Exit codes: 0: success; 1: the daemon does not respond; 64: invalid flags.";
 
 const RESUME: &str = "Examples:
   bailiff-enforcer resume
 
 Requires root, or membership in the group of the daemon's socket.
 
-Exit codes: 0 resumed, 1 the daemon does not answer, or refuses, 64 invalid flags.";
+Exit codes: 0: resumed; 1: the daemon does not respond, or refuses; 64: invalid flags.";
 
 const RELOAD: &str = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml && bailiff-enforcer reload
 
 Requires root, or membership in the group of the daemon's socket.
 
-Exit codes: 0 the file is in force, 1 the daemon does not answer, or refuses, 64 the file is
+Exit codes: 0: the file is in force; 1: the daemon does not respond, or refuses; 64: the file is
 invalid, and the previous rules stay in force.";
 
 const SCHEMA: &str = "Examples:
   bailiff-enforcer schema > rules.schema.json
 
-An editor uses it if the rules file begins with `# yaml-language-server: $schema=rules.schema.json`.
+Editors use the schema if the rules file begins with `# yaml-language-server: $schema=rules.schema.json`.
 
-Exit codes: 0 done, 1 it cannot be written, 64 invalid flags.";
+Exit codes: 0: success; 1: the schema cannot be written; 64: invalid flags.";

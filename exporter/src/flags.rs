@@ -25,66 +25,66 @@ pub struct Flags {
     /// URL of the enforcer's page, linked from the status page, such as `http://node-7:9837/`.
     #[arg(long = "web.enforcer-url", value_name = "URL")]
     pub enforcer: Option<String>,
-    /// File with TLS, client certificates, basic authentication and rate limit, in the format of Prometheus'
-    /// exporter toolkit (docs/web-config.md). Changes take effect at once. Default: plain HTTP without
-    /// authentication.
+    /// Web config file: TLS, client certificates, basic authentication and rate limit, in the format of
+    /// Prometheus' exporter toolkit (docs/web-config.md). Changes take effect at once. Default: plain HTTP
+    /// without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
-    /// Maximum number of concurrent connections; others are answered with 503.
+    /// Maximum number of concurrent connections. Further connections receive status 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,
     /// Sampling interval, such as 5s or 200ms. Scrapes return the latest sample.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub interval: String,
-    /// Deadline of a driver call, after which the driver is reported as down; for a single GPU, two fifths of
-    /// it. Also the deadline of a Redis query.
+    /// Timeout of driver calls, after which the driver is reported as down, and of Redis queries. Calls for a
+    /// single GPU have two fifths of this time.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     pub deadline: String,
     /// Period for which utilization samples are read from the driver; at least two intervals. A process
-    /// without samples in it is idle. Samples may be seconds old, so a shorter period reports busy processes
-    /// as idle.
+    /// without samples in this period is reported as idle. Samples can be seconds old, so a short period
+    /// reports busy processes as idle.
     #[arg(long = "look-back", value_name = "DURATION", default_value = "10s")]
     pub lookback: String,
-    /// Maximum number of processes with series of their own: those that hold the most memory. The others are
-    /// summed up per GPU.
+    /// Maximum number of processes with their own series. The processes with the most memory are selected;
+    /// the others are summed per GPU.
     #[arg(long, value_name = "N", default_value = "1024")]
     pub max_processes: usize,
-    /// Export the command line of each process, with secrets redacted. It is cut to 256 bytes in the stream
-    /// and the record, and to 128 bytes on pages.
+    /// Export the command line of each process, with secrets redacted. Command lines are truncated to 256
+    /// bytes in the stream and the recording, and to 128 bytes on web pages.
     #[arg(long = "process.command")]
     pub command: bool,
-    /// Path of the driver's library. Default: search the system for libnvidia-ml.so.1.
+    /// NVML library. Default: libnvidia-ml.so.1 from the library search path.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub nvml_library: Option<PathBuf>,
     /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub procfs: PathBuf,
-    /// Directory with the log directories of pods, from which names of pods and namespaces are read.
+    /// Directory that contains the pods' log directories. Pod names and namespaces are read from it.
     #[arg(long, value_name = "PATH", default_value = "/var/log/pods")]
     pub pods: PathBuf,
-    /// Treat the PID namespace of --procfs as the host's. Without this flag, processes are named only if this
-    /// program runs in the host's PID namespace.
+    /// Treat the PID namespace of --procfs as the host's. Without this flag, details of processes are exported
+    /// only if this program runs in the host's PID namespace.
     #[arg(long)]
     pub trust_pid_namespace: bool,
-    /// Redis with the lease pool: `redis://[USER:PASSWORD@]HOST:PORT/DB` or `redis+unix:///PATH`. Leases are
-    /// shown only with this flag. Set a URL with a password in the environment, because other users can read
-    /// the command line.
+    /// Redis server of the lease pool: `redis://[USER:PASSWORD@]HOST:PORT/DB` or `redis+unix:///PATH`. Leases
+    /// are shown only with this flag. Pass a URL with a password in the environment, because other users can
+    /// read the command line.
     #[arg(long = "lease.redis", value_name = "URL", env = "LEASE_REDIS_URL", hide_env_values = true)]
     pub lease_redis: Option<String>,
-    /// Prefix of all keys of the pool, as GPU.py's --redis-prefix.
+    /// Prefix of the pool's Redis keys, the same as --redis-prefix in GPU.py.
     #[arg(long = "lease.prefix", value_name = "PREFIX", env = "LEASE_PREFIX", default_value = "GPU")]
     pub lease_prefix: String,
-    /// Directory with shared quota files, and with subdirectories of such files (docs/quota.md).
+    /// Directory of the shared quota files, which can also be in its subdirectories (docs/quota.md).
     #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
     pub quota_dir: PathBuf,
-    /// NVIDIA's client for MPS control daemons, searched for in PATH. If empty, daemons are not queried, and
-    /// MPS is reported from /proc, the driver and the logs alone.
+    /// NVIDIA's MPS control program: a path, or a name in PATH. If empty, MPS control daemons are not queried,
+    /// and the data on MPS comes only from /proc, the driver and the logs.
     #[arg(long = "mps.control", value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]
     pub mps_control: OsString,
     /// Time between two queries of an MPS control daemon. Each query adds some kilobytes to the daemon's log.
     #[arg(long = "mps.interval", value_name = "DURATION", default_value = "1m")]
     pub mps_interval: String,
-    /// Unix socket on which to stream snapshots, one line of JSON each. Owner and group may read it.
+    /// Unix socket on which to stream snapshots, one line of JSON each. Its owner and group can read it.
     #[arg(long, value_name = "PATH")]
     pub stream: Option<PathBuf>,
     /// File to append every snapshot to, one line of JSON each.
@@ -101,7 +101,7 @@ pub struct Flags {
     pub logs: logs::LogFlags,
 }
 
-/// Format of a page that is printed.
+/// Format of the printed metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Once {
     /// Prometheus' text format 0.0.4.
@@ -114,7 +114,8 @@ pub enum Once {
 const EXAMPLES: &str = "Examples:
   bailiff-exporter                                  serve on http://127.0.0.1:9836/
   bailiff-exporter --web.listen-address=:9836       listen on all addresses
-  bailiff-exporter --once --interval=1s             one page, without a server
+  bailiff-exporter --once --interval=1s             print the metrics once, without a server
   bailiff-exporter --stream=/run/bailiff/stream.sock
+                                                    also stream snapshots to the enforcer
 
-Exit codes: 0 done, 1 failed, 64 invalid flags.";
+Exit codes: 0: success; 1: failure; 64: invalid flags.";

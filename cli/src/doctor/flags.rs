@@ -20,7 +20,7 @@ pub(crate) struct Doctor {
     /// CUDA driver library.
     #[arg(long, value_name = "PATH", default_value = "libcuda.so.1")]
     pub(crate) cuda_library: PathBuf,
-    /// Quota library; default: searched as by `bailiff run`.
+    /// Quota library; default: searched for next to this program and in /usr/lib.
     #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
     pub(crate) quota_library: Option<PathBuf>,
     #[command(flatten)]
@@ -42,4 +42,4 @@ const EXAMPLES: &str = "Examples:
   sudo bailiff doctor                        check with access to all processes
   bailiff doctor --json | jq '.checks[] | select(.state == \"fail\")'
 
-Exit codes: 0 no check failed, 1 a check failed, 64 invalid flags.";
+Exit codes: 0: no check failed; 1: a check failed; 64: invalid flags.";

@@ -29,14 +29,14 @@ pub(crate) struct Info {
     /// It adds the breakdown of each GPU's memory and the memory of each user.
     #[arg(long)]
     pub(crate) full: bool,
-    /// Print the long report and the processes with an open device file.
+    /// Print the long report and the processes that have a GPU device file open.
     ///
     /// It includes processes that the driver does not list.
     #[arg(long)]
     pub(crate) who: bool,
-    /// Maximum number of processes per GPU, those with the most memory.
+    /// Maximum number of processes per GPU; the processes with the most memory are shown.
     ///
-    /// The rest is shown as a sum. Default: 10, or fewer if that makes the report fit the terminal.
+    /// The other processes are shown as a sum. Default: 10, or fewer if that makes the report fit the terminal.
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
     /// Print one JSON object per report.
@@ -57,13 +57,13 @@ pub(crate) struct Info {
 pub(crate) struct SourceFlags {
     #[command(flatten)]
     pub(crate) exporter: Exporter,
-    /// Sample the driver directly, even if the exporter runs.
+    /// Sample the driver directly, even if the exporter is running.
     #[arg(long)]
     pub(crate) alone: bool,
     /// Interval between two direct samples.
     #[arg(long, value_name = "TIME", value_parser = crate::args::span, default_value = "1s")]
     pub(crate) interval: Duration,
-    /// Timeout of opening the driver.
+    /// Timeout for opening the driver.
     ///
     /// Without persistence mode, opening takes seconds.
     #[arg(long, value_name = "TIME", value_parser = crate::args::span, default_value = "30s")]
@@ -76,7 +76,7 @@ pub(crate) struct SourceFlags {
 
 /// Show each GPU with its memory, utilization and processes
 ///
-/// The data comes from bailiff-exporter if it runs; otherwise the driver and /proc are sampled twice, one
+/// The data comes from bailiff-exporter if it is running; otherwise the driver and /proc are sampled twice, one
 /// second apart.
 #[derive(Debug, Parser)]
 #[command(name = "cuda_info.sh", version)]
@@ -96,7 +96,8 @@ fn tag(text: &str) -> Result<String, String> {
         || text.starts_with('.')
         || !text.chars().all(is_allowed)
     {
-        return Err("a tag has at most 64 letters, digits, dots, dashes and underscores, and no leading dot"
+        return Err("a tag must not start with a dot, and must consist of 1 to 64 letters, digits, dots, dashes \
+                    and underscores"
             .to_owned());
     }
     Ok(text.to_owned())
@@ -105,13 +106,13 @@ fn tag(text: &str) -> Result<String, String> {
 const EXAMPLES: &str = "Examples:
   bailiff info                               show GPUs and their processes
   bailiff info --full                        print the long report, with the memory of each user
-  bailiff info --gpu 3 --who                 include unlisted processes with GPU 3 open
+  bailiff info --gpu 3 --who                 include processes that the driver does not list
   bailiff info --tag before                  save the report under that name
   bailiff info --since before                show the changes since that report
   bailiff info --watch                       repeat until Ctrl-C
   bailiff info --json | jq '.gpus[].holders[]?'
 
-Exit codes: 0 done, 1 failed, 64 invalid flags, 69 no GPU can be read.";
+Exit codes: 0: success; 1: failure; 64: invalid flags; 69: no GPU can be read.";
 
 #[cfg(test)]
 mod tests {

@@ -35,7 +35,7 @@ pub(crate) enum Lease {
     Log(Log),
     /// Create the pool of GPUs to lease
     Init(Init),
-    /// Release leases of this machine whose processes have exited
+    /// Release leases on this machine whose processes have exited
     Reap(Reap),
     /// Hold the locks of a lease that `acquire` took
     #[command(hide = true)]
@@ -52,7 +52,7 @@ pub(crate) struct LeaseRequest {
     pub(crate) gpus: Option<u32>,
     /// Lease only these GPUs, by index or UUID, such as 0,1.
     ///
-    /// All of them are leased, unless -n asks for fewer.
+    /// All listed GPUs are leased, unless -n requests fewer.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<String>,
     /// Maximum time to wait for GPUs, such as 30m.
@@ -66,7 +66,7 @@ pub(crate) struct LeaseRequest {
     /// Requests with a higher priority are served first.
     #[arg(long, value_name = "P", default_value_t = 0, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
     pub(crate) priority: i32,
-    /// Note that `bailiff lease list` shows to other users.
+    /// Text that `bailiff lease list` shows to other users.
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
     /// Job ID to record in the lease.
@@ -91,7 +91,7 @@ pub(crate) struct Run {
     pub(crate) on_lost: OnLost,
     /// Interval at which the lease is renewed.
     ///
-    /// A lease that was not renewed for one minute may be given to another request.
+    /// A lease that is not renewed for one minute can be granted to another request.
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "20s")]
     pub(crate) renew: Duration,
     /// Set the GPU variables to indexes instead of UUIDs.
@@ -102,8 +102,8 @@ pub(crate) struct Run {
     pub(crate) nvml_library: Option<PathBuf>,
     /// Command to run and its arguments, after `--`.
     ///
-    /// With leased GPUs, `{index}` in an argument is replaced by the indexes under which the command sees
-    /// them (`0` or `0,1`), and `{{index}}` by a literal `{index}`. `CUDA_VISIBLE_DEVICES` is set as well.
+    /// With leased GPUs, `{index}` in an argument is replaced by the indexes under which the command sees the
+    /// GPUs (`0` or `0,1`), and `{{index}}` by a literal `{index}`. `CUDA_VISIBLE_DEVICES` is set as well.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -172,10 +172,10 @@ pub(crate) struct Release {
     /// Lease ID, as printed by `acquire`.
     #[arg(value_name = "LEASE", env = "BAILIFF_LEASE_ID", required_unless_present_any = ["gpu", "mine"])]
     pub(crate) lease: Option<String>,
-    /// Release the lease of this GPU, by index or UUID.
+    /// Release the lease on this GPU, by index or UUID.
     #[arg(long, value_name = "GPU", conflicts_with = "mine")]
     pub(crate) gpu: Option<String>,
-    /// Release all your `acquire` and `adopt` leases of this machine.
+    /// Release all your `acquire` and `adopt` leases on this machine.
     #[arg(long)]
     pub(crate) mine: bool,
     #[command(flatten)]
@@ -233,7 +233,7 @@ pub(crate) struct Init {
     /// NVML library; default: libnvidia-ml.so.1 from the library search path.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub(crate) nvml_library: Option<PathBuf>,
-    /// Recreate an existing pool, unless a lease is held.
+    /// Recreate an existing pool; refused while a lease is held.
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -247,7 +247,7 @@ pub(crate) struct Reap {
     /// Print what would be released, without releasing it.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Also free unused GPUs taken with GPU.py whose process has exited.
+    /// Also release unused GPUs that were taken with GPU.py and whose process has exited.
     #[arg(long)]
     pub(crate) legacy: bool,
     #[command(flatten)]

@@ -12,18 +12,18 @@ use crate::args::{Machine, span};
 pub(crate) enum Mps {
     /// Show MPS daemons, servers, clients and problems
     ///
-    /// Daemons and servers are found in /proc. Each daemon is queried with a timeout of two seconds; a daemon
+    /// Daemons and servers are found in /proc. Each daemon is queried with a timeout of two seconds. A daemon
     /// that hangs blocks every CUDA program that starts under it. The command changes nothing.
     Status(Status),
     /// Start an MPS control daemon and reserve GPUs for it
     ///
     /// The GPUs are set to compute mode `EXCLUSIVE_PROCESS`, so that only the MPS server can use them. Each
-    /// executed command is printed. If the daemon does not answer, the compute modes are restored.
+    /// executed command is printed. If the daemon does not respond, the compute modes are restored.
     Start(Start),
     /// Stop an MPS control daemon and reset the mode of its GPUs
     ///
     /// The daemon receives a quit command, never a signal. The command fails while programs use the daemon.
-    /// After daemon and servers have exited, the GPUs are set to compute mode DEFAULT.
+    /// After the daemon and its servers have exited, the GPUs are set to compute mode DEFAULT.
     Stop(Stop),
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Start {
     /// GPUs of the daemon, by index or UUID, such as 0,1; default: all.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) gpu: Vec<String>,
-    /// Run until the daemon exits, as a service.
+    /// Keep running until the daemon exits, for use as a service.
     ///
     /// A termination signal stops the daemon.
     #[arg(long)]
@@ -88,10 +88,10 @@ pub(crate) struct Start {
 #[derive(Debug, Args)]
 #[command(after_help = STOP)]
 pub(crate) struct Stop {
-    /// Time for servers to exit before the daemon forces them to exit.
+    /// Time to wait for servers to exit before forcing them to exit.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) timeout: Option<Duration>,
-    /// Stop the daemon even if programs use it; these programs fail.
+    /// Stop the daemon even if programs are using it; these programs fail.
     ///
     /// Servers are forced to exit after --timeout, by default 10 s.
     #[arg(long)]
@@ -108,15 +108,16 @@ pub(crate) const EXAMPLES: &str = "Examples:
   sudo bailiff mps start --gpu 0             share GPU 0 through MPS
   sudo bailiff mps stop                      stop the daemon, if no program uses it
 
-Exit codes: 0 done, 1 a daemon does not answer (status), or a command failed, 64 invalid flags,
-69 the daemon cannot be started, or does not answer, 75 the daemon or its GPUs are in use.";
+Exit codes: 0: success; 1: a daemon does not respond (status), or a command failed;
+64: invalid flags; 69: the daemon cannot be started, or does not respond; 75: the daemon or its
+GPUs are in use.";
 
 const STATUS: &str = "Examples:
   sudo bailiff mps status                    include the daemons of other users
   bailiff mps status --pipe-dir /run/mps0    show one daemon
   bailiff mps status --json | jq '.daemons[].servers[].clients[].pid'
 
-Exit codes: 0 every daemon answers, 1 a daemon does not answer, 64 invalid flags.";
+Exit codes: 0: every daemon responds; 1: a daemon does not respond; 64: invalid flags.";
 
 const START: &str = "Examples:
   sudo bailiff mps start --gpu 0             start a daemon for GPU 0
@@ -128,13 +129,13 @@ const START: &str = "Examples:
 
 Do not set CUDA_VISIBLE_DEVICES for clients: the daemon renumbers its GPUs.
 
-Exit codes: 0 the daemon answers, 1 a command failed, 64 invalid flags,
-69 the daemon cannot be started, 75 the GPUs are in use.";
+Exit codes: 0: the daemon responds; 1: a command failed; 64: invalid flags; 69: the daemon cannot
+be started; 75: the GPUs are in use.";
 
 const STOP: &str = "Examples:
   sudo bailiff mps stop                      stop the daemon, if no program uses it
   sudo bailiff mps stop --timeout 30s        force servers to exit after 30 s
-  sudo bailiff mps stop --force --timeout 5s stop it although programs use it
+  sudo bailiff mps stop --force --timeout 5s stop it even if programs are using it
 
-Exit codes: 0 the daemon has exited, 1 a command failed, 64 invalid flags, 69 no daemon
-answers, or it refuses, 75 it has clients, or does not exit in time.";
+Exit codes: 0: the daemon has exited; 1: a command failed; 64: invalid flags; 69: no daemon
+responds, or the daemon refuses; 75: the daemon has clients, or does not exit in time.";

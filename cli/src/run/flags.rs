@@ -13,28 +13,28 @@ Examples:
       Limit all processes of train.py together to 8 GiB on each GPU. Allocations beyond
       that fail with the driver's out-of-memory error.
   bailiff run --gpus 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
-      Wait up to an hour for two GPUs, and release them at the end.
+      Wait up to an hour for two GPUs, and release them when the command exits.
   bailiff run --gpus 1 --vram 40GiB --idle-timeout 30m --max-time 12h -- python train.py
-      Also stop it when its GPU was idle for half an hour (SIGQUIT) or after twelve hours
-      (SIGTERM), and kill remaining processes 10 s later.
+      Also stop the command when its GPU was idle for half an hour (SIGQUIT) or after twelve
+      hours (SIGTERM), and kill remaining processes 10 s later.
 
 Exit codes:
-  the command's own; 128 plus the signal number if a signal ended it or the wait for GPUs;
-    126 or 127 if it cannot be started
-  124   the command was stopped by --max-time or --idle-timeout; no GPU, or not enough free
-        memory (--min-free), within --wait
+  the command's exit code; 128 plus the signal number if a signal ended the command or the
+    wait for GPUs; 126 or 127 if the command cannot be started
+  124   the command was stopped by --max-time or --idle-timeout; or no GPU, or not enough
+        free memory (--min-free), became available within --wait
   75    no idle GPU, or not enough free memory (--nonblock)
   74    the lease was lost (--on-lost term or kill)
-  69    no quota library, no directory for its file, no pool of GPUs, or no NVIDIA driver
+  69    no quota library, no directory for the quota file, no GPU pool, or no NVIDIA driver
   64    invalid flags, more GPUs than the pool has, or more memory than the GPUs have
   3     the lease request was cancelled by another process
 
 The GPUs are released and the quota file is removed when the command and all processes that
 it started have exited. Signals are forwarded to the command. If bailiff itself is killed by
-SIGKILL, the command keeps running with its GPUs and its quota, and without time limits.
+SIGKILL, the command keeps running with its GPUs and its quota, but without time limits.
 A signal to the whole process group, as sent by `timeout`, reaches the command twice.
-If a process that has children becomes bailiff by `exec`, orphaned processes of the command
-are neither waited for nor stopped.";
+If a process that already has children executes bailiff (`exec bailiff run`), bailiff neither
+waits for nor stops orphaned processes of the command.";
 
 /// Help heading of the lease flags.
 const LEASES: &str = "With --gpus or --gpu";
@@ -54,11 +54,11 @@ pub(crate) struct Run {
     pub(crate) lease: flags::Run,
     /// Limit GPU memory of all processes together, per GPU, such as 8GiB.
     ///
-    /// The limit applies to the sum over the command and the processes that it starts, on each GPU. A process
-    /// that cannot open the quota file, such as one that changed its user, is refused all GPU memory.
+    /// On each GPU, the command and all processes that it starts share the limit. A process that cannot open
+    /// the quota file, for example because it changed its user, cannot allocate GPU memory.
     #[arg(long, value_name = "SIZE", value_parser = above_zero)]
     pub(crate) vram: Option<u64>,
-    /// Quota library; default: searched next to this program and in /usr/lib.
+    /// Quota library; default: searched for next to this program and in /usr/lib.
     #[arg(long, env = "BAILIFF_QUOTA_LIBRARY", value_name = "PATH", hide_env_values = true)]
     pub(crate) quota_library: Option<PathBuf>,
     /// Directory of the quota file.
@@ -67,19 +67,19 @@ pub(crate) struct Run {
     /// `$XDG_RUNTIME_DIR/bailiff/quota`.
     #[arg(long, env = "BAILIFF_QUOTA_DIR", value_name = "DIR", hide_env_values = true)]
     pub(crate) quota_dir: Option<PathBuf>,
-    /// Stop the command when its GPUs were idle for this time.
+    /// Stop the command when its GPUs have been idle for this time.
     ///
-    /// Idle means a utilization below 1 % in every sample of the period. There is a sample every 5 s, and at
-    /// least three in the period. Samples without data do not count as idle. The command receives SIGQUIT;
+    /// Idle means a utilization below 1 % in every sample of the period. Samples are taken every 5 s, and at
+    /// least three times in the period. Samples without data do not count as idle. The command receives SIGQUIT;
     /// processes that remain after --grace are killed.
     #[arg(long, value_name = "TIME", value_parser = idle)]
     pub(crate) idle_timeout: Option<Duration>,
     /// Start only when each visible GPU has this much free memory.
     ///
-    /// The wait is limited by --wait and disabled by --nonblock. Leased GPUs are held meanwhile.
+    /// The wait is limited by --wait and disabled by --nonblock. Leased GPUs are held during the wait.
     #[arg(long, value_name = "SIZE", value_parser = bailiff_size::size)]
     pub(crate) min_free: Option<u64>,
-    /// Do not print a summary at the end.
+    /// Do not print a summary when the command exits.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -115,7 +115,7 @@ fn waits() -> ArgGroup {
 fn adapt_lease_flag(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "gpus" => {
-            let help = "Number of GPUs to lease; without -n and --gpu the command gets no lease";
+            let help = "Number of GPUs to lease; without -n and --gpu, no GPU is leased";
             arg.help(help).long_help(format!("{help}.\n\nThe request is granted in full or not at all"))
         }
         "wait" => arg.requires("waits").help("Maximum time to wait for GPUs and --min-free, such as 30m"),

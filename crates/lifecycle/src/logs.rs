@@ -29,9 +29,9 @@ pub enum Level {
     /// Errors, warnings, and information for administrators.
     #[default]
     Info,
-    /// All of these, and information for developers.
+    /// Errors, warnings, and information for administrators and developers.
     Debug,
-    /// Everything, including events of libraries.
+    /// All events, including those from libraries.
     Trace,
 }
 

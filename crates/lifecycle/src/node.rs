@@ -3,7 +3,7 @@
 /// Flag with the name of the node.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct NodeFlags {
-    /// Name of this node, if it is not the host name; in a pod, `spec.nodeName`.
+    /// Name of this node. Default: the host name. In a pod, set it to `spec.nodeName`.
     #[arg(long = "node.name", value_name = "NAME", env = "BAILIFF_NODE_NAME")]
     name: Option<String>,
 }

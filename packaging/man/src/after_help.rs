@@ -49,7 +49,7 @@ fn exit_codes(paragraph: &str) -> String {
     }
     let text = joined(after(paragraph, EXIT_CODES));
     let mut codes: Vec<String> = Vec::new();
-    for part in text.split(", ") {
+    for part in text.split("; ").flat_map(|codes| codes.split(", ")) {
         match codes.last_mut() {
             Some(code) if !part.starts_with(|first: char| first.is_ascii_digit()) => {
                 code.push_str(", ");
@@ -63,7 +63,7 @@ fn exit_codes(paragraph: &str) -> String {
 
 fn list_item(code: &str) -> String {
     let (number, meaning) = code.split_once(' ').unwrap_or((code, ""));
-    format!(".TP\n\\fB{}\\fR\n{}\n", escaped(number), escaped(meaning.trim_end_matches('.')))
+    format!(".TP\n\\fB{}\\fR\n{}\n", escaped(number.trim_end_matches(':')), escaped(meaning.trim_end_matches('.')))
 }
 
 /// Joins the lines of a paragraph; its line breaks are for terminals.
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn examples_keep_columns_and_exit_codes_become_a_list() {
-        let text = "Examples:\n  bailiff x --gpu 0   it's one\n      .5 of it\n\nNot for\nall.\n\nExit codes: 0 done, 1 failed,\n\
-                    or not at all, 64 invalid flags.";
+        let text = "Examples:\n  bailiff x --gpu 0   it's one\n      .5 of it\n\nNot for\nall.\n\nExit codes: 0: done; 1: failed,\n\
+                    or not at all; 64: invalid flags.";
         let expected = ".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\ndone\n.TP\n\\fB1\\fR\nfailed, or not at all\n.TP\n\\fB64\\fR\ninvalid flags\n\
                       .SH \"NOTES\"\n.PP\nNot for all.\n\
                       .SH \"EXAMPLES\"\n.nf\nbailiff x \\-\\-gpu 0   it\\*(Aqs one\n    .5 of it\n.fi\n";
