@@ -6,14 +6,14 @@ pub use bailiff_exposition::own::FAMILIES as OWN_PROCESS;
 families! {
 FAMILIES {
 GPU_INFO Info One "bailiff_gpu_info" ["gpu gpu_uuid name pci_bus_id minor compute_capability parent_uuid gpu_instance compute_instance"]
-    "A GPU or MIG instance, whether it answers or not."
+    "A GPU or MIG instance, even if the driver does not respond for it."
     "parent_uuid, gpu_instance and compute_instance are set for a MIG instance.";
 GPU_UP Gauge One "bailiff_gpu_up" ["gpu gpu_uuid"]
-    "1 if the GPU answered in the last snapshot, else 0."
-    "While it is 0, bailiff_gpu_fault_info has the reason, and only the Xid errors of the GPU are published.";
+    "1 if the driver returned data for the GPU in the last snapshot, else 0."
+    "While it is 0, bailiff_gpu_fault_info contains the reason, and only Xid errors are published for the GPU.";
 GPU_FAULT_INFO Info One "bailiff_gpu_fault_info" ["gpu gpu_uuid reason"]
-    "Reason why a GPU did not answer."
-    "Absent for a GPU that answered.";
+    "Reason why the driver returned no data for a GPU."
+    "Absent for a GPU with bailiff_gpu_up 1.";
 GPU_MEMORY_TOTAL Gauge Bytes "bailiff_gpu_memory_total_bytes" ["gpu gpu_uuid"]
     "Total memory of the GPU in bytes."
     "Absent if the driver did not report it.";
@@ -24,20 +24,20 @@ GPU_MEMORY_FREE Gauge Bytes "bailiff_gpu_memory_free_bytes" ["gpu gpu_uuid"]
     "Free memory of the GPU in bytes."
     "Absent if the driver did not report it.";
 GPU_MEMORY_RESERVED Gauge Bytes "bailiff_gpu_memory_reserved_bytes" ["gpu gpu_uuid"]
-    "Memory reserved by driver and firmware in bytes."
+    "Memory reserved by the driver and the firmware, in bytes."
     "Absent if the driver does not report it separately.";
 GPU_MEMORY_UNACCOUNTED Gauge Bytes "bailiff_gpu_memory_unaccounted_bytes" ["gpu gpu_uuid"]
     "Memory that is neither free nor reserved nor held by a listed process, in bytes."
-    "Slightly negative if the driver's figures were read at different moments. Absent if a part of the sum is unknown.";
+    "Can be slightly negative, because the driver's values are read at different moments. Absent if one of the values is unknown.";
 GPU_MEMORY_UNRELEASED Gauge Bytes "bailiff_gpu_memory_unreleased_bytes" ["gpu gpu_uuid"]
     "Memory that was not released after its holders exited, in bytes."
-    "The increase of unaccounted memory since a holder exited, at most what that holder held; reported until it is released. 0 if less than 16 MiB is missing, or nothing that this exporter saw exit. Absent if it cannot be determined: bailiff_gpu_memory_unreleased_unknown_info has the reason.";
+    "The increase in unaccounted memory since a holder exited, limited to the memory of that holder, and reported until the memory is released. 0 if less than 16 MiB is missing, or if this exporter did not observe the holder's exit. Absent if it cannot be determined: bailiff_gpu_memory_unreleased_unknown_info contains the reason.";
 GPU_MEMORY_UNRELEASED_UNKNOWN Info One "bailiff_gpu_memory_unreleased_unknown_info" ["gpu gpu_uuid reason"]
     "Reason why the unreleased memory of the GPU is unknown."
-    "first_sample: no earlier sample with enough data; memory_unknown: a part of the sum is unknown; pid_namespace: the driver's pids belong to another PID namespace; settling: a holder has just exited and the driver may still be freeing; others_changed: other processes started, exited or grew since the previous sample; given_up: undecided for a minute, or a holder exited between samples; kept until unaccounted memory is back at its earlier value. Absent if the unreleased memory is known.";
+    "first_sample: there is no earlier sample with enough data; memory_unknown: one of the memory values is unknown; pid_namespace: the driver's pids belong to another PID namespace; settling: a holder has just exited and the driver may still be freeing its memory; others_changed: other processes started, exited or allocated memory since the previous sample; given_up: the cause could not be determined within a minute, or a holder exited between samples; this reason is kept until unaccounted memory is back at its earlier value. Absent if the unreleased memory is known.";
 GPU_MEMORY_PARTS Gauge Bytes "bailiff_gpu_memory_parts_bytes" ["gpu gpu_uuid part"]
-    "Memory of the GPU in bytes by part; the parts add up to the total."
-    "Parts: free, reserved, holders, dead_pids (held by pids that the driver lists and /proc does not have), other_namespaces, unaccounted. Absent if one part is unknown.";
+    "Memory of the GPU in bytes, by part. The sum of the parts is the total memory."
+    "Parts: free, reserved, holders, dead_pids (held by pids that the driver lists but that are not in /proc), other_namespaces (held by processes in other PID namespaces), unaccounted. Absent if any part is unknown.";
 GPU_UTILIZATION Gauge Ratio "bailiff_gpu_utilization_ratio" ["gpu gpu_uuid"]
     "Fraction of the driver's last sampling period in which a kernel ran, 0 to 1."
     "Absent if the driver did not report it.";
@@ -64,25 +64,25 @@ GPU_MIG_ENABLED Gauge One "bailiff_gpu_mig_enabled" ["gpu gpu_uuid"]
     "Absent if the GPU does not support MIG.";
 GPU_MIG_INSTANCES Gauge One "bailiff_gpu_mig_instances" ["gpu gpu_uuid"]
     "Number of MIG instances of the GPU."
-    "Absent if MIG is disabled, and if the driver did not list all instances: the processes on the GPU are unknown then.";
+    "Absent if MIG is disabled, or if the driver did not list all instances. In the second case, the processes on the GPU are unknown.";
 GPU_PROCESSES Gauge One "bailiff_gpu_processes" ["gpu gpu_uuid"]
     "Number of processes that the driver lists on the GPU."
-    "Absent if the driver gave no list.";
+    "Absent if the driver did not return a process list.";
 GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]
     "Xid errors since the exporter started, by number."
     "Absent for numbers that did not occur.";
 GPU_STUCK Gauge One "bailiff_gpu_stuck_processes" ["gpu gpu_uuid kind"]
     "Processes on the GPU that make no progress, by kind."
-    "Each was seen in this state in three consecutive samples. Kinds: zombie_leader (the thread-group leader exited, other threads run), zombie (exited, not reaped), disk_sleep (uninterruptible sleep; in all threads if the leader exited), left_behind (orphaned, and its whole workload used neither GPU nor CPU for three sampling windows), gone (listed by the driver, absent from /proc). 0 if there are none. Absent if none is known and the driver gave no list, /proc could not show a process, or a process may become stuck at the next sample. The status page shows what frees each.";
+    "A process is counted after three consecutive samples in this state. Kinds: zombie_leader (the thread-group leader exited, other threads are running), zombie (exited, not reaped), disk_sleep (uninterruptible sleep; in all threads if the leader exited), left_behind (orphaned, and its whole workload used neither GPU nor CPU for three sampling windows), gone (listed by the driver, absent from /proc). 0 if no process is stuck. Absent if no stuck process is known, but one may exist: the driver did not return a process list, a process could not be read in /proc, or a process has been in such a state for fewer than three samples. The status page shows how to free the memory of each process.";
 GPU_UNLISTED_DEVICE_PROCESSES Gauge One "bailiff_gpu_unlisted_processes" ["gpu gpu_uuid"]
     "Processes that have the GPU's device file open and are not listed by the driver."
-    "Without services of the driver and of monitoring (nvidia-persistenced, DCGM and similar, with a uid below 1000). Scanned once a minute while 256 MiB or more are unaccounted or all listed processes exited; a process that exits is removed at the next sample. Absent without a scan, and if pids cannot be compared.";
+    "Excludes driver and monitoring services (nvidia-persistenced, DCGM and similar, with a uid below 1000). The scan runs once a minute while 256 MiB or more are unaccounted or all listed processes have exited; a process that exits is removed at the next sample. Absent without a scan, or if the driver's pids cannot be compared with those in /proc.";
 DEVICE_PROCESSES_UNREADABLE Gauge One "bailiff_unlisted_processes_unreadable" [""]
     "Processes whose open files could not be read in the last scan."
     "bailiff_gpu_unlisted_processes is complete only if this is 0. Absent without a scan.";
 PROCESS_INFO Info One "bailiff_process_info" ["pid uid user comm command container runtime pod pod_uid namespace slurm_job unit"]
-    "A process that holds GPU memory: its user, command, container, pod, job or unit."
-    "Unknown labels are left out; a user without a name is shown by number. command requires --process.command and is cut to 128 bytes.";
+    "A process that holds GPU memory, with its user, command, container, pod, job or unit."
+    "Unknown labels are omitted. If the user has no name, user is the uid. command requires --process.command and is truncated to 128 bytes.";
 PROCESS_STATE Gauge One "bailiff_process_state" ["pid state"]
     "1 for the current state of the process."
     "gone: listed by the driver, absent from /proc; hidden: /proc does not show it to the exporter; zombie_leader: the thread-group leader exited and other threads hold the memory.";
@@ -100,7 +100,7 @@ PROCESS_IO Counter Bytes "bailiff_process_io_bytes_total" ["pid direction"]
     "Absent without the permission to read /proc/PID/io.";
 PROCESS_ORPHANED Gauge One "bailiff_process_orphaned" ["pid"]
     "1 if the login session, job or container of the process has ended, else 0."
-    "1: no other process is left in its cgroup. 0: its parent or session leader runs, or it belongs to a service. Absent if this cannot be determined, for example for a daemon that forked twice while its login session or container runs.";
+    "1: the cgroup contains no other process. 0: the parent or session leader of the process is running, or the process belongs to a service. Absent if this cannot be determined, for example for a daemon that forked twice while its login session or container is running.";
 CONTEXT_INFO Info One "bailiff_process_gpu_context_info" ["gpu gpu_uuid pid context"]
     "Types of the GPU contexts of the process, as nvidia-smi shows them."
     "C: compute, G: graphics, C+G: both, M+C: client of MPS.";
@@ -112,7 +112,7 @@ PROCESS_MEMORY_PEAK Gauge Bytes "bailiff_process_gpu_memory_peak_bytes" ["gpu gp
     "Absent if accounting mode is disabled.";
 PROCESS_UTILIZATION Gauge Ratio "bailiff_process_gpu_utilization_ratio" ["gpu gpu_uuid pid engine"]
     "Fraction of an engine that the process used since the previous snapshot, 0 to 1."
-    "Engines: sm, memory, encoder, decoder; jpeg and ofa only above 0, because older drivers do not report them. 0 means observed idle. Absent if not observed: bailiff_process_gpu_utilization_unknown_info has the reason.";
+    "Engines: sm, memory, encoder, decoder, jpeg, ofa. jpeg and ofa are published only if above 0, because older drivers do not report them. 0 means observed idle. Absent if not observed: bailiff_process_gpu_utilization_unknown_info contains the reason.";
 PROCESS_UTILIZATION_UNKNOWN Info One "bailiff_process_gpu_utilization_unknown_info" ["gpu gpu_uuid pid reason"]
     "Reason why the utilization of the process is unknown."
     "The process counts as neither idle nor busy. Absent if its utilization was observed.";
@@ -126,18 +126,18 @@ PROCESS_BYTE_SECONDS Counter ByteSeconds "bailiff_process_gpu_memory_byte_second
     "GPU memory of the process integrated over time, in byte-seconds."
     "Absent if the driver never reported its memory.";
 OTHER_PROCESSES Gauge One "bailiff_gpu_other_processes" ["gpu gpu_uuid"]
-    "Processes on the GPU without series of their own because of --max-processes.";
+    "Processes on the GPU that have no series of their own because of --max-processes.";
 OTHER_PROCESSES_MEMORY Gauge Bytes "bailiff_gpu_other_processes_memory_bytes" ["gpu gpu_uuid"]
-    "GPU memory in bytes of the processes without series of their own (--max-processes)."
+    "GPU memory of the processes that have no series of their own (--max-processes), in bytes."
     "Absent if the memory of one of them is unknown.";
 PROCESSES_DROPPED Counter One "bailiff_processes_dropped_total" [""]
-    "Processes left without series because of --max-processes, summed over all snapshots.";
+    "Processes without series because of --max-processes, summed over all snapshots.";
 IDLE_MEMORY Gauge Bytes "bailiff_idle_memory_bytes" ["gpu gpu_uuid user"]
     "GPU memory held by processes of the user while observed idle, in bytes."
-    "Without MPS servers, which wait for their clients. Absent if one process of the user on the GPU was not observed.";
+    "Excludes MPS servers, which wait for their clients. Absent if any process of the user on the GPU was not observed.";
 HELD_GPU_SECONDS Counter Seconds "bailiff_held_gpu_seconds_total" ["user"]
     "GPU-seconds in which the user had a process on a GPU."
-    "Counted between listings; a process that started in between counts from its start.";
+    "Measured between consecutive samples. A process that started between two samples is counted from its start time.";
 IDLE_GPU_SECONDS Counter Seconds "bailiff_idle_gpu_seconds_total" ["user"]
     "Part of bailiff_held_gpu_seconds_total with all of the user's processes observed idle.";
 USER_MEMORY Gauge Bytes "bailiff_user_gpu_memory_bytes" ["gpu gpu_uuid user"]
@@ -150,49 +150,49 @@ CONTAINER_MEMORY Gauge Bytes "bailiff_container_gpu_memory_bytes" ["gpu gpu_uuid
     "Absent if the memory of one of them is unknown.";
 LEASE_GPUS Gauge One "bailiff_lease_gpus" ["state"]
     "GPUs of the lease pool by state."
-    "States: idle; leased (by bailiff); legacy (taken by a client of GPU.py); gathering (reserved for a waiting request for several GPUs); quarantined (a process still uses it, or a record of GPU.py is in the way); barrier (held back after a restart of Redis); unknown (in no list; a client of GPU.py may just be taking it). This and all other bailiff_lease_ metrics are absent without --lease.redis and while Redis does not answer.";
+    "States: idle; leased (by bailiff); legacy (taken by a client of GPU.py); gathering (reserved for a waiting request for several GPUs); quarantined (not leased, because a process still uses it or a record of GPU.py conflicts); barrier (not leased yet after a restart of Redis); unknown (recorded neither as idle nor as taken; a client of GPU.py may be taking it). This and all other bailiff_lease_ metrics are absent without --lease.redis and while Redis does not respond.";
 LEASE_HELD Gauge One "bailiff_lease_held" ["gpu gpu_uuid user mode"]
     "1 for each GPU of the pool that is leased, by holder and mode."
-    "user is the name that the holder gave. Modes: run, acquire, timed (acquire --duration), compat (by the rules of GPU.py), legacy (a client of GPU.py, which records no user).";
+    "user is the name that the holder recorded. Modes: run, acquire, timed (acquire --duration), compat (taken with bailiff under the name GPU.py), legacy (taken by a client of GPU.py, which records no user).";
 LEASE_AGE Gauge Seconds "bailiff_lease_age_seconds" ["gpu gpu_uuid"]
-    "Time since the lease of the GPU was granted, by Redis' clock, in seconds."
-    "Absent if the GPU is not leased by bailiff, or Redis lost the time of the grant in a rollback.";
+    "Time since the lease on the GPU was granted, by Redis' clock, in seconds."
+    "Absent if the GPU is not leased by bailiff, or if Redis was rolled back and lost the time of the grant.";
 LEASE_IDLE Gauge Seconds "bailiff_lease_idle_seconds" ["gpu gpu_uuid"]
     "Observed idle time of the leased GPU under its current lease, in seconds."
-    "Idle by the driver's sampler of the device or, where that gives nothing, by all listed processes. Use resets it; time that was not observed and time before the exporter started are not counted. Absent if the last window was not observed, or the GPU is not leased.";
+    "The GPU is idle according to the driver's samples of the device or, if there are none, according to the samples of all listed processes. Use resets the value to 0. Time that was not observed and time before the exporter started are not counted. Absent if the last window was not observed, or the GPU is not leased.";
 LEASE_QUEUE_LENGTH Gauge One "bailiff_lease_queue_length" [""]
-    "Requests that wait for GPUs."
-    "Waiting clients of GPU.py cannot be seen.";
+    "Requests that are waiting for GPUs."
+    "Does not include waiting clients of GPU.py, which the pool does not record.";
 LEASE_QUEUE_OLDEST Gauge Seconds "bailiff_lease_queue_oldest_seconds" [""]
     "Age of the oldest waiting request in seconds."
-    "Absent if no request waits.";
+    "Absent if no request is waiting.";
 LEASE_WAIT Histogram Seconds "bailiff_lease_wait_seconds" [""]
     "Waiting time from request to grant in seconds; 0 for a request granted at once."
-    "Counted by Redis in the step that grants: it survives restarts of the exporter, and falls if Redis loses its data. Absent before the first grant.";
+    "Redis updates it together with each grant, so it survives restarts of the exporter, and decreases if Redis loses its data. Absent before the first grant.";
 LEASE_EVENTS Counter One "bailiff_lease_events_total" ["event"]
     "Events of the lease pool, by name."
     "grant, released, reaped, cancelled, conflict, duplicate, reassert, reclaim, barrier and others. Counted by Redis like bailiff_lease_wait_seconds. Absent for events that did not occur.";
 LEASE_UNRESERVED Gauge One "bailiff_lease_unreserved_use" ["gpu gpu_uuid"]
     "1 if processes compute on a GPU of the pool without a lease in two samples in a row, else 0."
-    "0 if none computes, or one has the lease. Absent if uncertain: an environment or an ancestor could not be read; the GPU is leased to the owner of such a process, or the process is in a container and may belong to the holder; a client of GPU.py holds the GPU; or the lease is changing.";
+    "0 if no process computes on the GPU, or one of the computing processes has the lease. Absent if this is uncertain: the environment or an ancestor of a process could not be read; the GPU is leased to the user of a computing process, or a computing process is in a container and may belong to the holder; a client of GPU.py holds the GPU; or the lease is changing.";
 LEASE_LEGACY_SUSPECT Gauge One "bailiff_lease_legacy_suspect" [""]
-    "GPUs of the pool that clients of GPU.py may have lost."
-    "No process is listed on them, and the recorded process does not exist or the GPU has been in no list for 30 seconds.";
+    "GPUs of the pool that clients of GPU.py may have abandoned."
+    "The driver lists no process on such a GPU, and either the recorded process does not exist, or the GPU has been recorded neither as idle nor as taken for 30 seconds.";
 LEASE_AOF Gauge One "bailiff_lease_redis_aof_enabled" [""]
     "1 if Redis persists to an append-only file (appendonly), else 0."
     "Without it, a crash of Redis loses leases.";
 QUOTA_VALID Gauge One "bailiff_quota_region_valid" ["quota"]
-    "1 if the file of the shared quota could be read, else 0."
-    "quota is the path below --quota.dir. While it is 0, bailiff_quota_region_fault_info has the reason and nothing else is published for it. The content is a claim of the users who may write the file. Absent for an empty file: the quota has not been used yet. This and all other bailiff_quota_ metrics are absent without such a directory.";
+    "1 if the shared quota file could be read, else 0."
+    "quota is the path below --quota.dir. While it is 0, bailiff_quota_region_fault_info contains the reason, and no other metrics are published for the quota. Users with write access to the file can change the reported values. Absent for an empty file, because the quota has not been used yet. This and all other bailiff_quota_ metrics are absent without such a directory.";
 QUOTA_FAULT Info One "bailiff_quota_region_fault_info" ["quota reason"]
-    "Reason why the file of the quota could not be read."
-    "unreadable, no_file (a FIFO or a link), short, no_quota, version. Absent if it could be read.";
+    "Reason why the quota file could not be read."
+    "Reasons: unreadable, no_file (a FIFO or a link), short, no_quota, version. Absent if the file could be read.";
 QUOTA_INFO Info One "bailiff_quota_info" ["quota container pod pod_uid namespace slurm_job user"]
-    "User and container, pod or job of the processes that use the quota and hold GPU memory."
+    "User, container, pod and job of the processes that use the quota and hold GPU memory."
     "One series for each combination.";
 QUOTA_LIMIT Gauge Bytes "bailiff_quota_limit_bytes" ["quota gpu gpu_uuid"]
-    "GPU memory that the processes of the quota may allocate together, in bytes."
-    "Absent if there is no limit. Only for GPUs of this node.";
+    "GPU memory that all processes under the quota together can allocate, in bytes."
+    "Absent if there is no limit. Only GPUs of this node are reported.";
 QUOTA_USED Gauge Bytes "bailiff_quota_used_bytes" ["quota gpu gpu_uuid"]
     "GPU memory allocated under the quota and not freed, in bytes."
     "The share of an exited process is kept until another process needs it.";
@@ -203,130 +203,130 @@ QUOTA_DENIED Counter One "bailiff_quota_denied_total" ["quota gpu gpu_uuid"]
 QUOTA_DENIED_BYTES Counter Bytes "bailiff_quota_denied_bytes_total" ["quota gpu gpu_uuid"]
     "Bytes of the allocations denied because of the quota.";
 QUOTA_UNACCOUNTED Gauge Bytes "bailiff_quota_unaccounted_bytes" ["quota gpu gpu_uuid"]
-    "GPU memory of the quota's processes that the quota does not count, in bytes."
-    "What the driver reports for these processes, and for the others in their container, minus what the file says: contexts, reserves of memory pools, and allocations that bypassed the library. Negative if managed memory is counted that is not on the GPU. Absent if one of the processes cannot be found in the driver's list, or the driver does not report its memory.";
+    "GPU memory of processes under the quota that is not counted against it, in bytes."
+    "The memory that the driver reports for these processes and for other processes in their container, minus the memory recorded in the file. The difference consists of contexts, reserves of memory pools, and allocations that bypassed the library. Negative if managed memory is counted that is not on the GPU. Absent if one of the processes is not in the driver's list, or the driver does not report its memory.";
 QUOTA_PROCESS_USED Gauge Bytes "bailiff_quota_process_used_bytes" ["quota gpu gpu_uuid pid"]
-    "GPU memory allocated by a process under the quota, by the file, in bytes."
-    "Only for a process that has the file mapped in this sample. Absent for a process without series of its own.";
+    "GPU memory allocated by a process under the quota, as recorded in the quota file, in bytes."
+    "Only for processes that had the file mapped in this sample. Absent for processes without series of their own (--max-processes).";
 QUOTA_PROCESSES Gauge One "bailiff_quota_processes" ["quota"]
-    "Processes of the quota that are not known to have exited.";
+    "Processes under the quota that are not known to have exited.";
 QUOTA_DEAD Gauge One "bailiff_quota_dead_slots" ["quota"]
-    "Slots of the quota whose processes are known to have exited."
-    "Their memory is available to the next process that needs it.";
+    "Slots in the quota file whose processes are known to have exited."
+    "The memory counted in these slots is available to other processes.";
 QUOTA_FAULTS Counter One "bailiff_quota_faults_total" ["quota"]
-    "Times that the library could not share the quota or record an allocation.";
+    "Failures of the library to share the quota or to record an allocation.";
 QUOTA_UNCOUNTED Counter One "bailiff_quota_uncounted_calls_total" ["quota"]
     "Calls that were passed through without counting their bytes."
-    "Memory of CUDA graphs and memory imported from other processes.";
+    "Such calls allocate memory for CUDA graphs or import memory from other processes.";
 QUOTA_HOOKS_MISSING Gauge One "bailiff_quota_hooks_missing" ["quota"]
-    "Driver functions that the library should intercept and cannot.";
+    "Driver functions that the library should intercept but cannot.";
 MPS_CONTROL_INFO Info One "bailiff_mps_control_info" ["pipe_directory log_directory pid uid"]
     "A running MPS control daemon."
-    "A directory is left out if the daemon's environment may not be read (CAP_SYS_PTRACE). This and all other bailiff_mps_ metrics are absent where no part of MPS runs.";
+    "A directory label is omitted if the exporter lacks the permission to read the daemon's environment (CAP_SYS_PTRACE). This and all other bailiff_mps_ metrics are absent if neither an MPS daemon nor an MPS server is running.";
 MPS_UP Gauge One "bailiff_mps_control_up" ["pipe_directory"]
-    "1 if an MPS control daemon runs, 0 if it exited and a server of it still runs."
-    "1 says nothing about whether it answers. While it is 0, new programs run without MPS. Absent if neither runs.";
+    "1 if an MPS control daemon is running, 0 if it exited but one of its servers is running."
+    "1 does not mean that the daemon responds: see bailiff_mps_control_responsive. While it is 0, new programs run without MPS. Absent if neither the daemon nor a server is running.";
 MPS_FAULT Info One "bailiff_mps_control_fault_info" ["pipe_directory reason"]
-    "Reason why the MPS control daemon did not answer."
-    "timeout, stopped (SIGSTOP), unreachable (nothing answers in its directory, as this node sees it), no_program (NVIDIA's client is not installed), not_permitted, no_directory (its environment may not be read), foreign (another process listens in its directory, as this node sees it), error. Absent if it answered, and before the first query.";
+    "Reason why the MPS control daemon did not respond."
+    "Reasons: timeout, stopped (SIGSTOP), unreachable (no process listens in its pipe directory, as seen from the exporter's mount namespace), no_program (NVIDIA's control program is not installed), not_permitted, no_directory (the daemon's environment cannot be read), foreign (another process listens in its pipe directory, as seen from the exporter's mount namespace), error. Absent if the daemon responded, and before the first query.";
 MPS_START_TIME Gauge Seconds "bailiff_mps_control_start_time_seconds" ["pipe_directory"]
     "Start time of the MPS control daemon since the Unix epoch in seconds.";
 MPS_RESPONSIVE Gauge One "bailiff_mps_control_responsive" ["pipe_directory"]
-    "1 if the MPS control daemon answered the last query, 0 if it hangs or is stopped."
-    "Queried every --mps.interval; a stopped daemon is seen in each sample. While it is 0, every new CUDA program hangs. Absent if it could not be queried: bailiff_mps_control_fault_info has the reason.";
+    "1 if the MPS control daemon responded to the last query, 0 if it hangs or is stopped."
+    "The daemon is queried every --mps.interval; a stopped daemon is detected in each sample. While the value is 0, every new CUDA program hangs. Absent if the daemon could not be queried: bailiff_mps_control_fault_info contains the reason.";
 MPS_QUERY Gauge Seconds "bailiff_mps_query_seconds" ["pipe_directory"]
-    "Duration of the last query that the MPS control daemon answered, in seconds."
-    "Absent if it did not answer.";
+    "Duration of the last query to which the MPS control daemon responded, in seconds."
+    "Absent if the daemon did not respond.";
 MPS_THREADS Gauge Ratio "bailiff_mps_default_active_thread_ratio" ["pipe_directory"]
     "Default fraction of a GPU's threads for clients of a new MPS server, 0 to 1."
     "As reported by the daemon in every tenth query.";
 MPS_ASKED Gauge Seconds "bailiff_mps_query_timestamp_seconds" ["pipe_directory"]
     "Time of the last query to the MPS control daemon since the Unix epoch, in seconds."
-    "All that the daemon reported is as old as this.";
+    "All values reported by the daemon date from this time.";
 MPS_PINNED_LIMIT Gauge Bytes "bailiff_mps_default_pinned_memory_limit_bytes" ["pipe_directory device"]
     "Default device memory limit for each client of a new MPS server, in bytes."
-    "By the daemon's number of the device, from every tenth query. Absent if there is no limit.";
+    "device is the daemon's device number. The value comes from every tenth query. Absent if there is no limit.";
 MPS_SERVER_INFO Info One "bailiff_mps_server_info" ["pipe_directory server uid"]
-    "A running server of MPS."
-    "server is its pid, uid the user whose clients it serves.";
+    "A running MPS server."
+    "server is the pid of the server; uid is the user whose clients it serves.";
 MPS_SERVER_STATUS Gauge One "bailiff_mps_server_status" ["pipe_directory server status"]
-    "1 for the status of the MPS server in the daemon's last answer."
-    "initializing, active, fault (a client had a fatal fault; new clients are refused until all affected clients exited). Absent if the daemon does not have the command, as up to driver 535.";
+    "1 for the status of the MPS server in the daemon's last response."
+    "Statuses: initializing, active, fault (a client had a fatal fault; new clients are refused until all affected clients have exited). Absent if the daemon does not support this query (drivers up to 535).";
 MPS_CLIENTS Gauge One "bailiff_mps_clients" ["pipe_directory server"]
-    "Clients of the MPS server in the daemon's last answer."
-    "Absent if the daemon did not answer. The driver's own list of clients is bailiff_process_gpu_context_info with context M+C.";
+    "Clients of the MPS server in the daemon's last response."
+    "Absent if the daemon did not respond. The driver lists MPS clients separately: bailiff_process_gpu_context_info with context M+C.";
 MPS_SERVER_THREADS Gauge Ratio "bailiff_mps_server_active_thread_ratio" ["pipe_directory server"]
-    "Fraction of a GPU's threads that clients of the MPS server may use, 0 to 1."
+    "Fraction of a GPU's threads that clients of the MPS server can use, 0 to 1."
     "As reported by the daemon in every tenth query.";
 MPS_ORPHANS Gauge One "bailiff_mps_orphan_servers" [""]
     "MPS servers whose control daemon exited."
     "Absent if not all processes could be examined.";
 MPS_CLIENT_INFO Info One "bailiff_mps_client_info" ["pipe_directory server pid"]
-    "A client of the MPS server that holds GPU memory, from the daemon's last answer."
-    "Join by pid with bailiff_process_gpu_memory_bytes and bailiff_process_info. Absent if the daemon's pids belong to another PID namespace.";
+    "A client of the MPS server that holds GPU memory, from the daemon's last response."
+    "Join on pid with bailiff_process_gpu_memory_bytes and bailiff_process_info. Absent if the daemon's pids belong to another PID namespace.";
 MPS_LOG Gauge One "bailiff_mps_log_state" ["pipe_directory log state"]
-    "1 for the state in which a log of the MPS daemon was found."
-    "Logs: control, server. States: read, absent, unreadable (no permission), no_file (a link or a FIFO), foreign (not owned by the daemon's user). The metrics below are absent if neither log is read; they belong to the log directory and count from the first reading.";
+    "1 for the current state of a log file of the MPS daemon."
+    "Logs: control, server. States: read, absent, unreadable (no permission), no_file (a link or a FIFO), foreign (not owned by the daemon's user). All metrics from MPS logs (server starts, server exits, client faults, rejected and pending clients, unparsed lines, skipped bytes) are absent if neither log is read. They belong to the log directory and count from the first read.";
 MPS_STARTS Counter One "bailiff_mps_server_starts_total" ["pipe_directory"]
-    "MPS servers started, by the daemon's log.";
+    "MPS servers started, according to the daemon's log.";
 MPS_CLIENT_FAULTS Counter One "bailiff_mps_client_faults_total" ["pipe_directory"]
-    "Fatal GPU faults of MPS clients, by the server's log."
-    "Each affects all clients on that GPU.";
+    "Fatal GPU faults of MPS clients, according to the server's log."
+    "Each fault affects all clients on that GPU.";
 MPS_UNPARSED Counter One "bailiff_mps_log_unparsed_lines_total" ["pipe_directory"]
-    "Lines of MPS logs that were not understood.";
+    "Lines of MPS logs that could not be parsed.";
 MPS_SKIPPED Counter Bytes "bailiff_mps_log_skipped_bytes_total" ["pipe_directory"]
     "Bytes of MPS logs that were skipped."
-    "More than 1 MiB was written between two reads.";
+    "Bytes are skipped if more than 1 MiB is written between two reads.";
 MPS_EXITS Counter One "bailiff_mps_server_exits_total" ["pipe_directory status"]
     "MPS servers that exited, by exit status, from the daemon's log."
     "Absent for statuses that did not occur.";
 MPS_REJECTED Counter One "bailiff_mps_clients_rejected_total" ["pipe_directory reason"]
     "Clients rejected by an MPS server, by reason."
-    "clients (limit of clients reached), device_connections, teardown, other. Absent for reasons that did not occur.";
+    "Reasons: clients (limit of clients reached), device_connections, teardown, other. Absent for reasons that did not occur.";
 MPS_PENDING Gauge One "bailiff_mps_pending_clients" ["pipe_directory uid"]
-    "Clients of the user that wait for an MPS server, by the daemon's log."
-    "They wait until the server is ready, and until the server of another user has no clients left. A client in another PID namespace cannot be checked and is reported for 5 minutes. Absent if none waits.";
+    "Clients of the user that are waiting for an MPS server, according to the daemon's log."
+    "A client waits until the server is ready and the server of another user has no more clients. A client in another PID namespace cannot be checked and is reported for 5 minutes. Absent if no client is waiting.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
-    "1 if the source answered in the last snapshot, else 0."
-    "Sources: nvml, proc, redis, quota, mps. 0 as well if the last snapshot is older than two intervals plus the deadline: no samples are published then. mps: one of its control daemons answered the last query. Absent if the source is not used: proc without a list of pids, redis without --lease.redis, quota without --quota.dir, mps without a control daemon.";
+    "1 if the source returned data in the last snapshot, else 0."
+    "Sources: nvml, proc, redis, quota, mps. Also 0 if the last snapshot is older than two intervals plus the deadline; no samples are published in this case. mps is 1 if at least one control daemon responded to the last query. Absent if the source is not used: proc without a list of pids, redis without --lease.redis, quota without --quota.dir, mps without a control daemon.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
-    "Reason why a source did not answer."
-    "Absent for a source that answered.";
+    "Reason why a source returned no data."
+    "Absent for a source with bailiff_source_up 1.";
 SOURCE_DURATION Gauge Seconds "bailiff_source_duration_seconds" ["source"]
-    "Time that the source took to answer, in seconds."
-    "Absent if it did not answer or was not used.";
+    "Time that the source took to return data, in seconds."
+    "Absent if the source returned no data or was not used.";
 SNAPSHOT_DURATION Gauge Seconds "bailiff_snapshot_duration_seconds" [""]
     "Time that the snapshot took, in seconds.";
 SNAPSHOT_TIMESTAMP Gauge Seconds "bailiff_snapshot_timestamp_seconds" [""]
     "Time of the snapshot since the Unix epoch, in seconds.";
 SNAPSHOTS Counter One "bailiff_snapshots_total" [""]
-    "Snapshots taken so far; the number of the one on this page."
-    "The same as seq in the stream.";
+    "Snapshots taken so far, which is also the number of the last snapshot."
+    "The same number as seq in the stream.";
 PID_NAMESPACE_INFO Info One "bailiff_pid_namespace_info" ["pid_namespace"]
     "PID namespace of the driver's pids: host, other or unknown."
-    "With other and unknown, no process is named.";
+    "With other and unknown, processes cannot be identified in /proc.";
 GAPS Counter One "bailiff_gaps_total" ["gap"]
-    "Values that a source should have reported and did not, by kind."
-    "A gap is never filled in.";
+    "Values that a source should have reported but did not, by kind."
+    "Missing values are not interpolated.";
 WORKERS_HUNG Gauge One "bailiff_sampling_workers_hung" [""]
     "Sampling workers that hang in the driver and cannot be killed.";
 DRIVER_INFO Info One "bailiff_driver_info" ["version nvml cuda"]
-    "Versions of the driver, of NVML, and of the newest supported CUDA."
+    "Versions of the driver, of NVML, and of the newest CUDA that the driver supports."
     "Absent if the driver did not report them.";
 BUILD_INFO Info One "bailiff_build_info" ["version"]
     "Version of the exporter.";
 SNAPSHOT_AGE Gauge Seconds "bailiff_snapshot_age_seconds" [""]
     "Age of the snapshot on this page at the time of the request, in seconds.";
 HTTP_REQUESTS Counter One "bailiff_http_requests_total" ["path code"]
-    "HTTP requests answered, by path and status code."
-    "path is other for unknown paths.";
+    "HTTP requests served, by path and status code."
+    "path is other if the path is unknown.";
 HTTP_REFUSED Counter One "bailiff_http_connections_refused_total" [""]
     "HTTP connections refused because of --web.max-connections.";
 STREAM_CLIENTS Gauge One "bailiff_stream_clients" [""]
     "Clients connected to the snapshot stream."
     "Absent without --stream.";
 RECORD_FAILURES Counter One "bailiff_record_write_failures_total" [""]
-    "Snapshots that could not be written to the file of --record."
+    "Snapshots that could not be written to the file given by --record."
     "Absent without --record.";
 }
 }

@@ -15,7 +15,7 @@ CPU Counter Seconds "process_cpu_seconds_total" [""]
     "Total user and system CPU time spent in seconds.";
 RESIDENT Gauge Bytes "process_resident_memory_bytes" [""]
     "Resident memory size in bytes."
-    "Of this process alone: the exporter's sampling worker and its launcher are separate processes.";
+    "Only this process is included: the exporter's sampling worker and its launcher are separate processes.";
 VIRTUAL Gauge Bytes "process_virtual_memory_bytes" [""]
     "Virtual memory size in bytes.";
 OPEN_FDS Gauge One "process_open_fds" [""]
