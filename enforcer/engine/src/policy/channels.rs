@@ -12,7 +12,7 @@ use super::{Address, Channel};
 /// Returns the channels by name; invalid ones are left out.
 pub(super) fn read(node: &Node, faults: &mut Faults) -> BTreeMap<String, Channel> {
     let Data::Map(entries) = &node.data else {
-        expected(node, "a map of names and channels, as `{owner: {tty: true}}`", faults);
+        expected(node, "a map from names to channels, such as `{owner: {tty: true}}`", faults);
         return BTreeMap::new();
     };
     let mut channels = BTreeMap::new();
@@ -33,7 +33,7 @@ fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
         "tty" => match &given.value.data {
             Data::Scalar { text, plain: true } if text == "true" => Some(Channel::Tty),
             _ => {
-                expected(&given.value, "`true`; a channel that is not wanted is left out", faults);
+                expected(&given.value, "`true`, or no such key", faults);
                 None
             }
         },
@@ -56,17 +56,17 @@ fn only_one<'a>(node: &'a Node, table: &KeyTable, faults: &mut Faults) -> Option
     let names: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
     let names = names.join(", ");
     let at = given.get(1).map_or(fields.at, |second| &second.at);
-    faults.push(Fault::error(at, format!("{} is exactly one of {names}", table.what)));
+    faults.push(Fault::error(at, format!("{} must have exactly one of {names}", table.what)));
     None
 }
 
 fn webhook(node: &Node, faults: &mut Faults) -> Option<Address> {
     let given = only_one(node, &WEBHOOK, faults)?;
     if given.name == "url_file" {
-        let path = text(&given.value, "a full path, as `/etc/bailiff/url`", faults)?;
+        let path = text(&given.value, "an absolute path, such as `/etc/bailiff/url`", faults)?;
         return full_path(path, &given.value, faults).map(|path| Address::File(path.into()));
     }
-    let url = text(&given.value, "an address, as `https://example.org/hook`", faults)?;
+    let url = text(&given.value, "a URL, such as `https://example.org/hook`", faults)?;
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     if rest
         .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_alphanumeric() || letter == '['))
@@ -74,15 +74,15 @@ fn webhook(node: &Node, faults: &mut Faults) -> Option<Address> {
     {
         return Some(Address::Url(url.to_owned()));
     }
-    expected(&given.value, "an address that begins with `https://` or `http://`", faults);
+    expected(&given.value, "a URL that begins with `https://` or `http://`", faults);
     None
 }
 
 /// Parses a program and its arguments.
 pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
-    let items = list(node, "texts: a program by its full path, and its arguments", faults)?;
+    let items = list(node, "texts: a program with its absolute path, and its arguments", faults)?;
     let (first, _) = items.split_first()?;
-    full_path(text(first, "a program by its full path", faults)?, first, faults)?;
+    full_path(text(first, "a program with its absolute path", faults)?, first, faults)?;
     let words: Vec<String> = items.iter().filter_map(|item| argument(item, faults)).collect();
     (words.len() == items.len()).then_some(words)
 }
@@ -91,7 +91,7 @@ pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
 fn argument(node: &Node, faults: &mut Faults) -> Option<String> {
     let text = node.text().filter(|text| !node.is_null() && !text.contains('\0'));
     if text.is_none() {
-        expected(node, "a text", faults);
+        expected(node, "text", faults);
     }
     text.map(str::to_owned)
 }
@@ -100,10 +100,10 @@ fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a 
     if Path::new(path).is_absolute() {
         return Some(path);
     }
-    let message = format!("expected a full path; found {}", node.found());
+    let message = format!("expected an absolute path; found {}", node.found());
     faults.push(
         Fault::error(&node.at, message)
-            .help("begin it with `/`: no search path and no working directory is used"),
+            .help("begin it with `/`; PATH and the working directory are not used"),
     );
     None
 }

@@ -55,7 +55,7 @@ fn summary(name: &str, policy: &Policy) -> String {
     let count = policy.rules.len();
     let rules = if count == 1 { "rule" } else { "rules" };
     let mut text = format!(
-        "{}: {count} {rules}, at an interval of {}\n",
+        "{}: {count} {rules}, at a sampling interval of {}\n",
         name.escape_default(),
         format_duration(interval)
     );
@@ -63,7 +63,7 @@ fn summary(name: &str, policy: &Policy) -> String {
         let _ = writeln!(text, "  {}", line(rule, interval));
     }
     if !policy.rules.iter().any(acts) {
-        text.push_str("  No rule of this file takes a destructive step.\n");
+        text.push_str("  No rule in this file takes a destructive step.\n");
     }
     text
 }
@@ -73,7 +73,7 @@ fn acts(rule: &Rule) -> bool {
 }
 
 /// Describes a rule: `idle: enforces on processes; when gpu_util max 1% for 60 samples (5m): terminates (60s
-/// from TERM to KILL)`.
+/// from SIGTERM to SIGKILL)`.
 fn line(rule: &Rule, interval: Duration) -> String {
     let does = match (rule.mode, rule.then.iter().any(|step| step.action.destructive())) {
         (_, false) => "evaluates",
@@ -93,7 +93,7 @@ fn line(rule: &Rule, interval: Duration) -> String {
         let order: Vec<&str> = pick.order.iter().map(|order| order.name()).collect();
         let from = text(&pick.from);
         format!(
-            ", of the workloads with {from} for {} the first by {}",
+            ", of the workloads with {from} for {}, picks the first by {}",
             long(pick.idle_for, interval),
             order.join(", ")
         )
@@ -143,11 +143,11 @@ fn later(after: Span, interval: Duration) -> String {
 fn request(action: &Action, mode: Mode) -> String {
     let (does, rest) = match action {
         Action::Flag(severity) => ("flag", format!("as {}", severity.name())),
-        Action::Notify(channels) => ("notify", channels.join(", ")),
+        Action::Notify(channels) => ("send", format!("a notification to {}", channels.join(", "))),
         Action::Signal(signal) => ("send", signal.name.to_string()),
         Action::Terminate { grace, requires_notice } => {
-            let notice = if *requires_notice { "once a notice was delivered " } else { "" };
-            ("terminate", format!("{notice}({} from TERM to KILL)", format_duration(*grace)))
+            let notice = if *requires_notice { "once a notification was delivered " } else { "" };
+            ("terminate", format!("{notice}({} from SIGTERM to SIGKILL)", format_duration(*grace)))
         }
         Action::ReleaseLease => ("release", "the lease".to_owned()),
         Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),

@@ -48,7 +48,7 @@ fn bounds(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Te
     let (name, unit) = (attribute.name, attribute.unit);
     let example = units::example(unit);
     let Data::Map(entries) = &node.data else {
-        let wanted = format!("bounds for `{name}`, as `{{max: {example}}}`");
+        let wanted = format!("bounds for `{name}`, such as `{{max: {example}}}`");
         expected(node, &wanted, faults);
         return None;
     };
@@ -71,7 +71,7 @@ fn bounds(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Te
             faults.push(nothing_given(entry));
             continue;
         }
-        let wanted = format!("a number with its unit, as `{example}`");
+        let wanted = format!("a number with its unit, such as `{example}`");
         *number = quantity(&entry.value, &wanted, faults, |text| units::number(text, unit));
         comparison.push(format!("{} {}", entry.name, entry.value.text().unwrap_or_default()));
     }
@@ -90,21 +90,21 @@ fn possible(bounds: &Bounds, at: &Range<usize>) -> Option<Fault> {
     let Bounds { max, below, min, above } = *bounds;
     let fault = |message: &str, help: &str| Some(Fault::error(at, message).help(help));
     if *bounds == Bounds::default() {
-        fault("no bounds are given", "write at least one of max, below, min, above")
+        fault("no bound is given", "write at least one of max, below, min, above")
     } else if max.is_some() && below.is_some() {
         fault(
-            "`max` and `below` both say how much at most",
-            "`max` is at most, `below` is strictly less: keep one",
+            "`max` and `below` are both upper bounds",
+            "keep one: `max` means at most, `below` means strictly less",
         )
     } else if min.is_some() && above.is_some() {
         fault(
-            "`min` and `above` both say how much at least",
-            "`min` is at least, `above` is strictly more: keep one",
+            "`min` and `above` are both lower bounds",
+            "keep one: `min` means at least, `above` means strictly more",
         )
     } else if over(min, max) || meet(min, below) || meet(above, max) || meet(above, below) {
-        fault("no number is within these bounds", "the lower one must be less than the upper one")
+        fault("no value can be within these bounds", "the lower bound must be less than the upper bound")
     } else if below == Some(0.0) {
-        fault("nothing is below 0", "`max` is at most: write that")
+        fault("no value is below 0", "write `max: 0`, which means at most 0")
     } else {
         None
     }

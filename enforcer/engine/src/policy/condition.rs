@@ -136,19 +136,19 @@ impl Field {
     #[must_use]
     pub const fn help(self) -> &'static str {
         match self {
-            Self::Users => "Names or numbers of owners.",
-            Self::Groups => "Groups of the owner.",
-            Self::Comms => "The process's name, at most 15 bytes.",
-            Self::Exe => "The full path of the program, where it may be read.",
+            Self::Users => "User names or uids of the owner.",
+            Self::Groups => "Names of the owner's groups.",
+            Self::Comms => "Name of the process (comm), at most 15 bytes.",
+            Self::Exe => "Absolute path of the executable. Unknown if it cannot be read.",
             Self::Cmdline => {
-                "The command line, redacted; only if the exporter publishes it (--process.command)."
+                "Command line, with secrets redacted. Unknown unless the exporter publishes it (--process.command)."
             }
-            Self::Cgroups => "The path of the cgroup.",
-            Self::Namespaces => "Namespaces of Kubernetes.",
+            Self::Cgroups => "Path of the cgroup.",
+            Self::Namespaces => "Kubernetes namespaces.",
             Self::Pods => "Names or UIDs of pods.",
-            Self::Containers => "Ids of containers, in full.",
-            Self::SlurmJobs => "Numbers of Slurm's jobs.",
-            Self::Gpus => "Index or UUID.",
+            Self::Containers => "Full container IDs.",
+            Self::SlurmJobs => "Slurm job IDs.",
+            Self::Gpus => "Index or UUID of the GPU.",
         }
     }
 }

@@ -71,13 +71,13 @@ impl<'a> ConditionParser<'a> {
     /// Parses a condition on targets of this kind; `None` if the kind is unknown.
     pub(super) fn read(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Condition> {
         let Data::Map(entries) = &node.data else {
-            expected(node, "a map of what must be true, as `{gpu_util: {max: 1%}}`", &mut self.faults);
+            expected(node, "a condition, such as `{gpu_util: {max: 1%}}`", &mut self.faults);
             return None;
         };
         if self.deep >= DEEPEST_CONDITION {
             let fault =
-                Fault::error(&node.at, format!("conditions are more than {DEEPEST_CONDITION} deep here"));
-            self.faults.push(fault.help("have fewer conditions that use conditions"));
+                Fault::error(&node.at, format!("conditions are nested more than {DEEPEST_CONDITION} levels deep here"));
+            self.faults.push(fault.help("use fewer nested conditions"));
             return None;
         }
         self.deep += 1;
@@ -94,8 +94,8 @@ impl<'a> ConditionParser<'a> {
         of: Option<Kind>,
     ) -> Option<Condition> {
         if entries.is_empty() {
-            let fault = Fault::error(at, "nothing is asked here");
-            self.faults.push(fault.help("an empty map would hold of everybody: write what must be true"));
+            let fault = Fault::error(at, "the condition is empty");
+            self.faults.push(fault.help("an empty condition would match every target; write what must be true"));
             return None;
         }
         let all = entries.len();
@@ -110,7 +110,7 @@ impl<'a> ConditionParser<'a> {
     /// Parses selectors, combined by OR.
     pub(super) fn read_selectors(&mut self, node: &'a Node) -> Option<Condition> {
         let Data::Map(entries) = &node.data else {
-            expected(node, "a map of selectors, as `{users: [root]}`", &mut self.faults);
+            expected(node, "a map of selectors, such as `{users: [root]}`", &mut self.faults);
             return None;
         };
         let fields = Field::ALL.map(Field::name);
@@ -127,7 +127,7 @@ impl<'a> ConditionParser<'a> {
         }
         if entries.is_empty() {
             self.faults.push(
-                Fault::error(&node.at, "an empty list").help("name at least one, or leave the key out"),
+                Fault::error(&node.at, "an empty list").help("give at least one, or remove the key"),
             );
         }
         Some(Condition::Any(parts))
@@ -173,7 +173,7 @@ impl<'a> ConditionParser<'a> {
         let known: Vec<&str> = attributes.chain(Field::ALL.map(Field::name)).chain(words).collect();
         let fault = unknown(entry, "a condition", &known);
         if self.conditions.contains_key(entry.name.as_str()) {
-            return fault.help(format!("a named condition is used by `use: {}`", entry.name));
+            return fault.help(format!("to use a named condition, write `use: {}`", entry.name));
         }
         fault
     }
@@ -186,10 +186,10 @@ impl<'a> ConditionParser<'a> {
         of: Option<Kind>,
     ) -> Option<()> {
         let Some(kind) = of.filter(|kind| !attribute.of.contains(kind)) else { return Some(()) };
-        let by = by.map(|name| format!(", which `{name}` asks for")).unwrap_or_default();
+        let by = by.map(|name| format!(", which `{name}` contains")).unwrap_or_default();
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
-        let message = format!("`target: {}` has no `{}`{by}", kind.name(), attribute.name);
-        self.faults.push(Fault::error(at, message).help(format!("those of {} have it", kinds.join(", "))));
+        let message = format!("a rule with `target: {}` cannot use `{}`{by}", kind.name(), attribute.name);
+        self.faults.push(Fault::error(at, message).help(format!("it is available for: {}", kinds.join(", "))));
         None
     }
 
@@ -233,7 +233,7 @@ impl<'a> ConditionParser<'a> {
         if self.reading.contains(&name) {
             let way: Vec<String> = self.reading.iter().map(|name| quoted(name)).collect();
             let fault = Fault::error(at, format!("the condition {} uses itself", quoted(name)));
-            self.faults.push(fault.help(format!("by way of {}", way.join(", then "))));
+            self.faults.push(fault.help(format!("through {}", way.join(", then "))));
             return None;
         }
         self.read_condition(written)
@@ -242,8 +242,8 @@ impl<'a> ConditionParser<'a> {
     /// Limits the number of copies that `use` makes.
     fn copied(&mut self, condition: Condition, size: usize, at: &Range<usize>) -> Option<Condition> {
         if size > self.copies {
-            let fault = Fault::error(at, "the conditions of this file grow too large, all written out");
-            self.faults.push(fault.help("have fewer conditions that use conditions"));
+            let fault = Fault::error(at, "the conditions of this file are too large when fully expanded");
+            self.faults.push(fault.help("use fewer nested conditions"));
             return None;
         }
         self.copies -= size;
@@ -276,8 +276,8 @@ impl<'a> ConditionParser<'a> {
         // An invalid rule may have been meant to use it.
         if self.faults.errors() == 0 {
             for written in unused {
-                let message = format!("no rule uses the condition {}", quoted(&written.name));
-                self.faults.push(Fault::warning(&written.at, message).help("remove it, or `use` it"));
+                let message = format!("the condition {} is not used by any rule", quoted(&written.name));
+                self.faults.push(Fault::warning(&written.at, message).help("remove it, or add `use` to a rule"));
             }
         }
         self.faults
@@ -287,16 +287,16 @@ impl<'a> ConditionParser<'a> {
         let items = many(node, "patterns", &mut self.faults)?;
         let mut patterns = Vec::new();
         for item in items {
-            let text = fields::text(item, "a text, a glob, or `re:` and an expression", &mut self.faults)?;
+            let text = fields::text(item, "text, a glob, or `re:` and a regular expression", &mut self.faults)?;
             if text.len() > LONGEST_PATTERN {
                 self.faults
-                    .push(Fault::error(&item.at, format!("a pattern of more than {LONGEST_PATTERN} bytes")));
+                    .push(Fault::error(&item.at, format!("the pattern is longer than {LONGEST_PATTERN} bytes")));
                 return None;
             }
             if text.starts_with("re:") || text.contains(['*', '?', '[', '{']) {
                 if self.patterns == 0 {
-                    let message = format!("more than {PATTERNS} globs and expressions in a file");
-                    self.faults.push(Fault::error(&item.at, message).help("join some of them, as `re:a|b`"));
+                    let message = format!("the file contains more than {PATTERNS} globs and regular expressions");
+                    self.faults.push(Fault::error(&item.at, message).help("combine some of them, such as `re:a|b`"));
                     return None;
                 }
                 self.patterns -= 1;
@@ -323,11 +323,11 @@ pub(super) fn no_such_name(
     let fault = Fault::error(at, format!("there is no {what} {}", quoted(name)));
     match fields::nearest(name, known) {
         Some(near) => fault.help(format!("did you mean {}?", quoted(near))),
-        None if known.is_empty() => fault.help(format!("give it under `{key}`")),
+        None if known.is_empty() => fault.help(format!("define it under `{key}`")),
         None => {
             const MOST: usize = 10;
             let known: Vec<String> = known.iter().take(MOST).map(|name| quoted(name)).collect();
-            fault.help(format!("give it under `{key}`; there are: {}", known.join(", ")))
+            fault.help(format!("define it under `{key}`; defined are: {}", known.join(", ")))
         }
     }
 }

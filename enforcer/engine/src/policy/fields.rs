@@ -72,15 +72,15 @@ pub(super) fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
     match nearest(&entry.name, known) {
         Some(near) => fault.help(format!("did you mean `{near}`?")),
-        None if known.is_empty() => fault.help("it takes no keys: write `{}`"),
-        None => fault.help(format!("known are: {}", known.join(", "))),
+        None if known.is_empty() => fault.help("it has no keys; write `{}`"),
+        None => fault.help(format!("known keys: {}", known.join(", "))),
     }
 }
 
 /// Creates the error for a key without a value.
 pub(super) fn nothing_given(entry: &Entry) -> Fault {
-    Fault::error(&entry.at, format!("`{}` is given nothing", entry.name))
-        .help("write its value after the colon, or leave the key out")
+    Fault::error(&entry.at, format!("`{}` has no value", entry.name))
+        .help("write a value after the colon, or remove the key")
 }
 
 /// Reports that another value is expected.
@@ -109,7 +109,7 @@ pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 pub(super) fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
     match &node.data {
         Data::List(items) if items.is_empty() => {
-            faults.push(Fault::error(&node.at, format!("an empty list; expected {of}, at least one")));
+            faults.push(Fault::error(&node.at, format!("the list is empty; expected at least one of: {of}")));
             None
         }
         Data::List(items) => Some(items),
@@ -153,7 +153,7 @@ pub(super) fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
 pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
     let count = node.text().and_then(|text| text.parse().ok());
     if count.is_none() {
-        expected(node, "a whole number without a unit, as `3`", faults);
+        expected(node, "a whole number without a unit, such as `3`", faults);
     }
     count
 }
@@ -206,7 +206,7 @@ pub(super) fn quantity<T>(
 
 /// Parses a duration such as `30m`.
 pub(super) fn time(node: &Node, faults: &mut Faults) -> Option<Duration> {
-    quantity(node, "a time, as `30m`", faults, quantity::time)
+    quantity(node, "a time, such as `30m`", faults, quantity::time)
 }
 
 /// Parses `30m` or `{samples: 60}`.
@@ -216,7 +216,7 @@ pub(super) fn span(node: &Node, faults: &mut Faults) -> Option<Span> {
             let samples = Fields::open(node, &SAMPLES, faults)?.get("samples")?;
             count(samples, faults).map(Span::Samples)
         }
-        _ => quantity(node, "a time or samples, as `30m` or `{samples: 60}`", faults, |text| {
+        _ => quantity(node, "a time or samples, such as `30m` or `{samples: 60}`", faults, |text| {
             quantity::time(text).map(Span::Time).map_err(|wrong| match text.parse::<u32>() {
                 Ok(samples) if samples > 0 => QuantityError {
                     help: format!("write `{samples}s`, `{samples}m` or `{{samples: {samples}}}`"),
@@ -234,8 +234,8 @@ pub(super) fn positive(node: &Node, faults: &mut Faults) -> Option<Span> {
     if span.samples(Duration::from_nanos(1)) > 0 {
         return Some(span);
     }
-    let fault = Fault::error(&node.at, "this must be more than nothing");
-    faults.push(fault.help("a sample may be chance; a rule needs several in a row"));
+    let fault = Fault::error(&node.at, "the value must be above 0");
+    faults.push(fault.help("a single sample can be an outlier; a rule needs several consecutive samples"));
     None
 }
 
@@ -247,9 +247,9 @@ pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut F
         && name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
         && name.chars().all(letters);
     if !good {
-        let fault = Fault::error(at, format!("{} cannot be the name of {what}", quoted(name)));
+        let fault = Fault::error(at, format!("{} is not a valid name for {what}", quoted(name)));
         faults.push(fault.help(
-            "a name has letters, digits, `_`, `.` and `-`, begins with a letter or digit, and is at most 64 long",
+            "a name consists of letters, digits, `_`, `.` and `-`, begins with a letter or digit, and has at most 64 characters",
         ));
     }
     good

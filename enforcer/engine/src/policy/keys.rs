@@ -43,11 +43,11 @@ impl Key {
         let help: String = first.into_iter().chain(letters).collect();
         let example = match self.shape {
             Shape::Version => ", `version: 1`".to_owned(),
-            Shape::Share => ", as `90%`".to_owned(),
+            Shape::Share => ", such as `90%`".to_owned(),
             Shape::Word(words) => format!(": one of {}", words().join(", ")),
-            Shape::Span => ", as `30m` or `{samples: 60}`".to_owned(),
-            Shape::Condition => ", as `{gpu_util: {max: 1%}, cpu_util: {max: 5%}}`".to_owned(),
-            Shape::List(Shape::Step) => ", as `[{flag: warning}]`".to_owned(),
+            Shape::Span => ", such as `30m` or `{samples: 60}`".to_owned(),
+            Shape::Condition => ", such as `{gpu_util: {max: 1%}, cpu_util: {max: 5%}}`".to_owned(),
+            Shape::List(Shape::Step) => ", such as `[{flag: warning}]`".to_owned(),
             _ => String::new(),
         };
         help + &example
@@ -134,37 +134,37 @@ fn signals() -> Vec<&'static str> {
 pub(super) static FILE: KeyTable = KeyTable {
     what: "a policy",
     keys: &[
-        key("version", Must, Shape::Version, "The version of this grammar."),
+        key("version", Must, Shape::Version, "Version of the file format."),
         key(
             "mode",
             May,
             Shape::Word(modes),
-            "For rules without a mode of their own; dry-run does everything but the action. Default: dry-run.",
+            "Mode of rules without their own `mode`. In dry-run mode, a rule does everything except the action. Default: dry-run.",
         ),
         key(
             "interval",
             May,
             Shape::Time,
-            "The interval that this file was written for; with another interval destructive steps are held.",
+            "Sampling interval that this file was written for. With another interval, destructive steps are withheld.",
         ),
-        key("defaults", May, Shape::Map(&DEFAULTS), "For rules that do not say."),
-        key("limits", May, Shape::Map(&LIMITS), "How many destructive actions within an hour."),
+        key("defaults", May, Shape::Map(&DEFAULTS), "Defaults for keys that a rule does not set."),
+        key("limits", May, Shape::Map(&LIMITS), "Limits of destructive actions."),
         key(
             "allow_root",
             May,
             Shape::Flag,
-            "Root's processes outside containers are not protected. Default: false.",
+            "If true, root's processes outside containers are not protected. Default: false.",
         ),
         key(
             "protect",
             May,
             Shape::Selectors,
-            "Targets that match one of these selectors are protected from every rule, besides the built-in list; or a list of entries as in `except`, each with a reason and perhaps an end.",
+            "Targets that match one of these selectors are protected from every rule, in addition to the built-in list. Alternatively, a list of entries as in `except`, each with a reason and, optionally, an end date.",
         ),
-        key("conditions", May, Shape::Named(&Shape::Condition), "Named asks, for `use`."),
-        key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Named channels, for `notify` steps."),
+        key("conditions", May, Shape::Named(&Shape::Condition), "Named conditions, for `use`."),
+        key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Notification channels by name, for `notify` steps."),
         key("leases", May, Shape::Map(&LEASES), "The lease pool that this node's agent maintains."),
-        key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules, at least one of them."),
+        key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules; at least one is required."),
     ],
 };
 
@@ -176,21 +176,21 @@ pub(super) static DEFAULTS: KeyTable = KeyTable {
             "max_gap",
             May,
             Shape::Count,
-            "Samples in a row that may be unknown before a streak restarts. Default: 2.",
+            "Number of consecutive unknown samples that a streak survives; with more, it restarts. Default: 2.",
         ),
         key(
             "startup_grace",
             May,
             Shape::Time,
-            "Targets younger than this are left alone, leases too. Default: 10m.",
+            "Targets younger than this are skipped, including leases. Default: 10m.",
         ),
-        key("clear_after", May, Shape::Samples, "Samples in a row, not true, that clear a flag. Default: 3."),
-        key("grace", May, Shape::Time, "Between TERM and KILL. Default: 60s."),
+        key("clear_after", May, Shape::Samples, "Number of consecutive samples that are not true after which a flag clears. Default: 3."),
+        key("grace", May, Shape::Time, "Time between SIGTERM and SIGKILL. Default: 60s."),
         key(
             "cooldown",
             May,
             Shape::Time,
-            "After a match with a destructive step, the same target's next one waits this long. Default: 30m.",
+            "After an action, destructive steps of the next match of the same target are withheld for this time. Default: 30m.",
         ),
     ],
 };
@@ -199,36 +199,36 @@ pub(super) static DEFAULTS: KeyTable = KeyTable {
 pub(super) static LEASES: KeyTable = KeyTable {
     what: "`leases`",
     keys: &[
-        key("redis", May, Shape::Text, "Redis, as `redis://HOST:PORT/DB` or `redis+unix:///PATH`."),
+        key("redis", May, Shape::Text, "URL of the Redis server: `redis://HOST:PORT/DB` or `redis+unix:///PATH`."),
         key(
             "redis_file",
             May,
             Shape::Text,
-            "Full path of a file whose first line is the address; for an address with a password.",
+            "Absolute path of a file whose first line is the URL. Use it for a URL with a password.",
         ),
         key(
             "prefix",
             May,
             Shape::Text,
-            "What all keys begin with, as GPU.py's --redis-prefix. Default: GPU.",
+            "Prefix of the pool's Redis keys, the same as --redis-prefix in GPU.py. Default: GPU.",
         ),
         key(
             "reap",
             May,
             Shape::Flag,
-            "Leases of ended processes of this host are freed at once, or quarantined while the GPU is in use. Default: true.",
+            "If true, leases whose processes on this host have exited are released at once, or quarantined while the GPU is in use. Default: true.",
         ),
         key(
             "legacy_idle_grace",
             May,
             Shape::Time,
-            "A GPU that was taken with GPU.py is freed when the process that took it has ended and no process was on the GPU for so long. Without it such a GPU is kept.",
+            "A GPU that was taken with GPU.py is freed once the process that took it has exited and no process has been on the GPU for this time. Without this key, such a GPU is not freed.",
         ),
         key(
             "lost_after",
             May,
             Shape::Time,
-            "A GPU that was in no list, without a record and unused for this long is returned to the pool. Default: 30s.",
+            "A GPU is returned to the pool after it has been unused, and recorded neither as idle nor as taken, for this time. Default: 30s.",
         ),
     ],
 };
@@ -237,32 +237,32 @@ pub(super) static LEASES: KeyTable = KeyTable {
 pub(super) static LIMITS: KeyTable = KeyTable {
     what: "`limits`",
     keys: &[
-        key("per_gpu_hour", May, Shape::Count, "Actions that free one GPU. Default: 2."),
-        key("per_user_hour", May, Shape::Count, "Actions against one user. Default: 3."),
-        key("per_node_hour", May, Shape::Count, "Actions on this node. Default: 6."),
+        key("per_gpu_hour", May, Shape::Count, "Maximum number of actions per hour that free the same GPU. Default: 2."),
+        key("per_user_hour", May, Shape::Count, "Maximum number of actions per hour against one user. Default: 3."),
+        key("per_node_hour", May, Shape::Count, "Maximum number of actions per hour on this node. Default: 6."),
         key(
             "max_processes",
             May,
             Shape::Count,
-            "A workload of more processes is never ended as a group. Default: 512.",
+            "Actions against a workload with more processes than this are refused. Default: 512.",
         ),
         key(
             "mass_share",
             May,
             Shape::Share,
-            "The mass breaker opens where this share of all workloads matches at once and no other was observed busy within `for`. Default: 90%.",
+            "The mass breaker opens if this share of all workloads matches at once and no other workload was observed busy within `for`. Default: 90%.",
         ),
         key(
             "mass_min",
             May,
             Shape::Count,
-            "With fewer workloads on the node the mass breaker does not open. Default: 4.",
+            "With fewer workloads on the node, the mass breaker does not open. Default: 4.",
         ),
         key(
             "breaker_reset",
             May,
             Shape::Time,
-            "A breaker that failures or unknown opened closes after this long without its cause. Default: 1h.",
+            "A breaker that opened because of failures or unknown targets closes once the cause has been absent for this time. Default: 1h.",
         ),
     ],
 };
@@ -272,12 +272,12 @@ pub(super) static CHANNEL: KeyTable = KeyTable {
     what: "a channel",
     keys: &[
         key("tty", May, Shape::True, "The owner's terminals."),
-        key("webhook", May, Shape::OneOf(&WEBHOOK), "An HTTP POST of JSON."),
+        key("webhook", May, Shape::OneOf(&WEBHOOK), "An HTTP POST request with JSON."),
         key(
             "exec",
             May,
             Shape::Program,
-            "A program by its full path, without a shell; the notice is JSON on its standard input.",
+            "A program with its absolute path, started without a shell. It receives the notification as JSON on standard input.",
         ),
     ],
 };
@@ -286,12 +286,12 @@ pub(super) static CHANNEL: KeyTable = KeyTable {
 pub(super) static WEBHOOK: KeyTable = KeyTable {
     what: "a webhook",
     keys: &[
-        key("url", May, Shape::Text, "The address; in a file of its own where it is a secret."),
+        key("url", May, Shape::Text, "URL. If it contains a secret, use `url_file`."),
         key(
             "url_file",
             May,
             Shape::Text,
-            "Full path of a file whose first line is the address; read again for each notification.",
+            "Absolute path of a file whose first line is the URL. The file is read for each notification.",
         ),
     ],
 };
@@ -300,24 +300,24 @@ pub(super) static WEBHOOK: KeyTable = KeyTable {
 pub(super) static RULE: KeyTable = KeyTable {
     what: "a rule",
     keys: &[
-        key("name", Must, Shape::Name, "Unique; it goes into metrics and the audit log."),
-        key("mode", May, Shape::Word(modes), "Whether it acts. Default: the file's `mode`."),
-        key("target", Must, Shape::Word(kinds), "What the rule matches."),
-        key("select", May, Shape::Condition, "Only these."),
-        key("except", May, Shape::List(&Shape::Exception), "Not these."),
-        key("when", Must, Shape::Condition, "What must be true."),
-        key("for", Must, Shape::Span, "For how long."),
-        key("max_gap", May, Shape::Count, "Samples in a row that may be unknown before a streak restarts."),
-        key("startup_grace", May, Shape::Time, "Targets younger than this are left alone, leases too."),
-        key("clear_after", May, Shape::Samples, "Samples in a row, not true, that clear a flag."),
+        key("name", Must, Shape::Name, "Unique name, used in metrics and the audit log."),
+        key("mode", May, Shape::Word(modes), "Whether the rule acts. Default: the file's `mode`."),
+        key("target", Must, Shape::Word(kinds), "Kind of target that the rule matches."),
+        key("select", May, Shape::Condition, "Only targets that match this condition."),
+        key("except", May, Shape::List(&Shape::Exception), "Targets that are exempt from this rule."),
+        key("when", Must, Shape::Condition, "Condition that must be true."),
+        key("for", Must, Shape::Span, "How long the condition must be true."),
+        key("max_gap", May, Shape::Count, "Number of consecutive unknown samples that a streak survives; with more, it restarts."),
+        key("startup_grace", May, Shape::Time, "Targets younger than this are skipped, including leases."),
+        key("clear_after", May, Shape::Samples, "Number of consecutive samples that are not true after which a flag clears."),
         key(
             "cooldown",
             May,
             Shape::Time,
-            "After a match with a destructive step, the same target's next one waits this long.",
+            "After an action, destructive steps of the next match of the same target are withheld for this time.",
         ),
-        key("pick", May, Shape::Map(&PICK), "For `target: gpu`: which of its holders the steps are about."),
-        key("then", Must, Shape::List(&Shape::Step), "The steps in order, at least one."),
+        key("pick", May, Shape::Map(&PICK), "For `target: gpu`: which of the GPU's holders the steps apply to."),
+        key("then", Must, Shape::List(&Shape::Step), "The steps in order; at least one is required."),
     ],
 };
 
@@ -325,13 +325,13 @@ pub(super) static RULE: KeyTable = KeyTable {
 pub(super) static PICK: KeyTable = KeyTable {
     what: "`pick`",
     keys: &[
-        key("from", Must, Shape::Condition, "Only workloads of which this is true are candidates."),
-        key("idle_for", Must, Shape::Span, "How long a candidate must have been so."),
+        key("from", Must, Shape::Condition, "Condition that a workload must meet to be a candidate."),
+        key("idle_for", Must, Shape::Span, "How long a candidate must have met `from`."),
         key(
             "order",
             May,
             Shape::List(&Shape::Word(orders)),
-            "The first that differs decides; a priority is that of a lease. Default: lowest_priority, smallest_sufficient, longest_idle.",
+            "Criteria by which a candidate is picked. The first criterion in which the candidates differ decides. lowest_priority compares the priorities of their leases. Default: lowest_priority, smallest_sufficient, longest_idle.",
         ),
     ],
 };
@@ -340,8 +340,8 @@ pub(super) static PICK: KeyTable = KeyTable {
 pub(super) static EXCEPTION: KeyTable = KeyTable {
     what: "an exception",
     keys: &[
-        key("until", May, Shape::Date, "The last day of it, in UTC."),
-        key("reason", Must, Shape::Text, "Why; for the audit log and `explain`."),
+        key("until", May, Shape::Date, "Last day of the exception, in UTC."),
+        key("reason", Must, Shape::Text, "Reason for the exception, shown in the audit log and by `explain`."),
     ],
 };
 
@@ -349,12 +349,12 @@ pub(super) static EXCEPTION: KeyTable = KeyTable {
 pub(super) static TERMINATE: KeyTable = KeyTable {
     what: "`terminate`",
     keys: &[
-        key("grace", May, Shape::Time, "Between TERM and KILL."),
+        key("grace", May, Shape::Time, "Time between SIGTERM and SIGKILL."),
         key(
             "requires_notice",
             May,
             Shape::Flag,
-            "Held until at least one channel has delivered a notice of this match, with each `signal` before it. Default: false.",
+            "If true, this step and each `signal` step before it are held until at least one channel has delivered a notification of this match. Default: false.",
         ),
     ],
 };
@@ -364,39 +364,39 @@ pub(super) static NOTHING: KeyTable = KeyTable { what: "this action", keys: &[] 
 
 /// `{samples: 60}`.
 pub(super) static SAMPLES: KeyTable =
-    KeyTable { what: "a span", keys: &[key("samples", Must, Shape::Count, "How many samples.")] };
+    KeyTable { what: "a span", keys: &[key("samples", Must, Shape::Count, "Number of samples.")] };
 
 /// Keys of a step: `after`, and one action.
 pub(super) static STEP: KeyTable = KeyTable {
     what: "a step",
     keys: &[
-        key("after", May, Shape::Span, "So long after the match, counted in true samples. Default: at once."),
+        key("after", May, Shape::Span, "Delay after the match, counted in true samples. Default: no delay."),
         key(
             "flag",
             May,
             Shape::Word(severities),
-            "A metric and an entry in the audit log, until it is no longer true.",
+            "Raise a flag, which is shown as a metric and in the audit log until it clears.",
         ),
-        key("notify", May, Shape::Many(&Shape::Name), "A notice on these channels."),
-        key("signal", May, Shape::Word(signals), "A signal to every process of the target."),
+        key("notify", May, Shape::Many(&Shape::Name), "Send a notification on these channels."),
+        key("signal", May, Shape::Word(signals), "Send a signal to every process of the target."),
         key(
             "terminate",
             May,
             Shape::Map(&TERMINATE),
-            "SIGTERM, grace, SIGKILL, then verification that process and memory are gone.",
+            "Send SIGTERM, after the grace period send SIGKILL, then verify that the processes have exited and their memory was released.",
         ),
-        key("release_lease", May, Shape::Map(&NOTHING), "Compare-and-delete of a lease."),
+        key("release_lease", May, Shape::Map(&NOTHING), "Release the lease, if it has not changed meanwhile (compare-and-delete)."),
         key(
             "shutdown_mps",
             May,
             Shape::Map(&NOTHING),
-            "Through the MPS control daemon, and only without clients.",
+            "Shut the MPS server down through its control daemon, only if it has no clients.",
         ),
         key(
             "exec",
             May,
             Shape::Program,
-            "A program by its full path, without a shell; what was found is JSON on its standard input.",
+            "Run a program with its absolute path, without a shell. It receives the target and the rule as JSON on standard input.",
         ),
     ],
 };

@@ -50,13 +50,13 @@ impl fmt::Debug for Server {
 pub(super) fn read(node: &Node, is_address: fn(&str) -> bool, faults: &mut Faults) -> Option<Leases> {
     let fields = Fields::open(node, &LEASES, faults)?;
     let redis = server((node, &fields), is_address, faults);
-    let prefix = fields.get("prefix").map_or(Some("GPU"), |node| text(node, "a text, as `GPU`", faults));
+    let prefix = fields.get("prefix").map_or(Some("GPU"), |node| text(node, "text, such as `GPU`", faults));
     let reap = fields.get("reap").map_or(Some(true), |node| flag(node, faults));
     let grace = fields.get("legacy_idle_grace").map(|node| some_time(node, faults));
     let lost = fields.get("lost_after").map_or(Some(LOST_AFTER), |node| some_time(node, faults));
     if let (Some(false), Some(node)) = (reap, fields.get("legacy_idle_grace")) {
-        let fault = Fault::warning(&node.at, "nothing is freed where `reap` is false");
-        faults.push(fault.help("remove one of the two"));
+        let fault = Fault::warning(&node.at, "nothing is freed while `reap` is false");
+        faults.push(fault.help("remove `reap: false` or this key"));
     }
     Some(Leases {
         redis: redis?,
@@ -74,25 +74,25 @@ fn server(
 ) -> Option<Server> {
     match (fields.get("redis"), fields.get("redis_file")) {
         (Some(url), None) => {
-            let address = text(url, "an address, as `redis://127.0.0.1:6379/0`", faults)?;
+            let address = text(url, "a URL, such as `redis://127.0.0.1:6379/0`", faults)?;
             if is_address(address) {
                 return Some(Server::Url(address.to_owned()));
             }
-            expected(url, "an address, as `redis://HOST:PORT/DB` or `redis+unix:///PATH`", faults);
+            expected(url, "an address, such as `redis://HOST:PORT/DB` or `redis+unix:///PATH`", faults);
             None
         }
         (None, Some(file)) => {
-            let path = text(file, "a full path, as `/etc/bailiff/redis-url`", faults)?;
+            let path = text(file, "an absolute path, such as `/etc/bailiff/redis-url`", faults)?;
             if Path::new(path).is_absolute() {
                 return Some(Server::File(path.into()));
             }
-            expected(file, "a full path: it begins with `/`", faults);
+            expected(file, "an absolute path, which begins with `/`", faults);
             None
         }
         (first, _) => {
             let at = first.map_or(&node.at, |first| &first.at);
-            let fault = Fault::error(at, "`leases` needs one of `redis` and `redis_file`");
-            faults.push(fault.help("an address with a password in it belongs in a file of its own"));
+            let fault = Fault::error(at, "`leases` needs exactly one of `redis` and `redis_file`");
+            faults.push(fault.help("put a URL with a password into a file, and use `redis_file`"));
             None
         }
     }
@@ -101,8 +101,8 @@ fn server(
 fn some_time(node: &Node, faults: &mut Faults) -> Option<Duration> {
     let time = time(node, faults)?;
     if time.is_zero() {
-        let fault = Fault::error(&node.at, "this must be more than nothing");
-        faults.push(fault.help("what was seen once may be chance"));
+        let fault = Fault::error(&node.at, "the value must be above 0");
+        faults.push(fault.help("a single observation can be an outlier"));
         return None;
     }
     Some(time)

@@ -47,7 +47,7 @@ pub(super) fn check(rule: &Rule, places: &Places<'_>, interval: Option<Duration>
 
 fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults) {
     let Some(entry) = places.fields.entry(key) else { return };
-    let help = "what was seen less than 3 times, or for less than 30s, may be chance: a pause, a checkpoint, a slow read";
+    let help = "use at least 3 samples and 30s: a shorter observation can be a pause, a checkpoint or a slow read";
     faults.push(Fault::error(&entry.at, message).help(help));
 }
 
@@ -80,13 +80,13 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let name = placed.step.action.name();
     let fault = match notices.last() {
         None if rule.requires_notice(end) => {
-            Fault::error(&placed.entry.at, "no step before this one notifies, so it would be held forever")
-                .help("add `{notify: [owner]}` before it, or leave out `requires_notice`")
+            Fault::error(&placed.entry.at, "no earlier step sends a notification, so this step would be held forever")
+                .help("add `{notify: [owner]}` before it, or remove `requires_notice`")
         }
         None => Fault::warning(&placed.entry.at, format!("the owner is not notified before this `{name}`"))
             .help("notify the owner first: `{notify: [owner]}`, and `after: 20m` for this step"),
         Some((notice, _)) if notice.after == placed.step.after => {
-            let message = format!("this `{name}` is due in the same sample as the notice before it");
+            let message = format!("this `{name}` is due in the same sample as the notification before it");
             Fault::warning(&placed.entry.at, message)
                 .help("give the owner time to react: `after: 20m` for this step")
         }
@@ -97,8 +97,8 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
                 return;
             }
             let message =
-                format!("before this `{name}` the owner is notified only on a terminal, and may have none");
-            let help = "batch jobs and notebooks have no terminal: add a webhook or a program, or say whether `terminate` is held until a notice was delivered: `requires_notice: true`, or `false`";
+                format!("before this `{name}`, the owner is notified only on terminals, but may not be logged in on one");
+            let help = "batch jobs and notebooks have no terminal: add a webhook or a program, or set `requires_notice` of `terminate` to `true` (wait until a notification was delivered) or `false`";
             Fault::warning(&placed.entry.at, message).help(help)
         }
     };
@@ -113,8 +113,8 @@ fn says_whether_notice_is_required(placed: &Placed<'_>) -> bool {
 fn grace(places: &Places<'_>, faults: &mut Faults) {
     for placed in &places.placed {
         if matches!(placed.step.action, Action::Terminate { grace, .. } if grace.is_zero()) {
-            let fault = Fault::warning(&placed.entry.at, "SIGKILL follows SIGTERM at once: the grace is 0s");
-            faults.push(fault.help("give it time to save its work: `terminate: {grace: 60s}`"));
+            let fault = Fault::warning(&placed.entry.at, "SIGKILL follows SIGTERM immediately, because the grace is 0s");
+            faults.push(fault.help("give the processes time to save their work: `terminate: {grace: 60s}`"));
         }
     }
 }
@@ -123,7 +123,7 @@ fn grace(places: &Places<'_>, faults: &mut Faults) {
 fn memory_is_free(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let (Some(_), Some(entry)) = (&rule.pick, places.fields.entry("when")) else { return };
     if wants_free_memory(&rule.when) {
-        let fault = Fault::warning(&entry.at, "a workload is picked while much memory is free");
+        let fault = Fault::warning(&entry.at, "a workload is picked even while a lot of memory is free");
         faults.push(fault.help("to act while memory is short, write `vram_free: {below: 8GiB}`"));
     }
 }
@@ -152,9 +152,9 @@ fn idle_by_gpu_alone(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
         return;
     }
     if let Some(entry) = places.fields.entry(key) {
-        let fault = Fault::warning(&entry.at, "an idle GPU alone is a bad reason to end something");
+        let fault = Fault::warning(&entry.at, "an idle GPU alone is not a reliable sign of an idle process");
         faults.push(fault.help(
-            "it may load data, compile or write a checkpoint: add `cpu_util: {max: 5%}`, and `io_rate` where it can be read",
+            "the process may be loading data, compiling or writing a checkpoint: add `cpu_util: {max: 5%}`, and `io_rate` if it can be read",
         ));
     }
 }

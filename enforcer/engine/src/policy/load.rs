@@ -56,15 +56,15 @@ fn decode<'a>(bytes: &'a [u8], name: &str) -> Result<(&'a str, Faults), Faults> 
         faults
     };
     if bytes.len() > tree::LARGEST_BYTES {
-        let fault = Fault::error(&(0..0), format!("the file has {} bytes, and may have 1 MiB", bytes.len()));
-        return Err(refused("", fault.help("is it a file of rules?")));
+        let fault = Fault::error(&(0..0), format!("the file has {} bytes; the maximum is 1 MiB", bytes.len()));
+        return Err(refused("", fault.help("check that this is a rules file")));
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok((text, Faults::none(name, text))),
         Err(error) => {
             let at = error.valid_up_to();
-            let fault = Fault::error(&(at..at + 1), "the file is not UTF-8 from here on");
-            Err(refused(&String::from_utf8_lossy(bytes), fault.help("save it as UTF-8")))
+            let fault = Fault::error(&(at..at + 1), "invalid UTF-8");
+            Err(refused(&String::from_utf8_lossy(bytes), fault.help("save the file as UTF-8")))
         }
     }
 }
@@ -129,7 +129,7 @@ fn version(fields: &Fields<'_>, faults: &mut Faults) {
     if let Some(node) = fields.get("version")
         && node.text() != Some("1")
     {
-        expected(node, "1, the version of this grammar that this program reads", faults);
+        expected(node, "`1`, the only supported version", faults);
     }
 }
 
@@ -162,7 +162,7 @@ fn interval(node: &Node, faults: &mut Faults) -> Option<Duration> {
     let interval = time(node, faults)?;
     if interval.is_zero() {
         faults.push(
-            Fault::error(&node.at, "an interval must be more than nothing").help("the exporter's is `5s`"),
+            Fault::error(&node.at, "the interval must be above 0").help("the exporter's default is `5s`"),
         );
     }
     Some(interval)
@@ -196,10 +196,10 @@ fn limits(fields: &Fields<'_>, faults: &mut Faults) -> Option<Limits> {
 }
 
 fn mass_share(node: &Node, faults: &mut Faults) -> Option<f64> {
-    let share = quantity(node, "a percentage, as `90%`", faults, |text| number(text, Unit::Percent))?;
+    let share = quantity(node, "a percentage, such as `90%`", faults, |text| number(text, Unit::Percent))?;
     if share <= 0.0 || share > 1.0 {
         let fault = Fault::error(&node.at, "the share must be above 0% and at most 100%");
-        faults.push(fault.help("at 100% the breaker opens only where every workload matches"));
+        faults.push(fault.help("at 100%, the breaker opens only if every workload matches"));
         return None;
     }
     Some(share)
@@ -208,7 +208,7 @@ fn mass_share(node: &Node, faults: &mut Faults) -> Option<f64> {
 fn breaker_reset(node: &Node, faults: &mut Faults) -> Option<Duration> {
     let reset = time(node, faults)?;
     if reset.is_zero() {
-        faults.push(Fault::error(&node.at, "a breaker that closes at once holds nothing"));
+        faults.push(Fault::error(&node.at, "the value must be above 0, because a breaker that closes at once has no effect"));
     }
     (!reset.is_zero()).then_some(reset)
 }
@@ -220,7 +220,7 @@ fn named_conditions(node: &Node, faults: &mut Faults) {
                 fields::name("a condition", (&entry.name, &entry.at), faults);
             }
         }
-        _ => expected(node, "a map of names and asks, as `{idle: {gpu_util: {max: 1%}}}`", faults),
+        _ => expected(node, "a map from names to conditions, such as `{idle: {gpu_util: {max: 1%}}}`", faults),
     }
 }
 
@@ -234,8 +234,8 @@ fn rules<'a>(node: &'a Node, file: &rule::File<'_>, conditions: &mut ConditionPa
         };
         let Some(text) = title.text() else { continue };
         if let Some(first) = names.get(text) {
-            let message = format!("the name {} is taken by the rule in line {first}", quoted(text));
-            let help = "names go into metrics and the audit log, so each rule needs its own";
+            let message = format!("the rule in line {first} already has the name {}", quoted(text));
+            let help = "names identify rules in metrics and in the audit log, so they must be unique";
             conditions.faults.push(Fault::error(&title.at, message).help(help));
         } else {
             names.insert(text, conditions.faults.line_of(title.at.start));
@@ -255,8 +255,8 @@ fn unused_channels(written: &[Entry], rules: &[Rule], faults: &mut Faults) {
     });
     let used: BTreeSet<&str> = notified.flatten().map(String::as_str).collect();
     for entry in written.iter().filter(|entry| !used.contains(entry.name.as_str())) {
-        let message = format!("no rule notifies the channel {}", quoted(&entry.name));
-        faults.push(Fault::warning(&entry.at, message).help("remove it, or `notify` it"));
+        let message = format!("the channel {} is not used by any rule", quoted(&entry.name));
+        faults.push(Fault::warning(&entry.at, message).help("remove it, or add it to a `notify` step"));
     }
 }
 
@@ -285,13 +285,13 @@ fn excepted_in_one_rule_only(
             let other = rules.iter().filter(ends).find(|other| other.name != rule.name && !exempt(other));
             let Some(other) = other else { continue };
             let message = format!(
-                "{} is exempt from this rule alone: {} may end their processes",
+                "{} is exempt only from this rule; {} can still terminate their processes",
                 quoted(&user),
                 quoted(&other.name)
             );
             faults.push(
                 Fault::warning(&entry.at, message)
-                    .help("add the exception there as well, or use `protect`, which holds for all rules"),
+                    .help("add the exception to that rule as well, or use `protect`, which applies to all rules"),
             );
             break;
         }
@@ -314,10 +314,10 @@ fn users(condition: &Condition) -> Vec<String> {
 fn nowhere_to_release(fields: &Fields<'_>, rules: &[Rule], faults: &mut Faults) {
     let releases = |rule: &&Rule| rule.then.iter().any(|step| step.action == Action::ReleaseLease);
     if let (Some(rule), Some(entry)) = (rules.iter().find(releases), fields.entry("rules")) {
-        let message = format!("the rule {} cannot release a lease: there is no `leases`", quoted(&rule.name));
+        let message = format!("the rule {} cannot release a lease, because the file has no `leases`", quoted(&rule.name));
         faults.push(
             Fault::warning(&entry.at, message)
-                .help("say where they are: `leases: {redis: redis://127.0.0.1:6379/0}`"),
+                .help("add the lease pool: `leases: {redis: redis://127.0.0.1:6379/0}`"),
         );
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn read(text: &str) -> Result<Pattern, QuantityError> {
     let wrong = |error: globset::Error| {
         QuantityError {
         message: format!("not a glob: {}", error.kind()),
-        help: "`*`, `?`, `[…]` and `{a,b}` are globs; put a letter that is meant as it stands into brackets, as `[*]`".to_owned(),
+        help: "`*`, `?`, `[…]` and `{a,b}` have a special meaning; to match such a character itself, put it into brackets, such as `[*]`".to_owned(),
     }
     };
     let matcher = Glob::new(text).map_err(wrong)?.compile_matcher();
@@ -35,7 +35,7 @@ fn regex(expression: &str) -> Result<Pattern, QuantityError> {
     let wrong = |error: regex::Error| {
         QuantityError {
         message: format!("not a regular expression: {}", reason(&error)),
-        help: "after `re:` write an expression that matches the whole text; look-around and back-references are not supported, because matching takes linear time".to_owned(),
+        help: "after `re:`, write an expression that matches the whole text; look-around and back-references are not supported".to_owned(),
     }
     };
     build(expression).map_err(wrong)?;

@@ -36,10 +36,10 @@ pub fn number(text: &str, unit: Unit) -> Result<f64, QuantityError> {
         Unit::Count => text.parse::<u32>().map(f64::from).map_err(|_| {
             QuantityError::new(
                 format!("{} is not a whole number", quoted(text)),
-                "this is counted: write `0`, `1`, `2`",
+                "expected a whole number, such as `1` or `2`",
             )
         }),
-        Unit::Flag | Unit::Words(_) => Err(QuantityError::new("this is no number", "write the word alone")),
+        Unit::Flag | Unit::Words(_) => Err(QuantityError::new("this is not a number", "write only the word")),
     }
 }
 
@@ -64,7 +64,7 @@ fn percent(text: &str) -> Result<f64, QuantityError> {
         (Ok(ratio), "") if ratio <= 1.0 && text.contains('.') => {
             // Rounded, so that 0.07 is 7% and not 7.000000000000001%.
             let percent = (ratio * 1e6).round() / 1e4;
-            Err(no_unit(text, &format!("{text} of 1 is `{percent}%`")))
+            Err(no_unit(text, &format!("write `{percent}%` instead of {text}")))
         }
         (Ok(_), "") => Err(no_unit(text, &format!("write `{text}%`"))),
         _ => Err(QuantityError::new(format!("{} is not a percentage", quoted(text)), "write it as `5%`")),
@@ -96,7 +96,7 @@ pub fn time(text: &str) -> Result<Duration, QuantityError> {
     if let Some(unit) = units.find(|unit| NO_LENGTH.contains(unit)) {
         return Err(QuantityError::new(
             format!("{} has no fixed length", quoted(unit)),
-            "write days, as `30d`",
+            "write days, such as `30d`",
         ));
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -117,7 +117,7 @@ fn no_unit(text: &str, help: &str) -> QuantityError {
 /// Returns the end of a day (UTC) since the Unix epoch.
 pub(super) fn end_of_day(text: &str) -> Result<Duration, QuantityError> {
     const DAY: Duration = Duration::from_hours(24);
-    let wrong = || QuantityError::new(format!("{} is not a day", quoted(text)), "write it as `2026-12-31`");
+    let wrong = || QuantityError::new(format!("{} is not a date", quoted(text)), "write it as `2026-12-31`");
     let begin = humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).map_err(|_| wrong())?;
     let begin = begin.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?;
     Ok(begin + DAY)

@@ -157,8 +157,8 @@ pub(super) fn protect<'a>(
     }
     let entries = exceptions(node, None, (file, &mut *conditions));
     if entries.iter().any(|entry| !entry.condition.leaves().is_empty()) {
-        let fault = Fault::error(at, "`protect` takes selectors and no comparisons");
-        conditions.faults.push(fault.help("write `users`, `comms`, `exe` and the like"));
+        let fault = Fault::error(at, "`protect` supports only selectors, not comparisons");
+        conditions.faults.push(fault.help("use selectors such as `users`, `comms` or `exe`"));
     }
     entries
 }
@@ -168,7 +168,7 @@ fn exceptions<'a>(
     of: Option<Kind>,
     (file, conditions): (&File<'_>, &mut ConditionParser<'a>),
 ) -> Vec<Exception> {
-    let items = list(node, "exceptions, as `{users: [alice], reason: \"…\"}`", &mut conditions.faults)
+    let items = list(node, "exceptions, such as `{users: [alice], reason: \"…\"}`", &mut conditions.faults)
         .unwrap_or_default();
     items.iter().filter_map(|item| exception(item, of, (file, conditions))).collect()
 }
@@ -179,7 +179,7 @@ fn exception<'a>(
     (file, conditions): (&File<'_>, &mut ConditionParser<'a>),
 ) -> Option<Exception> {
     let Data::Map(entries) = &node.data else {
-        fields::expected(node, "an exception, as `{users: [alice], reason: \"…\"}`", &mut conditions.faults);
+        fields::expected(node, "an exception, such as `{users: [alice], reason: \"…\"}`", &mut conditions.faults);
         return None;
     };
     let own = |entry: &&Entry| EXCEPTION.keys.iter().any(|key| key.name == entry.name);
@@ -190,10 +190,10 @@ fn exception<'a>(
     }
     let reason = match get("reason") {
         Some(entry) if entry.value.is_null() => None,
-        Some(entry) => text(&entry.value, "a reason: who exempts whom, and why", &mut conditions.faults),
+        Some(entry) => text(&entry.value, "a reason, which states who added the exception, and why", &mut conditions.faults),
         None => {
             let fault = Fault::error(&node.at, "an exception needs `reason`");
-            conditions.faults.push(fault.help("a later reader will need it"));
+            conditions.faults.push(fault.help("it documents the exception for later readers"));
             None
         }
     };
@@ -216,18 +216,18 @@ fn exception<'a>(
 }
 
 fn end(node: &Node, now: Duration, faults: &mut Faults) -> Option<Duration> {
-    let until = quantity(node, "a day, as `2026-12-31`", faults, units::end_of_day)?;
+    let until = quantity(node, "a date, such as `2026-12-31`", faults, units::end_of_day)?;
     if until <= now {
         let fault = Fault::warning(&node.at, "this exception has expired and has no effect");
-        faults.push(fault.help("remove it, or set another day"));
+        faults.push(fault.help("remove it, or set a later date"));
     }
     Some(until)
 }
 
 fn pick<'a>(node: &'a Node, of: Option<Kind>, conditions: &mut ConditionParser<'a>) -> Option<Pick> {
     if of.is_some_and(|of| of != Kind::Gpu) {
-        let fault = Fault::error(&node.at, "`pick` chooses among the holders of a GPU");
-        conditions.faults.push(fault.help("it is for rules `target: gpu`; use `select` here"));
+        let fault = Fault::error(&node.at, "`pick` is only valid in rules with `target: gpu`");
+        conditions.faults.push(fault.help("use `select` here"));
     }
     let fields = Fields::open(node, &PICK, &mut conditions.faults)?;
     let from = fields.get("from").and_then(|from| conditions.read(from, Some(Kind::Workload)));
@@ -238,13 +238,13 @@ fn pick<'a>(node: &'a Node, of: Option<Kind>, conditions: &mut ConditionParser<'
 }
 
 fn orders(node: &Node, faults: &mut Faults) -> Option<Vec<Order>> {
-    let items = list(node, "orders, as `longest_idle`", faults)?;
+    let items = list(node, "orders, such as `longest_idle`", faults)?;
     let mut orders: Vec<Order> = Vec::new();
     for item in items {
         let order = word(item, Order::ALL.map(|order| (order.name(), order)).into_iter(), faults)?;
         if orders.contains(&order) {
             faults
-                .push(Fault::error(&item.at, format!("`{}` stands twice", order.name())).help("remove one"));
+                .push(Fault::error(&item.at, format!("`{}` is given twice", order.name())).help("remove one"));
         }
         orders.push(order);
     }

@@ -138,7 +138,7 @@ fn condition(besides: &[Key]) -> Value {
     let mut properties = selectors();
     properties.extend(attributes::ALL.iter().map(|attribute| {
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
-        let help = format!("{} Of: {}.", attribute.help, kinds.join(", "));
+        let help = format!("{} Available for: {}.", attribute.help, kinds.join(", "));
         (attribute.name.to_owned(), described(comparison(attribute), &help))
     }));
     properties.extend(WORDS.map(|(word, help)| {

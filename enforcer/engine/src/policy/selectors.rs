@@ -14,27 +14,27 @@ pub(super) fn check((field, pattern): (Field, &Pattern), at: &Range<usize>, faul
     let start = start(pattern);
     let fault = match field {
         Field::Comms if start.len() > LONGEST_COMM => {
-            let message = format!("{written} can never match: the kernel cuts names to {LONGEST_COMM} bytes");
+            let message = format!("{written} can never match, because the kernel truncates process names to {LONGEST_COMM} bytes");
             Some((never(pattern, at, message), cut(&start, pattern)))
         }
         Field::Exe | Field::Cgroups if !start.is_empty() && !start.starts_with('/') => {
             let message =
-                format!("{written} can never match: `{}` is compared with a full path", field.name());
+                format!("{written} can never match, because `{}` is compared with a full path", field.name());
             Some((
                 never(pattern, at, message),
                 format!("write the full path, or {}", quoted(&format!("*/{start}"))),
             ))
         }
         Field::Users if is_numeric(pattern) && !matches!(pattern, Pattern::Text(_)) => {
-            let message = format!("{written} is compared with names of users, never with their numbers");
-            Some((Fault::warning(at, message), "list the numbers one by one, or write names".to_owned()))
+            let message = format!("{written} is compared with user names, not with uids");
+            Some((Fault::warning(at, message), "list the uids one by one, or use names".to_owned()))
         }
         Field::Groups if is_numeric(pattern) => {
-            let message = format!("{written} matches a group that has no name alone");
-            Some((Fault::warning(at, message), "write the name of the group".to_owned()))
+            let message = format!("{written} matches only a group without a name");
+            Some((Fault::warning(at, message), "use the name of the group".to_owned()))
         }
         _ if resembles_expression(pattern) => {
-            let message = format!("{written} is not read as a regular expression");
+            let message = format!("{written} is not interpreted as a regular expression");
             let expression = pattern.to_string();
             let whole = expression.trim_start_matches('^').trim_end_matches('$');
             Some((Fault::warning(at, message), format!("write {}", quoted(&format!("re:{whole}")))))
@@ -56,17 +56,17 @@ pub(super) fn of_exempt<'a>(
     for (field, help) in [
         (
             Field::Exe,
-            "the program of another user's process is known with CAP_SYS_PTRACE: give it to the exporter and to the enforcer",
+            "the executable of another user's process can be read only with CAP_SYS_PTRACE; grant it to the exporter and to the enforcer",
         ),
         (
             Field::Cmdline,
-            "start the exporter with --process.command; of a line only the first 256 bytes are known",
+            "start the exporter with --process.command; only the first 256 bytes of a command line are known",
         ),
     ] {
         if fields.contains(&field) {
             let name = field.name();
             let message =
-                format!("a process of which `{name}` is not known is exempt, and so is all of its workload");
+                format!("a process whose `{name}` is unknown is exempt, and so is its whole workload");
             faults.push(Fault::warning(at, message).help(help));
         }
     }
@@ -81,7 +81,7 @@ fn never(pattern: &Pattern, at: &Range<usize>, message: String) -> Fault {
 fn cut(start: &str, pattern: &Pattern) -> String {
     let kept = &start[..start.floor_char_boundary(LONGEST_COMM)];
     let open = if kept.len() < LONGEST_COMM || !matches!(pattern, Pattern::Text(_)) { "*" } else { "" };
-    format!("it is cut to {}", quoted(&format!("{kept}{open}")))
+    format!("the kernel truncates it to {}", quoted(&format!("{kept}{open}")))
 }
 
 /// Returns the literal start of all texts that a pattern matches, as far as it is easily determined.

@@ -36,7 +36,7 @@ pub(super) struct Placed<'a> {
 /// Parses all steps of a rule; invalid ones are left out.
 pub(super) fn read<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Vec<Placed<'a>> {
     let mut steps: Vec<Placed<'a>> = Vec::new();
-    for item in list(node, "steps, as `{flag: warning}`", faults).unwrap_or_default() {
+    for item in list(node, "steps, such as `{flag: warning}`", faults).unwrap_or_default() {
         let Some((placed, at)) = step(item, around, faults) else { continue };
         if let Some(before) = steps.last() {
             in_order(before.step.after, (placed.step.after, at), around.interval, faults);
@@ -59,15 +59,15 @@ fn step<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Option<
             [only] => *only,
             [] if faults.errors() > before => return None,
             [] => {
-                let fault = Fault::error(&node.at, "this step does nothing");
+                let fault = Fault::error(&node.at, "this step has no action");
                 faults.push(fault.help(
-                    "give it one of flag, notify, signal, terminate, release_lease, shutdown_mps, exec",
+                    "add one of flag, notify, signal, terminate, release_lease, shutdown_mps, exec",
                 ));
                 return None;
             }
             [_, second, ..] => {
-                let fault = Fault::error(&second.at, "a step has exactly one action");
-                faults.push(fault.help("make a step of its own of it; steps run in order"));
+                let fault = Fault::error(&second.at, "a step must have exactly one action");
+                faults.push(fault.help("move it to a separate step; steps run in order"));
                 return None;
             }
         };
@@ -90,16 +90,16 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         | ("flag" | "notify" | "exec", _) => return Some(()),
         ("signal" | "terminate", Kind::Gpu) if around.picks => return Some(()),
         ("signal" | "terminate", Kind::Gpu) => {
-            "add `pick` to the rule: it says which of the GPU's holders is meant"
+            "add `pick` to the rule, to select one of the GPU's holders"
         }
         ("signal" | "terminate", Kind::MpsServer) => {
-            "a signal for an MPS server can wedge it for everybody: use `shutdown_mps`, which asks its control daemon"
+            "use `shutdown_mps`, which uses the MPS control daemon; a signal can hang an MPS server for all clients"
         }
-        ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule `target: workload`",
-        ("release_lease", _) => "it is for rules `target: lease`",
-        _ => "it is for rules `target: mps_server`",
+        ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule with `target: workload`",
+        ("release_lease", _) => "use it in rules with `target: lease`",
+        _ => "use it in rules with `target: mps_server`",
     };
-    let message = format!("`{}` cannot be done to `target: {}`", entry.name, of.name());
+    let message = format!("`{}` is not possible in a rule with `target: {}`", entry.name, of.name());
     faults.push(Fault::error(&entry.at, message).help(help));
     None
 }
@@ -139,19 +139,19 @@ fn notify(node: &Node, channels: &[&str], faults: &mut Faults) -> Option<Vec<Str
 }
 
 fn named_signal(node: &Node, faults: &mut Faults) -> Option<Signal> {
-    let name = text(node, "a signal, as `SIGUSR1`", faults)?;
+    let name = text(node, "a signal, such as `SIGUSR1`", faults)?;
     let short = name.strip_prefix("SIG").unwrap_or(name);
     if let Some(signal) = SIGNALS.iter().find(|signal| signal.name.strip_prefix("SIG") == Some(short)) {
         return Some(*signal);
     }
     let fault = match short {
-        "KILL" | "STOP" => Fault::error(&node.at, format!("{} is never sent by a rule", quoted(name))).help(
+        "KILL" | "STOP" => Fault::error(&node.at, format!("a rule cannot send {}", quoted(name))).help(
             "use `terminate`, which sends SIGTERM first, then SIGKILL, and verifies that the memory is released",
         ),
         _ => {
             let names: Vec<&str> = SIGNALS.iter().map(|signal| signal.name).collect();
             Fault::error(&node.at, format!("{} is not a signal that a rule can send", quoted(name)))
-                .help(format!("known are: {}", names.join(", ")))
+                .help(format!("valid signals: {}", names.join(", ")))
         }
     };
     faults.push(fault);
@@ -168,13 +168,13 @@ fn in_order(before: Span, (after, at): (Span, &Node), interval: Option<Duration>
         (Span::Time(before), Span::Time(after), _) => after < before,
         (_, _, Some(interval)) => after.samples(interval) < before.samples(interval),
         (_, _, None) => {
-            let fault = Fault::error(&at.at, "this `after` cannot be compared with that of the step before");
-            faults.push(fault.help("write both in samples or both as times, or give the file an `interval`"));
+            let fault = Fault::error(&at.at, "this `after` cannot be compared with the `after` of the previous step");
+            faults.push(fault.help("write both as samples or both as times, or set `interval` in the file"));
             return;
         }
     };
     if earlier {
-        let fault = Fault::error(&at.at, "this step would run before the one above it");
-        faults.push(fault.help("`after` counts from the match, for each step: write them in order"));
+        let fault = Fault::error(&at.at, "this step would run before the previous step");
+        faults.push(fault.help("`after` counts from the match for every step; sort the steps by `after`"));
     }
 }

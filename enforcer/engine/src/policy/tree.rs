@@ -72,7 +72,7 @@ impl Node {
             Data::Scalar { text, .. } => quoted(text),
             Data::List(_) => "a list".to_owned(),
             Data::Map(_) => "a map".to_owned(),
-            Data::Refused => "what was refused".to_owned(),
+            Data::Refused => "an invalid value".to_owned(),
         }
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
         Some(root) if !root.is_null() => Some(root),
         _ => {
             let fault = Fault::error(&(0..0), "the file is empty");
-            faults.push(fault.help("a policy begins with `version: 1` and has at least one of `rules`"));
+            faults.push(fault.help("a policy begins with `version: 1` and contains at least one rule"));
             None
         }
     }
@@ -133,7 +133,7 @@ impl Tree<'_> {
         let at = span.byte_range().unwrap_or(0..0);
         if event.tag().is_some() {
             let at = span.tag_span().and_then(|tag| tag.byte_range()).unwrap_or_else(|| at.clone());
-            self.refuse(&at, "tags are not read here", "write the value alone");
+            self.refuse(&at, "YAML tags are not supported", "write only the value");
         }
         match event {
             Event::DocumentStart(..) => return self.begin(&at),
@@ -162,7 +162,7 @@ impl Tree<'_> {
         if self.documents == 1 {
             return Some(());
         }
-        self.refuse(at, "a second document begins here", "a file holds one policy; remove the `---`");
+        self.refuse(at, "only one document is supported", "remove the `---`; a file contains one policy");
         None
     }
 
@@ -176,15 +176,15 @@ impl Tree<'_> {
             return None;
         }
         if self.values > MOST_VALUES {
-            self.faults.push(Fault::error(at, format!("more than {MOST_VALUES} values in a file")));
+            self.faults.push(Fault::error(at, format!("the file contains more than {MOST_VALUES} values")));
             return None;
         }
         Some(())
     }
 
     fn refuse_anchor(&mut self, at: &Range<usize>) {
-        let help = "give it a name under `conditions`, and `use` that";
-        self.refuse(at, "anchors and aliases are not read here", help);
+        let help = "define a named condition under `conditions`, and refer to it with `use`";
+        self.refuse(at, "YAML anchors and aliases are not supported", help);
     }
 
     fn refuse(&mut self, at: &Range<usize>, message: &str, help: &str) {
@@ -210,13 +210,13 @@ impl Tree<'_> {
         let fault = match node.data {
             Data::Refused => return,
             Data::Scalar { text, plain: true } if text == "<<" => {
-                Fault::error(&node.at, "merge keys are not read here")
-                    .help("write the keys out, or give them a name under `conditions` and `use` it")
+                Fault::error(&node.at, "YAML merge keys are not supported")
+                    .help("write the keys out, or define a named condition under `conditions` and refer to it with `use`")
             }
             Data::Scalar { text, .. } if first.contains_key(&text) => {
                 let line = self.faults.line_of(first.get(&text).copied().unwrap_or_default());
                 Fault::error(&node.at, format!("{} is given twice; first in line {line}", quoted(&text)))
-                    .help("one of them would be ignored: remove one")
+                    .help("remove one of them")
             }
             Data::Scalar { text, .. } => {
                 first.insert(text.clone(), node.at.start);
@@ -224,7 +224,7 @@ impl Tree<'_> {
                 return;
             }
             Data::List(_) | Data::Map(_) => {
-                Fault::error(&node.at, "a key must be a word").help("is there a bracket or brace too many?")
+                Fault::error(&node.at, "a key must be a word").help("check for an extra bracket or brace")
             }
         };
         self.faults.push(fault);
@@ -246,46 +246,46 @@ impl Tree<'_> {
 }
 
 fn too_deep(at: usize) -> Fault {
-    Fault::error(&(at..at + 1), format!("lists and maps are more than {DEEPEST} deep here"))
-        .help("name parts of it under `conditions`")
+    Fault::error(&(at..at + 1), format!("lists and maps are nested more than {DEEPEST} levels deep here"))
+        .help("move parts to named conditions under `conditions`")
 }
 
 /// Returns the error for a syntax error, with the parser's words if they help.
 fn syntax(error: &ScanError, text: &str) -> Fault {
-    const OPEN: &str = "is a bracket above still open, the line indented as it should be, a text with `: ` in it without quotes?";
+    const OPEN: &str = "check for an open bracket above, wrong indentation, or a text that contains `: ` and is not quoted";
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
     let local_host = at..at + 1;
     let (message, help) = match error.kind() {
         ErrorKind::RecursionLimitExceeded => return too_deep(at),
         ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
-            ("a `:` cannot stand here".to_owned(), OPEN)
+            ("unexpected `:`".to_owned(), OPEN)
         }
         ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation | ErrorKind::TabNotAllowed => {
-            ("a tab cannot indent".to_owned(), "use spaces")
+            ("tabs are not allowed in indentation".to_owned(), "use spaces")
         }
         ErrorKind::UnclosedFlowCollection { open } => {
-            (format!("`{open}` is never closed"), "close it, or write a line a value")
+            (format!("`{open}` is never closed"), "close it, or write one value per line")
         }
         ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
-            ("a quote that begins above is never closed".to_owned(), "close it on its own line")
+            ("a quote that was opened above is never closed".to_owned(), "close it on the line where it was opened")
         }
         ErrorKind::UnexpectedCharacter { character } => {
-            (format!("a text cannot begin with `{character}`"), "put it in quotes")
+            (format!("text cannot begin with `{character}`"), "put it in quotes")
         }
         ErrorKind::ExpectedFlowMappingSeparator | ErrorKind::ExpectedFlowSequenceSeparator => {
             ("a comma or a closing bracket is missing before this".to_owned(), OPEN)
         }
         ErrorKind::MismatchedFlowCollectionEnd { open, close } => {
-            (format!("this `{open}` is closed by `{close}`"), "close first what was opened last")
+            (format!("this `{open}` is closed by `{close}`"), "close the innermost bracket first")
         }
         ErrorKind::MisplacedFlowCollectionEnd => {
-            ("a bracket is closed that was never opened".to_owned(), "remove it")
+            ("this bracket was never opened".to_owned(), "remove it")
         }
         ErrorKind::ExpectedBlockSequenceEntry => (
-            "a list goes on here, and its items begin with `-`".to_owned(),
-            "is the line indented as it should be?",
+            "expected a list item, which begins with `-`".to_owned(),
+            "check the indentation of this line",
         ),
-        _ => (error.kind().to_string(), "this is not YAML; is the line above it whole?"),
+        _ => (error.kind().to_string(), "this is not valid YAML; check the previous line"),
     };
     Fault::error(&local_host, message).help(help)
 }
