@@ -110,7 +110,7 @@ fn status_on_a_terminal_has_80_columns() {
         "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
         "stream   /run/bailiff/stream.sock, snapshot 720, 2 s ago\n",
         "dry run  for all rules: --dry-run\n",
-        "held     an admin paused it, for 1 h 0 min more (by root: upgrade)\n",
+        "held     paused by an administrator, for 1 h 0 min more (by root: upgrade)\n",
         "breaker  mass, opened 0 s ago: 5 of 8 matched; resume closes it\n",
         "action   terminate of idle against workload:slurm:77, begun 0 s ago\n",
         "budget   actions of the last hour: 2 of 6 (the node), 2 of 3 (alice)\n",

@@ -180,7 +180,7 @@ fn page_lists_holds_with_reasons() {
     for shown in [
         "Rules on gpu-7",
         "Dry run for all rules: --dry-run",
-        "an admin paused it (by root: upgrade)",
+        "paused by an administrator (by root: upgrade)",
         "Breaker mass open since",
         "gpu_utill",
         "workload:slurm:77",

@@ -192,7 +192,7 @@ fn holder_that_works_again_is_reprieved() {
     node.hold(&tenant, 0, "used: 1GiB, sm: 80");
     let line = node.home.until_line("reprieve", "skipped");
     // A busy machine misses ticks, which count as unknown.
-    let why = ["it was seen not to match", "unknown for too long"];
+    let why = ["the target no longer matches", "the condition was unknown for too long"];
     assert!(why.iter().any(|why| line["detail"] == *why), "{line}");
     enforcer.ticks(3);
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));

@@ -54,7 +54,7 @@ fn protected_targets_are_exempt_with_a_reason() {
     plain.gone();
     node.home.until_line("terminate", "released");
     let exempt = json!(format!("process {} (precious) is exempt", by_policy.pid()));
-    for (tenant, why) in [(&by_policy, exempt), (&of_root, json!("it is root's, outside a container"))] {
+    for (tenant, why) in [(&by_policy, exempt), (&of_root, json!("it runs as root outside a container"))] {
         assert!(tenant.is_running());
         let explanation = explained(&enforcer, tenant.pid());
         let gate = &explanation["gates"][0];
@@ -68,7 +68,7 @@ fn protected_targets_are_exempt_with_a_reason() {
     assert_eq!((&leaf["name"], &leaf["outcome"]), (&json!("comms"), &json!("true")));
     let text = enforcer.run(&["explain", "--pid", &of_root.pid().to_string()]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("protection: stops it (it is root's, outside a container)"), "{text}");
+    assert!(text.contains("protection: stops it (it runs as root outside a container)"), "{text}");
     let about = |line: &Value| line["target"]["members"][0]["pid"] == plain.pid();
     assert!(node.home.lines().iter().filter(|line| line["step"] == "terminate").all(about));
 }
@@ -92,7 +92,7 @@ fn workload_of_several_owners_is_exempt() {
     let enforcer = node.home.enforcer(&[]);
     let line = node.home.until_line("terminate", "refused");
     let detail =
-        format!("{other} is not touched: it is of uid 65533, and the others are of uid {NOBODY_UID}");
+        format!("process {other} is exempt: it has uid 65533, but the target has uid {NOBODY_UID}");
     assert_eq!((&line["detail"], &line["sent"]), (&json!(detail), &json!([])));
     enforcer.until("it is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "refused")]).then_some(())

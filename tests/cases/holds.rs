@@ -53,7 +53,7 @@ fn pause_holds_actions_until_resume() {
     enforcer.until_waits(tenant.pid(), "paused");
     assert!(enforcer.is_held("paused"));
     let status = stdout_of(&enforcer.run(&["status"]));
-    assert!(status.contains("an admin paused it") && status.contains("driver upgrade"), "{status}");
+    assert!(status.contains("paused by an administrator") && status.contains("driver upgrade"), "{status}");
     // The pause survives a restart of the enforcer.
     assert_eq!(enforcer.stop(), Some(0));
     let enforcer = node.home.enforcer(&[]);

@@ -258,7 +258,7 @@ fn invalid_file_keeps_previous_rules_without_actions() {
     let line = node.home.until_line("terminate", "withheld");
     assert_eq!(
         line["detail"],
-        "the file on disk is invalid or does not answer; the last good policy goes on"
+        "the rules file is invalid or cannot be read; the previous rules stay in force"
     );
     enforcer.until_waits(tenant.pid(), "invalid_file");
     enforcer.ticks(3);

@@ -13,24 +13,24 @@ use crate::verdict::{Member, Outcome, Subject};
 /// Names of processes that no rule may act upon, as the kernel truncates them (15 bytes), with the reason. A
 /// star matches any suffix.
 const PROTECTED: [(&str, &str); 7] = [
-    ("nvidia-persiste*", "it serves the driver"),
-    ("nv-fabricmanage*", "it serves the driver"),
-    ("nvidia-fabricma*", "it serves the driver"),
+    ("nvidia-persiste*", "it is a driver service"),
+    ("nv-fabricmanage*", "it is a driver service"),
+    ("nvidia-fabricma*", "it is a driver service"),
     ("nv-hostengine", "it is DCGM"),
     ("dcgm*", "it is DCGM"),
     ("nvidia-dcgm", "it is DCGM"),
-    ("nvidia-cuda-mps*", "it serves the clients of MPS"),
+    ("nvidia-cuda-mps*", "it is part of MPS"),
 ];
 
 /// The same, for processes outside containers only. In a container such a process is part of the container.
 const PROTECTED_ON_HOST: [(&str, &str); 36] = [
-    ("systemd*", "it is a part of systemd"),
-    ("(sd-pam)", "it is a part of systemd"),
-    ("(systemd)", "it is a part of systemd"),
-    ("init", "it is an init"),
-    ("tini", "it is an init"),
-    ("sshd*", "it carries sessions"),
-    ("login", "it carries sessions"),
+    ("systemd*", "it is part of systemd"),
+    ("(sd-pam)", "it is part of systemd"),
+    ("(systemd)", "it is part of systemd"),
+    ("init", "it is an init process"),
+    ("tini", "it is an init process"),
+    ("sshd*", "it manages login sessions"),
+    ("login", "it manages login sessions"),
     ("dbus-daemon", "it is a message bus"),
     ("dbus-broker*", "it is a message bus"),
     ("containerd", "it is a container runtime"),
@@ -43,13 +43,13 @@ const PROTECTED_ON_HOST: [(&str, &str); 36] = [
     ("crun*", "it is a container runtime"),
     ("conmon*", "it is a container runtime"),
     ("crio", "it is a container runtime"),
-    ("kubelet", "it is Kubernetes"),
-    ("k3s-*", "it is Kubernetes"),
-    ("slurmd", "it is Slurm"),
-    ("slurmstepd", "it is Slurm"),
-    ("slurmctld", "it is Slurm"),
-    ("slurmdbd", "it is Slurm"),
-    ("munged", "it is Slurm's"),
+    ("kubelet", "it is part of Kubernetes"),
+    ("k3s-*", "it is part of Kubernetes"),
+    ("slurmd", "it is part of Slurm"),
+    ("slurmstepd", "it is part of Slurm"),
+    ("slurmctld", "it is part of Slurm"),
+    ("slurmdbd", "it is part of Slurm"),
+    ("munged", "it is part of Slurm"),
     ("Xorg*", "it is a display server"),
     ("X", "it is a display server"),
     ("Xwayland", "it is a display server"),
@@ -79,12 +79,12 @@ pub struct Traits<'a> {
 #[must_use]
 pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     if process.pid <= 1 {
-        return Some("it is the first process of all");
+        return Some("it is the init process (PID 1)");
     }
     match process.uid {
-        None => return Some("its owner is not known"),
+        None => return Some("its owner is unknown"),
         Some(0) if !process.contained && root == Root::Protected => {
-            return Some("it is root's, outside a container");
+            return Some("it runs as root outside a container");
         }
         Some(_) => {}
     }
@@ -205,7 +205,7 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
     let holders = subject.members.iter().filter(|member| member.holds);
     for member in holders {
         let Some(key) = member.key else {
-            return Err(Refusal::refused(format!("pid {} is known to the driver alone", member.pid)));
+            return Err(Refusal::refused(format!("pid {} is listed by the driver, but there is no such process", member.pid)));
         };
         let Some(now) = found.iter().find(|found| found.key().pid == key.pid) else { continue };
         same(member, key, now)?;
@@ -213,40 +213,40 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
         match now.devices {
             Some(Devices::Open) => {}
             Some(Devices::Denied) => {
-                notes.push(format!("not permitted to see whether {} has a device open", key.pid));
+                notes.push(format!("no permission to check whether process {} has a device file open", key.pid));
             }
             Some(Devices::None) | None => {
                 return Err(Refusal::refused(format!(
-                    "{} has no device file open, though the driver lists it",
+                    "the driver lists process {}, but it has no device file open",
                     key.pid
                 )));
             }
         }
     }
     if living == 0 {
-        return Err(Refusal { outcome: Outcome::Gone, why: "none of its holders is left".to_owned() });
+        return Err(Refusal { outcome: Outcome::Gone, why: "all holders of the target have exited".to_owned() });
     }
     Ok(notes)
 }
 
 fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
     if now.key() != key {
-        return Err(Refusal::changed(format!("pid {} is another process now", key.pid)));
+        return Err(Refusal::changed(format!("pid {} now belongs to another process", key.pid)));
     }
     match member.uid {
-        None => return Err(Refusal::refused(format!("the owner of {} was not known", key.pid))),
+        None => return Err(Refusal::refused(format!("the owner of process {} was unknown", key.pid))),
         Some(uid) if uid != now.person.uid => {
-            return Err(Refusal::changed(format!("{} is now of uid {}", key.pid, now.person.uid)));
+            return Err(Refusal::changed(format!("process {} now has uid {}", key.pid, now.person.uid)));
         }
         Some(_) => {}
     }
     // An owner can move processes below this directory, so a cgroup below it proves no identity.
     let confinement = now.person.place.confinement();
     if member.confinement.is_empty() || confinement.is_empty() {
-        return Err(Refusal::refused(format!("the cgroup of {} is not known", key.pid)));
+        return Err(Refusal::refused(format!("the cgroup of process {} is unknown", key.pid)));
     }
     if member.confinement != confinement {
-        return Err(Refusal::changed(format!("{} is in another cgroup now", key.pid)));
+        return Err(Refusal::changed(format!("process {} is now in another cgroup", key.pid)));
     }
     Ok(())
 }
@@ -258,11 +258,11 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
 pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limits) -> Result<(), Refusal> {
     if group.len() > limits.max_processes {
         let most = limits.max_processes;
-        return Err(Refusal::refused(format!("it has {} processes, more than {most}", group.len())));
+        return Err(Refusal::refused(format!("the target has {} processes; the maximum is {most}", group.len())));
     }
     let protected = group.iter().find_map(|found| {
         let why = exempted(owner, found, ourselves, limits)?;
-        Some(Refusal::refused(format!("{} is not touched: {why}", found.key().pid)))
+        Some(Refusal::refused(format!("process {} is exempt: {why}", found.key().pid)))
     });
     protected.map_or(Ok(()), Err)
 }
@@ -274,7 +274,7 @@ fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -
         return Some((*why).to_owned());
     }
     if person.stat.kernel_thread || person.stat.state == State::Idle {
-        return Some("it is a thread of the kernel".to_owned());
+        return Some("it is a kernel thread".to_owned());
     }
     let traits = Traits {
         pid: key.pid,
@@ -286,7 +286,7 @@ fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -
         return Some(why.to_owned());
     }
     if person.uid != owner {
-        return Some(format!("it is of uid {}, and the others are of uid {owner}", person.uid));
+        return Some(format!("it has uid {}, but the target has uid {owner}", person.uid));
     }
     let protect = limits.protect.as_ref()?;
     (protect.0)(person)

@@ -46,7 +46,7 @@ pub enum What {
 }
 
 bailiff_snapshot::label_values! {
-/// Why destructive steps wait.
+/// Why destructive steps are withheld.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
@@ -56,7 +56,7 @@ pub enum Hold {
     Started = "started",
     /// The rules were just changed; ends after a few snapshots.
     Reloaded = "reloaded",
-    /// The rules file is invalid, or its file system does not answer, and the previous rules stay in force;
+    /// The rules file is invalid, or its file system does not respond; the previous rules stay in force;
     /// `bailiff-enforcer status` shows the error.
     InvalidFile = "invalid_file",
     /// The `interval` in the rules file is not the exporter's `--interval`.
@@ -71,11 +71,11 @@ pub enum Hold {
     Untrusted = "untrusted",
     /// The last snapshot is older than two intervals.
     Stale = "stale",
-    /// The GPU's budget of this hour is used up (`limits`).
+    /// The GPU's hourly budget is used up (`limits`).
     GpuBudget = "gpu_budget",
-    /// The user's budget of this hour is used up (`limits`).
+    /// The user's hourly budget is used up (`limits`).
     UserBudget = "user_budget",
-    /// The node's budget of this hour is used up (`limits`).
+    /// The node's hourly budget is used up (`limits`).
     NodeBudget = "node_budget",
     /// The last action against this target was less than `cooldown` ago.
     Cooldown = "cooldown",
@@ -117,29 +117,29 @@ impl Hold {
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
-            Self::Paused => "an admin paused it",
-            Self::Started => "it has just started",
-            Self::Reloaded => "the policy was just changed",
+            Self::Paused => "paused by an administrator",
+            Self::Started => "the enforcer has just started",
+            Self::Reloaded => "the rules were just changed",
             Self::InvalidFile => {
-                "the file on disk is invalid or does not answer; the last good policy goes on"
+                "the rules file is invalid or cannot be read; the previous rules stay in force"
             }
-            Self::OtherInterval => "the file was written for another interval",
-            Self::Audit => "the audit log cannot be written, or its disk hangs",
-            Self::State => "the state is not on the disk, and budgets would not outlive a restart",
+            Self::OtherInterval => "the rules file was written for another sampling interval",
+            Self::Audit => "the audit log cannot be written",
+            Self::State => "the state cannot be written, so budgets would not survive a restart",
             Self::Rights => {
-                "CAP_KILL is missing, so only the enforcer's own user's processes can be acted upon"
+                "CAP_KILL is missing, so the enforcer can act only on processes of its own user"
             }
-            Self::Untrusted => "this is not the host's PID namespace, or there is no boot id",
+            Self::Untrusted => "the exporter or the enforcer is not in the host's PID namespace, or there is no boot id",
             Self::Stale => "the last snapshot is too old to act on",
-            Self::GpuBudget => "the GPU's actions of this hour are used up",
-            Self::UserBudget => "the user's actions of this hour are used up",
-            Self::NodeBudget => "the node's actions of this hour are used up",
-            Self::Cooldown => "the same target had its turn a short while ago",
+            Self::GpuBudget => "the hourly budget of actions for the GPU is used up",
+            Self::UserBudget => "the hourly budget of actions for the user is used up",
+            Self::NodeBudget => "the hourly budget of actions for the node is used up",
+            Self::Cooldown => "the cooldown after the previous action against this target has not ended",
             Self::MassBreaker => "nearly all workloads matched at once",
-            Self::FailureBreaker => "three actions in a row failed against each of two users",
-            Self::UserFailureBreaker => "three actions in a row against the user failed",
-            Self::UnknownBreaker => "too much is unknown",
-            Self::Undelivered => "no channel has delivered a notice yet",
+            Self::FailureBreaker => "three consecutive actions failed for each of two users",
+            Self::UserFailureBreaker => "three consecutive actions against the user failed",
+            Self::UnknownBreaker => "most targets are unknown",
+            Self::Undelivered => "no channel has delivered a notification yet",
             Self::Failed => "an earlier action against this target failed",
         }
     }

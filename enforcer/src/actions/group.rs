@@ -310,7 +310,7 @@ impl<'a> Group<'a> {
     fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<MemberHandle>, Refusal> {
         if expected.len() > self.request.limits.max_processes {
             let most = self.request.limits.max_processes;
-            return Err(Refusal::refused(format!("it has {} processes, more than {most}", expected.len())));
+            return Err(Refusal::refused(format!("the target has {} processes; the maximum is {most}", expected.len())));
         }
         let held = expected.values().filter_map(|key| self.hold_one(*key).transpose());
         held.collect()

@@ -26,7 +26,7 @@ pub(super) static VRAM_USED: Attribute = Attribute {
     name: "vram_used",
     of: &[Kind::Gpu],
     unit: Unit::Bytes,
-    help: "Used memory of the GPU, by all processes.",
+    help: "Used memory of the GPU, over all processes.",
     source: "nvml",
     read: vram_used,
 };
@@ -43,7 +43,7 @@ pub(super) static VRAM_UNACCOUNTED: Attribute = Attribute {
     name: "vram_unaccounted",
     of: &[Kind::Gpu],
     unit: Unit::Bytes,
-    help: "Memory of the GPU that is used and that no listed process holds. Reads are not at one instant, so it may be slightly negative. Unknown where one holder's memory is.",
+    help: "Used GPU memory that no listed process holds. Can be slightly negative, because the values are read at different moments. Unknown if the memory of any holder is unknown.",
     source: "nvml",
     read: vram_unaccounted,
 };
@@ -52,7 +52,7 @@ fn vram_unaccounted(target: &Target, view: &View) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
     match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()?.unaccounted) {
         Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("a part of the sum is not known"),
+        None => Value::Unknown("one of the memory values is unknown"),
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) static VRAM_UNRELEASED: Attribute = Attribute {
     name: "vram_unreleased",
     of: &[Kind::Gpu],
     unit: Unit::Bytes,
-    help: "Memory not released after its holders exited, for whatever reason; tracked until it is released. Unknown in the first samples after an exit, and if other processes started, exited or grew meanwhile.",
+    help: "GPU memory that was not released after its holders exited, for any reason. It is tracked until it is released. Unknown in the first samples after an exit, and if other processes started, exited or allocated memory meanwhile.",
     source: "nvml, proc",
     read: vram_unreleased,
 };
@@ -69,7 +69,7 @@ fn vram_unreleased(target: &Target, view: &View) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
     match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()?.unreleased) {
         Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("not decided yet, or a part of the sum is unknown"),
+        None => Value::Unknown("not determined yet, or one of the memory values is unknown"),
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) static UNLISTED_DEVICE_PROCESSES: Attribute = Attribute {
     name: "unlisted_processes",
     of: &[Kind::Gpu],
     unit: Unit::Count,
-    help: "Processes that have the GPU's device file open and that the driver does not list: forked workers that inherited it. Services of the driver and of monitoring (nvidia-persistenced, DCGM and similar, with a uid below 1000) do not count. Scanned once a minute, and only while 256MiB or more are unaccounted or all listed processes exited; otherwise unknown, as in MIG mode with an instance that gave no list.",
+    help: "Processes that have the GPU's device file open but that the driver does not list, such as forked workers that inherited it. Excludes driver and monitoring services (nvidia-persistenced, DCGM and similar, with a uid below 1000). The scan runs once a minute, and only while 256MiB or more are unaccounted or all listed processes have exited. Unknown without a scan, and in MIG mode if the driver returned no process list for an instance.",
     source: "proc",
     read: unlisted_processes,
 };
@@ -89,7 +89,7 @@ fn unlisted_processes(target: &Target, view: &View) -> Value {
     match (view.gpu_of(target).and_then(|gpu| gpu.unlisted_processes), unreadable) {
         (Some(count), Some(0)) => Value::Number(count as f64),
         (Some(count), _) => Value::AtLeast(count as f64),
-        (None, _) => Value::Unknown("there was no scan of open device files"),
+        (None, _) => Value::Unknown("open device files were not scanned"),
     }
 }
 
@@ -106,7 +106,7 @@ fn process_count(target: &Target, view: &View) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
     match view.gpu_of(target).and_then(|gpu| gpu.listed) {
         Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("the driver gave no list"),
+        None => Value::Unknown("the driver returned no process list"),
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) static MIG: Attribute = Attribute {
     name: "mig",
     of: &[Kind::Gpu],
     unit: Unit::Flag,
-    help: "MIG is on.",
+    help: "MIG mode is enabled.",
     source: "nvml",
     read: mig,
 };
@@ -122,6 +122,6 @@ pub(super) static MIG: Attribute = Attribute {
 fn mig(target: &Target, view: &View) -> Value {
     match view.gpu_of(target) {
         Some(gpu) if gpu.fault.is_none() => Value::Flag(gpu.mig || gpu.parent_uuid.is_some()),
-        _ => Value::Unknown("the GPU does not answer"),
+        _ => Value::Unknown("the driver returned no data for the GPU"),
     }
 }

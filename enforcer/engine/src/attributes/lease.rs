@@ -10,7 +10,7 @@ pub(super) static HOLDER_ALIVE: Attribute = Attribute {
     name: "holder_alive",
     of: &[Kind::Lease],
     unit: Unit::Flag,
-    help: "The process that took the lease is running, by the knowledge of its own host.",
+    help: "The process that took the lease is running, according to its own host.",
     source: "leases",
     read: holder_alive,
 };
@@ -20,9 +20,9 @@ fn holder_alive(target: &Target, view: &View) -> Value {
         Some(Truth::True) => Value::Flag(true),
         Some(Truth::False) => Value::Flag(false),
         Some(Truth::Unknown) => {
-            Value::Unknown("it is of another host or PID namespace, or outlives its holder")
+            Value::Unknown("the holder is on another host or in another PID namespace, or the lease outlives its holder")
         }
-        None => Value::Unknown("the server of leases does not answer"),
+        None => Value::Unknown("the lease server does not respond"),
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) static HEARTBEAT_AGE: Attribute = Attribute {
     name: "heartbeat_age",
     of: &[Kind::Lease],
     unit: Unit::Duration,
-    help: "Time since its holder last renewed the lease himself.",
+    help: "Time since the holder itself last renewed the lease.",
     source: "leases",
     read: heartbeat_age,
 };
@@ -38,21 +38,21 @@ pub(super) static HEARTBEAT_AGE: Attribute = Attribute {
 fn heartbeat_age(target: &Target, view: &View) -> Value {
     view.held(target)
         .and_then(|held| held.silent_ms)
-        .map_or(Value::Unknown("its holder was not heard of"), |silent| Value::Number(seconds(silent)))
+        .map_or(Value::Unknown("there is no renewal by the holder on record"), |silent| Value::Number(seconds(silent)))
 }
 
 pub(super) static ATTACHED_PROCESSES: Attribute = Attribute {
     name: "attached_processes",
     of: &[Kind::Lease],
     unit: Unit::Count,
-    help: "Processes of the lease's holder that hold memory on its GPUs.",
+    help: "Processes of the lease's holder that hold memory on the leased GPUs.",
     source: "leases",
     read: attached_processes,
 };
 
 fn attached_processes(target: &Target, view: &View) -> Value {
     let Some(leased) = target.lease.filter(|_| view.held(target).is_some()) else {
-        return Value::Unknown("the server of leases does not answer");
+        return Value::Unknown("the lease server does not respond");
     };
     #[expect(clippy::cast_precision_loss, reason = "processes are counted in thousands")]
     let attached = target.processes.len() as f64;

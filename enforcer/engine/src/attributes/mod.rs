@@ -33,7 +33,7 @@ impl Attribute {
         if self.of.contains(&target.kind) {
             (self.read)(target, view)
         } else {
-            Value::Unknown("this kind of target does not have it")
+            Value::Unknown("not available for this kind of target")
         }
     }
 }

@@ -11,7 +11,7 @@ pub(super) static MPS_CLIENTS: Attribute = Attribute {
     name: "mps_clients",
     of: &[Kind::MpsServer],
     unit: Unit::Count,
-    help: "Clients of MPS on the GPUs that the server holds, of any user, by the driver's list; or the clients of the server in its control daemon's last answer, if those are more. Unknown where the driver gave no list.",
+    help: "The larger of two numbers: MPS clients of any user that the driver lists on the server's GPUs, and the server's clients in the control daemon's last response. Unknown if the driver returned no process list.",
     source: "nvml",
     read: mps_clients,
 };
@@ -20,7 +20,7 @@ fn mps_clients(target: &Target, view: &View) -> Value {
     let mut clients = BTreeSet::new();
     for gpu in view.gpus(target) {
         if gpu.fault.is_some() || gpu.listed.is_none() {
-            return Value::Unknown("the driver gave no list");
+            return Value::Unknown("the driver returned no process list");
         }
         let of_mps = gpu.holders.iter().filter(|holder| holder.kinds.contains('M'));
         clients.extend(of_mps.map(|holder| holder.pid));
@@ -39,7 +39,7 @@ pub(super) static MPS_STATUS: Attribute = Attribute {
     name: "mps_status",
     of: &[Kind::MpsServer],
     unit: Unit::Words(WORDS),
-    help: "Status in its control daemon's last answer: in fault it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it, as up to driver 535.",
+    help: "Status of the server in the control daemon's last response. In status fault, it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it (drivers up to 535).",
     source: "mps",
     read: mps_status,
 };
@@ -51,6 +51,6 @@ fn mps_status(target: &Target, view: &View) -> Value {
     let place = server.status.and_then(|status| WORDS.iter().position(|word| *word == status.name()));
     match place {
         Some(place) => Value::Words { seen: 1 << place, complete: true },
-        None => Value::Unknown("its control daemon does not report its status"),
+        None => Value::Unknown("the MPS control daemon does not report the server's status"),
     }
 }

@@ -10,7 +10,7 @@ pub(super) static GPU_UTIL: Attribute = Attribute {
     name: "gpu_util",
     of: &[Kind::Process, Kind::Workload, Kind::Gpu, Kind::MpsServer],
     unit: Unit::Percent,
-    help: "Use of the GPUs it holds, the busiest engine of the busiest GPU; of a GPU: its own figure. Unknown where one of them was not observed or is lost, unless another is busy enough to decide.",
+    help: "GPU utilization by the target: the busiest engine on its busiest GPU. For `target: gpu`, the utilization of the GPU. Unknown if one of its GPUs was not observed or is lost, unless another GPU is busy enough to decide the comparison.",
     source: "nvml",
     read: gpu_util,
 };
@@ -29,7 +29,7 @@ pub(super) static VRAM: Attribute = Attribute {
     name: "vram",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Bytes,
-    help: "GPU memory it holds, on all its GPUs together. Unknown if the driver does not report it for one of them, unless the others suffice to decide.",
+    help: "GPU memory that the target holds, summed over its GPUs. Unknown if the driver does not report it for one GPU, unless the memory on the others decides the comparison.",
     source: "nvml",
     read: vram,
 };
@@ -43,7 +43,7 @@ pub(super) static VRAM_SHARE: Attribute = Attribute {
     name: "vram_share",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Percent,
-    help: "The part of a GPU's memory that it holds, on the GPU where that part is largest.",
+    help: "Share of a GPU's memory that the target holds, on the GPU where this share is largest.",
     source: "nvml",
     read: vram_share,
 };
@@ -61,7 +61,7 @@ pub(super) static CPU_UTIL: Attribute = Attribute {
     name: "cpu_util",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Percent,
-    help: "CPU time of it and of its descendants without GPU memory; of a workload: of all its processes. 100% is one core. Unknown in the first sample of a process.",
+    help: "CPU utilization of the process and its descendants without GPU memory; for a workload, of all its processes. 100% is one core. Unknown in the first sample of a process.",
     source: "proc",
     read: cpu_util,
 };
@@ -74,7 +74,7 @@ pub(super) static IO_RATE: Attribute = Attribute {
     name: "io_rate",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::BytesPerSecond,
-    help: "Bytes a second to and from storage. Unknown without the right to read it (CAP_SYS_PTRACE).",
+    help: "Bytes per second read from and written to storage. Unknown without the permission to read it (CAP_SYS_PTRACE).",
     source: "proc",
     read: io_rate,
 };
@@ -87,7 +87,7 @@ pub(super) static AGE: Attribute = Attribute {
     name: "age",
     of: &[Kind::Process, Kind::Workload, Kind::Lease, Kind::MpsServer],
     unit: Unit::Duration,
-    help: "Time since it started; of a workload: since its oldest process did; of a lease: since it was granted.",
+    help: "Time since the process started; for a workload, since its oldest process started; for a lease, since it was granted.",
     source: "proc",
     read: age,
 };
@@ -96,7 +96,7 @@ fn age(target: &Target, view: &View) -> Value {
     if target.kind == Kind::Lease {
         let granted = view.held(target).and_then(|held| held.age_ms);
         return granted
-            .map_or(Value::Unknown("when it was granted was forgotten"), |age| Value::Number(seconds(age)));
+            .map_or(Value::Unknown("the time of the grant is unknown"), |age| Value::Number(seconds(age)));
     }
     let ages = view.processes(target).map(|process| view.age(process).map(|age| age.as_secs_f64()));
     joined(ages, f64::max)
@@ -123,7 +123,7 @@ pub(crate) static STATE: Attribute = Attribute {
     name: "state",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Words(STATES),
-    help: "State of the process; of a workload: of any of its processes. D is a synonym of disk_sleep, in which no signal has an effect; stopped: by a signal; frozen: its cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads run and hold memory.",
+    help: "State of the process; for a workload, of any of its processes. disk_sleep (synonym: D): uninterruptible sleep, in which signals have no effect; stopped: by a signal; frozen: the cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads are running and hold memory.",
     source: "proc",
     read: state,
 };
@@ -151,7 +151,7 @@ pub(super) static ORPHANED: Attribute = Attribute {
     name: "orphaned",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Flag,
-    help: "The login session, job or container of its cgroup has ended: no other process is left in it; of a workload: this holds for all of its processes with memory. Unknown for a daemon that forked twice while its login session or container runs.",
+    help: "The login session, job or container of the process has ended: its cgroup contains no other process. For a workload, this must be true of all its processes with GPU memory. Unknown for a daemon that forked twice while its login session or container is running.",
     source: "proc",
     read: orphaned,
 };
@@ -166,14 +166,14 @@ fn orphaned(target: &Target, view: &View) -> Value {
             None => all = false,
         }
     }
-    if all { Value::Flag(true) } else { Value::Unknown("its parent or session could not be read") }
+    if all { Value::Flag(true) } else { Value::Unknown("the parent or session of a process could not be read") }
 }
 
 pub(super) static LISTED_BUT_GONE: Attribute = Attribute {
     name: "listed_but_gone",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Flag,
-    help: "The driver lists it as a holder of memory and there is no such process. It can be flagged, never signalled.",
+    help: "The driver lists the pid as a holder of memory, but there is no such process. The target can be flagged, but not signalled.",
     source: "nvml, proc",
     read: listed_but_gone,
 };
@@ -183,18 +183,18 @@ fn listed_but_gone(target: &Target, view: &View) -> Value {
     for process in view.processes(target) {
         match process.state.as_str() {
             "gone" => return Value::Flag(true),
-            "unknown" | "hidden" => return Value::Unknown("/proc does not show it"),
+            "unknown" | "hidden" => return Value::Unknown("/proc does not show the process"),
             _ => known = true,
         }
     }
-    if known { Value::Flag(false) } else { Value::Unknown("/proc does not show it") }
+    if known { Value::Flag(false) } else { Value::Unknown("/proc does not show the process") }
 }
 
 pub(super) static GPU_COUNT: Attribute = Attribute {
     name: "gpu_count",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Count,
-    help: "GPUs and MIG instances on which it holds memory.",
+    help: "Number of GPUs and MIG instances on which the target holds memory.",
     source: "nvml",
     read: gpu_count,
 };
@@ -211,7 +211,7 @@ pub(super) static CONTEXT: Attribute = Attribute {
     name: "context",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Words(CONTEXTS),
-    help: "What it uses a GPU for; one of its GPUs is enough.",
+    help: "Type of its GPU contexts; matches if the target has such a context on any GPU.",
     source: "nvml",
     read: context,
 };
@@ -235,7 +235,7 @@ pub(super) static HAS_LEASE: Attribute = Attribute {
     name: "has_lease",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Flag,
-    help: "It holds a lease for the GPUs that it uses. Unknown while the lease server does not answer.",
+    help: "The target holds a lease on all GPUs that it uses. Unknown while the lease server does not respond.",
     source: "leases",
     read: has_lease,
 };
@@ -251,7 +251,7 @@ pub(super) static VRAM_QUOTA_RATIO: Attribute = Attribute {
     name: "vram_quota_ratio",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Percent,
-    help: "GPU memory of all processes that share its quota, by the driver, as a part of the limit. It includes contexts, so slightly more than 100% is normal. Unknown without a shared quota file.",
+    help: "GPU memory that the driver reports for all processes under the same shared quota, as a share of the limit. It includes contexts, so slightly more than 100% is normal. Unknown without a shared quota file.",
     source: "quota",
     read: vram_quota_ratio,
 };
@@ -264,7 +264,7 @@ pub(super) static QUOTA_DENIED: Attribute = Attribute {
     name: "quota_denied",
     of: &[Kind::Process, Kind::Workload],
     unit: Unit::Count,
-    help: "Requests for GPU memory that its quota refused since the snapshot before. Unknown without the file of a shared quota.",
+    help: "Allocations of GPU memory that the quota denied since the previous snapshot. Unknown without a shared quota file.",
     source: "quota",
     read: quota_denied,
 };

@@ -229,7 +229,7 @@ impl RuleEvaluator {
             && after.streak.count == 0
             && before.progress.warned
         {
-            say(What::Reprieved("unknown for too long"));
+            say(What::Reprieved("the condition was unknown for too long"));
         }
         if let (Some(severity), None) = (before.progress.flagged, after.progress.flagged) {
             say(What::Clear(severity));
@@ -380,8 +380,8 @@ impl Track {
         let warned = self.progress.warned;
         self.progress.end();
         warned.then_some(match outcome {
-            Truth::False => "it was seen not to match",
-            Truth::True | Truth::Unknown => "unknown for too long",
+            Truth::False => "the target no longer matches",
+            Truth::True | Truth::Unknown => "the condition was unknown for too long",
         })
     }
 

@@ -326,7 +326,7 @@ impl Engine {
     /// # Errors
     /// With the reason why the action must not begin.
     pub fn agrees(&self, id: u64) -> Result<(), &'static str> {
-        const ENDED: &str = "its match has ended";
+        const ENDED: &str = "the match has ended";
         let in_flight =
             self.actions.in_flight.as_ref().filter(|in_flight| in_flight.id == id).ok_or(ENDED)?;
         let view = self.last.as_ref().ok_or(ENDED)?;
@@ -335,11 +335,11 @@ impl Engine {
             return Err(hold.meaning());
         }
         let number = self.populations[in_flight.owner.0 as usize].number(&in_flight.owner.1);
-        let evaluator = self.evaluators.get(in_flight.rule).ok_or("its rule is no longer in force")?;
+        let evaluator = self.evaluators.get(in_flight.rule).ok_or("the rule is no longer in force")?;
         match number.and_then(|number| evaluator.outcome(number, &in_flight.subject.id)) {
             Some(Truth::True) => Ok(()),
-            Some(Truth::False) => Err("the newest snapshot shows that it does not match"),
-            Some(Truth::Unknown) => Err("the newest snapshot does not show whether it matches"),
+            Some(Truth::False) => Err("the target does not match in the newest snapshot"),
+            Some(Truth::Unknown) => Err("it is unknown whether the target matches in the newest snapshot"),
             None => Err(ENDED),
         }
     }

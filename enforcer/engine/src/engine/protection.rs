@@ -54,7 +54,7 @@ pub(crate) fn builtin(
         let place = process.facts.as_ref().map(|facts| &facts.place);
         place.is_some_and(|place| place.container.is_some() || place.pod_uid.is_some())
     };
-    let is_ours = |key: ProcessKey| ours.contains(&key).then_some("it is this program or the exporter");
+    let is_ours = |key: ProcessKey| ours.contains(&key).then_some("it belongs to the enforcer or the exporter");
     let holders = view.processes(target).find_map(|process| {
         let facts = process.facts.as_ref();
         let comm = facts.map_or("", |facts| &facts.comm);
@@ -139,7 +139,7 @@ fn named(member: &MemberFacts<'_>, meant: Truth) -> String {
     let name = match (member.pid, member.comm) {
         (Some(pid), Some(comm)) => format!("process {pid} ({comm})"),
         (Some(pid), None) => format!("process {pid}"),
-        (None, _) => "not all of its processes are known: one of them".to_owned(),
+        (None, _) => "an unknown process of the target (not all of its processes are known)".to_owned(),
     };
     if meant == Truth::True { format!("{name} is exempt") } else { format!("{name} may be exempt") }
 }
@@ -192,7 +192,7 @@ impl Exemptions {
     #[must_use]
     pub fn exempt(&self, person: &ProcessInfo, program: &Program) -> Option<String> {
         let Some(target) = self.view.targets.iter().find(|target| target.id == self.target) else {
-            return Some("its target is not in the snapshot".to_owned());
+            return Some("the target is not in the snapshot".to_owned());
         };
         let place = self.place(person);
         let member = MemberFacts::met(person, (program, &place), &self.view);

@@ -33,7 +33,7 @@ fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
         "tty" => match &given.value.data {
             Data::Scalar { text, plain: true } if text == "true" => Some(Channel::Tty),
             _ => {
-                expected(&given.value, "`true`, or no such key", faults);
+                expected(&given.value, "`true` (to disable the channel, remove it)", faults);
                 None
             }
         },

@@ -9,7 +9,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use super::{Target, TargetId, View};
 use crate::value::Value;
 
-pub(super) const NO_WINDOW: Value = Value::Unknown("no snapshot before");
+pub(super) const NO_WINDOW: Value = Value::Unknown("there is no previous snapshot");
 
 /// Pid and start tick.
 type Key = (u32, u64);
@@ -128,7 +128,7 @@ impl Window<'_> {
         let then = &self.before.account;
         let Some(past) = then.target(self.before, &target.id) else { return NO_WINDOW };
         let (Some(_), Some(_)) = (&target.relatives, &past.relatives) else {
-            return Value::Unknown("its other processes were not looked for");
+            return Value::Unknown("the target's other processes were not scanned");
         };
         let local_host = self.now.members(target);
         let there = then.members(past);
@@ -137,7 +137,7 @@ impl Window<'_> {
             let Some(used) = entry.used else { return Value::Unknown("CPU time was not read") };
             let before = match find(&there, entry.key) {
                 Some(Entry { used: None, .. }) => {
-                    return Value::Unknown("CPU time was not read at the snapshot before");
+                    return Value::Unknown("CPU time was not read in the previous snapshot");
                 }
                 Some(Entry { used, .. }) => *used,
                 // The process was in another target, or did not exist: all of its time belongs to this window.
@@ -148,7 +148,7 @@ impl Window<'_> {
         let gone = there.iter().filter(|entry| find(&local_host, entry.key).is_none());
         let Some(ended) = self.ended(gone, &local_host) else { return self.at_least(spent) };
         match spent - ended {
-            spent if spent < -EPSILON => Value::Unknown("CPU time went back"),
+            spent if spent < -EPSILON => Value::Unknown("CPU time decreased"),
             spent => Value::Number(spent.max(0.0) / self.length.as_secs_f64()),
         }
     }
@@ -190,7 +190,7 @@ impl Window<'_> {
             let Some(then) = self.before.account.used(key) else { return NO_WINDOW };
             match (then.io, used.and_then(|used| used.io)) {
                 (Some(then), Some(now)) if now >= then => moved = (now - then).saturating_add(moved),
-                _ => return Value::Unknown("the exporter may not read it"),
+                _ => return Value::Unknown("the exporter has no permission to read it"),
             }
         }
         #[expect(clippy::cast_precision_loss, reason = "2^53 bytes in one window are not to be expected")]

@@ -79,9 +79,9 @@ pub fn lists_holders(gpu: &wire::Gpu) -> bool {
 impl View {
     /// Returns whether the GPUs that a target uses are leased to it, or why that is unknown.
     pub(crate) fn has_lease(&self, target: &Target) -> Result<Truth, &'static str> {
-        let leases = self.leases().ok_or("the server of leases does not answer")?;
+        let leases = self.leases().ok_or("the lease server does not respond")?;
         let mut all = Truth::True;
-        let mut why = "a GPU gave no process list";
+        let mut why = "the driver returned no process list for a GPU";
         for place in &target.processes {
             let members = self.snapshot.processes.get(*place).and_then(Members::of_wire);
             for (gpu, _) in self.holdings_of(*place) {
@@ -90,7 +90,7 @@ impl View {
                 if truth == Truth::Unknown {
                     why = match attribution {
                         Some(Attribution::Unknown(why)) => why,
-                        _ => "the process is known to the driver alone",
+                        _ => "the driver lists a pid for which no process exists",
                     };
                 }
                 all = all.and(truth);

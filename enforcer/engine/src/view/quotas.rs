@@ -5,7 +5,7 @@ use bailiff_snapshot::{Quota, QuotaProcess};
 use super::{Health, Target, View, joined, key};
 use crate::value::Value;
 
-const NO_QUOTA: &str = "it uses no quota that the exporter sees";
+const NO_QUOTA: &str = "it is not under a quota that the exporter can read";
 
 impl View {
     /// Returns every quota slot of a target's processes.
@@ -14,10 +14,10 @@ impl View {
     /// With the reason why they are unknown.
     fn places<'a>(&'a self, target: &'a Target) -> Result<Vec<(&'a Quota, &'a QuotaProcess)>, &'static str> {
         if !self.snapshot.sources.contains_key("quota") {
-            return Err("the exporter has no directory of quotas");
+            return Err("the exporter has no quota directory");
         }
         let quotas = self.snapshot.quotas.as_ref().filter(|_| self.source("quota") == Health::Well);
-        let quotas = quotas.ok_or("the directory of quotas could not be read")?;
+        let quotas = quotas.ok_or("the quota directory could not be read")?;
         let keys = self.processes(target).filter_map(key);
         let places = keys.flat_map(|key| {
             quotas.iter().filter_map(move |quota| quota.place(key).map(|place| (quota, place)))

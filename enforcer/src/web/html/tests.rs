@@ -77,8 +77,8 @@ fn why_it_is_held_is_said_once() {
     let mut status = connected(Some(1));
     status.holds = vec![held(Hold::Started, Hold::Started.meaning()), held(Hold::Paused, "by root: upgrade")];
     let html = page_after(&status, 1.0);
-    assert!(html.contains("<li>Nothing destructive: it has just started</li>"), "{html}");
-    assert!(html.contains("an admin paused it (by root: upgrade)</li>"), "{html}");
+    assert!(html.contains("<li>Nothing destructive: the enforcer has just started</li>"), "{html}");
+    assert!(html.contains("paused by an administrator (by root: upgrade)</li>"), "{html}");
 }
 
 #[test]

@@ -123,16 +123,16 @@ impl RuleEvaluator {
         let needed = picking.idle_for.samples(context.tick.interval);
         let why = if picked.progress.failed {
             picking.given_up.insert(picked.target.clone());
-            "nothing more can be done"
+            "an earlier action failed, and no other step is left"
         } else if gpu.need == Truth::False {
-            "the GPU no longer needs it"
+            "the GPU no longer matches"
         } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
             // Both streaks must cover the time since the pick; otherwise one of them restarted after a gap.
-            "unknown for too long"
+            "the condition was unknown for too long"
         } else if seen.outcome == Truth::False || seen.streak.count < needed {
-            "it was seen not to match"
+            "the workload no longer matches"
         } else if holds(seen.place, gpu.place, view) == Truth::False {
-            "it no longer holds this GPU"
+            "the workload no longer holds memory on this GPU"
         } else {
             return Some((picked, seen));
         };
