@@ -128,7 +128,7 @@ pub struct HeldStill {
 
 /// Error of a line that could not be written to disk.
 #[derive(Debug, thiserror::Error)]
-#[error("the audit log cannot be written: {0}")]
+#[error("cannot write the audit log: {0}")]
 pub struct Unwritten(#[from] std::io::Error);
 
 /// Handle of the audit log; clones share one file.
@@ -257,7 +257,7 @@ impl Open {
                 self.add(Worth::Result, line);
                 drop(self.with(|journal| self.flush(journal, None)));
             }
-            Err(error) => tracing::error!(%error, "a line of the audit log cannot be serialized"),
+            Err(error) => tracing::error!(%error, "cannot serialize a line of the audit log"),
         }
     }
 
@@ -357,7 +357,7 @@ impl Open {
             mode: None,
             step: "audit",
             result: "recovered",
-            detail: "the log can be written again",
+            detail: "the audit log can be written again",
             target: None,
             evidence: None,
             after: None,

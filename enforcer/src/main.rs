@@ -42,7 +42,7 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Backtest(flags) => {
             return commands::past(&flags, now(), |wanted| commands::backtest::run(&wanted, out));
         }
-        Command::Watchdog => bailiff_enforcer::actions::watchdog::run().context("cannot watch")?,
+        Command::Watchdog => bailiff_enforcer::actions::watchdog::run().context("cannot run the watchdog")?,
         Command::Schema => commands::schema::run(&policy::schema(), out)?,
     }
     Ok(Exit::Done)
@@ -53,13 +53,15 @@ fn run(flags: Run) -> Result<(), Stop> {
     logs::start(settings.logs);
     exit::end_on_panic();
     // Child processes (programs of rules, MPS commands) must not inherit the enforcer's capabilities.
-    clear_ambient_capability_set().context("cannot keep rights to itself")?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    clear_ambient_capability_set().context("cannot clear the ambient capabilities")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
     let outcome = runtime.block_on(signals::until_signal(|shutdown| daemon::run(settings, shutdown)));
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;
     outcome.unwrap_or_else(|| {
-        Err(anyhow::anyhow!("ended by a second signal before the shutdown was complete").into())
+        Err(anyhow::anyhow!("interrupted by a second signal before the shutdown was complete").into())
     })
 }

@@ -54,7 +54,7 @@ pub fn from(pipe: impl io::Read) -> io::Result<Content> {
     let mut bytes = Vec::new();
     pipe.take(MOST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too large"));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is too large"));
     }
     let sha256 = name(&bytes);
     Ok(Content { bytes, sha256 })

@@ -25,19 +25,19 @@ const MOST_PROCESSES: usize = 1 << 18;
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessTableError {
     /// `/proc` cannot be read.
-    #[error("/proc cannot be read: {0}")]
+    #[error("cannot read /proc: {0}")]
     Unreadable(Errno),
     /// `/proc` shows only our own processes.
-    #[error("/proc hides the processes of others (hidepid)")]
+    #[error("/proc hides the processes of other users (hidepid)")]
     Hides,
     /// `/proc` belongs to another PID namespace, so its pids would name other processes in a signal.
-    #[error("/proc is of another PID namespace than this program")]
+    #[error("/proc belongs to another PID namespace")]
     Foreign,
     /// A process could not be read, so its owner is unknown.
-    #[error("process {0} cannot be read: {1}")]
+    #[error("cannot read process {0}: {1}")]
     Process(u32, Errno),
     /// The `stat` file of a process is malformed.
-    #[error("process {0} cannot be understood")]
+    #[error("cannot parse the data of process {0}")]
     Malformed(u32),
     /// There are more than the maximum number of processes.
     #[error("there are more than {MOST_PROCESSES} processes")]

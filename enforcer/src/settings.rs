@@ -82,10 +82,10 @@ impl TryFrom<flags::Run> for Settings {
     fn try_from(flags: flags::Run) -> Result<Self, String> {
         let verify = duration("--verify", &flags.verify)?;
         if verify.is_zero() || verify > LONGEST {
-            return Err(format!("--verify={} must be more than nothing and at most a day", flags.verify));
+            return Err(format!("--verify={} must be above 0 and at most 24h", flags.verify));
         }
         if flags.devices.is_empty() {
-            return Err("--devices= would take every file for a GPU; /dev/nvidia is usual".to_owned());
+            return Err("--devices must not be empty; the usual prefix is /dev/nvidia".to_owned());
         }
         let wanted = flags.listen.into_iter().filter(|address| !address.is_empty());
         Ok(Self {
@@ -137,9 +137,7 @@ impl When {
             return since.map(Self::At).map_err(|_| format!("{flag}={text} is before 1970"));
         }
         humantime::parse_duration(text).map(Self::Ago).map_err(|_| {
-            format!(
-                "{flag}={text} is neither a time such as 2026-03-01T00:00:00Z nor how long ago, such as 7d"
-            )
+            format!("{flag}={text} is neither a time such as 2026-03-01T00:00:00Z nor an age such as 7d")
         })
     }
 
@@ -159,7 +157,7 @@ impl When {
 /// If the text is not a duration.
 pub fn duration(flag: &str, text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
-        .map_err(|error| format!("{flag}={text} is no duration such as 10s or 1h: {error}"))
+        .map_err(|error| format!("{flag}={text} is not a duration such as 10s or 1h: {error}"))
 }
 
 /// Returns the uid of a user that is given by number or name.
@@ -170,7 +168,7 @@ fn user(name: &str) -> Result<u32, String> {
     match nix::unistd::User::from_name(name) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
         Ok(None) => Err(format!("--stream.user={name}: there is no such user")),
-        Err(error) => Err(format!("--stream.user={name}: the name service does not answer: {error}")),
+        Err(error) => Err(format!("--stream.user={name}: the name service failed: {error}")),
     }
 }
 
@@ -178,13 +176,13 @@ fn address(text: String) -> Result<String, String> {
     if listen::is_address(&text) {
         return Ok(text);
     }
-    Err(format!("--web.listen-address={text} is no HOST:PORT, such as 127.0.0.1:9837 or :9837"))
+    Err(format!("--web.listen-address={text} is not HOST:PORT, such as 127.0.0.1:9837 or :9837"))
 }
 
 fn audit_size(text: &str) -> Result<u64, String> {
     let bytes = bailiff_size::size(text).map_err(|error| format!("--audit.max-size={text}: {error}"))?;
     if bytes < SMALLEST_AUDIT {
-        return Err(format!("--audit.max-size={text} is too small: at least 64KiB"));
+        return Err(format!("--audit.max-size={text} is too small; the minimum is 64KiB"));
     }
     Ok(bytes)
 }
@@ -235,7 +233,7 @@ mod tests {
         let cases = [
             ("--verify=soon", "--verify=soon is no duration"),
             ("--verify=0s", "--verify=0s must be more than nothing"),
-            ("--verify=2d", "--verify=2d must be more than nothing and at most a day"),
+            ("--verify=2d", "--verify=2d must be above 0 and at most 24h"),
             ("--web.listen-address=9837", "--web.listen-address=9837 is no HOST:PORT"),
             ("--audit.max-size=64MB", "--audit.max-size=64MB: `MB` is not a memory unit: did you mean MiB?"),
             ("--audit.max-size=64", "--audit.max-size=64: `64` has no unit: write `64MiB`"),
@@ -244,7 +242,7 @@ mod tests {
                 "--audit.max-size=99999999999GiB",
                 "--audit.max-size=99999999999GiB: `99999999999GiB` is too large",
             ),
-            ("--devices=", "--devices= would take every file"),
+            ("--devices=", "--devices must not be empty"),
         ];
         for (flag, why) in cases {
             let error = settings(&[flag]).expect_err(flag);

@@ -53,7 +53,7 @@ pub enum Arrival {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// No process listens on the socket.
-    #[error("no process listens on {0}; is bailiff-exporter running with --stream?")]
+    #[error("no process listens on {0}; check that bailiff-exporter is running with --stream")]
     NoListener(String),
     /// The socket may have been created by an untrusted user.
     #[error("{0}")]
@@ -135,7 +135,9 @@ async fn connect(source: &Source) -> Result<(UnixStream, Option<ProcessKey>), St
         Ok((stream, listener))
     } else {
         let path = source.path.display();
-        Err(StreamError::Distrusted(format!("{path} belongs to uid {owner}, and uid {uid} listens on it")))
+        Err(StreamError::Distrusted(format!(
+            "{path} belongs to uid {owner}, but a process of uid {uid} listens on it"
+        )))
     }
 }
 
@@ -160,14 +162,14 @@ fn owner(source: &Source) -> Result<u32, StreamError> {
     let path = source.path.display();
     let metadata = symlink_metadata(&source.path).map_err(|_| StreamError::NoListener(path.to_string()))?;
     if !metadata.file_type().is_socket() {
-        return Err(StreamError::Distrusted(format!("{path} is no socket")));
+        return Err(StreamError::Distrusted(format!("{path} is not a socket")));
     }
     let trusted =
         |uid: u32| uid == 0 || uid == rustix::process::geteuid().as_raw() || source.owners.contains(&uid);
     if !trusted(metadata.uid()) {
         let uid = metadata.uid();
         return Err(StreamError::Distrusted(format!(
-            "{path} belongs to uid {uid}, which is neither root, nor our own, nor given by --stream.user"
+            "{path} belongs to uid {uid}, which is not root, the enforcer's user, or a user given by --stream.user"
         )));
     }
     let directory = source.path.parent().unwrap_or(Path::new("/"));
@@ -175,7 +177,7 @@ fn owner(source: &Source) -> Result<u32, StreamError> {
     let by_others = above.mode() & 0o002 != 0 && above.mode() & 0o1000 == 0;
     if by_others || !trusted(above.uid()) {
         return Err(StreamError::Distrusted(format!(
-            "other users may create a socket in {}",
+            "other users can create a socket in {}",
             directory.display()
         )));
     }
@@ -192,11 +194,11 @@ async fn read(stream: UnixStream, to: &mpsc::Sender<Arrival>) -> StreamError {
                 Ok(snapshot) => Arrival::Snapshot(Box::new(snapshot)),
                 Err(error) => Arrival::Malformed(error.to_string()),
             },
-            Ok(false) => return StreamError::Ended("the exporter has closed it".to_owned()),
+            Ok(false) => return StreamError::Ended("the exporter closed it".to_owned()),
             Err(error) => return StreamError::Ended(error.to_string()),
         };
         if to.send(arrival).await.is_err() {
-            return StreamError::Ended("the receiver is closed".to_owned());
+            return StreamError::Ended("the enforcer closed it".to_owned());
         }
         // Frees the memory of a long line before the next snapshot.
         line.shrink_to(CHUNK);

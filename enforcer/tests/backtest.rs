@@ -80,7 +80,7 @@ fn server_other_than_prometheus_is_reported() {
     for status in [200, 404] {
         let message = refused(move |_| (status, page.to_owned()));
         assert!(!message.contains(['\u{a0}', '\u{fffd}']), "{message:?}");
-        assert!(message.contains("not an answer of Prometheus"), "{message}");
+        assert!(message.contains("not a Prometheus API response"), "{message}");
     }
     let message = refused(move |_| (404, page.to_owned()));
     assert!(
@@ -94,7 +94,7 @@ fn unreachable_server_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failure = query(&format!("http://{free}"), |_| ()).unwrap_err();
     assert!(
-        failure.to_string().starts_with(&format!("Prometheus at http://{free} does not answer: ")),
+        failure.to_string().starts_with(&format!("Prometheus at http://{free} does not respond: ")),
         "{failure}"
     );
 }
@@ -105,16 +105,16 @@ fn server_error_is_reported() {
     let text = refused(move |_| (400, error.to_owned()));
     assert!(text.ends_with("refused: bad_data: parse error: \u{fffd}[2J unexpected"), "{text}");
     let text = refused(|_| (502, "<html>Bad Gateway</html>".to_owned()));
-    assert!(text.contains("answered 502, not an answer of Prometheus"), "{text}");
+    assert!(text.contains("returned 502, which is not a Prometheus API response"), "{text}");
     assert!(text.ends_with(": <html>Bad Gateway</html>"), "{text}");
     let text = refused(|_| (200, "not JSON".to_owned()));
     assert!(
-        text.ends_with("not an answer of Prometheus (expected ident at line 1 column 2): not JSON"),
+        text.ends_with("not a Prometheus API response (expected ident at line 1 column 2): not JSON"),
         "{text}"
     );
     let text = refused(|_| (200, r#"{"status":"success","data":[]}"#.to_owned()));
     assert!(
-        text.starts_with("Prometheus holds no bailiff_snapshots_total between 2026-01-01T00:00:00Z"),
+        text.starts_with("Prometheus has no bailiff_snapshots_total between 2026-01-01T00:00:00Z"),
         "{text}"
     );
 }

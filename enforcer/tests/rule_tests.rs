@@ -62,7 +62,7 @@ fn failure_reports_expected_and_actual() {
     for part in [
         "FAILED: too early",
         "expected: terminate by idle of 4100 at 4m 50s (sample 58)",
-        "got: nothing at that sample",
+        "got: no step at that sample",
         "expected: never: flag",
         "4m 55s (sample 59): flag by idle of",
         "5m (sample 60): terminate by idle of",

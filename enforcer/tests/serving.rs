@@ -109,7 +109,7 @@ fn only_read_endpoints_are_served() {
     for (request, expected) in cases {
         assert_eq!(code(&running.query(request)), expected, "{request}");
     }
-    assert!(running.query("POST /-/reload").contains("--web.enable-lifecycle allows it"));
+    assert!(running.query("POST /-/reload").contains("enable it with --web.enable-lifecycle"));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn ready_needs_a_policy_and_a_snapshot() {
     status.stream.seq = None;
     status.stream.error = Some("no such file".into());
     running.show(status);
-    assert!(running.query("GET /-/ready").ends_with("no snapshot was evaluated: no such file\n"));
+    assert!(running.query("GET /-/ready").ends_with("no snapshot has been evaluated: no such file\n"));
     let seen = |age: Duration| {
         let mut status = full();
         status.stream.seen_boot_ms = u64::try_from(now().boot.saturating_sub(age).as_millis()).ok();

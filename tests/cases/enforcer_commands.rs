@@ -144,7 +144,7 @@ fn check_compares_a_file_with_the_loaded_rules() {
     };
     let (code, text) = check(&rules, &url);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("runs just this"), "{text}");
+    assert!(text.contains("runs this policy"), "{text}");
     let (code, text) = check(&other, &url);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("runs another policy"), "{text}");

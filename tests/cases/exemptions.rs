@@ -91,8 +91,7 @@ fn workload_of_several_owners_is_exempt() {
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     let line = node.home.until_line("terminate", "refused");
-    let detail =
-        format!("process {other} is exempt: it has uid 65533, but the target has uid {NOBODY_UID}");
+    let detail = format!("process {other} is exempt: it has uid 65533, but the target has uid {NOBODY_UID}");
     assert_eq!((&line["detail"], &line["sent"]), (&json!(detail), &json!([])));
     enforcer.until("it is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "refused")]).then_some(())

@@ -100,7 +100,7 @@ fn control_socket_accepts_only_root_and_its_group() {
     for command in ["pause", "resume", "reload"] {
         let refused = as_nobody(&home, &[command]);
         assert_eq!(refused.status.code(), Some(1), "{}", stdout_of(&refused));
-        assert!(stdout_of(&refused).contains("that needs root, or the group"), "{}", stdout_of(&refused));
+        assert!(stdout_of(&refused).contains("root, or membership in the group"), "{}", stdout_of(&refused));
     }
     assert!(as_nobody(&home, &["status"]).status.success(), "any client that can connect may query");
     assert!(!enforcer.is_held("paused"));
@@ -141,7 +141,7 @@ fn unwritable_audit_log_holds_actions() {
     enforcer.ticks(3);
     assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert!(enforcer.page().value("bailiff_audit_write_failures_total", &[]) > Some(0.0));
-    enforcer.until_logged("the audit log cannot be written");
+    enforcer.until_logged("cannot write the audit log");
     fs::remove_file(disk.join("full")).unwrap();
     tenant.gone();
     let lines = until("missing parts are written", || {
@@ -203,7 +203,7 @@ fn stream_of_another_user_is_rejected() {
     enforcer.until("it is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
-    let why = format!("{} belongs to uid {NOBODY_UID}, which is neither root", home.stream().display());
+    let why = format!("{} belongs to uid {NOBODY_UID}, which is not root", home.stream().display());
     enforcer.until_logged(&why);
     assert!(stdout_of(&enforcer.run(&["status"])).contains("belongs to uid"));
     assert_eq!(enforcer.page().value("bailiff_stream_connected", &[]), Some(0.0));
@@ -216,7 +216,7 @@ fn stream_of_another_user_is_rejected() {
     enforcer.until("it is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
-    enforcer.until_logged("and uid 0 listens on it");
+    enforcer.until_logged("but a process of uid 0 listens on it");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "user_failure_breaker");
     let opened = node.home.until_line("breaker", "opened");
-    let detail = format!("failures: three actions in a row against user {NOBODY_UID} failed");
+    let detail = format!("failures: three consecutive actions against user {NOBODY_UID} failed");
     assert_eq!(opened["detail"], detail.as_str());
     let page = enforcer.page();
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "failures")]), Some(1.0));
@@ -297,7 +297,7 @@ fn terminate_that_requires_a_notice_waits_for_delivery() {
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     let line = node.home.until_line("notify", "failed");
-    assert_eq!(line["detail"], "owner: there is no terminal of the owner's that takes messages");
+    assert_eq!(line["detail"], "owner: the owner has no terminal that accepts messages");
     enforcer.until_waits(tenant.pid(), "undelivered");
     enforcer.ticks(5);
     assert!(tenant.is_running() && tenant.terms_received() == 0);

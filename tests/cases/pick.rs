@@ -166,7 +166,7 @@ rules:
     let enforcer = Enforcer::spawn(&node.home, command);
     server.gone();
     let end = node.home.until_line("shutdown_mps", "done");
-    assert_eq!((&end["detail"], &end["sent"]), (&json!("the server has ended"), &json!([])));
+    assert_eq!((&end["detail"], &end["sent"]), (&json!("the server has exited"), &json!([])));
     assert_eq!(node.home.results("shutdown_mps"), ["due", "begun", "done"]);
     let printed = fs::read_to_string(directory.join("commands")).unwrap();
     let pid = server.pid();

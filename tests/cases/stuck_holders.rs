@@ -187,7 +187,8 @@ fn many_of_one_kind_are_all_counted() {
     let enforcer = node.home.enforcer(&[]);
     until("it is explained", || {
         let printed = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
-        (printed.matches("a pid without a process: there is nothing to exempt").count() == 2).then_some(())
+        (printed.matches("a pid for which no process exists, so there is nothing to exempt").count() == 2)
+            .then_some(())
     });
     let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
     assert_eq!(of("disk_sleep"), Some(0.0), "all were checked");

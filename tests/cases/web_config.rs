@@ -468,15 +468,15 @@ fn enforcer_supports_the_web_config() {
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(check(&[]).contains("runs just this"), "{}", check(&[]));
+    assert!(check(&[]).contains("runs this policy"), "{}", check(&[]));
     site.write("web.yml", &format!("{TLS}{}", users("correct horse", 4)));
     let get = |header: &[&str]| site.client().get(enforcer.address(), "/metrics", header).unwrap();
     assert_eq!((get(&[RIGHT]).status, get(&[WRONG]).status), (200, 401));
     assert!(get(&[RIGHT]).text().contains("bailiff_enforcer_"));
     site.write("password", "correct horse\n");
     let printed = check(&["--user", "alice", "--password-file", &site.path("password")]);
-    assert!(printed.contains("runs just this"), "{printed}");
-    assert!(check(&[]).contains("wants a user and a password"), "{}", check(&[]));
+    assert!(printed.contains("runs this policy"), "{printed}");
+    assert!(check(&[]).contains("requires a user and a password"), "{}", check(&[]));
     assert!(http::get(enforcer.address(), "/metrics", &[RIGHT]).is_err());
 }
 

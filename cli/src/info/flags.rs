@@ -96,9 +96,11 @@ fn tag(text: &str) -> Result<String, String> {
         || text.starts_with('.')
         || !text.chars().all(is_allowed)
     {
-        return Err("a tag must not start with a dot, and must consist of 1 to 64 letters, digits, dots, dashes \
+        return Err(
+            "a tag must not start with a dot, and must consist of 1 to 64 letters, digits, dots, dashes \
                     and underscores"
-            .to_owned());
+                .to_owned(),
+        );
     }
     Ok(text.to_owned())
 }

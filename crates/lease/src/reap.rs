@@ -233,7 +233,7 @@ impl Audit {
             {
                 None
             }
-            Life::Elsewhere => Some("it was not renewed in time"),
+            Life::Elsewhere => Some("the lease was not renewed in time"),
             Life::Timed => (!is_of_our_agent()).then_some("its time limit has passed"),
             // A holder that does not acknowledge its grant, because it was stopped for example, loses it to the next.
             Life::Alive if lease.state == "held" && !lease.is_acknowledged() => {

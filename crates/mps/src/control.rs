@@ -94,7 +94,7 @@ pub enum ControlError {
     #[error("no control daemon listens in the pipe directory")]
     NoDaemon,
     /// The daemon runs but does not answer, so every CUDA program that starts now hangs as well.
-    #[error("it did not answer within {0:?}")]
+    #[error("it did not respond within {0:?}")]
     NoAnswer(Duration),
     /// The daemon denied permission.
     #[error("refused: {0}")]

@@ -205,7 +205,10 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
     let holders = subject.members.iter().filter(|member| member.holds);
     for member in holders {
         let Some(key) = member.key else {
-            return Err(Refusal::refused(format!("pid {} is listed by the driver, but there is no such process", member.pid)));
+            return Err(Refusal::refused(format!(
+                "pid {} is listed by the driver, but there is no such process",
+                member.pid
+            )));
         };
         let Some(now) = found.iter().find(|found| found.key().pid == key.pid) else { continue };
         same(member, key, now)?;
@@ -213,7 +216,10 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
         match now.devices {
             Some(Devices::Open) => {}
             Some(Devices::Denied) => {
-                notes.push(format!("no permission to check whether process {} has a device file open", key.pid));
+                notes.push(format!(
+                    "no permission to check whether process {} has a device file open",
+                    key.pid
+                ));
             }
             Some(Devices::None) | None => {
                 return Err(Refusal::refused(format!(
@@ -224,7 +230,10 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
         }
     }
     if living == 0 {
-        return Err(Refusal { outcome: Outcome::Gone, why: "all holders of the target have exited".to_owned() });
+        return Err(Refusal {
+            outcome: Outcome::Gone,
+            why: "all holders of the target have exited".to_owned(),
+        });
     }
     Ok(notes)
 }
@@ -258,7 +267,10 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
 pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limits) -> Result<(), Refusal> {
     if group.len() > limits.max_processes {
         let most = limits.max_processes;
-        return Err(Refusal::refused(format!("the target has {} processes; the maximum is {most}", group.len())));
+        return Err(Refusal::refused(format!(
+            "the target has {} processes; the maximum is {most}",
+            group.len()
+        )));
     }
     let protected = group.iter().find_map(|found| {
         let why = exempted(owner, found, ourselves, limits)?;
@@ -336,8 +348,8 @@ mod tests {
     }
 
     fn ourselves() -> Ourselves {
-        let us = "it is this program or has started it";
-        Ourselves(BTreeMap::from([(60, "it is the exporter's"), (90, us), (91, us)]))
+        let us = "it is the enforcer or one of its ancestors";
+        Ourselves(BTreeMap::from([(60, "it belongs to the exporter"), (90, us), (91, us)]))
     }
 
     fn subject(pids: &[u32]) -> Subject {

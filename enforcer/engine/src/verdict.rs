@@ -126,10 +126,10 @@ impl Hold {
             Self::OtherInterval => "the rules file was written for another sampling interval",
             Self::Audit => "the audit log cannot be written",
             Self::State => "the state cannot be written, so budgets would not survive a restart",
-            Self::Rights => {
-                "CAP_KILL is missing, so the enforcer can act only on processes of its own user"
+            Self::Rights => "CAP_KILL is missing, so the enforcer can act only on processes of its own user",
+            Self::Untrusted => {
+                "the exporter or the enforcer is not in the host's PID namespace, or there is no boot id"
             }
-            Self::Untrusted => "the exporter or the enforcer is not in the host's PID namespace, or there is no boot id",
             Self::Stale => "the last snapshot is too old to act on",
             Self::GpuBudget => "the hourly budget of actions for the GPU is used up",
             Self::UserBudget => "the hourly budget of actions for the user is used up",

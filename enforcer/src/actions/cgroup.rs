@@ -108,7 +108,7 @@ impl Drop for Frozen<'_> {
             && error != Errno::NOENT
             && error != Errno::NODEV
         {
-            tracing::error!(%error, "a cgroup was frozen and cannot be thawed");
+            tracing::error!(%error, "cannot thaw a cgroup that the enforcer froze");
         }
     }
 }

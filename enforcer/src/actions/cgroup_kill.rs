@@ -14,10 +14,10 @@ pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &P
     let request = group.request;
     let path =
         group.held.iter().find_map(|held| path(&request.subject, held.found.person.unified.as_deref()?));
-    let path = path.ok_or("it is not the cgroup (version 2) of a container or unit")?;
-    let ours = group.own_cgroup().ok_or("our own cgroup is not known")?;
+    let path = path.ok_or("it is not a cgroup v2 of a container or unit")?;
+    let ours = group.own_cgroup().ok_or("the enforcer's own cgroup is unknown")?;
     if *ours == *path || ours.starts_with(&format!("{path}/")) {
-        return Err("it is ours".to_owned());
+        return Err("it is the enforcer's own cgroup".to_owned());
     }
     let directory = open(root, path, &[CGROUP2]).map_err(|error| format!("{path}: {error}"))?;
     let frozen = Frozen::new(&directory, permit).map_err(|error| format!("it cannot be frozen: {error}"))?;
@@ -26,7 +26,7 @@ pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &P
     let mut inside = BTreeSet::new();
     collect(&directory, 0, &mut inside).map_err(|error| format!("it cannot be read: {error}"))?;
     if let Some(other) = inside.difference(&verified).next() {
-        return Err(format!("process {other} is in it, but was not verified"));
+        return Err(format!("it contains process {other}, which was not verified"));
     }
     inbox
         .unless_called_off(request.id, || put(&directory, "cgroup.kill", permit))?

@@ -13,7 +13,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Error of running a program.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChildError {
-    #[error("no program is named")]
+    #[error("no program is given")]
     Empty,
     #[error(transparent)]
     Run(#[from] bailiff_subprocess::ChildError),

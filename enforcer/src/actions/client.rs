@@ -81,14 +81,16 @@ impl LetGo {
         for pid in pids {
             let (done, note) = match stands(pid, &asked.replies, asked.foreign) {
                 MpsMembership::Unknown(why) if listed.contains(&pid) => {
-                    let why = format!("{pid} is a client of MPS, and is not signalled: {why}");
+                    let why = format!("process {pid} is an MPS client and was not signalled: {why}");
                     return Err(Refusal::refused(why));
                 }
                 MpsMembership::With { daemon, server } => {
                     (Done::LetGo, Some(asked.let_go(daemon, server, (pid, group))?))
                 }
                 _ if listed.contains(&pid) => {
-                    let note = format!("{pid} is listed as a client of MPS, and its server is not found");
+                    let note = format!(
+                        "the driver lists process {pid} as an MPS client, but its MPS server was not found"
+                    );
                     (Done::LetGo, Some(note))
                 }
                 _ => (Done::Nothing, None),
@@ -171,7 +173,7 @@ impl<'a> Asked<'a> {
     /// Requests a server to terminate a client, if it is still a client: its pid may have been reused.
     fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
         let (pid, group) = client;
-        let gone = || format!("{pid} ended before server {server} of MPS was requested to terminate it");
+        let gone = || format!("process {pid} exited before MPS server {server} was asked to terminate it");
         let Some((owner, control)) = self.daemons.get(daemon) else { return Ok(gone()) };
         if !group.lives(pid) {
             return Ok(gone());
@@ -183,13 +185,13 @@ impl<'a> Asked<'a> {
         let done = match mps::clients(&control, server) {
             _ if !group.lives(pid) => return Ok(gone()),
             Ok(clients) if clients.contains(&pid) => terminate(&control, server, pid),
-            Ok(_) => Err(format!("server {server} of MPS lists {pid} no more")),
+            Ok(_) => Err(format!("MPS server {server} no longer lists process {pid}")),
             Err(why) => Err(why),
         };
         match (done, owner) {
             (Ok(note), _) => Ok(note),
             (Err(why), DaemonOwner::Own) => Ok(format!("{why}; the daemon belongs to its own user")),
-            (Err(why), DaemonOwner::Root) => Err(Refusal::refused(format!("{why}, so no signal is sent"))),
+            (Err(why), DaemonOwner::Root) => Err(Refusal::refused(format!("{why}; no signal was sent"))),
         }
     }
 }
@@ -225,7 +227,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
     }
     if let (None, Some(part)) = (&silent, foreign) {
         return MpsMembership::Unknown(format!(
-            "{part}, an MPS process, is in another PID namespace, and is not queried"
+            "MPS process {part} is in another PID namespace and is not queried"
         ));
     }
     let is_own = |(owner, _): &(DaemonOwner, Replies)| *owner == DaemonOwner::Own;
@@ -233,7 +235,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
         Some(why) => MpsMembership::Unknown(why),
         // Root's daemons do not list the process, so only its own user's daemon can serve it.
         None if replies.is_empty() || replies.iter().any(is_own) => MpsMembership::Alone,
-        None => MpsMembership::Unknown("no server lists it as its client".to_owned()),
+        None => MpsMembership::Unknown("no MPS server lists it as a client".to_owned()),
     }
 }
 
@@ -242,15 +244,15 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
     let status = control.query(Question::Status(server)).map(|reply_text| reply::status(&reply_text));
     if matches!(status, Ok(reply::Status::Fault)) {
-        return Ok(format!("server {server} of MPS is in FAULT and waits for the exit of {client}"));
+        return Ok(format!("MPS server {server} is in state FAULT and waits for client {client} to exit"));
     }
     let reply_text = control.query(Question::TerminateClient(server, client));
     let done = reply_text
         .map_err(|error| error.to_string())
         .and_then(|reply_text| reply::terminated(&reply_text).map_err(|odd| odd.to_string()));
     match done {
-        Ok(()) => Ok(format!("server {server} of MPS terminated its client {client}")),
-        Err(why) => Err(format!("server {server} of MPS did not terminate its client {client}: {why}")),
+        Ok(()) => Ok(format!("MPS server {server} terminated its client {client}")),
+        Err(why) => Err(format!("MPS server {server} did not terminate its client {client}: {why}")),
     }
 }
 
@@ -279,7 +281,7 @@ mod tests {
             ),
             (
                 vec![replies_of(Root, &[(900, &[7])])],
-                MpsMembership::Unknown("no server lists it as its client".into()),
+                MpsMembership::Unknown("no MPS server lists it as a client".into()),
             ),
             (
                 vec![replies_of(Root, &[]), hung(Root)],
@@ -296,9 +298,8 @@ mod tests {
         for (replies, expected) in cases {
             assert_eq!(stands(4100, &replies, None), expected, "{replies:?}");
         }
-        let other = MpsMembership::Unknown(
-            "900, an MPS process, is in another PID namespace, and is not queried".into(),
-        );
+        let other =
+            MpsMembership::Unknown("MPS process 900 is in another PID namespace and is not queried".into());
         assert_eq!(stands(4100, &[], Some(900)), other);
         assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[7])])], Some(900)), other);
         let found = MpsMembership::With { daemon: 0, server: 901 };

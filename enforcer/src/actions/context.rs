@@ -91,13 +91,15 @@ impl<'a> ActionContext<'a> {
                 match group.on_hold(self.settings.cgroups.as_deref()) {
                     Some(pid) if self.request.limits.on_hold == OnHold::Exempt => Err(Refusal {
                         outcome: Outcome::Reprieved,
-                        why: format!("{pid} is stopped, traced or frozen, which exempts it from this rule"),
+                        why: format!(
+                            "process {pid} is stopped, traced or frozen, which exempts it from this rule"
+                        ),
                     }),
                     _ => Ok(group),
                 }
             }
             Kind::Gpu | Kind::Lease => Err(Refusal::refused("this kind of target has no processes")),
-            Kind::MpsServer => Err(Refusal::refused("a server of MPS is never signalled")),
+            Kind::MpsServer => Err(Refusal::refused("an MPS server is never signalled")),
         }
     }
 
@@ -131,7 +133,7 @@ impl<'a> ActionContext<'a> {
             }
             Some(Permission::Granted) | None => Err(Refusal {
                 outcome: Outcome::Cancelled,
-                why: "its confirmation is older than one sampling interval".to_owned(),
+                why: "the confirmation of the action is older than one sampling interval".to_owned(),
             }),
         }
     }

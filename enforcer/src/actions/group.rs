@@ -215,7 +215,7 @@ impl<'a> Group<'a> {
             held.sent.push(signal);
             let result = match held.handle.send(signal, permit) {
                 Ok(true) => "sent".to_owned(),
-                Ok(false) => "had ended".to_owned(),
+                Ok(false) => "had exited".to_owned(),
                 Err(error) => {
                     self.denied = Some(error);
                     error.to_string()
@@ -310,7 +310,10 @@ impl<'a> Group<'a> {
     fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<MemberHandle>, Refusal> {
         if expected.len() > self.request.limits.max_processes {
             let most = self.request.limits.max_processes;
-            return Err(Refusal::refused(format!("the target has {} processes; the maximum is {most}", expected.len())));
+            return Err(Refusal::refused(format!(
+                "the target has {} processes; the maximum is {most}",
+                expected.len()
+            )));
         }
         let held = expected.values().filter_map(|key| self.hold_one(*key).transpose());
         held.collect()
@@ -320,8 +323,14 @@ impl<'a> Group<'a> {
         let handle = match Handle::open(key.pid) {
             Ok(Some(handle)) => handle,
             Ok(None) => return Ok(None),
-            Err(Errno::NOSYS) => return Err(Refusal::refused("this kernel has no pidfds (Linux 5.3)")),
-            Err(error) => return Err(Refusal::refused(format!("{} cannot be held: {error}", key.pid))),
+            Err(Errno::NOSYS) => {
+                return Err(Refusal::refused(
+                    "the kernel does not support pidfds (Linux 5.3 or newer is required)",
+                ));
+            }
+            Err(error) => {
+                return Err(Refusal::refused(format!("cannot open a pidfd of process {}: {error}", key.pid)));
+            }
         };
         let holds = self.request.subject.members.iter().any(|member| member.holds && member.pid == key.pid);
         let found = if holds {
@@ -339,7 +348,7 @@ fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
     let holders =
         request.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
     let mut living = holders.filter_map(|key| found.iter().find(|found| found.key() == key));
-    let holder = living.next().ok_or_else(|| Refusal::refused("its owner is unknown"))?;
+    let holder = living.next().ok_or_else(|| Refusal::refused("the owner of the target is unknown"))?;
     Ok(holder.person.uid)
 }
 
@@ -348,11 +357,11 @@ fn ourselves(table: &Table, exporter: Option<ProcessKey>) -> Ourselves {
     let us = std::process::id();
     let own = table.ancestors(us).into_iter().chain([us]);
     let mut all: BTreeMap<u32, &'static str> =
-        own.map(|pid| (pid, "it is this program or has started it")).collect();
+        own.map(|pid| (pid, "it is the enforcer or one of its ancestors")).collect();
     let mut next: Vec<u32> =
         exporter.and_then(|key| table.get(key)).map(|it| it.stat.key.pid).into_iter().collect();
     while let Some(pid) = next.pop() {
-        if all.insert(pid, "it is the exporter's") != Some("it is the exporter's") {
+        if all.insert(pid, "it belongs to the exporter") != Some("it belongs to the exporter") {
             next.extend(table.children(pid));
         }
     }

@@ -95,14 +95,16 @@ pub(super) fn back(before: &Memory, after: &Memory, ended: &BTreeSet<ProcessKey>
     match (unknown, back) {
         (Some(why), _) => Back::Unknown(why),
         (None, Some((bytes, left))) => Back::Yes { bytes, left },
-        (None, None) => Back::Unknown("the driver did not list these processes before".to_owned()),
+        (None, None) => {
+            Back::Unknown("the driver did not list these processes in the previous snapshot".to_owned())
+        }
     }
 }
 
 fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Holders) -> Back {
     let same = |other: &&OfGpu| other.uuid == gpu.uuid && other.index == gpu.index;
     let Some(now) = after.0.iter().find(same).filter(|now| now.reported) else {
-        return Back::Unknown(format!("GPU {} returned no process list", gpu.index));
+        return Back::Unknown(format!("the driver returned no process list for GPU {}", gpu.index));
     };
     // The driver may still list a pid that has exited, for which /proc has no start time.
     let still = now
@@ -110,11 +112,11 @@ fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Hold
         .keys()
         .find(|key| is_of(**key, ended) || (key.1.is_none() && held.keys().any(|(pid, _)| *pid == key.0)));
     if let Some(key) = still {
-        let why = format!("the driver still lists {} on GPU {}", key.0, gpu.index);
+        let why = format!("the driver still lists process {} on GPU {}", key.0, gpu.index);
         return Back::No { why, left: now.holders.get(key).copied().flatten().unwrap_or_default() };
     }
     let Some(bytes) = held.values().copied().sum::<Option<u64>>() else {
-        return Back::Unknown(format!("what it held on GPU {} is unknown", gpu.index));
+        return Back::Unknown(format!("the memory that it held on GPU {} is unknown", gpu.index));
     };
     let (Some(was), Some(is)) = (gpu.unaccounted, now.unaccounted) else {
         return Back::Unknown(format!("unaccounted memory of GPU {} is unknown", gpu.index));

@@ -21,27 +21,27 @@ pub(super) const COMM: &str = "nvidia-cuda-mps";
 pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Refusal> {
     let subject = &context.request.subject;
     if subject.kind != Kind::MpsServer {
-        return Err(Refusal::refused("it is no server of MPS"));
+        return Err(Refusal::refused("the target is not an MPS server"));
     }
     let [server] = subject.members.as_slice() else {
-        return Err(Refusal::refused("a server is one process"));
+        return Err(Refusal::refused("the target must be a single process"));
     };
     let handle = hold(context, server)?;
     if context.proc_table.nested(server.pid) != Some(false) {
         return Err(Refusal::refused(
-            "it is in another PID namespace, where its pid belongs to another process",
+            "the server is in another PID namespace, in which its pid belongs to another process",
         ));
     }
     let control = control(context, pipes(context, server.pid));
     match listed_clients(context) {
         Some(0) => {}
-        Some(_) => return Err(Refusal::refused("it has clients")),
-        None => return Err(Refusal::refused("no snapshot shows its clients")),
+        Some(_) => return Err(Refusal::refused("the server has clients")),
+        None => return Err(Refusal::refused("the server's clients are not in any snapshot")),
     }
     match clients(&control, server.pid) {
         Ok(clients) if clients.is_empty() => {}
-        Ok(clients) => return Err(Refusal::refused(format!("it has {} clients", clients.len()))),
-        Err(why) => return Err(Refusal::refused(format!("its clients are not known: {why}"))),
+        Ok(clients) => return Err(Refusal::refused(format!("the server has {} clients", clients.len()))),
+        Err(why) => return Err(Refusal::refused(format!("the server's clients are unknown: {why}"))),
     }
     Ok(context.carry_out(|_| {
         let asked = control.query(Question::ShutDown(server.pid));
@@ -51,11 +51,13 @@ pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Ref
 
 /// Opens a pidfd of the server and compares the process with the evaluated one.
 fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Handle, Refusal> {
-    let key = server.key.ok_or_else(|| Refusal::refused("only the driver lists it"))?;
+    let key = server
+        .key
+        .ok_or_else(|| Refusal::refused("the driver lists the server, but there is no such process"))?;
     context.proc_table.everybody()?;
-    let gone = || Refusal { outcome: Outcome::Gone, why: "it had ended".to_owned() };
+    let gone = || Refusal { outcome: Outcome::Gone, why: "the server had exited".to_owned() };
     let handle = Handle::open(key.pid)
-        .map_err(|error| Refusal::refused(format!("{} cannot be held: {error}", key.pid)))?
+        .map_err(|error| Refusal::refused(format!("cannot open a pidfd of process {}: {error}", key.pid)))?
         .ok_or_else(gone)?;
     let person = context.proc_table.person(key.pid)?.ok_or_else(gone)?;
     if !handle.lives() {
@@ -116,7 +118,7 @@ fn verify(context: &ActionContext<'_>, handle: &Handle, asked: Result<String, Co
         context.inbox.wait(&[handle], deadline);
     }
     if handle.ended() {
-        return ActionResult::new(Outcome::Done, "the server has ended");
+        return ActionResult::new(Outcome::Done, "the server has exited");
     }
     let reply_text = match asked {
         Ok(reply_text) => reply_text.trim().to_owned(),

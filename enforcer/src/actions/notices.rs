@@ -21,8 +21,8 @@ use bailiff_engine::verdict::{Evidence, Member, Subject};
 /// Maximum number of queued notifications per channel.
 const QUEUE: usize = 64;
 /// Reasons why a notification is dropped.
-const TOO_MANY: &str = "too many notices wait for this channel";
-const STOPPED: &str = "the enforcer is ending";
+const TOO_MANY: &str = "too many notifications are waiting for this channel";
+const STOPPED: &str = "the enforcer is shutting down";
 /// Maximum length of a text in bytes; longer texts are cut, because terminals and chats show no more.
 const MOST_TEXT: usize = 1000;
 
@@ -244,7 +244,7 @@ impl State {
         let delivered = result.as_ref().map_or_else(|(delivered, _)| *delivered, |()| Delivered::Ok);
         let result = result.map_err(|(_, why)| why);
         if let Err(why) = &result {
-            tracing::warn!(channel, rule = notice.rule, why, "a notice was not delivered");
+            tracing::warn!(channel, rule = notice.rule, why, "a notification was not delivered");
         }
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry((channel.clone(), delivered)).or_default() += 1;

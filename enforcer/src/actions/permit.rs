@@ -54,7 +54,7 @@ pub(super) fn carry_out(
     act: impl FnOnce(&Permit) -> ActionResult,
 ) -> ActionResult {
     match request.mode {
-        Mode::DryRun => ActionResult::new(Outcome::DryRun, "dry run: everything but the action was done"),
+        Mode::DryRun => ActionResult::new(Outcome::DryRun, "dry run: everything except the action was done"),
         Mode::Enforce => match audit.record(&request.record(BEGUN, "", None)) {
             Ok(()) => act(&Permit(())),
             // Nothing was done; the step is due again once the log can be written.

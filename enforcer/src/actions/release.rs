@@ -16,19 +16,19 @@ pub(super) fn release(context: &ActionContext<'_>) -> Result<ActionResult, Refus
     let name = subject.id.0.strip_prefix("lease:").and_then(|name| name.rsplit_once('#'));
     let named = name.and_then(|(lease, token)| Some((lease, token.parse::<u64>().ok()?)));
     let (Kind::Lease, Some((lease, token))) = (subject.kind, named) else {
-        return Err(Refusal::refused("it is no lease"));
+        return Err(Refusal::refused("the target is not a lease"));
     };
     let Some(leases) = &context.request.leases else {
-        return Err(Refusal::refused("the policy does not say where leases are (`leases`)"));
+        return Err(Refusal::refused("the policy has no `leases` section"));
     };
     let refused = |error: LeaseError| Refusal::refused(error.to_string());
     let mut pool = agent::open(leases).map_err(refused)?;
     let audit = pool.audit().map_err(refused)?;
     let Some(held) = audit.leases.iter().find(|held| held.lease == lease && held.state == "held") else {
-        return Err(Refusal { outcome: Outcome::Gone, why: "it had ended".to_owned() });
+        return Err(Refusal { outcome: Outcome::Gone, why: "the lease had already ended".to_owned() });
     };
     if token_of(held) != Some(token) {
-        let why = "its fencing token has changed".to_owned();
+        let why = "the fencing token of the lease has changed".to_owned();
         return Err(Refusal { outcome: Outcome::IdentityChanged, why });
     }
     let view = context.inbox.view();
@@ -50,11 +50,13 @@ fn verify(
     busy: &[String],
 ) -> ActionResult {
     match ended {
-        Ok(Ended::Lost) => ActionResult::new(Outcome::IdentityChanged, "its fencing token has changed"),
-        Ok(Ended::Already(how)) if how != "revoked" => {
-            ActionResult::new(Outcome::Gone, format!("it had ended: {how}"))
+        Ok(Ended::Lost) => {
+            ActionResult::new(Outcome::IdentityChanged, "the fencing token of the lease has changed")
         }
-        Ok(Ended::Kept) => ActionResult::new(Outcome::Failed, "Redis did not end it"),
+        Ok(Ended::Already(how)) if how != "revoked" => {
+            ActionResult::new(Outcome::Gone, format!("the lease had already ended: {how}"))
+        }
+        Ok(Ended::Kept) => ActionResult::new(Outcome::Failed, "Redis did not end the lease"),
         Ok(Ended::Done | Ended::Already(_)) | Err(_) => {
             let left = pool.audit().map(|audit| {
                 let holds = |held: &Lease| {
@@ -68,7 +70,7 @@ fn verify(
                     let ids = busy.join(", ");
                     ActionResult::new(
                         Outcome::Released,
-                        format!("still in use: {ids}; quarantined until the process has left"),
+                        format!("still in use: {ids}; quarantined until the process has exited"),
                     )
                 }
                 (Ok(true), Err(error)) => ActionResult::new(Outcome::Failed, error.to_string()),

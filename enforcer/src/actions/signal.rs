@@ -31,7 +31,7 @@ pub(super) fn send(context: &ActionContext<'_>, signal: Signal) -> Result<Action
         match group.denied {
             Some(error) => done(Outcome::Failed, format!("not every signal was sent: {error}"), group),
             None if group.sent.iter().all(|sent| sent.result != "sent") => {
-                done(Outcome::Gone, "all had ended", group)
+                done(Outcome::Gone, "all processes had exited", group)
             }
             None => done(Outcome::Done, "", group),
         }

@@ -293,7 +293,7 @@ impl<'a> Termination<'a> {
         }
         match cgroup_kill::kill(root, context.inbox, &mut self.group, self.permit) {
             Ok(()) => self.group.sent_to_all("cgroup.kill"),
-            Err(ref why) => self.group.notes.push(format!("its cgroup was not killed as a whole: {why}")),
+            Err(ref why) => self.group.notes.push(format!("the cgroup was not killed as a whole: {why}")),
         }
         self.group.sent.last().is_some_and(|sent| sent.signal == "cgroup.kill")
     }
@@ -347,12 +347,12 @@ impl<'a> Termination<'a> {
         let inbox = self.context.inbox;
         let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
         else {
-            return Back::Unknown("there was no snapshot before".to_owned());
+            return Back::Unknown("there is no snapshot from before the action".to_owned());
         };
         // Two intervals are enough for one snapshot that was started after the exit.
         let patience = self.context.settings.verify.max(interval * 2);
         let deadline = Deadline::after(patience);
-        let mut last = Back::Unknown("no snapshot came in time".to_owned());
+        let mut last = Back::Unknown("no snapshot arrived in time".to_owned());
         loop {
             let stopped = inbox.events(self.context.request.id).stopped;
             if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
@@ -378,5 +378,5 @@ fn describe(held: &super::group::MemberHandle, context: &ActionContext<'_>) -> S
     let pid = held.found.key().pid;
     let now = context.proc_table.person(pid).ok().flatten();
     let state = now.map_or("unknown", |person| person.stat.state.name());
-    format!("{pid} is still running, in state {state}")
+    format!("process {pid} is still running, in state {state}")
 }

@@ -13,11 +13,11 @@ const MOST: usize = 64;
 /// Error if no terminal received the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TtyError {
-    #[error("the owner is not known")]
+    #[error("the owner is unknown")]
     NoOwner,
-    #[error("there is no terminal of the owner's that takes messages")]
+    #[error("the owner has no terminal that accepts messages")]
     NoTerminal,
-    #[error("the terminal takes nothing now: {0}")]
+    #[error("cannot write to the terminal now: {0}")]
     Full(Errno),
 }
 

@@ -21,21 +21,21 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Error of a POST.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WebhookError {
-    #[error("the file with the address cannot be read")]
+    #[error("cannot read the file with the URL")]
     NoFile,
-    #[error("the address is no http:// or https:// address")]
+    #[error("the URL does not begin with http:// or https://")]
     NoAddress,
-    #[error("it was not answered in time")]
+    #[error("the server did not respond in time")]
     Late,
-    #[error("the server's name is not known")]
+    #[error("the host name cannot be resolved")]
     NoHost,
     #[error("TLS failed: {0}")]
     Tls(String),
-    #[error("no connection")]
+    #[error("cannot connect")]
     NoConnection,
-    #[error("it was answered with {0}")]
+    #[error("the server responded with {0}")]
     Status(u16),
-    #[error("the request could not be made")]
+    #[error("cannot send the request")]
     Other,
 }
 

@@ -76,7 +76,9 @@ impl Worker {
             Action::ShutdownMps => mps::shut_down(&context),
             Action::Exec(program) => exec::run(&context, program),
             Action::ReleaseLease => release::release(&context),
-            Action::Flag(_) | Action::Notify(_) => Err(Refusal::refused("that is no action")),
+            Action::Flag(_) | Action::Notify(_) => {
+                Err(Refusal::refused("this step has no action to carry out"))
+            }
         }
     }
 }

@@ -105,18 +105,23 @@ impl LeaseExecutor<'_> {
             Ok(match pool.end(&lease.lease, end, busy)? {
                 Ended::Done if withheld => (Result::Withheld, format!("in use: {}", busy.join(", "))),
                 Ended::Done => (Result::Freed, String::new()),
-                Ended::Kept => (Result::Changed, "it was renewed or handed on meanwhile".to_owned()),
-                Ended::Lost => (Result::Changed, "it is another one by now".to_owned()),
-                Ended::Already(how) => (Result::Changed, format!("it had ended: {how}")),
+                Ended::Kept => (
+                    Result::Changed,
+                    "the lease was renewed or granted to another holder meanwhile".to_owned(),
+                ),
+                Ended::Lost => (Result::Changed, "the GPU has another lease now".to_owned()),
+                Ended::Already(how) => (Result::Changed, format!("the lease had already ended: {how}")),
             })
         })
     }
 
     /// Returns a quarantined GPU to the pool.
     pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> std::result::Result<(), LeaseError> {
-        self.record((LeaseAction::ClearQuarantine, &of_gpu(gpu)), "no process uses it any more", |pool| {
-            Ok(back(pool.clear(&gpu.id, why)?))
-        })
+        self.record(
+            (LeaseAction::ClearQuarantine, &of_gpu(gpu)),
+            "no process uses the GPU any more",
+            |pool| Ok(back(pool.clear(&gpu.id, why)?)),
+        )
     }
 
     /// Returns a GPU without holder to the pool; `record` is the record that it must have.
@@ -151,7 +156,7 @@ impl LeaseExecutor<'_> {
             after: None,
         };
         if let Err(unwritten) = self.log.record(&line(BEGUN, why)) {
-            tracing::error!(action = act.name(), target = %subject.id, %unwritten, "not done");
+            tracing::error!(action = act.name(), target = %subject.id, %unwritten, "lease action not carried out");
             drop(self.events.send(AgentEvent::LeaseAction(act, Result::Failed)));
             return Ok(());
         }

@@ -145,7 +145,7 @@ impl Reconciler<'_> {
     fn say(&mut self, status: Option<AgentStatus>) {
         if self.reported != status {
             if let Some(error) = status.as_ref().and_then(|status| status.error.as_ref()) {
-                tracing::warn!(error, "leases are not looked after");
+                tracing::warn!(error, "the lease agent cannot check the leases");
             }
             drop(self.events.send(AgentEvent::Status(status.clone())));
             self.reported = status;
@@ -240,7 +240,7 @@ impl Reconciler<'_> {
             actor.end(
                 (LeaseAction::ReapDead, lease),
                 &pass.busy(lease),
-                "its holder and all processes that it started have ended",
+                "the holder and all processes that it started have exited",
             )?;
         }
         Ok(())
@@ -314,11 +314,13 @@ fn act(
 ) -> Result<(), LeaseError> {
     match judgement {
         Judgement::Keep(_) | Judgement::Suspect(..) => Ok(()),
-        Judgement::Lost => {
-            actor.resolve(LeaseAction::PutBackLost, gpu, "it was in no place and quiet for too long")
-        }
+        Judgement::Lost => actor.resolve(
+            LeaseAction::PutBackLost,
+            gpu,
+            "it was recorded neither as idle nor as taken, and unused, for too long",
+        ),
         Judgement::Orphaned => {
-            let why = "the process that took it has ended, and no process was on the GPU for long enough";
+            let why = "the process that took it has exited, and no process was on the GPU for long enough";
             match owner(audit, gpu) {
                 Some(lease) => actor.end((LeaseAction::FreeOrphaned, lease), &[], why),
                 None => actor.resolve(LeaseAction::FreeOrphaned, gpu, why),
@@ -350,9 +352,9 @@ fn late(
                 }
                 continue;
             }
-            Life::Alive if lease.state == "held" => "the holder did not confirm it",
-            Life::Elsewhere if !pass.audit.has_agent(lease) => "it was not renewed in time",
-            Life::Timed => "its time is over",
+            Life::Alive if lease.state == "held" => "the holder did not confirm the lease",
+            Life::Elsewhere if !pass.audit.has_agent(lease) => "the lease was not renewed in time",
+            Life::Timed => "the lease has expired",
             _ => continue,
         };
         if frees {

@@ -31,7 +31,7 @@ pub(super) fn run(shared: &Shared) {
         };
         if let Err(error) = watched {
             if reported.as_ref() != Some(&error) {
-                tracing::debug!(%error, "no notification when records are written; they are examined later");
+                tracing::debug!(%error, "cannot watch the records for changes; they are examined later");
                 reported = Some(error);
             }
             shared.wait_for_orders(&orders, AGAIN);

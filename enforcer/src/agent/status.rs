@@ -44,9 +44,12 @@ impl Judged {
             Judgement::Keep(why) => (why, None),
             Judgement::Suspect(why, left) => (why, left),
             Judgement::Orphaned => {
-                ("the process that took it has ended, and no process was on it for long enough", None)
+                ("the process that took it has exited, and no process was on it for long enough", None)
             }
-            Judgement::Lost => ("it was in no place, and no process was on it, for long enough", None),
+            Judgement::Lost => (
+                "it was recorded neither as idle nor as taken, and no process was on it, for long enough",
+                None,
+            ),
         };
         // Rounded, so that the entry does not change in every pass.
         let step = |at: Duration| at.as_secs().next_multiple_of(STEP_SECONDS) * 1000;
@@ -65,7 +68,7 @@ impl Judged {
         match left {
             Some(left) => format!("{}; freed in {}", self.why, Span(left)),
             None if self.judgement == "suspect" => {
-                format!("{}; kept: leases has no legacy_idle_grace", self.why)
+                format!("{}; kept, because legacy_idle_grace is not set", self.why)
             }
             None => self.why.clone(),
         }

@@ -105,7 +105,7 @@ impl Journal {
     fn fail(&mut self, error: &io::Error) {
         if self.status.fail() {
             let path = self.settings.path.display();
-            tracing::error!(%error, %path, "the audit log cannot be written; nothing destructive is done");
+            tracing::error!(%error, %path, "cannot write the audit log; destructive steps are withheld");
         }
         self.file = None;
     }
@@ -160,7 +160,7 @@ impl Journal {
         }
         match fs::rename(path, aside(path, 1)) {
             Ok(()) => self.file = None,
-            Err(error) => tracing::warn!(%error, "the audit log cannot be rotated"),
+            Err(error) => tracing::warn!(%error, "cannot rotate the audit log"),
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ fn open(path: &Path) -> io::Result<File> {
     let mut file = options.read(true).append(true).create(true).mode(0o640).custom_flags(flags).open(path)?;
     let about = file.metadata()?;
     if !about.is_file() {
-        return Err(io::Error::other("it is not a file"));
+        return Err(io::Error::other("not a regular file"));
     }
     // Sync the directory too, so that a new file still has its name after a crash.
     rustix::fs::fsync(disk::directory_of(path)?)?;

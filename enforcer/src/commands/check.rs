@@ -76,11 +76,11 @@ fn against((url, login): (&str, Login), (sha256, acts): (&str, bool), out: &mut 
         }
     };
     if running != sha256 {
-        writeln!(out, "{url} runs another policy: {running}; this one is {sha256}")?;
+        writeln!(out, "{url} runs another policy: {running}; this file is {sha256}")?;
     } else if acts && !enforces {
-        writeln!(out, "{url} runs the same rules ({sha256}), with --dry-run: it takes no action")?;
+        writeln!(out, "{url} runs the same rules ({sha256}) with --dry-run, so it takes no action")?;
     } else {
-        writeln!(out, "{url} runs just this ({sha256})")?;
+        writeln!(out, "{url} runs this policy ({sha256})")?;
     }
     Ok(running == sha256)
 }
@@ -104,16 +104,16 @@ fn running(url: &str, login: Option<&str>) -> Result<(String, bool)> {
     }
     let mut response = match request.call() {
         Err(ureq::Error::StatusCode(401)) => {
-            bail!("{url} wants a user and a password: --user, --password-file")
+            bail!("{url} requires a user and a password: use --user and --password-file")
         }
-        answer => answer.with_context(|| format!("{url} does not answer"))?,
+        answer => answer.with_context(|| format!("{url} does not respond"))?,
     };
     let page = response
         .body_mut()
         .with_config()
         .limit(LONGEST_PAGE)
         .read_to_string()
-        .with_context(|| format!("{url} does not answer"))?;
+        .with_context(|| format!("{url} does not respond"))?;
     let found = page.lines().find_map(|line| {
         let rest = line.strip_prefix(crate::metrics::POLICY_INFO.name)?.strip_prefix("{sha256=\"")?;
         rest.split('"').next()
@@ -123,5 +123,5 @@ fn running(url: &str, login: Option<&str>) -> Result<(String, bool)> {
         .any(|line| line.starts_with(crate::metrics::RULE_INFO.name) && line.contains("mode=\"enforce\""));
     found
         .map(|sha256| (sha256.to_owned(), enforces))
-        .with_context(|| format!("{url} is no enforcer, or runs no policy yet"))
+        .with_context(|| format!("{url} is not an enforcer, or has not loaded a policy yet"))
 }

@@ -28,7 +28,7 @@ pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Resul
         return Ok(());
     }
     let explained: Vec<Explained> = serde_json::from_value(answer["explanation"].clone())
-        .context("the daemon's answer is not understood; is it of another version?")?;
+        .context("cannot parse the daemon's response; check that the daemon has the same version")?;
     if explained.is_empty() {
         writeln!(out, "{}", nothing(flags.pid))?;
     }
@@ -41,14 +41,14 @@ pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Resul
 /// Returns why there is no explanation.
 fn nothing(pid: Option<u32>) -> String {
     let Some(pid) = pid else {
-        return "the last snapshot has no target that a rule could be about".to_owned();
+        return "the last snapshot contains no target of any rule".to_owned();
     };
     let there = i32::try_from(pid).ok().and_then(Pid::from_raw).map(test_kill_process);
     match there {
         None | Some(Err(Errno::SRCH)) => format!("there is no process {pid}"),
         Some(_) => format!(
-            "process {pid} is no target: in the last snapshot it held no GPU memory and belonged to no process that did, or \
-             no rule that was asked about is about such"
+            "process {pid} is not part of any target: in the last snapshot, neither it nor a process that it belongs to held \
+             GPU memory, or the rules do not apply to such targets"
         ),
     }
 }
@@ -68,7 +68,7 @@ pub fn text(explained: &Explained, colors: Colors) -> String {
     let (unknown, max_gap) = explained.unknown;
     let _ = writeln!(
         text,
-        "  now {}; streak {}/{}, unknown in a row {unknown} of {max_gap} at most",
+        "  now {}; streak {}/{}, consecutive unknown samples {unknown} of at most {max_gap}",
         explained.outcome.name(),
         pending.streak,
         pending.needed,
@@ -90,11 +90,11 @@ fn next(explained: &Explained) -> String {
     let time = time.unwrap_or_else(|| "unknown".to_owned());
     let next = match (&pending.next, pending.streak, pending.hold) {
         (None, ..) => match exempt(explained) {
-            Some(why) => format!("  {why}; no step is taken\n"),
+            Some(why) => format!("  {why}; no steps follow\n"),
             None if explained.pick.is_some() => String::new(),
-            None => "  all its steps are taken\n".to_owned(),
+            None => "  all steps are completed\n".to_owned(),
         },
-        (Some(step), _, Some(hold)) => format!("  next: {step}, which waits: {}\n", hold.meaning()),
+        (Some(step), _, Some(hold)) => format!("  next: {step}, withheld: {}\n", hold.meaning()),
         (Some(step), 0, None) => format!("  next: {step}, {left} true samples from now ({time})\n"),
         (Some(step), _, None) => format!("  next: {step}, after {left} more true samples ({time})\n"),
     };
@@ -131,7 +131,7 @@ fn gate_text(gate: &GateReport, colors: Colors) -> String {
     for leaf in &gate.leaves {
         let _ = writeln!(
             text,
-            "    {:<7} {} is {}; wanted {} [{}]",
+            "    {:<7} {} is {}; required {} [{}]",
             leaf.outcome.name(),
             leaf.name,
             line(&leaf.value),

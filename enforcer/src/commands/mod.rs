@@ -50,7 +50,7 @@ pub fn query(control: &Path, question: &Question) -> Result<Value> {
 }
 
 fn say(control: &Path, question: &Question) -> Result<Value> {
-    let question = serde_json::to_value(question).context("cannot write the question")?;
+    let question = serde_json::to_value(question).context("cannot serialize the request")?;
     control::query(control, &question)
 }
 

@@ -93,13 +93,13 @@ fn admin(resume_after: Option<&str>) -> Result<Admin, Failure> {
 
 fn length(flag: &str, text: &str) -> Result<Duration, Failure> {
     humantime::parse_duration(text)
-        .map_err(|error| Failure::Settings(format!("{flag} {text:?} is no time such as 1h: {error}")))
+        .map_err(|error| Failure::Settings(format!("{flag} {text:?} is not a duration such as 1h: {error}")))
 }
 
 /// Parses a time, or an age such as `7d`, to a time since the Unix epoch.
 fn moment(flag: &str, text: &str, now: Now) -> Result<Duration, Failure> {
     let wrong = || {
-        let what = "neither a time such as 2026-03-01T00:00:00Z nor how long ago such as 7d";
+        let what = "neither a time such as 2026-03-01T00:00:00Z nor an age such as 7d";
         Failure::Settings(format!("{flag} {text:?} is {what}"))
     };
     if let Ok(ago) = humantime::parse_duration(text) {

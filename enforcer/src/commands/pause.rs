@@ -25,7 +25,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     // Rounded up to whole seconds.
     let seconds = time.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
     if seconds == Some(0) {
-        return Err(Stop::Usage("--for=0s would pause nothing; resume ends a pause".to_owned()));
+        return Err(Stop::Usage("--for must be above 0; to end a pause, use resume".to_owned()));
     }
     let question = Question::Pause { for_seconds: seconds, reason: flags.reason.clone() };
     let answer = query(&flags.control.control, &question)?;
@@ -33,9 +33,12 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
         || "until bailiff-enforcer resume".to_owned(),
         |seconds| format!("for {}", Span(Duration::from_secs(seconds))),
     );
-    print(out, &format!("paused {outcome_of}: no destructive steps; flags and notifications go on"))?;
+    print(
+        out,
+        &format!("paused {outcome_of}: destructive steps are withheld; flags and notifications continue"),
+    )?;
     if answer["saved"] != true {
-        print(out, "this is not on the disk yet: until it is, it would not outlive the daemon")?;
+        print(out, "the pause is not on disk yet; until then, it does not survive a restart of the daemon")?;
     }
     Ok(())
 }
@@ -46,7 +49,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
 /// If no daemon answers, or it refuses.
 pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
     query(control, &Question::Resume)?;
-    print(out, "resumed: no pause, and all breakers are closed")
+    print(out, "resumed: the pause has ended, and all breakers are closed")
 }
 
 /// Reloads the rules; a file that was not loaded returns [`Exit::Usage`].

@@ -79,8 +79,11 @@ pub fn rehearse(
     if snapshots > 0 {
         return Ok(simulation.finish(source));
     }
-    let why = bad.unwrap_or_else(|| "it is empty".to_owned());
-    Err(Failure::Record(format!("{source} is not a record of bailiff-exporter --record: {}", safe(&why))))
+    let why = bad.unwrap_or_else(|| "the file is empty".to_owned());
+    Err(Failure::Record(format!(
+        "{source} is not a recording made by bailiff-exporter --record: {}",
+        safe(&why)
+    )))
 }
 
 /// Describes an invalid line; the parser's own position is left out, because it counts within the line.

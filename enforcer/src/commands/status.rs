@@ -54,8 +54,8 @@ pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write)
     let text = if flags.json {
         format!("{status:#}\n")
     } else {
-        let status: Status =
-            serde_json::from_value(status).context("the daemon's status is not understood")?;
+        let status: Status = serde_json::from_value(status)
+            .context("cannot parse the daemon's status; check that the daemon has the same version")?;
         text(&status, now, screen)
     };
     out.write_all(text.as_bytes()).context("cannot print")
@@ -107,8 +107,8 @@ fn leases(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let Some(leases) = &status.leases else { return };
     match &leases.error {
         Some(error) => row("leases", error, |part| colors.bad(part), text),
-        None if leases.acts => row("leases", "leases of ended holders are freed", str::to_owned, text),
-        None => row("leases", "dry run: no lease is freed", str::to_owned, text),
+        None if leases.acts => row("leases", "leases of exited holders are freed", str::to_owned, text),
+        None => row("leases", "dry run: leases are not freed", str::to_owned, text),
     }
     for judged in leases.judged.iter().filter(|judged| judged.judgement != "keep") {
         row(
@@ -130,7 +130,7 @@ fn stream(status: &Status, now: Now, colors: Colors, text: &mut String) {
     if stream.connected {
         row("stream", &what, str::to_owned, text);
         for source in &stream.silent {
-            row("unknown", &format!("what depends on {source}"), |part| colors.bad(part), text);
+            row("unknown", &format!("everything that depends on {source}"), |part| colors.bad(part), text);
         }
         return;
     }
@@ -172,7 +172,7 @@ fn budgets(status: &Status, text: &mut String) {
     });
     let all: Vec<String> = each.collect();
     if !all.is_empty() {
-        row("budget", &format!("actions of the last hour: {}", all.join(", ")), str::to_owned, text);
+        row("budget", &format!("actions in the last hour: {}", all.join(", ")), str::to_owned, text);
     }
 }
 
@@ -268,7 +268,7 @@ fn listed(
     rows.take(MOST_ROWS).for_each(|row| table.row(&row));
     let mut text = table.end(width, colors);
     if all > MOST_ROWS {
-        let _ = writeln!(text, "and {} more: --json has all", all - MOST_ROWS);
+        let _ = writeln!(text, "and {} more; --json shows all", all - MOST_ROWS);
     }
     text
 }

@@ -56,7 +56,7 @@ impl Daemon {
                     self.executor
                         .prepare(self.view.as_ref().map(|view| view.interval() * 2).unwrap_or_default());
                 }
-                self.note(verdict, (action.name(), "due"), "the next snapshot must agree");
+                self.note(verdict, (action.name(), "due"), "waiting for confirmation by the next snapshot");
             }
             What::Withheld(action, hold) => self.note(verdict, (action.name(), "withheld"), hold.meaning()),
             What::Reprieved(why) => self.note(verdict, ("reprieve", "skipped"), why),
@@ -107,7 +107,7 @@ impl Daemon {
         let request = request.protecting(self.exemptions(verdict, (policy, view)));
         let request = request.beside(self.exporter).beginning_by(now().boot + interval);
         if self.executor.act(request).is_err() {
-            self.completed(&refused("another action is under way"));
+            self.completed(&refused("another action is in flight"));
         }
     }
 
@@ -133,7 +133,7 @@ impl Daemon {
         if let Some(doing) = self.request.as_mut().filter(|doing| doing.id == question.id) {
             let waits = if let Permission::Later(why) = &answer { Some(why.clone()) } else { None };
             if waits.is_some() && doing.waits.is_none() {
-                tracing::warn!(id = doing.id, why = waits.as_deref(), "SIGKILL waits");
+                tracing::warn!(id = doing.id, why = waits.as_deref(), "SIGKILL is delayed");
             }
             doing.waits = waits;
         }

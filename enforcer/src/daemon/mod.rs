@@ -99,7 +99,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let (policy, file, stamp) = reload::first(&settings.rules)?;
     let web = Web::open(settings.web.config.as_deref())?;
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
-    let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
+    let control = Socket::open(&settings.control, "control").context("cannot open the control socket")?;
     let group = control.group().context("cannot read the group of the control socket")?;
     let (rereads, asked_to_read) = unbounded_channel();
     let (daemon, threads) = Daemon::open(settings, (policy, file), rereads)?;
@@ -217,7 +217,7 @@ impl Daemon {
             Event::Arrival(arrival) => self.hear(arrival),
             Event::Read(read) => self.reread(read),
             Event::Hangup => self.ask_to_read("SIGHUP", oneshot::channel().0),
-            Event::Reload(Reload(answer)) => self.ask_to_read("asked over HTTP", answer),
+            Event::Reload(Reload(answer)) => self.ask_to_read("requested over HTTP", answer),
             Event::ControlRequest(asked) => {
                 let answer = self.answer(&asked.peer, &asked.question, group);
                 drop(asked.answer.send(answer));
@@ -244,12 +244,12 @@ impl Daemon {
         self.status.stream.path = self.settings.stream.display().to_string();
         for (hold, holds, why) in rights::missing(&self.settings.host) {
             self.engine.hold(hold, holds);
-            tracing::warn!(hold = hold.name(), why, "nothing destructive will be done");
+            tracing::warn!(hold = hold.name(), why, "destructive steps are withheld");
         }
         if !rights::may_kill() {
             let uid = rustix::process::geteuid().as_raw();
             self.engine.limit_to(uid);
-            tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
+            tracing::warn!(uid, "CAP_KILL is missing: the enforcer acts only on processes of its own user");
         }
         self.engine.exempt(self.ours.clone());
         self.begin_counts();
@@ -301,7 +301,7 @@ impl Daemon {
                 stream.connected = true;
                 stream.error = None;
                 let pid = exporter.map(|exporter| exporter.pid);
-                tracing::info!(path = stream.path, pid, "reading the stream of the exporter");
+                tracing::info!(path = stream.path, pid, "reading the exporter's stream");
                 self.exporter = exporter;
                 self.engine.exempt(self.ours.iter().copied().chain(exporter).collect());
             }
@@ -309,7 +309,7 @@ impl Daemon {
                 let text = error.to_string();
                 self.status.counters.refused.count(error.reason().name().to_owned());
                 if stream.connected || stream.error.as_ref() != Some(&text) {
-                    tracing::warn!(why = text, "no stream; no rule is evaluated");
+                    tracing::warn!(why = text, "no exporter stream; rules are not evaluated");
                 }
                 stream.connected = false;
                 stream.error = Some(text);

@@ -137,15 +137,15 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     let seconds = (interval * left).as_secs().max(1);
     let when = humantime::format_duration(Duration::from_secs(seconds));
     let what = match &step.action {
-        Action::Terminate { .. } => "it will be ended".to_owned(),
+        Action::Terminate { .. } => "it will be terminated".to_owned(),
         Action::Signal(signal) => format!("it will be sent {}", signal.name),
         Action::ReleaseLease => "it will be released".to_owned(),
         Action::ShutdownMps => "it will be shut down".to_owned(),
         Action::Exec(_) | Action::Flag(_) | Action::Notify(_) => "an action will follow".to_owned(),
     };
     match verdict.mode {
-        Mode::Enforce => format!("; {what} in about {when}, unless that changes."),
-        Mode::DryRun => "; nothing will be done about it, the rule is in dry-run mode.".to_owned(),
+        Mode::Enforce => format!("; {what} in about {when}, unless this changes."),
+        Mode::DryRun => "; no action will be taken, because the rule is in dry-run mode.".to_owned(),
     }
 }
 
@@ -155,12 +155,12 @@ fn ended(report: &ActionReport) -> Option<String> {
     let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));
     Some(match report.outcome {
         Outcome::Released => match returned {
-            Some(memory) => format!("was ended; {memory} of GPU memory are free again"),
-            None => "was ended, and its memory is free again".to_owned(),
+            Some(memory) => format!("was terminated; {memory} of GPU memory were released"),
+            None => "was terminated, and its memory was released".to_owned(),
         },
-        Outcome::GoneNotReleased => "was ended, and its memory did not come back".to_owned(),
-        Outcome::Undetermined => "was ended".to_owned(),
-        Outcome::Unkillable => "could not be ended".to_owned(),
+        Outcome::GoneNotReleased => "was terminated, but its memory was not released".to_owned(),
+        Outcome::Undetermined => "was terminated".to_owned(),
+        Outcome::Unkillable => "could not be terminated".to_owned(),
         _ => return None,
     })
 }
@@ -197,6 +197,6 @@ mod tests {
             evidence: Evidence { seq: 1, streak: 720, needed: 2, leaves: Vec::new() },
         };
         let text = next(&policy.rules[0], &verdict, Duration::from_secs(5));
-        assert_eq!(text, "; it will be ended in about 40s, unless that changes.");
+        assert_eq!(text, "; it will be terminated in about 40s, unless this changes.");
     }
 }

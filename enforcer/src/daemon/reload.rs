@@ -47,7 +47,7 @@ pub(super) type Read = (Vec<Condition>, io::Result<Content>);
 pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
     let name = path.display().to_string();
     let (stamp, content) = policy_file::first(path)
-        .map_err(|error| Stop::Usage(format!("the rules of {name}: {}", unread(&error))))?;
+        .map_err(|error| Stop::Usage(format!("the rules file {name}: {}", unread(&error))))?;
     match load(&content.bytes, &name, crate::policy_file::context(now().wall)) {
         Ok(Loaded { policy, warnings }) => {
             for line in warnings.lines() {
@@ -120,7 +120,7 @@ impl Daemon {
             Outcome::Refused(faults) => *faults != before,
         };
         if news {
-            tracing::info!(result = result.name(), why, "the policy was read again");
+            tracing::info!(result = result.name(), why, "rules file reloaded");
             let how = if result == Reloaded::Refused { "refused" } else { "done" };
             self.record_change(("reload", how), &status::reload_detail(&outcome, why));
         }

@@ -71,28 +71,31 @@ impl Daemon {
     pub(super) fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
         let question = match serde_json::from_value::<Question>(question.clone()) {
             Ok(question) => question,
-            Err(error) => return control::refusal(&format!("no such question: {error}")).into(),
+            Err(error) => return control::refusal(&format!("invalid request: {error}")).into(),
         };
         if question.changes() && !crate::control::may_change(peer, group) {
-            return control::refusal("that needs root, or the group of the control socket").into();
+            return control::refusal(
+                "permission denied: root, or membership in the group of the control socket, is required",
+            )
+            .into();
         }
         match question {
             Question::Status => status::answer(&self.status).into(),
             Question::Explain { rule: Some(rule), .. } if !self.has_rule(&rule) => {
-                control::refusal(&format!("there is no rule {rule:?}; status lists those that are in force"))
+                control::refusal(&format!("there is no rule {rule:?}; `status` lists the rules in force"))
                     .into()
             }
             Question::Explain { pid, rule } => {
                 match self.engine.explain(now(), &bailiff_engine::engine::Question { pid, rule }) {
                     Some(answer) => serde_json::json!({"ok": true, "explanation": answer}).into(),
-                    None => control::refusal("no snapshot was evaluated by these rules yet").into(),
+                    None => control::refusal("these rules have not evaluated a snapshot yet").into(),
                 }
             }
             Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),
             Question::Resume => self.resume(peer.uid),
             Question::Reload => {
                 let (answer, outcome) = oneshot::channel();
-                self.ask_to_read("asked over the control socket", answer);
+                self.ask_to_read("requested over the control socket", answer);
                 Answer::Reload(outcome)
             }
         }

@@ -36,11 +36,11 @@ pub(super) fn ourselves(procfs: &Path) -> BTreeSet<ProcessKey> {
 pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
     let mut missing = Vec::new();
     if !in_host_namespace(host) {
-        let why = "this is not the host's PID namespace: pids would name other processes";
+        let why = "not in the host's PID namespace: pids could refer to other processes";
         missing.push((Hold::Untrusted, Holds::Yes, why.to_owned()));
     }
     if boot_id(&host.procfs).is_none() {
-        missing.push((Hold::Untrusted, Holds::Yes, "the boot's id cannot be read".to_owned()));
+        missing.push((Hold::Untrusted, Holds::Yes, "cannot read the boot ID".to_owned()));
     }
     missing
 }

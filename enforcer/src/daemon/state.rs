@@ -58,7 +58,7 @@ pub(super) fn restore(engine: &mut Engine, directory: &Path) {
 
 fn understand(bytes: &[u8]) -> Result<Saved, String> {
     let saved: Saved = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if saved.understood() { Ok(saved) } else { Err("it has an unsupported version".to_owned()) }
+    if saved.understood() { Ok(saved) } else { Err("unsupported version".to_owned()) }
 }
 
 /// Removes the streaks from the file before they are used, so that a crash does not restore them twice.
@@ -144,7 +144,7 @@ impl StateWriter {
     pub(super) async fn finish(self) {
         drop(self.sheets);
         if timeout(PATIENCE * 2, self.task).await.is_err() {
-            tracing::error!("the disk does not answer; the state of this run may be lost");
+            tracing::error!("the disk does not respond; the state of this run may be lost");
         }
     }
 }
@@ -163,7 +163,7 @@ async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, sender: watch::
                 && !failed
             {
                 let path = path.display();
-                tracing::error!(%error, %path, "the state cannot be written; nothing destructive will be done");
+                tracing::error!(%error, %path, "cannot write the state; destructive steps are withheld");
             }
             failed = result.is_err();
             written = result.is_ok().then_some(bytes);
@@ -190,7 +190,7 @@ impl Daemon {
         match serde_json::to_vec(saved) {
             Ok(bytes) => self.state_writer.put(bytes),
             Err(error) => {
-                tracing::error!(%error, "the state cannot be serialized");
+                tracing::error!(%error, "cannot serialize the state");
                 u64::MAX
             }
         }

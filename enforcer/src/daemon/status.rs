@@ -108,8 +108,8 @@ impl Daemon {
         let of_node = of_node.map(|breaker| (breaker, breaker.hold(), breaker.hold().meaning().to_owned()));
         let of_users = self.engine.failing_users().map(|uid| {
             let user =
-                uid.map_or_else(|| "targets without a single owner".to_owned(), |uid| format!("user {uid}"));
-            let detail = format!("three actions in a row against {user} failed");
+                uid.map_or_else(|| "targets without a unique owner".to_owned(), |uid| format!("user {uid}"));
+            let detail = format!("three consecutive actions against {user} failed");
             (Breaker::Failures, Hold::UserFailureBreaker, detail)
         });
         let open = |(breaker, hold, detail): (Breaker, Hold, String)| {

@@ -18,7 +18,7 @@ use bailiff_engine::engine::STALE_INTERVALS;
 /// The interval without any snapshot.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Text before the first evaluation.
-const NOT_YET: &str = "no snapshot was evaluated yet";
+const NOT_YET: &str = "no snapshot has been evaluated yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
 
@@ -59,7 +59,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
     let boot = times.now.boot;
     let age = stream.age(boot);
     let seen = age.map_or_else(
-        || "no snapshot was ever seen".to_owned(),
+        || "no snapshot was received yet".to_owned(),
         |age| format!("the last snapshot is {} old", Span(age)),
     );
     if !stream.connected {
@@ -73,7 +73,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
         let runs = times.now.wall.saturating_sub(Duration::try_from_secs_f64(times.started?).ok()?);
         return (runs > patience).then(|| {
             format!(
-                "The stream is up and {NOT_YET}, in {}. No rule is evaluated, and no action is taken.",
+                "The stream is up, but {NOT_YET} after {}. No rule is evaluated, and no action is taken.",
                 Span(runs)
             )
         });
@@ -96,7 +96,7 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         let meaning = held.hold.meaning();
         let more = Some(&held.detail).filter(|detail| !detail.is_empty() && *detail != meaning);
         let detail = more.map(|detail| format!(" ({detail})")).unwrap_or_default();
-        notes.push(format!("Nothing destructive: {meaning}{detail}{}", until.unwrap_or_default()));
+        notes.push(format!("Destructive steps are withheld: {meaning}{detail}{}", until.unwrap_or_default()));
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
@@ -106,16 +106,16 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
     if let Some(action) = &status.in_flight {
         let since = ago(action.since, now.wall);
         notes.push(format!(
-            "Under way: {} of {} against {}, begun {since}",
+            "In flight: {} by rule {} against {}, begun {since}",
             action.step, action.rule, action.target
         ));
-        notes.extend(action.waits.as_ref().map(|why| format!("SIGKILL waits: {why}")));
+        notes.extend(action.waits.as_ref().map(|why| format!("SIGKILL is delayed: {why}")));
     }
     if !status.stream.silent.is_empty() {
-        notes.push(format!("Unknown is what depends on {}", status.stream.silent.join(", ")));
+        notes.push(format!("Everything that depends on {} is unknown", status.stream.silent.join(", ")));
     }
     if let Some(error) = status.leases.as_ref().and_then(|leases| leases.error.as_ref()) {
-        notes.push(format!("Leases are not looked after: {error}"));
+        notes.push(format!("The lease agent cannot check the leases: {error}"));
     }
     notes
 }

@@ -53,7 +53,7 @@ impl Handler for Routes {
         let path = request.uri().path();
         let known = match path {
             "/-/reload" if posts && is_of_another_site(request) => {
-                Some(reply::text(StatusCode::FORBIDDEN, "a page of another site asks for it"))
+                Some(reply::text(StatusCode::FORBIDDEN, "cross-site request refused"))
             }
             "/-/reload" if posts => None,
             "/-/reload" => Some(reply::only("POST")),
@@ -114,7 +114,7 @@ impl Routes {
     fn healthy(&self) -> Result<(), String> {
         match self.status.has_changed() {
             Ok(_) => Ok(()),
-            Err(_) => Err("the loop that evaluates has ended".to_owned()),
+            Err(_) => Err("the evaluation loop has stopped".to_owned()),
         }
     }
 
@@ -122,16 +122,16 @@ impl Routes {
         let Some(reloads) = &self.reloads else {
             return reply::text(
                 StatusCode::FORBIDDEN,
-                "reloading over HTTP is off; --web.enable-lifecycle allows it, and SIGHUP always reloads",
+                "reloading over HTTP is disabled; enable it with --web.enable-lifecycle, or send SIGHUP",
             );
         };
         let (answer, answered) = oneshot::channel();
         if reloads.try_send(Reload(answer)).is_err() {
-            return busy("a reload is under way already");
+            return busy("a reload is already in progress");
         }
         match timeout(PATIENCE, answered).await {
             Ok(Ok(outcome)) => reload_response(&outcome),
-            Ok(Err(_)) => busy("the enforcer ends; nothing was reloaded"),
+            Ok(Err(_)) => busy("the enforcer is shutting down; nothing was reloaded"),
             Err(_) => busy("the reload is still running; see / or the log for its outcome"),
         }
     }
@@ -156,11 +156,11 @@ fn ready(status: &Status, boot: Duration) -> Result<(), String> {
         return Err("no policy is in force yet".to_owned());
     }
     if status.stream.seq.is_none() {
-        let why = status.stream.error.as_deref().unwrap_or("none has come yet");
-        return Err(format!("no snapshot was evaluated: {why}"));
+        let why = status.stream.error.as_deref().unwrap_or("no snapshot was received yet");
+        return Err(format!("no snapshot has been evaluated: {why}"));
     }
     if status.stream.is_stale(boot) {
-        return Err("the snapshot that was evaluated last is too old to act on".to_owned());
+        return Err("the last evaluated snapshot is too old to act on".to_owned());
     }
     Ok(())
 }

@@ -143,7 +143,7 @@ impl Breaker {
     pub const fn closes(self) -> &'static str {
         match self {
             Self::Mass => "resume closes it",
-            Self::Failures | Self::Unknown => "breaker_reset without its cause, or resume, closes it",
+            Self::Failures | Self::Unknown => "closes after breaker_reset without its cause, or by resume",
         }
     }
 

@@ -63,7 +63,11 @@ fn exit_codes(paragraph: &str) -> String {
 
 fn list_item(code: &str) -> String {
     let (number, meaning) = code.split_once(' ').unwrap_or((code, ""));
-    format!(".TP\n\\fB{}\\fR\n{}\n", escaped(number.trim_end_matches(':')), escaped(meaning.trim_end_matches('.')))
+    format!(
+        ".TP\n\\fB{}\\fR\n{}\n",
+        escaped(number.trim_end_matches(':')),
+        escaped(meaning.trim_end_matches('.'))
+    )
 }
 
 /// Joins the lines of a paragraph; its line breaks are for terminals.

@@ -19,9 +19,9 @@ fn holder_alive(target: &Target, view: &View) -> Value {
     match view.held(target).map(|held| held.alive) {
         Some(Truth::True) => Value::Flag(true),
         Some(Truth::False) => Value::Flag(false),
-        Some(Truth::Unknown) => {
-            Value::Unknown("the holder is on another host or in another PID namespace, or the lease outlives its holder")
-        }
+        Some(Truth::Unknown) => Value::Unknown(
+            "the holder is on another host or in another PID namespace, or the lease outlives its holder",
+        ),
         None => Value::Unknown("the lease server does not respond"),
     }
 }
@@ -38,7 +38,9 @@ pub(super) static HEARTBEAT_AGE: Attribute = Attribute {
 fn heartbeat_age(target: &Target, view: &View) -> Value {
     view.held(target)
         .and_then(|held| held.silent_ms)
-        .map_or(Value::Unknown("there is no renewal by the holder on record"), |silent| Value::Number(seconds(silent)))
+        .map_or(Value::Unknown("there is no renewal by the holder on record"), |silent| {
+            Value::Number(seconds(silent))
+        })
 }
 
 pub(super) static ATTACHED_PROCESSES: Attribute = Attribute {

@@ -166,7 +166,11 @@ fn orphaned(target: &Target, view: &View) -> Value {
             None => all = false,
         }
     }
-    if all { Value::Flag(true) } else { Value::Unknown("the parent or session of a process could not be read") }
+    if all {
+        Value::Flag(true)
+    } else {
+        Value::Unknown("the parent or session of a process could not be read")
+    }
 }
 
 pub(super) static LISTED_BUT_GONE: Attribute = Attribute {

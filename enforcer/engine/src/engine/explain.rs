@@ -14,9 +14,9 @@ use crate::policy::{Condition, Exception, Mode};
 use crate::verdict::{Asked, Hold};
 use crate::view::{Target, View};
 
-const ON_HOLD: &str =
-    "not stopped, traced or frozen; such processes are exempt from rules on idleness, unless the rule names the state";
-const NO_PROCESS: &str = "the driver lists a pid for which no process exists, so there is nothing to exempt or to signal";
+const ON_HOLD: &str = "not stopped, traced or frozen; such processes are exempt from rules on idleness, unless the rule names the state";
+const NO_PROCESS: &str =
+    "the driver lists a pid for which no process exists, so there is nothing to exempt or to signal";
 
 /// Question to [`Engine::explain`].
 #[derive(Debug, Clone, Default)]
@@ -151,7 +151,10 @@ impl Engine {
                 Some(picked) if picked.target == about.target.id => format!("picked on {}", gpu.id),
                 Some(picked) => format!("not picked on {}: {} was picked", gpu.id, picked.target),
                 None if track.streak.count < needed => {
-                    format!("not picked: {} has matched for {} of {needed} samples", gpu.id, track.streak.count)
+                    format!(
+                        "not picked: {} has matched for {} of {needed} samples",
+                        gpu.id, track.streak.count
+                    )
                 }
                 None => format!("not picked on {}", gpu.id),
             }

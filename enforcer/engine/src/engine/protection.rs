@@ -54,7 +54,8 @@ pub(crate) fn builtin(
         let place = process.facts.as_ref().map(|facts| &facts.place);
         place.is_some_and(|place| place.container.is_some() || place.pod_uid.is_some())
     };
-    let is_ours = |key: ProcessKey| ours.contains(&key).then_some("it belongs to the enforcer or the exporter");
+    let is_ours =
+        |key: ProcessKey| ours.contains(&key).then_some("it belongs to the enforcer or the exporter");
     let holders = view.processes(target).find_map(|process| {
         let facts = process.facts.as_ref();
         let comm = facts.map_or("", |facts| &facts.comm);

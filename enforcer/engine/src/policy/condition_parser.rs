@@ -75,8 +75,10 @@ impl<'a> ConditionParser<'a> {
             return None;
         };
         if self.deep >= DEEPEST_CONDITION {
-            let fault =
-                Fault::error(&node.at, format!("conditions are nested more than {DEEPEST_CONDITION} levels deep here"));
+            let fault = Fault::error(
+                &node.at,
+                format!("conditions are nested more than {DEEPEST_CONDITION} levels deep here"),
+            );
             self.faults.push(fault.help("use fewer nested conditions"));
             return None;
         }
@@ -95,7 +97,8 @@ impl<'a> ConditionParser<'a> {
     ) -> Option<Condition> {
         if entries.is_empty() {
             let fault = Fault::error(at, "the condition is empty");
-            self.faults.push(fault.help("an empty condition would match every target; write what must be true"));
+            self.faults
+                .push(fault.help("an empty condition would match every target; write what must be true"));
             return None;
         }
         let all = entries.len();
@@ -126,9 +129,8 @@ impl<'a> ConditionParser<'a> {
             }
         }
         if entries.is_empty() {
-            self.faults.push(
-                Fault::error(&node.at, "an empty list").help("give at least one, or remove the key"),
-            );
+            self.faults
+                .push(Fault::error(&node.at, "an empty list").help("give at least one, or remove the key"));
         }
         Some(Condition::Any(parts))
     }
@@ -189,7 +191,8 @@ impl<'a> ConditionParser<'a> {
         let by = by.map(|name| format!(", which `{name}` contains")).unwrap_or_default();
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
         let message = format!("a rule with `target: {}` cannot use `{}`{by}", kind.name(), attribute.name);
-        self.faults.push(Fault::error(at, message).help(format!("it is available for: {}", kinds.join(", "))));
+        self.faults
+            .push(Fault::error(at, message).help(format!("it is available for: {}", kinds.join(", "))));
         None
     }
 
@@ -277,7 +280,8 @@ impl<'a> ConditionParser<'a> {
         if self.faults.errors() == 0 {
             for written in unused {
                 let message = format!("the condition {} is not used by any rule", quoted(&written.name));
-                self.faults.push(Fault::warning(&written.at, message).help("remove it, or add `use` to a rule"));
+                self.faults
+                    .push(Fault::warning(&written.at, message).help("remove it, or add `use` to a rule"));
             }
         }
         self.faults
@@ -287,16 +291,21 @@ impl<'a> ConditionParser<'a> {
         let items = many(node, "patterns", &mut self.faults)?;
         let mut patterns = Vec::new();
         for item in items {
-            let text = fields::text(item, "text, a glob, or `re:` and a regular expression", &mut self.faults)?;
+            let text =
+                fields::text(item, "text, a glob, or `re:` and a regular expression", &mut self.faults)?;
             if text.len() > LONGEST_PATTERN {
-                self.faults
-                    .push(Fault::error(&item.at, format!("the pattern is longer than {LONGEST_PATTERN} bytes")));
+                self.faults.push(Fault::error(
+                    &item.at,
+                    format!("the pattern is longer than {LONGEST_PATTERN} bytes"),
+                ));
                 return None;
             }
             if text.starts_with("re:") || text.contains(['*', '?', '[', '{']) {
                 if self.patterns == 0 {
-                    let message = format!("the file contains more than {PATTERNS} globs and regular expressions");
-                    self.faults.push(Fault::error(&item.at, message).help("combine some of them, such as `re:a|b`"));
+                    let message =
+                        format!("the file contains more than {PATTERNS} globs and regular expressions");
+                    self.faults
+                        .push(Fault::error(&item.at, message).help("combine some of them, such as `re:a|b`"));
                     return None;
                 }
                 self.patterns -= 1;

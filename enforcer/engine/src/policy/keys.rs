@@ -162,7 +162,12 @@ pub(super) static FILE: KeyTable = KeyTable {
             "Targets that match one of these selectors are protected from every rule, in addition to the built-in list. Alternatively, a list of entries as in `except`, each with a reason and, optionally, an end date.",
         ),
         key("conditions", May, Shape::Named(&Shape::Condition), "Named conditions, for `use`."),
-        key("notify", May, Shape::Named(&Shape::OneOf(&CHANNEL)), "Notification channels by name, for `notify` steps."),
+        key(
+            "notify",
+            May,
+            Shape::Named(&Shape::OneOf(&CHANNEL)),
+            "Notification channels by name, for `notify` steps.",
+        ),
         key("leases", May, Shape::Map(&LEASES), "The lease pool that this node's agent maintains."),
         key("rules", Must, Shape::List(&Shape::Map(&RULE)), "The rules; at least one is required."),
     ],
@@ -184,7 +189,12 @@ pub(super) static DEFAULTS: KeyTable = KeyTable {
             Shape::Time,
             "Targets younger than this are skipped, including leases. Default: 10m.",
         ),
-        key("clear_after", May, Shape::Samples, "Number of consecutive samples that are not true after which a flag clears. Default: 3."),
+        key(
+            "clear_after",
+            May,
+            Shape::Samples,
+            "Number of consecutive samples that are not true after which a flag clears. Default: 3.",
+        ),
         key("grace", May, Shape::Time, "Time between SIGTERM and SIGKILL. Default: 60s."),
         key(
             "cooldown",
@@ -199,7 +209,12 @@ pub(super) static DEFAULTS: KeyTable = KeyTable {
 pub(super) static LEASES: KeyTable = KeyTable {
     what: "`leases`",
     keys: &[
-        key("redis", May, Shape::Text, "URL of the Redis server: `redis://HOST:PORT/DB` or `redis+unix:///PATH`."),
+        key(
+            "redis",
+            May,
+            Shape::Text,
+            "URL of the Redis server: `redis://HOST:PORT/DB` or `redis+unix:///PATH`.",
+        ),
         key(
             "redis_file",
             May,
@@ -237,9 +252,24 @@ pub(super) static LEASES: KeyTable = KeyTable {
 pub(super) static LIMITS: KeyTable = KeyTable {
     what: "`limits`",
     keys: &[
-        key("per_gpu_hour", May, Shape::Count, "Maximum number of actions per hour that free the same GPU. Default: 2."),
-        key("per_user_hour", May, Shape::Count, "Maximum number of actions per hour against one user. Default: 3."),
-        key("per_node_hour", May, Shape::Count, "Maximum number of actions per hour on this node. Default: 6."),
+        key(
+            "per_gpu_hour",
+            May,
+            Shape::Count,
+            "Maximum number of actions per hour that free the same GPU. Default: 2.",
+        ),
+        key(
+            "per_user_hour",
+            May,
+            Shape::Count,
+            "Maximum number of actions per hour against one user. Default: 3.",
+        ),
+        key(
+            "per_node_hour",
+            May,
+            Shape::Count,
+            "Maximum number of actions per hour on this node. Default: 6.",
+        ),
         key(
             "max_processes",
             May,
@@ -307,16 +337,31 @@ pub(super) static RULE: KeyTable = KeyTable {
         key("except", May, Shape::List(&Shape::Exception), "Targets that are exempt from this rule."),
         key("when", Must, Shape::Condition, "Condition that must be true."),
         key("for", Must, Shape::Span, "How long the condition must be true."),
-        key("max_gap", May, Shape::Count, "Number of consecutive unknown samples that a streak survives; with more, it restarts."),
+        key(
+            "max_gap",
+            May,
+            Shape::Count,
+            "Number of consecutive unknown samples that a streak survives; with more, it restarts.",
+        ),
         key("startup_grace", May, Shape::Time, "Targets younger than this are skipped, including leases."),
-        key("clear_after", May, Shape::Samples, "Number of consecutive samples that are not true after which a flag clears."),
+        key(
+            "clear_after",
+            May,
+            Shape::Samples,
+            "Number of consecutive samples that are not true after which a flag clears.",
+        ),
         key(
             "cooldown",
             May,
             Shape::Time,
             "After an action, destructive steps of the next match of the same target are withheld for this time.",
         ),
-        key("pick", May, Shape::Map(&PICK), "For `target: gpu`: which of the GPU's holders the steps apply to."),
+        key(
+            "pick",
+            May,
+            Shape::Map(&PICK),
+            "For `target: gpu`: which of the GPU's holders the steps apply to.",
+        ),
         key("then", Must, Shape::List(&Shape::Step), "The steps in order; at least one is required."),
     ],
 };
@@ -341,7 +386,12 @@ pub(super) static EXCEPTION: KeyTable = KeyTable {
     what: "an exception",
     keys: &[
         key("until", May, Shape::Date, "Last day of the exception, in UTC."),
-        key("reason", Must, Shape::Text, "Reason for the exception, shown in the audit log and by `explain`."),
+        key(
+            "reason",
+            Must,
+            Shape::Text,
+            "Reason for the exception, shown in the audit log and by `explain`.",
+        ),
     ],
 };
 
@@ -385,7 +435,12 @@ pub(super) static STEP: KeyTable = KeyTable {
             Shape::Map(&TERMINATE),
             "Send SIGTERM, after the grace period send SIGKILL, then verify that the processes have exited and their memory was released.",
         ),
-        key("release_lease", May, Shape::Map(&NOTHING), "Release the lease, if it has not changed meanwhile (compare-and-delete)."),
+        key(
+            "release_lease",
+            May,
+            Shape::Map(&NOTHING),
+            "Release the lease, if it has not changed meanwhile (compare-and-delete).",
+        ),
         key(
             "shutdown_mps",
             May,

@@ -47,7 +47,8 @@ pub(super) fn check(rule: &Rule, places: &Places<'_>, interval: Option<Duration>
 
 fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults) {
     let Some(entry) = places.fields.entry(key) else { return };
-    let help = "use at least 3 samples and 30s: a shorter observation can be a pause, a checkpoint or a slow read";
+    let help =
+        "use at least 3 samples and 30s: a shorter observation can be a pause, a checkpoint or a slow read";
     faults.push(Fault::error(&entry.at, message).help(help));
 }
 
@@ -79,10 +80,11 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let notices: Vec<(&Step, &Vec<String>)> = notices.collect();
     let name = placed.step.action.name();
     let fault = match notices.last() {
-        None if rule.requires_notice(end) => {
-            Fault::error(&placed.entry.at, "no earlier step sends a notification, so this step would be held forever")
-                .help("add `{notify: [owner]}` before it, or remove `requires_notice`")
-        }
+        None if rule.requires_notice(end) => Fault::error(
+            &placed.entry.at,
+            "no earlier step sends a notification, so this step would be held forever",
+        )
+        .help("add `{notify: [owner]}` before it, or remove `requires_notice`"),
         None => Fault::warning(&placed.entry.at, format!("the owner is not notified before this `{name}`"))
             .help("notify the owner first: `{notify: [owner]}`, and `after: 20m` for this step"),
         Some((notice, _)) if notice.after == placed.step.after => {
@@ -96,8 +98,9 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
             if !by_tty || places.placed.iter().any(says_whether_notice_is_required) {
                 return;
             }
-            let message =
-                format!("before this `{name}`, the owner is notified only on terminals, but may not be logged in on one");
+            let message = format!(
+                "before this `{name}`, the owner is notified only on terminals, but may not be logged in on one"
+            );
             let help = "batch jobs and notebooks have no terminal: add a webhook or a program, or set `requires_notice` of `terminate` to `true` (wait until a notification was delivered) or `false`";
             Fault::warning(&placed.entry.at, message).help(help)
         }
@@ -113,7 +116,10 @@ fn says_whether_notice_is_required(placed: &Placed<'_>) -> bool {
 fn grace(places: &Places<'_>, faults: &mut Faults) {
     for placed in &places.placed {
         if matches!(placed.step.action, Action::Terminate { grace, .. } if grace.is_zero()) {
-            let fault = Fault::warning(&placed.entry.at, "SIGKILL follows SIGTERM immediately, because the grace is 0s");
+            let fault = Fault::warning(
+                &placed.entry.at,
+                "SIGKILL follows SIGTERM immediately, because the grace is 0s",
+            );
             faults.push(fault.help("give the processes time to save their work: `terminate: {grace: 60s}`"));
         }
     }

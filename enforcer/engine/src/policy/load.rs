@@ -56,7 +56,8 @@ fn decode<'a>(bytes: &'a [u8], name: &str) -> Result<(&'a str, Faults), Faults> 
         faults
     };
     if bytes.len() > tree::LARGEST_BYTES {
-        let fault = Fault::error(&(0..0), format!("the file has {} bytes; the maximum is 1 MiB", bytes.len()));
+        let fault =
+            Fault::error(&(0..0), format!("the file has {} bytes; the maximum is 1 MiB", bytes.len()));
         return Err(refused("", fault.help("check that this is a rules file")));
     }
     match std::str::from_utf8(bytes) {
@@ -208,7 +209,10 @@ fn mass_share(node: &Node, faults: &mut Faults) -> Option<f64> {
 fn breaker_reset(node: &Node, faults: &mut Faults) -> Option<Duration> {
     let reset = time(node, faults)?;
     if reset.is_zero() {
-        faults.push(Fault::error(&node.at, "the value must be above 0, because a breaker that closes at once has no effect"));
+        faults.push(Fault::error(
+            &node.at,
+            "the value must be above 0, because a breaker that closes at once has no effect",
+        ));
     }
     (!reset.is_zero()).then_some(reset)
 }
@@ -220,7 +224,9 @@ fn named_conditions(node: &Node, faults: &mut Faults) {
                 fields::name("a condition", (&entry.name, &entry.at), faults);
             }
         }
-        _ => expected(node, "a map from names to conditions, such as `{idle: {gpu_util: {max: 1%}}}`", faults),
+        _ => {
+            expected(node, "a map from names to conditions, such as `{idle: {gpu_util: {max: 1%}}}`", faults)
+        }
     }
 }
 
@@ -289,10 +295,9 @@ fn excepted_in_one_rule_only(
                 quoted(&user),
                 quoted(&other.name)
             );
-            faults.push(
-                Fault::warning(&entry.at, message)
-                    .help("add the exception to that rule as well, or use `protect`, which applies to all rules"),
-            );
+            faults.push(Fault::warning(&entry.at, message).help(
+                "add the exception to that rule as well, or use `protect`, which applies to all rules",
+            ));
             break;
         }
     }
@@ -314,7 +319,10 @@ fn users(condition: &Condition) -> Vec<String> {
 fn nowhere_to_release(fields: &Fields<'_>, rules: &[Rule], faults: &mut Faults) {
     let releases = |rule: &&Rule| rule.then.iter().any(|step| step.action == Action::ReleaseLease);
     if let (Some(rule), Some(entry)) = (rules.iter().find(releases), fields.entry("rules")) {
-        let message = format!("the rule {} cannot release a lease, because the file has no `leases`", quoted(&rule.name));
+        let message = format!(
+            "the rule {} cannot release a lease, because the file has no `leases`",
+            quoted(&rule.name)
+        );
         faults.push(
             Fault::warning(&entry.at, message)
                 .help("add the lease pool: `leases: {redis: redis://127.0.0.1:6379/0}`"),

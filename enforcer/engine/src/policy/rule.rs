@@ -179,7 +179,11 @@ fn exception<'a>(
     (file, conditions): (&File<'_>, &mut ConditionParser<'a>),
 ) -> Option<Exception> {
     let Data::Map(entries) = &node.data else {
-        fields::expected(node, "an exception, such as `{users: [alice], reason: \"…\"}`", &mut conditions.faults);
+        fields::expected(
+            node,
+            "an exception, such as `{users: [alice], reason: \"…\"}`",
+            &mut conditions.faults,
+        );
         return None;
     };
     let own = |entry: &&Entry| EXCEPTION.keys.iter().any(|key| key.name == entry.name);
@@ -190,7 +194,11 @@ fn exception<'a>(
     }
     let reason = match get("reason") {
         Some(entry) if entry.value.is_null() => None,
-        Some(entry) => text(&entry.value, "a reason, which states who added the exception, and why", &mut conditions.faults),
+        Some(entry) => text(
+            &entry.value,
+            "a reason, which states who added the exception, and why",
+            &mut conditions.faults,
+        ),
         None => {
             let fault = Fault::error(&node.at, "an exception needs `reason`");
             conditions.faults.push(fault.help("it documents the exception for later readers"));
@@ -243,8 +251,9 @@ fn orders(node: &Node, faults: &mut Faults) -> Option<Vec<Order>> {
     for item in items {
         let order = word(item, Order::ALL.map(|order| (order.name(), order)).into_iter(), faults)?;
         if orders.contains(&order) {
-            faults
-                .push(Fault::error(&item.at, format!("`{}` is given twice", order.name())).help("remove one"));
+            faults.push(
+                Fault::error(&item.at, format!("`{}` is given twice", order.name())).help("remove one"),
+            );
         }
         orders.push(order);
     }

@@ -14,7 +14,9 @@ pub(super) fn check((field, pattern): (Field, &Pattern), at: &Range<usize>, faul
     let start = start(pattern);
     let fault = match field {
         Field::Comms if start.len() > LONGEST_COMM => {
-            let message = format!("{written} can never match, because the kernel truncates process names to {LONGEST_COMM} bytes");
+            let message = format!(
+                "{written} can never match, because the kernel truncates process names to {LONGEST_COMM} bytes"
+            );
             Some((never(pattern, at, message), cut(&start, pattern)))
         }
         Field::Exe | Field::Cgroups if !start.is_empty() && !start.starts_with('/') => {

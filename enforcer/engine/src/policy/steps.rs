@@ -54,23 +54,22 @@ fn step<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Option<
     let after = after.map_or(Some(Span::Samples(0)), |after| span(after, faults));
     let actions: Vec<&Entry> =
         fields.entries().filter(|entry| entry.name != "after" && known(entry)).collect();
-    let entry =
-        match actions.as_slice() {
-            [only] => *only,
-            [] if faults.errors() > before => return None,
-            [] => {
-                let fault = Fault::error(&node.at, "this step has no action");
-                faults.push(fault.help(
-                    "add one of flag, notify, signal, terminate, release_lease, shutdown_mps, exec",
-                ));
-                return None;
-            }
-            [_, second, ..] => {
-                let fault = Fault::error(&second.at, "a step must have exactly one action");
-                faults.push(fault.help("move it to a separate step; steps run in order"));
-                return None;
-            }
-        };
+    let entry = match actions.as_slice() {
+        [only] => *only,
+        [] if faults.errors() > before => return None,
+        [] => {
+            let fault = Fault::error(&node.at, "this step has no action");
+            faults.push(
+                fault.help("add one of flag, notify, signal, terminate, release_lease, shutdown_mps, exec"),
+            );
+            return None;
+        }
+        [_, second, ..] => {
+            let fault = Fault::error(&second.at, "a step must have exactly one action");
+            faults.push(fault.help("move it to a separate step; steps run in order"));
+            return None;
+        }
+    };
     fits(entry, around, faults)?;
     let action = if entry.value.is_null() { None } else { action(entry, around, faults) };
     Some((Placed { step: Step { after: after?, action: action? }, entry }, at))
@@ -89,9 +88,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         | ("shutdown_mps", Kind::MpsServer)
         | ("flag" | "notify" | "exec", _) => return Some(()),
         ("signal" | "terminate", Kind::Gpu) if around.picks => return Some(()),
-        ("signal" | "terminate", Kind::Gpu) => {
-            "add `pick` to the rule, to select one of the GPU's holders"
-        }
+        ("signal" | "terminate", Kind::Gpu) => "add `pick` to the rule, to select one of the GPU's holders",
         ("signal" | "terminate", Kind::MpsServer) => {
             "use `shutdown_mps`, which uses the MPS control daemon; a signal can hang an MPS server for all clients"
         }
@@ -168,7 +165,8 @@ fn in_order(before: Span, (after, at): (Span, &Node), interval: Option<Duration>
         (Span::Time(before), Span::Time(after), _) => after < before,
         (_, _, Some(interval)) => after.samples(interval) < before.samples(interval),
         (_, _, None) => {
-            let fault = Fault::error(&at.at, "this `after` cannot be compared with the `after` of the previous step");
+            let fault =
+                Fault::error(&at.at, "this `after` cannot be compared with the `after` of the previous step");
             faults.push(fault.help("write both as samples or both as times, or set `interval` in the file"));
             return;
         }

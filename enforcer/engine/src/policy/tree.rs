@@ -252,7 +252,8 @@ fn too_deep(at: usize) -> Fault {
 
 /// Returns the error for a syntax error, with the parser's words if they help.
 fn syntax(error: &ScanError, text: &str) -> Fault {
-    const OPEN: &str = "check for an open bracket above, wrong indentation, or a text that contains `: ` and is not quoted";
+    const OPEN: &str =
+        "check for an open bracket above, wrong indentation, or a text that contains `: ` and is not quoted";
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
     let local_host = at..at + 1;
     let (message, help) = match error.kind() {
@@ -266,9 +267,10 @@ fn syntax(error: &ScanError, text: &str) -> Fault {
         ErrorKind::UnclosedFlowCollection { open } => {
             (format!("`{open}` is never closed"), "close it, or write one value per line")
         }
-        ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
-            ("a quote that was opened above is never closed".to_owned(), "close it on the line where it was opened")
-        }
+        ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => (
+            "a quote that was opened above is never closed".to_owned(),
+            "close it on the line where it was opened",
+        ),
         ErrorKind::UnexpectedCharacter { character } => {
             (format!("text cannot begin with `{character}`"), "put it in quotes")
         }
@@ -278,13 +280,10 @@ fn syntax(error: &ScanError, text: &str) -> Fault {
         ErrorKind::MismatchedFlowCollectionEnd { open, close } => {
             (format!("this `{open}` is closed by `{close}`"), "close the innermost bracket first")
         }
-        ErrorKind::MisplacedFlowCollectionEnd => {
-            ("this bracket was never opened".to_owned(), "remove it")
+        ErrorKind::MisplacedFlowCollectionEnd => ("this bracket was never opened".to_owned(), "remove it"),
+        ErrorKind::ExpectedBlockSequenceEntry => {
+            ("expected a list item, which begins with `-`".to_owned(), "check the indentation of this line")
         }
-        ErrorKind::ExpectedBlockSequenceEntry => (
-            "expected a list item, which begins with `-`".to_owned(),
-            "check the indentation of this line",
-        ),
         _ => (error.kind().to_string(), "this is not valid YAML; check the previous line"),
     };
     Fault::error(&local_host, message).help(help)

@@ -122,8 +122,8 @@ fn in_fault_it_is_signalled_at_once() {
 #[test]
 fn without_an_answer_it_is_not_signalled() {
     let cases = [
-        (Says { clients: "exec sleep 1000", ..WELL }, "did not answer within 2s", false),
-        (Says { clients: "echo 1", ..WELL }, "no server lists it", false),
+        (Says { clients: "exec sleep 1000", ..WELL }, "did not respond within 2s", false),
+        (Says { clients: "echo 1", ..WELL }, "no MPS server lists it", false),
         (Says { clients: "echo 'Server not found'", ..WELL }, "no such server", false),
         (Says { terminated: "echo 'Client termination failed with 999'", ..WELL }, "failed with 999", true),
         (Says { terminated: ":", ..WELL }, "not understood", true),
@@ -142,15 +142,15 @@ fn silent_daemon_of_its_own_user_does_not_protect_it() {
     let others = NOBODY - 1;
     let hung = Says { clients: "exec sleep 1000", ..WELL };
     let cases = [
-        (Says { server: (NOBODY, SERVER), ..hung }, "its server is not found", ""),
+        (Says { server: (NOBODY, SERVER), ..hung }, "its MPS server was not found", ""),
         (
             Says { server: (NOBODY, SERVER), terminated: ":", ..WELL },
             "the daemon belongs to its own user",
             "terminate_client",
         ),
-        (Says { server: (others, SERVER), ..hung }, "its server is not found", ""),
+        (Says { server: (others, SERVER), ..hung }, "its MPS server was not found", ""),
         // What becomes root by itself bears any name that a link gives it.
-        (Says { server: (0, "su"), ..hung }, "its server is not found", ""),
+        (Says { server: (0, "su"), ..hung }, "its MPS server was not found", ""),
     ];
     for (says, note, asked_for) in cases {
         let Came { report, signals, line, asked, lives } = act(&says, &in_a_minute);

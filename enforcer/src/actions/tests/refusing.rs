@@ -33,9 +33,9 @@ fn changed_process_is_not_signalled() {
         (|member| member.key.as_mut().unwrap().start_ticks -= 1, "another process now"),
         (|member| member.uid = Some(1), "now of uid 65534"),
         (|member| member.confinement.push_str("/x"), "another cgroup"),
-        (|member| member.uid = None, "was not known"),
+        (|member| member.uid = None, "was unknown"),
         (|member| member.confinement.clear(), "cgroup"),
-        (|member| member.key = None, "driver alone"),
+        (|member| member.key = None, "there is no such process"),
     ];
     for (change, why) in cases {
         let home = Home::new();
@@ -209,12 +209,12 @@ fn what_has_no_processes_is_not_signalled() {
         assert_eq!(report.outcome, Outcome::Refused);
         report.detail
     };
-    assert_eq!(release(of_process(&holder)), "it is no lease");
+    assert_eq!(release(of_process(&holder)), "the target is not a lease");
     for name in ["lease:a", "lease:a#", "lease:a#b", "gpu:a#1"] {
-        assert_eq!(release(subject(Kind::Lease, name, &[])), "it is no lease", "{name}");
+        assert_eq!(release(subject(Kind::Lease, name, &[])), "the target is not a lease", "{name}");
     }
     let nowhere = release(subject(Kind::Lease, "lease:a#1", &[]));
-    assert_eq!(nowhere, "the policy does not say where leases are (`leases`)");
+    assert_eq!(nowhere, "the policy has no `leases` section");
     let mut request = request(subject(Kind::Lease, "lease:a#1", &[]), Action::ReleaseLease);
     request.leases = Some(Arc::new(Leases {
         redis: Server::Url("redis+unix:///nowhere.sock".to_owned()),

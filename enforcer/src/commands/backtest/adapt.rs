@@ -12,9 +12,9 @@ static CGROUPS: Attribute = Attribute {
     name: "cgroups",
     of: &Kind::ALL,
     unit: Unit::Flag,
-    help: "Not held by Prometheus.",
+    help: "Not available in Prometheus.",
     source: "prometheus",
-    read: |_, _| Value::Unknown("Prometheus does not hold it"),
+    read: |_, _| Value::Unknown("not available in Prometheus"),
 };
 
 /// Adapts a policy to snapshots that are `interval` apart, of an exporter that samples every `tick`.

@@ -67,7 +67,7 @@ impl<'de> Visitor<'de> for Pair {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Sample, A::Error> {
-        let missing = || de::Error::custom("a sample lacks its time or value");
+        let missing = || de::Error::custom("a sample has no time or no value");
         let at: f64 = pair.next_element()?.ok_or_else(missing)?;
         let Number(value) = pair.next_element()?.ok_or_else(missing)?;
         #[expect(clippy::cast_possible_truncation, reason = "milliseconds of our times fit")]
@@ -85,11 +85,11 @@ impl<'de> Deserialize<'de> for Number {
             type Value = Number;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a number in a text")
+                out.write_str("a number in a string")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
-                text.parse().map(Number).map_err(|_| E::custom("a value is no number"))
+                text.parse().map(Number).map_err(|_| E::custom("a value is not a number"))
             }
         }
         from.deserialize_str(Text)

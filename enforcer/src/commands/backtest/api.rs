@@ -51,13 +51,13 @@ impl Api {
         let refused = |why: &str| Err(Failure::Settings(why.to_owned()));
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let Some(rest) = rest else {
-            return refused("the address of Prometheus begins with http:// or https://");
+            return refused("the URL of Prometheus must begin with http:// or https://");
         };
         if rest.split('/').next().is_some_and(|host| host.contains('@')) {
-            return refused("put no password into the address of Prometheus: a token goes into a file");
+            return refused("the URL of Prometheus must not contain a password; use --token-file");
         }
         if rest.contains(['?', '#']) {
-            return refused("the address of Prometheus ends before /api/v1");
+            return refused("the URL of Prometheus must not include /api/v1");
         }
         let config = Agent::config_builder()
             .timeout_global(Some(DEADLINE))
@@ -83,7 +83,7 @@ impl Api {
         let matrix: Matrix = self.query("/api/v1/query", &[("query", &query), ("time", &time)])?;
         if matrix.result_type != "matrix" {
             return Err(Refused::Other(
-                self.describe(&format!("answered a range with a {}", matrix.result_type)),
+                self.describe(&format!("returned a {} for a range query", matrix.result_type)),
             ));
         }
         Ok(matrix.result)
@@ -108,10 +108,10 @@ impl Api {
         let mut reader =
             answer.body_mut().with_config().limit(LONGEST_ANSWER + 1).reader().take(LONGEST_ANSWER);
         reader.read_to_end(&mut body).map_err(|error| {
-            Refused::Other(self.describe(&format!("broke off its answer: {}", safe(&error.to_string()))))
+            Refused::Other(self.describe(&format!("aborted its response: {}", safe(&error.to_string()))))
         })?;
         if reader.limit() == 0 {
-            return Err(Refused::TooMuch(self.describe("answered more than 512 MiB at once")));
+            return Err(Refused::TooMuch(self.describe("returned more than 512 MiB in one response")));
         }
         self.understand(status, &body)
     }
@@ -122,8 +122,8 @@ impl Api {
             Err(error) => {
                 // Long enough to recognize a login page or a proxy.
                 let text: String = String::from_utf8_lossy(body).chars().take(100).collect();
-                let describe = format!("{status}, not an answer of Prometheus ({error}): {text}");
-                return Err(Refused::Other(self.describe(&format!("answered {}", safe(&describe)))));
+                let describe = format!("{status}, which is not a Prometheus API response ({error}): {text}");
+                return Err(Refused::Other(self.describe(&format!("returned {}", safe(&describe)))));
             }
         };
         for warning in answer.warnings.iter().chain(&answer.infos) {
@@ -147,9 +147,9 @@ impl Api {
 
     fn silent(&self, error: &ureq::Error) -> String {
         let why = match error {
-            ureq::Error::Timeout(_) => format!("did not answer within {}s", DEADLINE.as_secs()),
-            ureq::Error::HostNotFound => "is not known by that name".to_owned(),
-            error => format!("does not answer: {}", safe(&error.to_string())),
+            ureq::Error::Timeout(_) => format!("did not respond within {}s", DEADLINE.as_secs()),
+            ureq::Error::HostNotFound => "cannot be resolved (unknown host name)".to_owned(),
+            error => format!("does not respond: {}", safe(&error.to_string())),
         };
         self.describe(&why)
     }

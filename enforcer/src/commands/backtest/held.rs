@@ -90,7 +90,7 @@ impl Scraped {
 
     /// Name for people.
     pub(super) fn name(&self) -> &str {
-        self.labels.get("instance").map_or("without a name", String::as_str)
+        self.labels.get("instance").map_or("without an instance label", String::as_str)
     }
 
     /// Returns a matcher such as `{instance="node1:9400",job="bailiff"}`.

@@ -125,7 +125,7 @@ fn times(settings: &BacktestSettings) -> Result<(i64, i64), Failure> {
     match (millis(settings.from), millis(settings.to)) {
         (Some(from), Some(to)) if from < to && settings.chunk >= Duration::from_secs(1) => Ok((from, to)),
         (Some(from), Some(to)) if from < to => {
-            Err(Failure::Settings("at least a second is asked for at once".to_owned()))
+            Err(Failure::Settings("--chunk must be at least 1s".to_owned()))
         }
         _ => Err(Failure::Settings("--from must be earlier than --to".to_owned())),
     }
@@ -144,10 +144,10 @@ fn exporters_of(
     found.sort_by(|one, other| one.labels.cmp(&other.labels));
     found.dedup_by(|one, other| one.matcher() == other.matcher());
     if found.is_empty() {
-        let of = settings.instance.as_ref().map(|instance| format!(" of the instance {}", safe(instance)));
+        let of = settings.instance.as_ref().map(|instance| format!(" of instance {}", safe(instance)));
         let moment = |time: Duration| layout::moment(time);
         return Err(Failure::Prometheus(format!(
-            "Prometheus holds no {ANCHOR}{} between {} and {}: does it scrape bailiff-exporter?",
+            "Prometheus has no {ANCHOR}{} between {} and {}; check that it scrapes bailiff-exporter",
             of.unwrap_or_default(),
             moment(settings.from),
             moment(settings.to)
@@ -235,39 +235,39 @@ fn notes(
 ) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
-        "a snapshot a scrape, each {}, of an exporter whose sampling interval is {}: durations that rules give in samples are in scrapes here",
+        "one snapshot per scrape (every {}); the exporter's sampling interval is {}, so durations that rules give in samples count scrapes here",
         shown(interval),
         shown(tick)
     )];
     if let Some(written) = policy.interval.filter(|written| *written != tick) {
         notes.push(format!(
-            "the file was written for a sampling interval of {}: on this node it would hold all destructive steps",
+            "the rules file was written for a sampling interval of {}; on this node, all destructive steps would be withheld",
             shown(written)
         ));
     }
     if adapt::asks_for(policy, "cpu_util") {
         notes.push(match settings.children {
             Children::Unknown => {
-                "cpu_util is unknown: Prometheus holds nothing of processes without GPU memory, \
-                                  which belong to it; --assume-children-idle takes them to be idle"
+                "cpu_util is unknown: Prometheus has no data on processes without GPU memory, \
+                                  which are part of it; --assume-children-idle assumes that they are idle"
                     .to_owned()
             }
             Children::Idle => {
-                "cpu_util is that of processes with GPU memory alone: others are taken to be idle, \
-                               as --assume-children-idle says"
+                "cpu_util covers only processes with GPU memory: all others are assumed to be idle, \
+                               because of --assume-children-idle"
                     .to_owned()
             }
         });
     }
     let exempts = !policy.protect.is_empty() || policy.rules.iter().any(|rule| !rule.except.is_empty());
     if exempts && settings.children == Children::Unknown {
-        let note = "what `protect` and `except` ask of processes without GPU memory is unknown, and exempts: Prometheus \
-                    holds nothing of them; --assume-children-idle takes it that there are none";
+        let note = "`protect` and `except` are unknown for processes without GPU memory, and therefore exempt the target: Prometheus \
+                    has no data on them; --assume-children-idle assumes that there are none";
         notes.push(note.to_owned());
     }
     if policy.rules.iter().any(|rule| rule.target == bailiff_engine::Kind::Workload || rule.pick.is_some()) {
         notes.push(
-            "outside containers, jobs, pods and units each process is taken for a workload of its own"
+            "outside containers, jobs, pods and units, each process is treated as a separate workload"
                 .to_owned(),
         );
     }

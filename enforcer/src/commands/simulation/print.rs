@@ -39,9 +39,9 @@ pub fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn period(period: &Period, layout: &mut Layout) {
     let (Some(from), Some(to)) = (period.from, period.to) else {
-        layout.say(2, "nothing was there to be evaluated");
+        layout.say(2, "there are no snapshots to evaluate");
         if period.bad_lines > 0 {
-            layout.say(2, &format!("{} are no snapshots", count(period.bad_lines, ("line", "lines"))));
+            layout.say(2, &format!("{} are not snapshots", count(period.bad_lines, ("line", "lines"))));
         }
         return;
     };
@@ -73,7 +73,7 @@ fn period(period: &Period, layout: &mut Layout) {
     let held: Vec<String> =
         held.map(|(hold, seconds)| format!("{hold} {}", length(Duration::from_secs(*seconds)))).collect();
     if !held.is_empty() {
-        layout.say(2, &format!("destructive steps were held: {}", held.join(", ")));
+        layout.say(2, &format!("destructive steps were withheld: {}", held.join(", ")));
     }
 }
 
@@ -116,13 +116,13 @@ fn details(rule: &RuleReport, layout: &mut Layout) {
     let kills = count(rule.kills, ("would-be kill", "would-be kills"));
     layout.say(0, &format!("{}: {kills}{}", foreign(&rule.name), freed(rule.freed)));
     if let Some(never) = &rule.never {
-        layout.say(2, &format!("it could never match: {never}"));
+        layout.say(2, &format!("the rule could never match: {never}"));
     }
     for projection in rule.actions.iter().take(SHOWN_ACTIONS) {
         one(projection, layout);
     }
     if let Some(more) = rule.actions.len().checked_sub(SHOWN_ACTIONS).filter(|more| *more > 0) {
-        layout.say(2, &format!("and {more} more: --json has all"));
+        layout.say(2, &format!("and {more} more; --json shows all"));
     }
     if rule.reprieves > 0 {
         layout.say(2, &format!("reprieved: {}", rule.reprieves));
@@ -172,9 +172,9 @@ fn one(projection: &ProjectedAction, layout: &mut Layout) {
     let end = match projection.ended {
         Some(ended) => {
             let after = ended.since_epoch().saturating_sub(projection.at.since_epoch());
-            format!("ended by itself {} later", length(after))
+            format!("exited by itself {} later", length(after))
         }
-        None => "held on to the end".to_owned(),
+        None => "held until the end of the data".to_owned(),
     };
     layout.say(4, &format!("{end}{}", freed(projection.freed)));
     if let Some(regret) = projection.regret {
@@ -211,10 +211,8 @@ fn owners(report: &Report, layout: &mut Layout) {
         ));
     }
     let all = report.freed;
-    layout.row(&format!(
-        "{:<32} {:>6} {:>7} {:>12.2} {:>12.1}",
-        "all together", "", "", all.gpu_hours, all.gib_hours
-    ));
+    layout
+        .row(&format!("{:<32} {:>6} {:>7} {:>12.2} {:>12.1}", "total", "", "", all.gpu_hours, all.gib_hours));
 }
 
 fn unknown(report: &Report, layout: &mut Layout) {

@@ -57,7 +57,7 @@ use bailiff_engine::view::View;
 
 /// Description of a rules file.
 const RULES: &str =
-    "these are rules, which `check` reads; tests name the file of their rules: `rules: ../rules.yaml`";
+    "this is a rules file, which `check` reads; a test file names its rules file: `rules: ../rules.yaml`";
 
 /// Settings of a test run.
 #[derive(Debug, Clone)]
@@ -176,7 +176,7 @@ fn cases(written: written::File, path: &Path) -> Result<Vec<Case>, Refused> {
     let mut cases = Vec::new();
     for test in written.tests {
         let Some(rules) = test.rules.as_ref().or(written.rules.as_ref()) else {
-            faults.0.push(format!("test {:?}: it has no `rules`, and neither has the file", test.name));
+            faults.0.push(format!("test {:?}: neither the test nor the file has `rules`", test.name));
             continue;
         };
         let rules = directory.join(rules);
@@ -197,7 +197,7 @@ fn test(case: &Case) -> TestReport {
         let then: Vec<&Happened> = steps.iter().filter(|step| step.sample == expected.sample).collect();
         if !then.iter().any(|step| expected.what.is(step)) {
             let got: Vec<String> = then.iter().map(ToString::to_string).collect();
-            let got = if got.is_empty() { "nothing at that sample".to_owned() } else { got.join("; ") };
+            let got = if got.is_empty() { "no step at that sample".to_owned() } else { got.join("; ") };
             let at = time_of(expected.sample, case.fixture.interval);
             let expected = format!("{} at {at} (sample {})", expected.what, expected.sample);
             failures.push(Mismatch { expected, got });

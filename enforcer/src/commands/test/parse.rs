@@ -71,7 +71,7 @@ pub(super) fn sample(when: &When, interval: Duration) -> Result<usize, String> {
             let time = time(text)?;
             if time.as_nanos() % interval.as_nanos() != 0 {
                 let interval = humantime::format_duration(interval);
-                return Err(format!("{text} is between two samples: there is one each {interval}"));
+                return Err(format!("{text} is between two samples; there is one sample every {interval}"));
             }
             usize::try_from(time.as_nanos() / interval.as_nanos()).map_err(|_| format!("{text} is too long"))
         }
@@ -87,13 +87,13 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let interval = time(text)?;
     if interval < Duration::from_millis(1) {
-        return Err("an interval is at least 1ms".to_owned());
+        return Err("the interval must be at least 1ms".to_owned());
     }
     Ok(interval)
 }
 
 pub(super) fn moment(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no moment: write it as 2026-01-01T00:00:00Z");
+    let wrong = || format!("{text:?} is not a time; write it as 2026-01-01T00:00:00Z");
     let moment = humantime::parse_rfc3339(text).map_err(|_| wrong())?;
     moment.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())
 }

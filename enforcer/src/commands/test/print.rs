@@ -11,7 +11,7 @@ const SHOWN_STEPS: usize = 40;
 /// Writes a report.
 pub(super) fn print(report: &RuleTestReport, out: &mut dyn Write) -> io::Result<()> {
     let mut layout = Layout::default();
-    layout.say(0, &format!("Testing rules by {}", report.file));
+    layout.say(0, &format!("Testing rules with {}", report.file));
     let failed = report.tests.iter().filter(|test| !test.failures.is_empty());
     for test in failed.clone() {
         layout.gap();
@@ -38,13 +38,13 @@ fn failure(test: &TestReport, layout: &mut Layout) {
         layout.say(4, &format!("     got: {}", mismatch.got));
     }
     if test.steps.is_empty() {
-        return layout.say(4, "nothing happened at all");
+        return layout.say(4, "no steps were taken");
     }
-    layout.say(4, "what did happen:");
+    layout.say(4, "steps taken:");
     for step in test.steps.iter().take(SHOWN_STEPS) {
         layout.say(6, &format!("{}: {step}, streak {}", step.when(), step.streak));
     }
     if let Some(more) = test.steps.len().checked_sub(SHOWN_STEPS).filter(|more| *more > 0) {
-        layout.say(6, &format!("and {more} more: --json has all"));
+        layout.say(6, &format!("and {more} more; --json shows all"));
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
     let mut actors = Vec::new();
     for process in &test.targets {
         if actors.iter().any(|actor: &TestProcess| actor.pid == process.pid) {
-            faults.0.push(format!("test {:?}: process {} stands there twice", test.name, process.pid));
+            faults.0.push(format!("test {:?}: process {} is listed twice", test.name, process.pid));
         }
         actors.push(actor(process, (&devices, interval), faults));
     }
@@ -93,7 +93,7 @@ pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, fault
     let mut sources = Vec::new();
     for (name, text) in &test.sources {
         if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
-            faults.at(text, &format!("there is no source {name:?}: known are nvml, proc, redis and quota"));
+            faults.at(text, &format!("there is no source {name:?}; valid sources: nvml, proc, redis, quota"));
         }
         sources.push((name.clone(), ones(text, faults)));
     }
@@ -124,7 +124,7 @@ fn length_of(
     let last = expect.iter().map(|expect| expect.sample + 1).max().unwrap_or_default();
     match fixture.samples() {
         0 if last == 0 => {
-            faults.0.push(format!("test {:?}: its length is not given", foreign(&test.name)));
+            faults.0.push(format!("test {:?}: the length is missing", foreign(&test.name)));
             0
         }
         0 => last,
@@ -154,7 +154,7 @@ fn expected(
         && !Hold::ALL.iter().any(|known| known.name() == hold.value)
     {
         let known: Vec<&str> = Hold::ALL.iter().map(|hold| hold.name()).collect();
-        faults.at(hold, &format!("{:?} holds nothing; known are {}", hold.value, known.join(", ")));
+        faults.at(hold, &format!("{:?} is not a hold; valid holds: {}", hold.value, known.join(", ")));
     }
     let sample = match sample(&expect.at.value, interval) {
         Ok(sample) => sample,
@@ -181,7 +181,7 @@ fn known_step(step: &Text, faults: &mut Faults) -> Option<String> {
     if STEPS.contains(&step.value.as_str()) {
         return Some(step.value.clone());
     }
-    faults.at(step, &format!("there is no step {:?}; known are {}", step.value, STEPS.join(", ")));
+    faults.at(step, &format!("there is no step {:?}; valid steps: {}", step.value, STEPS.join(", ")));
     None
 }
 
@@ -264,6 +264,6 @@ fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
     if text.value == "_" {
         return None;
     }
-    let uid = text.value.parse::<u32>().map_err(|_| format!("{:?} is no uid", text.value));
+    let uid = text.value.parse::<u32>().map_err(|_| format!("{:?} is not a uid", text.value));
     faults.take(text, uid)
 }

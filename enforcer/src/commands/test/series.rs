@@ -56,17 +56,14 @@ pub(super) fn numbers(text: &str, unit: Unit) -> Result<Vec<Option<f64>>, String
             None => (item.body, 0.0),
         };
         if sign.is_some() && item.times.is_none() {
-            return Err(format!(
-                "{:?} has a step and no number of times: write `{}x3`",
-                item.body, item.body
-            ));
+            return Err(format!("{:?} has a step but no count; write `{}x3`", item.body, item.body));
         }
         let start = amount(start, unit)?;
         #[expect(clippy::cast_precision_loss, reason = "numbers of samples are far below 2^53")]
         extend(&mut values, item.times.unwrap_or(0) + 1, |place| Some(start + step * place as f64))?;
     }
     if let Some(value) = values.iter().flatten().find(|value| **value < 0.0) {
-        return Err(format!("it goes below nothing, to {value}"));
+        return Err(format!("the series goes below 0, to {value}"));
     }
     Ok(values)
 }
@@ -80,7 +77,7 @@ pub(super) fn words(text: &str, known: &[&str]) -> Result<Vec<Option<String>>, S
         } else if known.contains(&item.body) {
             extend(&mut values, item.times.unwrap_or(0) + 1, |_| Some(item.body.to_owned()))?;
         } else {
-            return Err(format!("{:?} is none of {}", item.body, known.join(", ")));
+            return Err(format!("{:?} is not one of {}", item.body, known.join(", ")));
         }
     }
     Ok(values)
@@ -92,7 +89,7 @@ fn extend<T>(
     value: impl Fn(usize) -> Option<T>,
 ) -> Result<(), String> {
     if values.len().saturating_add(times) > MOST {
-        return Err(format!("it has more than {MOST} samples"));
+        return Err(format!("the series has more than {MOST} samples"));
     }
     values.extend((0..times).map(value));
     Ok(())
@@ -110,18 +107,18 @@ fn items(text: &str) -> Result<Vec<Item<'_>>, String> {
     for token in text.split_whitespace() {
         let (body, times) = match token.rsplit_once('x') {
             Some((body, times)) if is_number(times) => {
-                let times = usize::from_str(times).map_err(|_| format!("{times} times is too often"))?;
+                let times = usize::from_str(times).map_err(|_| format!("the count {times} is too large"))?;
                 (body, Some(times))
             }
             _ => (token, None),
         };
         match items.last_mut() {
             Some(last) if body.is_empty() && last.times.is_none() => last.times = times,
-            _ if body.is_empty() => return Err(format!("{token:?} says how often, and not what")),
+            _ if body.is_empty() => return Err(format!("{token:?} has a count but no value")),
             _ => items.push(Item { body, times }),
         }
     }
-    if items.is_empty() { Err("a series has at least one sample".to_owned()) } else { Ok(items) }
+    if items.is_empty() { Err("a series must have at least one sample".to_owned()) } else { Ok(items) }
 }
 
 fn is_number(text: &str) -> bool {

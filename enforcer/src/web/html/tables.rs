@@ -13,12 +13,12 @@ use crate::clock::Now;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Hold;
 
-const REST: &str = "bailiff-enforcer status --json has them.";
-const NO_OWNER: &str = "no one owner is known";
+const REST: &str = "bailiff-enforcer status --json shows them.";
+const NO_OWNER: &str = "unknown, or several owners";
 
 const RULES: Table<7> = Table {
     id: "rules-table",
-    caption: "The rules in force, in the order of the file, and how many each is about.",
+    caption: "The rules in force, in the order of the file, with the number of their targets.",
     columns: [
         ("rule", ""),
         ("mode", ""),
@@ -33,7 +33,7 @@ const RULES: Table<7> = Table {
 };
 const PENDING: Table<7> = Table {
     id: "pending-table",
-    caption: "Destructive steps to come, the soonest first.",
+    caption: "Pending destructive steps, the next one first.",
     columns: [
         ("target", ""),
         ("user", ""),
@@ -48,7 +48,7 @@ const PENDING: Table<7> = Table {
 };
 const FLAGS: Table<7> = Table {
     id: "flags-table",
-    caption: "Flags that are up.",
+    caption: "Raised flags.",
     columns: [
         ("target", ""),
         ("flag", ""),
@@ -63,7 +63,7 @@ const FLAGS: Table<7> = Table {
 };
 const ACTIONS: Table<8> = Table {
     id: "actions-table",
-    caption: "What was done, or watched, the newest first.",
+    caption: "Completed actions, including dry runs, the newest first.",
     columns: [
         ("target", ""),
         ("when", ""),
@@ -75,19 +75,19 @@ const ACTIONS: Table<8> = Table {
         ("more", "wide"),
     ],
     most: 50,
-    rest: "the audit log has them.",
+    rest: "the audit log contains them.",
 };
 const BUDGETS: Table<3> = Table {
     id: "budgets-table",
-    caption: "Actions of the last hour, and how many are allowed.",
+    caption: "Actions in the last hour, and the maximum per hour.",
     columns: [("budget", ""), ("target", ""), ("used", "n")],
     most: 50,
     rest: REST,
 };
 const LEASES: Table<3> = Table {
     id: "leases-table",
-    caption: "GPUs that clients of GPU.py have, or that are nowhere, and what they are taken for.",
-    columns: [("GPU", ""), ("taken for", ""), ("why", "wide")],
+    caption: "GPUs that clients of GPU.py hold, or that are recorded neither as idle nor as taken.",
+    columns: [("GPU", ""), ("judgement", ""), ("why", "wide")],
     most: 64,
     rest: REST,
 };
@@ -96,16 +96,20 @@ const LEASES: Table<3> = Table {
 pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
     let none = |words| if status.stream.seq.is_some() { Ok(words) } else { Err(NOT_YET) };
     section(html, ("rules", "Rules", Ok("The policy has no rules.")), (&RULES, &status.rules, rule));
-    section(html, ("pending", "What is coming", none("Nothing.")), (&PENDING, &status.pending, pending));
+    section(
+        html,
+        ("pending", "Pending steps", none("No pending steps.")),
+        (&PENDING, &status.pending, pending),
+    );
     let flag = |shown: &Flag| flag(shown, now);
-    section(html, ("flags", "Flags", none("None is up.")), (&FLAGS, &status.flags, flag));
+    section(html, ("flags", "Flags", none("No raised flags.")), (&FLAGS, &status.flags, flag));
     let action = |done: &PastAction| action(done, now);
     section(
         html,
-        ("actions", "What was done", Ok("Nothing since the start.")),
+        ("actions", "Completed actions", Ok("No actions since the start.")),
         (&ACTIONS, &status.actions, action),
     );
-    section(html, ("budgets", "Budgets", Ok("There are none.")), (&BUDGETS, &status.budgets, budget));
+    section(html, ("budgets", "Budgets", Ok("No budgets.")), (&BUDGETS, &status.budgets, budget));
     if let Some(leases) = status.leases.as_ref().filter(|leases| !leases.judged.is_empty()) {
         section(
             html,
@@ -170,7 +174,7 @@ fn flag(flag: &Flag, now: Now) -> [Cell; 7] {
         flag.severity.name().into(),
         flag.rule.as_str().into(),
         Cell::of(flag.user.as_ref(), NO_OWNER),
-        Cell::of(flag.comm.as_ref().filter(|comm| !comm.is_empty()), "no name is known"),
+        Cell::of(flag.comm.as_ref().filter(|comm| !comm.is_empty()), "its name is unknown"),
         ago(flag.since, now.wall).into(),
         flag.gpus.join(" ").into(),
     ]

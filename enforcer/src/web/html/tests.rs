@@ -39,7 +39,7 @@ fn a_stream_that_says_nothing_is_loud_after_two_intervals() {
         assert_eq!(html.contains("class=\"alarm\""), is_loud, "{seconds} s: {html}");
     }
     let html = page_after(&connected(None), 40.0);
-    assert!(html.contains("The stream is up and no snapshot was evaluated yet, in 40 s."), "{html}");
+    assert!(html.contains("The stream is up, but no snapshot has been evaluated yet after 40 s."), "{html}");
 }
 
 #[test]
@@ -47,16 +47,16 @@ fn what_was_not_judged_is_unknown() {
     let html = page_after(&connected(None), 1.0);
     for id in ["pending", "flags"] {
         let section_text = section(&html, id);
-        assert!(section_text.contains("unknown: no snapshot was evaluated yet"), "{section_text}");
+        assert!(section_text.contains("unknown: no snapshot has been evaluated yet"), "{section_text}");
         assert!(
-            !section_text.contains("Nothing.") && !section_text.contains("None is up."),
+            !section_text.contains("No pending steps.") && !section_text.contains("No raised flags."),
             "{section_text}"
         );
     }
     let html = page_after(&connected(Some(1)), 1.0);
     let section_text = [section(&html, "pending"), section(&html, "flags")];
     assert!(
-        section_text[0].contains("Nothing.") && section_text[1].contains("None is up."),
+        section_text[0].contains("No pending steps.") && section_text[1].contains("No raised flags."),
         "{section_text:?}"
     );
 }
@@ -77,7 +77,10 @@ fn why_it_is_held_is_said_once() {
     let mut status = connected(Some(1));
     status.holds = vec![held(Hold::Started, Hold::Started.meaning()), held(Hold::Paused, "by root: upgrade")];
     let html = page_after(&status, 1.0);
-    assert!(html.contains("<li>Nothing destructive: the enforcer has just started</li>"), "{html}");
+    assert!(
+        html.contains("<li>Destructive steps are withheld: the enforcer has just started</li>"),
+        "{html}"
+    );
     assert!(html.contains("paused by an administrator (by root: upgrade)</li>"), "{html}");
 }
 
