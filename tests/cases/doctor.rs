@@ -150,7 +150,7 @@ fn healthy_node_passes_every_check() {
         ("/proc", "shows"),
         ("rights", "open files"),
         ("exporter", "interval 200ms"),
-        ("enforcer", "0.1.0, 1 rules, 0 of them enforcing"),
+        ("enforcer", "0.1.0, 1 rules, 0 of them in enforce mode"),
         ("rules", "is valid"),
         ("redis", "answers"),
         ("leases", "2 GPUs, 0 leased; 0 wait"),
@@ -158,7 +158,7 @@ fn healthy_node_passes_every_check() {
     ] {
         report.assert_check(name, "ok", text);
     }
-    report.assert_check("mps", "skip", "no MPS daemon runs");
+    report.assert_check("mps", "skip", "no MPS daemon is running");
     report.assert_check("device order", "skip", "/nonexistent/libcuda.so.1");
     // The hold and its author are reported until the resume.
     assert_eq!(enforcer.run(&["pause", "--reason", "upgrade"]).status.code(), Some(0));
@@ -204,7 +204,7 @@ fn restricted_proc_is_reported() {
     fs::remove_file(node.procfs.path().join("driver/nvidia/version")).unwrap();
     let report = node.check(&[]);
     report.assert_check("rights", "skip", "without CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE");
-    report.assert_check("kernel module", "skip", "no driver/nvidia/version");
+    report.assert_check("kernel module", "skip", "/proc/driver/nvidia/version does not exist");
     assert_eq!(report.code, Some(0), "skipped checks are no failure");
     fs::remove_file(node.procfs.path().join("1/stat")).unwrap();
     let link = node.procfs.path().join("self/ns/pid");
@@ -279,7 +279,7 @@ fn redis_without_persistence_is_reported() {
     node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is not a Redis address");
     // Without Redis the pool is on this machine.
     let report = node.check(&[]);
-    report.assert_check("redis", "skip", "this machine keeps its own pool");
+    report.assert_check("redis", "skip", "this machine uses its own pool");
     report.assert_check("leases", "skip", "there is no lease pool");
     let directory = node.home.path().join("pool").display().to_string();
     let mut init = Command::new(programs::bailiff());
@@ -305,7 +305,7 @@ fn inconsistent_mps_is_reported() {
     part(4100, "nvidia-cuda-mps-server");
     report().assert_check("mps", "warn", "server 4100 runs without its daemon");
     part(900, "/usr/bin/nvidia-cuda-mps-control");
-    report().assert_check("mps", "skip", "cannot read its environment");
+    report().assert_check("mps", "skip", "cannot read the daemon's environment");
     let pipes = mps.pipes("a").display().to_string();
     node.procfs.write("900/environ", &format!("CUDA_MPS_PIPE_DIRECTORY={pipes}\0"));
     report().assert_check(
@@ -322,7 +322,7 @@ fn inconsistent_mps_is_reported() {
     report().assert_check("mps", "warn", "client 4102 was started with CUDA_VISIBLE_DEVICES=1");
     mps.signal("a", Signal::STOP);
     let found = report();
-    found.assert_check("mps", "fail", &format!("daemon 900 ({pipes}) does not answer"));
+    found.assert_check("mps", "fail", &format!("daemon 900 ({pipes}) does not respond"));
     assert!(!found.of_state("ok").contains(&"mps"), "{:#?}", found.checks);
 }
 
@@ -340,7 +340,7 @@ fn programs_of_two_releases_are_reported() {
     let report = Report::of(&node.doctor(&copy, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
     report.assert_check("versions", "warn", "bailiff 0.1.0, and bailiff-exporter 0.0.9");
     report.assert_check("quota library", "fail", "cannot be loaded");
-    report.assert_check("rules", "skip", "bailiff-enforcer, which checks them, is not installed");
+    report.assert_check("rules", "skip", "not checked, because bailiff-enforcer is not installed");
     fs::remove_file(directory.join("libbailiff_quota.so")).unwrap();
     let mut without = node.doctor(&copy, &["--json"]);
     Report::of(&without.output().unwrap()).assert_check(

@@ -151,7 +151,7 @@ fn check_compares_a_file_with_the_loaded_rules() {
     drop(enforcer);
     let (code, text) = check(&rules, &url);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("does not answer"), "{text}");
+    assert!(text.contains("does not respond"), "{text}");
 }
 
 #[test]

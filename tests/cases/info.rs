@@ -308,11 +308,11 @@ fn processes_with_the_device_open_are_listed() {
     );
     let plain = stdout_of(info(&scenario, &procfs, &["--alone"]));
     assert!(
-        plain.contains("GPU 0                    1.7GiB held by no listed process; see --who"),
+        plain.contains("GPU 0                    1.7GiB not held by any listed process; see --who"),
         "{plain}"
     );
     let plain = stdout_of(info(&scenario, &procfs, &["--alone", "--full"]));
-    assert!(plain.contains("1.7GiB, held by no listed process; see --who"), "{plain}");
+    assert!(plain.contains("1.7GiB, not held by any listed process; see --who"), "{plain}");
     golden("who", &stdout_of(info(&scenario, &procfs, &["--alone", "--who"])));
     let exporter = exporter(&scenario, &procfs);
     exporter.until("a scan of open files", |page| page.value("bailiff_gpu_unlisted_processes", &[]));
@@ -419,10 +419,10 @@ fn many_processes_fit_one_screen() {
     let text = stdout_of(info(&scenario, &procfs, &["--alone", "--full", "--gpu", "0"]));
     let rows: Vec<&str> = text.lines().collect();
     assert!(rows.len() <= 40, "{text}");
-    assert!(text.contains("and 190 more with 11.9GiB; --top 200 shows all"), "{text}");
+    assert!(text.contains("and 190 more with 11.9GiB; use --top 200 to show all"), "{text}");
     let all = stdout_of(info(&scenario, &procfs, &["--alone", "--full", "--top", "200"]));
     assert_eq!(all.lines().filter(|line| line.contains("gone")).count(), 200);
-    assert_eq!(all.matches("no process holds GPU memory").count(), 7);
+    assert_eq!(all.matches("no processes hold GPU memory").count(), 7);
     let output = run(info(&scenario, &procfs, &["--alone", "--gpu", "0,8"]));
     assert_eq!(output.status.code(), Some(64));
     assert!(

@@ -131,7 +131,7 @@ fn lost_lease_ends_the_command_if_requested() {
         stdout_of(&run(&redis, &["release", "--gpu", "0"]));
         if how == "warn" {
             let lines = line_pair(&mut runner);
-            assert!(lines[1].contains("ended in Redis"), "{lines:?}");
+            assert!(lines[1].contains("the lease has ended"), "{lines:?}");
             kill_process(command_of(&runner), Signal::TERM).unwrap();
         }
         let output = runner.wait_with_output().unwrap();

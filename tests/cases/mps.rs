@@ -99,7 +99,7 @@ fn daemon_is_started_listed_and_stopped() {
     assert!(printed.contains("+ nvidia-smi -i 1 -c EXCLUSIVE_PROCESS\n"), "{printed}");
     assert!(printed.contains(&format!("CUDA_VISIBLE_DEVICES={}", machine.uuid(1))), "{printed}");
     assert!(
-        printed.contains("nvidia-cuda-mps-control -d\n") && printed.contains("the daemon answers"),
+        printed.contains("nvidia-cuda-mps-control -d\n") && printed.contains("the daemon is ready"),
         "{printed}"
     );
     assert_eq!(machine.mps.smi_calls(), ["-i 1 -c EXCLUSIVE_PROCESS"]);
@@ -139,7 +139,7 @@ fn status_lists_servers_clients_and_limits_in_80_columns() {
         );
         assert_eq!(server["clients"][0]["pid"], client.pid());
         assert_eq!(server["clients"][0]["command"], "./nbody -n 4096");
-        let any_user = report["warnings"].to_string().contains("any user may change");
+        let any_user = report["warnings"].to_string().contains("any user can change");
         assert_eq!(any_user, release == "535", "{report}");
         let (_, text) = machine.run("a", &["status"]);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -360,7 +360,7 @@ fn foreground_on_sigterm_restores_the_gpus() {
     let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "the daemon answers"));
+    assert!(lines.any(|line| line.unwrap() == "the daemon is ready"));
     assert!(machine.mps.client("a").first.starts_with("connected"));
     let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
@@ -374,7 +374,7 @@ fn foreground_after_a_failed_server_start_exits_with_0() {
     let mut command = machine.bailiff("a", &["start", "--gpu", "0", "--foreground"]);
     let mut child = command.env("FAKE_MPS_NO_GPU", "1").stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "the daemon answers"));
+    assert!(lines.any(|line| line.unwrap() == "the daemon is ready"));
     assert_eq!(machine.mps.client("a").first, "805");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -474,7 +474,7 @@ fn foreground_with_a_leftover_server_keeps_gpu_modes() {
     let machine = Machine::new("550");
     let mut beside = Background(machine.spawn("a", &["start", "--gpu", "0", "--foreground"]));
     let mut lines = BufReader::new(beside.0.stdout.as_mut().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "the daemon answers"));
+    assert!(lines.any(|line| line.unwrap() == "the daemon is ready"));
     let _client = machine.mps.client("a");
     let server = machine.mps.server("a");
     machine.mps.signal("a", Signal::KILL);
@@ -542,7 +542,7 @@ fn sigterm_before_the_daemon_starts_restores_the_modes() {
     let (code, printed) = start.finish();
     assert_eq!(code, Some(130), "{printed}");
     assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS", "-i 0 -c DEFAULT"], "{printed}");
-    assert!(!printed.contains("the daemon answers"), "{printed}");
+    assert!(!printed.contains("the daemon is ready"), "{printed}");
 }
 
 #[test]

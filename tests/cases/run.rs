@@ -558,7 +558,7 @@ fn command_that_exits_first_is_not_timed_out() {
     let printed = running.stderr_text();
     assert!(
         printed.contains("the command exited with 3")
-            && printed.contains("the processes that it left were stopped"),
+            && printed.contains("its remaining processes were stopped"),
         "{printed}"
     );
 }
@@ -617,7 +617,7 @@ fn unknown_use_is_not_idle() {
     scenario.set(&gpus(""));
     running.ends_with(124);
     let printed = running.stderr_text();
-    assert!(printed.contains("the driver does not answer"), "{printed}");
+    assert!(printed.contains("the driver does not respond"), "{printed}");
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn assert_reported(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
     }
     assert_eq!(rows(&html, "held by no listed process").len(), 1, "{html}");
     assert_eq!(rows(&html, &device_process.to_string()).len(), 1, "{html}");
-    assert!(text.contains("2.0GiB, held by no listed process; listed below"), "{text}");
+    assert!(text.contains("2.0GiB, not held by any listed process; see below"), "{text}");
     let (_, device_processes) = text.split_once("processes with the device open:").unwrap();
     assert!(device_processes.contains(&format!("{device_process} root python3 not listed")), "{text}");
 }

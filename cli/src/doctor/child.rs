@@ -37,7 +37,7 @@ pub(super) fn itself() -> Command {
 pub(super) fn run(command: Command, deadline: Duration) -> Result<Output, String> {
     bailiff_subprocess::run(command, &Talk::within(deadline)).map_err(|error| match error {
         ChildError::Start(error) | ChildError::Wait(error) => plain(&error),
-        ChildError::Late(deadline) => format!("it did not answer within {deadline:?}"),
+        ChildError::Late(deadline) => format!("it did not respond within {deadline:?}"),
     })
 }
 
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn hung_program_is_killed_at_the_deadline() {
         let sleep = output(Path::new("sleep"), &["infinity"], Duration::from_millis(20));
-        assert_eq!(sleep.unwrap_err(), "it did not answer within 20ms");
+        assert_eq!(sleep.unwrap_err(), "it did not respond within 20ms");
         let echo = output(Path::new("echo"), &["a"], Duration::from_mins(1)).unwrap();
         assert_eq!((echo.stdout.as_slice(), echo.status.code()), (&b"a\n"[..], Some(0)));
         let missing = output(Path::new("/nonexistent/program"), &[], Duration::from_mins(1));

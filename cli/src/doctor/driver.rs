@@ -59,7 +59,7 @@ pub(super) fn checks(flags: &Doctor, report: Result<&DriverReport, &String>) -> 
             return vec![Check::fail(
                 "driver",
                 why.clone(),
-                "check whether the system is out of processes or memory",
+                "check whether the system has run out of processes or memory",
             )];
         }
     };
@@ -90,17 +90,17 @@ fn hint(fault: Fault) -> &'static str {
         Fault::LibraryNotFound => {
             "install the NVIDIA driver; for a container, use the NVIDIA runtime (docker run --gpus all)"
         }
-        Fault::DriverNotLoaded => "modprobe nvidia; if that fails: dmesg | grep NVRM",
+        Fault::DriverNotLoaded => "run modprobe nvidia; if that fails, check dmesg | grep NVRM",
         Fault::VersionMismatch => {
-            "the driver was updated while the old kernel module is loaded: reboot, or reload the module"
+            "the driver was updated, but the old kernel module is still loaded: reboot, or reload the module"
         }
         Fault::NotPermitted => "check the permissions: ls -l /dev/nvidiactl /dev/nvidia0",
         Fault::Timeout | Fault::Starting => {
-            "the driver hangs: check dmesg | grep -i -e xid -e nvrm, and processes in state D; nvidia-persistenced \
-            shortens the initialisation"
+            "the driver hangs: check dmesg | grep -i -e xid -e nvrm, and processes in state D. nvidia-persistenced \
+            shortens the initialization"
         }
         Fault::WorkerFailed => "the NVML library crashes: check journalctl -k, and reinstall the driver",
-        _ => "nvidia-smi, and dmesg | grep NVRM",
+        _ => "check nvidia-smi, and dmesg | grep NVRM",
     }
 }
 
@@ -116,7 +116,9 @@ fn release(report: &DriverReport, module: Option<&str>) -> Check {
             Check::fail(NAME, format!("{module}, but NVML is {library}"), hint(Fault::VersionMismatch))
         }
         (None, Some(module)) => Check::skip(NAME, format!("{module}; the NVML version is unknown"), None),
-        (_, None) => Check::skip(NAME, "version unknown: there is no driver/nvidia/version in /proc", None),
+        (_, None) => {
+            Check::skip(NAME, "version unknown, because /proc/driver/nvidia/version does not exist", None)
+        }
     }
 }
 
@@ -151,7 +153,7 @@ fn gpus(report: &DriverReport) -> Vec<Check> {
         let names: std::collections::BTreeSet<&str> =
             gpus().filter_map(|gpu| gpu.about.name.as_deref()).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        checks.push(Check::ok(NAME, format!("{answering} of {all} answer: {}", names.join(", "))));
+        checks.push(Check::ok(NAME, format!("{answering} of {all} respond: {}", names.join(", "))));
     }
     checks
 }

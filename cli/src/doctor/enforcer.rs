@@ -26,9 +26,9 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
             }
             ErrorKind::PermissionDenied => {
                 let hint = format!("use sudo, or join the socket's group: ls -l {path}");
-                Check::skip(NAME, format!("this user may not use {path}"), Some(&hint))
+                Check::skip(NAME, format!("this user has no permission to use {path}"), Some(&hint))
             }
-            _ => Check::fail(NAME, format!("{path}: {error}"), "journalctl -u bailiff-enforcer"),
+            _ => Check::fail(NAME, format!("{path}: {error}"), "check journalctl -u bailiff-enforcer"),
         }];
     }
     match query_within(&flags.control, &json!({"command": "status"}), flags.deadline) {
@@ -60,24 +60,29 @@ fn of_status(status: &Value) -> Vec<Check> {
     if status["stream"]["connected"] == true {
         let enforcing = list("rules").iter().filter(|rule| rule["mode"] == "enforce").count();
         let (version, rules) = (text(&status["version"]), list("rules").len());
-        checks.push(Check::ok(NAME, format!("{version}, {rules} rules, {enforcing} of them enforcing")));
+        checks
+            .push(Check::ok(NAME, format!("{version}, {rules} rules, {enforcing} of them in enforce mode")));
     } else {
         let why = text(&status["stream"]["trouble"]);
         let hint =
             "start bailiff-exporter --stream=PATH, and bailiff-enforcer run --stream=PATH --stream.user=USER";
-        checks.push(Check::fail(NAME, format!("no exporter stream, so no rule is evaluated: {why}"), hint));
+        checks.push(Check::fail(
+            NAME,
+            format!("no exporter stream, so rules are not evaluated: {why}"),
+            hint,
+        ));
     }
     if status["policy"]["last"] == "refused" {
         let fault = status["policy"]["faults"].get(0).map(&text).unwrap_or_default();
-        let hint = format!("bailiff-enforcer check {}", text(&status["policy"]["path"]));
+        let hint = format!("run bailiff-enforcer check {}", text(&status["policy"]["path"]));
         checks.push(Check::fail(NAME, format!("the rules file was not loaded: {fault}"), hint));
     }
     if status["cap"]["mode"] == "dry-run" {
         let why = text(&status["cap"]["why"]);
         checks.push(Check::warn(
             NAME,
-            format!("dry run, even for enforcing rules: {why}"),
-            "bailiff-enforcer status",
+            format!("dry run, also for rules in enforce mode: {why}"),
+            "run bailiff-enforcer status",
         ));
     }
     // These holds end by themselves a few intervals after a start or a reload.
@@ -86,11 +91,11 @@ fn of_status(status: &Value) -> Vec<Check> {
         let detail = hold["detail"].as_str().filter(|detail| !detail.is_empty());
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
         let text =
-            format!("destructive actions are on hold ({}{detail})", text(&hold["hold"]).replace('_', " "));
+            format!("destructive steps are withheld ({}{detail})", text(&hold["hold"]).replace('_', " "));
         checks.push(Check::warn(
             NAME,
             text,
-            "bailiff-enforcer status; to end a pause: bailiff-enforcer resume",
+            "run bailiff-enforcer status; to end a pause, run bailiff-enforcer resume",
         ));
     }
     for open in list("breakers") {
@@ -107,7 +112,7 @@ pub(super) fn rules(flags: &Doctor) -> Check {
         return Check::skip(RULES, format!("{path} does not exist"), None);
     }
     let Some(program) = child::find_program("bailiff-enforcer") else {
-        return Check::skip(RULES, "bailiff-enforcer, which checks them, is not installed", None);
+        return Check::skip(RULES, "not checked, because bailiff-enforcer is not installed", None);
     };
     let name = flags.rules.display().to_string();
     match child::output(&program, &["check", &name], flags.deadline) {
@@ -117,7 +122,7 @@ pub(super) fn rules(flags: &Doctor) -> Check {
             let lines: Vec<&str> =
                 text.lines().filter(|line| !line.trim().is_empty()).take(MAX_LINES).collect();
             let text = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-            Check::fail(RULES, format!("{path}: {text}"), format!("bailiff-enforcer check {path}"))
+            Check::fail(RULES, format!("{path}: {text}"), format!("run bailiff-enforcer check {path}"))
         }
         Err(why) => {
             Check::fail(RULES, format!("bailiff-enforcer check: {why}"), "reinstall bailiff-enforcer")
@@ -136,7 +141,7 @@ mod tests {
             "version": "0.1.0", "stream": {"connected": true}, "policy": {"last": "applied", "path": "r.yaml"},
             "cap": {"mode": "none"}, "rules": [{"mode": "enforce"}, {"mode": "dry-run"}], "holds": [], "breakers": [],
         });
-        assert_eq!(of_status(&healthy), [Check::ok(NAME, "0.1.0, 2 rules, 1 of them enforcing")]);
+        assert_eq!(of_status(&healthy), [Check::ok(NAME, "0.1.0, 2 rules, 1 of them in enforce mode")]);
         let mut fresh = healthy.clone();
         fresh["holds"] = json!([{"hold": "started", "detail": ""}]);
         assert_eq!(of_status(&fresh), of_status(&healthy));

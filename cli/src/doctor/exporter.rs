@@ -25,7 +25,7 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
         }
         Err(StreamError::Denied) => {
             let hint = format!("join the group of the socket: ls -l {path}");
-            vec![Check::skip(NAME, format!("this user may not read {path}"), Some(&hint))]
+            vec![Check::skip(NAME, format!("this user has no permission to read {path}"), Some(&hint))]
         }
         Err(error @ StreamError::Invalid(_)) => {
             vec![Check::fail(
@@ -56,7 +56,7 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
     }
     for (source, state) in snapshot.sources.iter().filter(|(_, state)| !state.up) {
         let fault = state.fault.as_deref().unwrap_or("unknown").replace('_', " ");
-        let hint = "see the other checks of this source, or journalctl -u bailiff-exporter";
+        let hint = "see the other checks of this source, or check journalctl -u bailiff-exporter";
         checks.push(Check::fail(NAME, format!("the exporter cannot read {source}: {fault}"), hint));
     }
     if snapshot.pid_namespace != "host" {
@@ -72,10 +72,10 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
     };
     let unread = snapshot.processes.iter().filter(unread).count();
     if unread > 0 {
-        let hint = "set AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH in its unit; rules with io_rate need it";
+        let hint = "set AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH in its unit (needed for rules with io_rate)";
         checks.push(Check::warn(
             NAME,
-            format!("the exporter may not read the I/O counters of {unread} holders"),
+            format!("the exporter has no permission to read the I/O counters of {unread} holders"),
             hint,
         ));
     }

@@ -23,14 +23,17 @@ pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
         checks.push(Check::warn(
             NAME,
             format!(
-                "GPU {} allows one process at a time (EXCLUSIVE_PROCESS), and no MPS daemon runs",
+                "GPU {} allows only one process at a time (EXCLUSIVE_PROCESS), but no MPS daemon is running",
                 exclusive.join(", ")
             ),
             "start a daemon: nvidia-cuda-mps-control -d; or allow several processes: nvidia-smi -i GPU -c DEFAULT",
         ));
     }
     if !servers.is_empty() && daemons.is_empty() {
-        let text = format!("server {} runs without its daemon: new processes do not use MPS", list(&servers));
+        let text = format!(
+            "server {} is running without its daemon, so new processes do not use MPS",
+            list(&servers)
+        );
         checks.push(Check::warn(NAME, text, "run nvidia-cuda-mps-control -d after the clients have exited"));
     }
     let clients = clients(sample);
@@ -46,7 +49,7 @@ pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
     checks.extend(daemons.iter().filter_map(of_daemon));
     checks.extend(clients.into_iter().filter_map(|pid| of_client(pid, &visible(&machine.procfs, pid)?)));
     if checks.is_empty() {
-        checks.push(Check::skip(NAME, "no MPS daemon runs", None));
+        checks.push(Check::skip(NAME, "no MPS daemon is running", None));
     }
     checks
 }
@@ -66,13 +69,13 @@ fn of_daemon(daemon: &Daemon) -> Option<Check> {
             Some(Check::fail(
                 NAME,
                 daemon.warning()?,
-                hint.unwrap_or_else(|| "bailiff mps status".to_owned()),
+                hint.unwrap_or_else(|| "run bailiff mps status".to_owned()),
             ))
         }
         // The daemon's process runs. Perhaps only its files are unreachable, as those of a container are.
         State::Stale | State::Unknown => {
-            let why = daemon.why.as_deref().unwrap_or("its state is unknown");
-            Some(Check::skip(NAME, format!("{}: {why}", daemon.label()), Some("sudo bailiff mps status")))
+            let why = daemon.why.as_deref().unwrap_or("the state of the daemon is unknown");
+            Some(Check::skip(NAME, format!("{}: {why}", daemon.label()), Some("run sudo bailiff mps status")))
         }
     }
 }
@@ -106,8 +109,8 @@ fn of_client(pid: u32, visible: &str) -> Option<Check> {
     visible.split(',').any(is_number).then(|| {
         Check::warn(
             NAME,
-            format!("client {pid} was started with {VARIABLE}={visible}, and the daemon renumbers its GPUs"),
-            "set the variable for the daemon instead of its clients, or name GPUs by UUID, as bailiff lease does",
+            format!("client {pid} was started with {VARIABLE}={visible}, but the daemon renumbers its GPUs"),
+            "set the variable for the daemon instead of its clients, or use GPU UUIDs, as bailiff lease does",
         )
     })
 }

@@ -54,7 +54,7 @@ fn compare(driver: &[String], cuda: &[String]) -> Check {
     Check::warn(
         NAME,
         differ.join(", "),
-        "export CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID (bailiff lease does both)",
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID, or use GPU UUIDs (bailiff lease does both)",
     )
 }
 

@@ -22,10 +22,10 @@ pub(super) fn checks(flags: &Doctor, sample: Option<&Sample>) -> Vec<Check> {
     match flags.pool.backend() {
         Backend::Redis(address) => in_redis(address, flags, sample),
         Backend::LocalHost(directory) => {
-            let hint = "GPU.py clients and pools of several machines need Redis: LEASE_REDIS_URL=redis://USER:PASSWORD@HOST";
+            let hint = "clients of GPU.py, and pools that several machines share, need Redis: LEASE_REDIS_URL=redis://USER:PASSWORD@HOST";
             let mut checks = vec![Check::skip(
                 REDIS,
-                "LEASE_REDIS_URL is not set: this machine keeps its own pool",
+                "LEASE_REDIS_URL is not set, so this machine uses its own pool",
                 Some(hint),
             )];
             checks.extend(check_audit(Local::at(directory).audit(), sample));
@@ -50,7 +50,7 @@ fn in_redis(address: &str, flags: &Doctor, sample: Option<&Sample>) -> Vec<Check
     let version = health.version.clone().unwrap_or_else(|| "unknown version".to_owned());
     let mut checks = vec![Check::ok(REDIS, format!("{version} answers"))];
     for warning in health.warnings() {
-        let (text, hint) = warning.split_once(": ").unwrap_or((&warning, "see its configuration"));
+        let (text, hint) = warning.split_once(": ").unwrap_or((&warning, "check the configuration of Redis"));
         checks.push(Check::warn(REDIS, text, hint));
     }
     checks.extend(unprotected(address));
@@ -68,7 +68,8 @@ fn check_audit(audit: Result<Audit, LeaseError>, sample: Option<&Sample>) -> Vec
 }
 
 fn missing_pool() -> Check {
-    let hint = "create one: bailiff lease init; or check --prefix (LEASE_PREFIX) and --pool-dir (LEASE_DIR)";
+    let hint =
+        "create a pool (bailiff lease init), or check --prefix (LEASE_PREFIX) and --pool-dir (LEASE_DIR)";
     Check::skip(POOL, "there is no lease pool", Some(hint))
 }
 
@@ -79,7 +80,7 @@ fn refused(name: &'static str, error: &LeaseError) -> Check {
         LeaseError::Unreachable { .. } => {
             (message.as_str(), "check that Redis is running and that LEASE_REDIS_URL is its address")
         }
-        _ => message.rsplit_once("; ").unwrap_or((&message, "try again: bailiff lease list")),
+        _ => message.rsplit_once("; ").unwrap_or((&message, "run bailiff lease list to try again")),
     };
     Check::fail(name, text, hint)
 }
@@ -92,7 +93,7 @@ fn unprotected(address: &str) -> Option<Check> {
     (!closed).then(|| {
         Check::warn(
             REDIS,
-            "Redis needs no password: any client may take and release the GPUs of others",
+            "Redis requires no password, so any client can take GPUs and release the leases of other users",
             "set requirepass or an ACL user, and LEASE_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/DB",
         )
     })
@@ -108,7 +109,8 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
         vec![Check::ok(POOL, format!("{}, {leased} leased; {waiting} waiting", gpus(audit.gpus.len())))];
     for gpu in audit.gpus.iter().filter(|gpu| gpu.quarantine.is_some()) {
         let why = gpu.quarantine.as_deref().unwrap_or_default();
-        let hint = "bailiff info shows its processes; it is leased again after they have exited";
+        let hint =
+            "bailiff info shows the processes on the GPU; it can be leased again after they have exited";
         checks.push(Check::warn(POOL, format!("GPU {} is quarantined: {why}", gpu.id), hint));
     }
     checks.extend(unknown_gpus(audit, sample));
@@ -127,7 +129,7 @@ fn unknown_gpus(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
     let names: Vec<&str> = missing.iter().map(|(id, _)| *id).collect();
     Some(Check::warn(
         POOL,
-        format!("the pool contains GPUs that this machine does not have: GPU {}", names.join(", ")),
+        format!("the pool contains GPUs that do not exist on this machine: GPU {}", names.join(", ")),
         "if a GPU was replaced or has fallen off the bus, recreate the pool: bailiff lease init --force",
     ))
 }

@@ -50,7 +50,7 @@ pub(super) fn quota(flags: &Doctor) -> Check {
                 "set --quota-library to an installed library, in a path without whitespace",
             );
         }
-        Err(error) => return Check::skip(NAME, error.why, Some("bailiff run --vram needs it")),
+        Err(error) => return Check::skip(NAME, error.why, Some("it is needed only for bailiff run --vram")),
     };
     let shown = library.display();
     match loads(&library, flags) {
@@ -58,7 +58,7 @@ pub(super) fn quota(flags: &Doctor) -> Check {
         Err(why) => Check::fail(
             NAME,
             format!("{shown} cannot be loaded: {why}"),
-            "check that it is built for this architecture and complete; reinstall the package",
+            "check that the file is complete and built for this architecture, or reinstall the package",
         ),
     }
 }
@@ -73,6 +73,6 @@ fn loads(library: &Path, flags: &Doctor) -> Result<(), String> {
     match errors.lines().find(|line| line.contains(LIBRARY)) {
         Some(line) => Err(line.to_owned()),
         None if output.status.success() => Ok(()),
-        None => Err("a program with the library preloaded fails".to_owned()),
+        None => Err("a program fails if the library is preloaded".to_owned()),
     }
 }

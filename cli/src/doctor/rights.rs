@@ -27,10 +27,10 @@ fn of_namespace(namespace: PidNamespace) -> Check {
         PidNamespace::Other => Check::warn(
             NAME,
             "not the host's: the driver's PIDs do not match processes here, so processes cannot be identified",
-            "set hostPID: true in Kubernetes or --pid=host in docker, or use an exporter that runs on the host",
+            "set hostPID: true in Kubernetes or --pid=host in Docker, or use an exporter that runs on the host",
         ),
         PidNamespace::Unknown => {
-            Check::fail(NAME, "cannot read self/ns/pid in /proc", "mount -t proc proc /proc")
+            Check::fail(NAME, "cannot read /proc/self/ns/pid", "mount -t proc proc /proc")
         }
     }
 }
@@ -51,7 +51,7 @@ fn of_mount(procfs: &Path, mounts: &str, first: bool) -> Check {
             Check::warn(
                 NAME,
                 format!("hides the processes of other users{hides}: only the PIDs of holders are known"),
-                "use the exporter, or sudo; as admin: mount -o remount,hidepid=0 /proc, or gid= for a group",
+                "use the exporter, or sudo; an administrator can run mount -o remount,hidepid=0 /proc (or set gid= for a group)",
             )
         }
     }
@@ -81,7 +81,7 @@ fn of_rights(missing: Option<&[&str]>) -> Check {
     const NAME: &str = "rights";
     let hint = "use sudo, grant the capabilities, or use an exporter that has them (AmbientCapabilities=)";
     match missing {
-        None => Check::skip(NAME, "cannot read the capabilities in self/status of /proc", None),
+        None => Check::skip(NAME, "cannot read the capabilities in /proc/self/status", None),
         Some([]) => {
             Check::ok(NAME, "open files, I/O counters and environments of all processes are readable")
         }

@@ -113,14 +113,14 @@ fn holders(report: &InfoReport, style: &Style) -> Vec<String> {
         let sum = sum.map(|bytes| format!(" with {}", style.units.size(bytes))).unwrap_or_default();
         let most_holders = report.gpus.iter().filter_map(|gpu| Some(gpu.holders.as_ref()?.len())).max();
         lines.push(format!(
-            "and {} more{sum}; --top {} shows all",
+            "and {} more{sum}; use --top {} to show all",
             rest.len(),
             most_holders.unwrap_or_default()
         ));
     }
     let all_listed = report.gpus.iter().all(|gpu| gpu.holders.is_some() || gpu.instances.is_some());
     if all().next().is_none() && all_listed && !report.gpus.is_empty() {
-        lines.push("no process holds GPU memory".to_owned());
+        lines.push("no processes hold GPU memory".to_owned());
     }
     lines
 }
@@ -168,8 +168,8 @@ fn remarks(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let warnings = [
         unlisted.then(|| "the driver does not list its processes".to_owned()),
         unattributed
-            .and_then(|bytes| held(u64::try_from(bytes).ok(), "held by no listed process; see --who")),
-        memory.and_then(|memory| held(memory.other_namespaces, "held by processes of other PID namespaces")),
+            .and_then(|bytes| held(u64::try_from(bytes).ok(), "not held by any listed process; see --who")),
+        memory.and_then(|memory| held(memory.other_namespaces, "held by processes in other PID namespaces")),
         (stuck > 0).then(|| format!("stuck processes: {stuck}; see --full")),
     ];
     let name = format!("GPU {}", line(&gpu.index));

@@ -111,14 +111,14 @@ fn release_lines(release: &MemoryRelease, style: &Style) -> Vec<String> {
 
 fn changes(since: &GpuChanges, style: &Style) -> Vec<String> {
     let Some(changes) = &since.holders else {
-        return vec!["changes of holders are unknown".to_owned()];
+        return vec!["changes in holders are unknown".to_owned()];
     };
     let mut table = Table::new(&COLUMNS);
     for change in changes {
         table.row(row(change, style.units));
     }
     let lines = table.lines(style.width, style.colors);
-    if lines.is_empty() { vec!["no holder has changed".to_owned()] } else { lines }
+    if lines.is_empty() { vec!["no holders have changed".to_owned()] } else { lines }
 }
 
 fn row(change: &Change, units: Units) -> Vec<Cell> {

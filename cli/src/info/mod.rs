@@ -172,7 +172,7 @@ fn page(mut lines: Vec<String>, flags: &Info) -> String {
     if lines.len() > max_lines {
         let hidden = lines.len() - max_lines.saturating_sub(1);
         lines.truncate(max_lines.saturating_sub(1));
-        lines.push(format!("… and {hidden} more lines; select GPUs with --gpu"));
+        lines.push(format!("… and {hidden} more lines; use --gpu to select GPUs"));
     }
     format!("{HOME}{}{END_OF_LINE}\n{BELOW}", lines.join(&format!("{END_OF_LINE}\n")))
 }

@@ -47,10 +47,10 @@ pub(super) fn holders(gpu: &GpuReport, style: &Style) -> Vec<String> {
     if !rest.is_empty() {
         let sum = rest.iter().map(|holder| holder.memory).sum::<Option<u64>>();
         let sum = sum.map(|bytes| format!(" with {}", style.units.size(bytes))).unwrap_or_default();
-        lines.push(format!("and {} more{sum}; --top {} shows all", rest.len(), holders.len()));
+        lines.push(format!("and {} more{sum}; use --top {} to show all", rest.len(), holders.len()));
     }
     if lines.is_empty() {
-        lines.push("no process holds GPU memory".to_owned());
+        lines.push("no processes hold GPU memory".to_owned());
     }
     lines
 }
@@ -141,8 +141,11 @@ pub(super) fn device_processes(gpu: &GpuReport, style: &Style) -> Vec<String> {
         ]);
     }
     let lines = table.lines(style.width, style.colors);
-    let title =
-        if lines.is_empty() { "no process has the device open" } else { "processes with the device open:" };
+    let title = if lines.is_empty() {
+        "no processes have the device open"
+    } else {
+        "processes with the device open:"
+    };
     std::iter::once(title.to_owned()).chain(lines).collect()
 }
 

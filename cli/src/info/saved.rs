@@ -37,14 +37,14 @@ pub(crate) fn read(tag: &str) -> Result<InfoReport, Failure> {
     let directory = directory()?;
     let text = fs::read(file(&directory, tag)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::usage(format!(
-            "--since: there is no saved report {tag:?}; `bailiff info --tag {tag}` saves one{}",
+            "--since: there is no saved report {tag:?}; to save one, run `bailiff info --tag {tag}`{}",
             known_tags(&directory)
         )),
         _ => Failure::from(error),
     })?;
     parse(&text).ok_or_else(|| {
         Failure::usage(format!(
-            "--since: the saved report {tag:?} has an unsupported version; replace it: \
+            "--since: the saved report {tag:?} has an unsupported version; to replace it, run \
              bailiff info --tag {tag}"
         ))
     })

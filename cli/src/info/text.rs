@@ -82,7 +82,7 @@ fn memory_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let known = |part: Option<u64>| or_unknown(part, |bytes| style.units.size(bytes));
     let mut lines = vec![pair("memory reserved", &known(memory.reserved))];
     if gpu.instances.is_some() {
-        lines.push(pair("memory held", "see its MIG instances"));
+        lines.push(pair("memory held", "see the MIG instances"));
         return lines;
     }
     lines.push(pair("memory computing", &known(memory.computing)));
@@ -92,7 +92,7 @@ fn memory_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
         lines.push(pair("memory dead PIDs", &style.colors.bad(&dead)));
     }
     if memory.other_namespaces.is_some_and(|bytes| bytes > 0) {
-        let hidden = format!("{}, held by processes of other PID namespaces", known(memory.other_namespaces));
+        let hidden = format!("{}, held by processes in other PID namespaces", known(memory.other_namespaces));
         lines.push(pair("memory other PID ns", &hidden));
     }
     lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
@@ -133,8 +133,8 @@ fn unaccounted(gpu: &GpuReport, memory: &Memory, style: &Style) -> String {
     let is_large = memory.unaccounted.is_some_and(|bytes| bytes >= REPORTED_UNATTRIBUTED);
     let text = or_unknown(memory.unaccounted, |bytes| style.units.signed(bytes));
     match (is_large, &gpu.device_processes) {
-        (true, None) => style.colors.odd(&format!("{text}, held by no listed process; see --who")),
-        (true, Some(_)) => style.colors.odd(&format!("{text}, held by no listed process; listed below")),
+        (true, None) => style.colors.odd(&format!("{text}, not held by any listed process; see --who")),
+        (true, Some(_)) => style.colors.odd(&format!("{text}, not held by any listed process; see below")),
         (false, _) => text,
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn fault_text(fault: &str) -> String {
         "driver_not_loaded" => "the NVIDIA kernel module is not loaded",
         "version_mismatch" => "the NVML library and the kernel module have different versions",
         "no_devices" => "the driver reports no GPUs",
-        "timeout" => "no answer from the driver",
+        "timeout" => "the driver did not respond",
         "starting" => "the driver is still being opened",
         "lost" => "the GPU has fallen off the bus",
         "not_permitted" => "permission denied",

@@ -75,7 +75,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
 fn process(pid: Option<u32>) -> Result<HolderFields, Failure> {
     let pid = pid
         .or_else(shell::runner)
-        .ok_or_else(|| Failure::usage("the calling shell cannot be found; name a process with --for"))?;
+        .ok_or_else(|| Failure::usage("cannot find the calling shell; specify a process with --for"))?;
     let mut fields = LocalHost::read().holder(pid);
     if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {
         return Err(Failure::usage(format!("there is no process {pid}")));
@@ -116,7 +116,7 @@ fn text(
         Format::Uuid => format::uuids(&pool.gpus()?, &ids)
             .ok_or_else(|| {
                 Failure::unavailable(
-                    "the pool has no UUIDs: it was created without a driver (use --format ids)",
+                    "the pool has no UUIDs, because it was created without a driver (use --format ids)",
                 )
             })?
             .join(","),

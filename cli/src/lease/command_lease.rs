@@ -111,7 +111,7 @@ impl<'a> CommandLease<'a> {
                 true
             }
             Ok(TicketStatus::Ended(how)) => {
-                print_message(format_args!("the lease has ended in Redis: {how}"));
+                print_message(format_args!("the lease has ended: {how}"));
                 true
             }
             Ok(_) => false,
@@ -143,7 +143,7 @@ impl<'a> CommandLease<'a> {
         let holder = (offset(), std::process::id());
         if let Err(error) = self.pool.release(&self.ticket.lease, Some(self.grant.token), holder) {
             print_message(format_args!(
-                "cannot release the GPUs; they are released when Redis answers again: {error}"
+                "cannot release the GPUs now; they are released when Redis responds again: {error}"
             ));
         }
     }
@@ -160,7 +160,7 @@ fn withdraw(flags: &flags::Run, lease: &str) {
     });
     if let Err(failure) = withdrawn {
         print_message(format_args!(
-            "cannot cancel the lease request; it expires when Redis answers again: {failure}"
+            "cannot cancel the lease request now; it expires when Redis responds again: {failure}"
         ));
     }
 }

@@ -14,7 +14,9 @@ use crate::exit::Failure;
 pub(super) fn grants_paused(audit: &Audit) -> Option<String> {
     let left = audit.barrier?.checked_sub(audit.now).filter(|left| *left > 0)?;
     let left = left.div_ceil(1000);
-    Some(format!("Redis was restarted: no leases are granted for {left} s, so that holders can renew theirs"))
+    Some(format!(
+        "Redis was restarted: leases are not granted for {left} s, so that holders can renew their leases"
+    ))
 }
 
 /// How the environment variables name GPUs.
@@ -71,7 +73,7 @@ pub(super) fn check_indexes(
         if found.as_ref() != Some(&known) {
             let found = found.unwrap_or_else(|| "none".to_owned());
             return Err(Failure::unavailable(format!(
-                "GPU {number} was {known} when the pool was created, and is {found} now; run without --index, or recreate the pool"
+                "GPU {number} was {known} when the pool was created, but is {found} now; run without --index, or recreate the pool"
             )));
         }
     }

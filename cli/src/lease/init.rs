@@ -17,7 +17,7 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
         (None, Ok(uuids)) => (0..).zip(uuids).collect(),
         (None, Err(why)) => {
             return Err(Failure::unavailable(format!(
-                "cannot list the GPUs of the driver: {why}; name them with --gpus"
+                "cannot list the driver's GPUs: {why}; specify them with --gpus"
             )));
         }
         (Some(list), known) => {
@@ -27,7 +27,7 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
             let beyond = numbers.iter().find(|number| !uuids.is_empty() && **number as usize >= uuids.len());
             if let Some(number) = beyond {
                 return Err(Failure::usage(format!(
-                    "there is no GPU {number}: the driver has {}",
+                    "there is no GPU {number}; the driver lists {}",
                     uuids.len()
                 )));
             }
@@ -47,7 +47,7 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
         }
         Init::Already(count) => {
             return Err(Failure::usage(format!(
-                "the pool already exists, with {}; use --force to recreate it",
+                "the pool already exists and has {}; use --force to recreate it",
                 gpus(count)
             )));
         }

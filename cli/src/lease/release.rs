@@ -36,7 +36,7 @@ fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
     let requested = ids(&names, gpu)?;
     let target = audit.gpus.iter().find(|gpu| requested.first() == Some(&gpu.id));
     let owner = target.and_then(|gpu| gpu.owner.clone());
-    owner.ok_or_else(|| Failure::not_ours(format!("no lease holds GPU {gpu}")))
+    owner.ok_or_else(|| Failure::not_ours(format!("GPU {gpu} is not leased")))
 }
 
 /// Releases all `acquire` and `adopt` leases of this user. Leases of `run` end with their command. Leases of other
@@ -72,7 +72,9 @@ pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
             print_stdout(&format!("the lease ends at {}\n", format::time(until).unwrap_or_default()))?;
             Ok(ExitCode::SUCCESS)
         }
-        Extended::Endless => Err(Failure::usage("the lease has no expiry time: it ends with its holder")),
+        Extended::Endless => {
+            Err(Failure::usage("the lease has no expiry time; it ends when its holder exits"))
+        }
         Extended::Ended(how) if how == "unknown" => {
             Err(Failure::unknown(format!("unknown lease {:?}", flags.lease)))
         }

@@ -134,7 +134,7 @@ pub(super) fn obtain(
         TicketStatus::Held(grant) => {
             for (gpu, pids) in grant.gpus.iter().filter_map(|id| used.get_key_value(&id.to_string())) {
                 print_message(format_args!(
-                    "GPU {gpu} is used by processes {pids:?}, which have no lease; no other GPU was idle"
+                    "GPU {gpu} is used by processes {pids:?} without a lease, and no other GPU is idle"
                 ));
             }
             Ok(grant)
@@ -149,15 +149,14 @@ pub(super) fn obtain(
                 "not enough idle GPUs, or other requests are ahead in the queue".to_owned()
             })))
         }
-        TicketStatus::Impossible { managed } => {
-            Err(Failure::usage(format!("{} requested, but only {managed} can match", gpus(ticket.want))))
-        }
+        TicketStatus::Impossible { managed } => Err(Failure::usage(format!(
+            "{} requested, but only {managed} in the pool can match",
+            gpus(ticket.want)
+        ))),
         TicketStatus::Uninitialised => Err(Failure::no_pool()),
         TicketStatus::Conflict(_) => {
             Err(Failure::not_ours("another lease was granted the same GPU meanwhile"))
         }
-        TicketStatus::Ended(how) => {
-            Err(Failure::not_ours(format!("the request has ended while waiting: {how}")))
-        }
+        TicketStatus::Ended(how) => Err(Failure::not_ours(format!("the request ended while waiting: {how}"))),
     }
 }

@@ -62,14 +62,14 @@ pub(super) fn select(all: Vec<MpsGpu>, names: &[String]) -> Result<Vec<MpsGpu>, 
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|gpu| matches(gpu, name))) {
         let known: Vec<&str> = all.iter().map(|gpu| gpu.index.as_str()).collect();
         return Err(Failure::usage(format!(
-            "there is no GPU {unknown}; the driver has {}",
+            "there is no GPU {unknown}; the driver lists {}",
             known.join(", ")
         )));
     }
     let selected =
         all.into_iter().filter(|gpu| names.is_empty() || names.iter().any(|name| matches(gpu, name)));
     let selected: Vec<MpsGpu> = selected.collect();
-    if selected.is_empty() { Err(Failure::unavailable("the driver has no GPUs")) } else { Ok(selected) }
+    if selected.is_empty() { Err(Failure::unavailable("the driver lists no GPUs")) } else { Ok(selected) }
 }
 
 /// Returns the arguments of `nvidia-smi` that set a compute mode.
@@ -123,7 +123,7 @@ impl ChangedModes {
     pub(super) fn keep(self, why: &str) {
         for gpu in self.0 {
             print_message(format_args!(
-                "GPU {0} stays EXCLUSIVE_PROCESS because {why}; to reset it: nvidia-smi -i {0} -c DEFAULT",
+                "GPU {0} stays EXCLUSIVE_PROCESS because {why}; to reset it, run nvidia-smi -i {0} -c DEFAULT",
                 gpu.index
             ));
         }

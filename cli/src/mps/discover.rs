@@ -106,7 +106,7 @@ fn daemons_without_pipe_dir(node: &MpsProcesses, common: &Common) -> Vec<Daemon>
         return Vec::new();
     }
     let hidden = node.daemons.iter().filter(|daemon| daemon.details.pipes().is_none());
-    let why = "cannot read its environment; use sudo, or name its pipe directory with --pipe-dir";
+    let why = "cannot read the daemon's environment; use sudo, or specify the pipe directory with --pipe-dir";
     hidden.map(|found| Daemon { why: Some(why.to_owned()), ..unqueried(None, Some(found)) }).collect()
 }
 

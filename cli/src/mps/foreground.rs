@@ -35,9 +35,7 @@ pub(super) fn serve(plan: &Plan<'_>, lock_file: Option<File>) -> Result<ExitCode
     match outcome? {
         DaemonExit::Success => Ok(ExitCode::SUCCESS),
         DaemonExit::Failure(why) => Err(Failure::unavailable(format!("the daemon has exited: {why}"))),
-        DaemonExit::StillRunning => {
-            Err(Failure::unavailable("the daemon does not quit and is still running"))
-        }
+        DaemonExit::StillRunning => Err(Failure::unavailable("the daemon did not quit and is still running")),
     }
 }
 
@@ -62,7 +60,7 @@ fn run(
         };
     }
     drop(lock_file);
-    show("the daemon answers\n")?;
+    show("the daemon is ready\n")?;
     let mut quit_requested = false;
     loop {
         if let Some(status) = child.try_wait()? {

@@ -23,7 +23,7 @@ pub(super) fn acquire() -> Option<File> {
     let lock = open_and_lock();
     if let Err(error) = &lock {
         print_message(format_args!(
-            "cannot lock {LOCK}: {error}; do not run another start or stop meanwhile"
+            "cannot lock {LOCK}: {error}; do not run another start or stop at the same time"
         ));
     }
     lock.ok()

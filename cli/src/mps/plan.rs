@@ -65,12 +65,12 @@ fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>)
     match control.query(Question::Servers) {
         Err(ControlError::NoDaemon) => {}
         Ok(_) | Err(ControlError::Refused(_)) => {
-            let why = format!("a daemon already runs in {pipes}; use another directory (--pipe-dir)");
+            let why = format!("a daemon is already running in {pipes}; use another directory (--pipe-dir)");
             return Err(Failure::unavailable(why));
         }
         Err(error @ ControlError::NoAnswer(_)) => {
             return Err(Failure::unavailable(format!(
-                "the daemon in {pipes} hangs ({error}); stop it manually, which also ends its clients"
+                "the daemon in {pipes} hangs ({error}); stop it manually, which also terminates its clients"
             )));
         }
         Err(error) => return Err(Failure::unavailable(error.to_string())),
@@ -80,7 +80,7 @@ fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>)
         return Ok(());
     }
     Err(Failure::busy(format!(
-        "server {} of an exited daemon still runs in {pipes}: wait until its clients have exited",
+        "server {} of an exited daemon is still running in {pipes}; wait until its clients have exited",
         left.join(", ")
     )))
 }
@@ -98,7 +98,7 @@ fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::busy(format!(
-        "process {} uses GPU {} outside this daemon, so the daemon could not use the GPU; see bailiff info",
+        "process {} uses GPU {} without this daemon, so the daemon could not use the GPU; see bailiff info",
         holders.join(", "),
         gpu.index
     )))
@@ -147,14 +147,14 @@ impl Plan<'_> {
                 Err(error @ ControlError::NoDaemon) => last = Some(error),
                 Err(error) => {
                     return Err(Failure::unavailable(format!(
-                        "the daemon was started, but does not answer: {error}"
+                        "the daemon was started, but does not respond: {error}"
                     )));
                 }
             }
             std::thread::park_timeout(INTERVAL);
         }
         let why = last.map(|error| error.to_string()).unwrap_or_default();
-        Err(Failure::unavailable(format!("the daemon was started, but does not answer: {why}")))
+        Err(Failure::unavailable(format!("the daemon was started, but does not respond: {why}")))
     }
 
     /// Restores the compute modes, unless the GPUs are or may be in use through MPS.
@@ -172,7 +172,7 @@ impl Plan<'_> {
     fn in_use(&self, changed: &ChangedModes) -> Option<String> {
         let pipes = self.pipes.display();
         if !matches!(self.control.query(Question::Servers), Err(ControlError::NoDaemon)) {
-            return Some(format!("a daemon runs in {pipes}"));
+            return Some(format!("a daemon is running in {pipes}"));
         }
         let now = match compute_mode::all(&self.flags.common) {
             Ok(now) => now,
@@ -182,12 +182,12 @@ impl Plan<'_> {
         if let Some(daemon) =
             node.trusted_daemons().find(|daemon| daemon.details.pipes() == Some(&*self.pipes))
         {
-            return Some(format!("daemon {} of {pipes} still runs", daemon.pid));
+            return Some(format!("daemon {} in {pipes} is still running", daemon.pid));
         }
         let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let (servers, clients) = (node.servers(&self.pipes, &now), changed.clients(&now));
         if !servers.is_empty() {
-            return Some(format!("server {} of {pipes} still runs", list(&servers)));
+            return Some(format!("server {} in {pipes} is still running", list(&servers)));
         }
         (!clients.is_empty()).then(|| format!("it has MPS clients ({})", list(&clients)))
     }

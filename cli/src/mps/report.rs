@@ -107,7 +107,7 @@ impl Daemon {
         match self.state {
             State::Answers => None,
             State::Hung => {
-                Some(format!("{name} does not answer: CUDA programs that start under it hang as well"))
+                Some(format!("{name} does not respond, so CUDA programs that start under it hang as well"))
             }
             State::Stale => Some(format!(
                 "{name} is stale: its daemon has exited, and new programs run without MPS; start a new daemon after all \
@@ -132,14 +132,14 @@ impl MpsReport {
             .collect();
         if !exclusive.is_empty() && !self.daemons.iter().any(|daemon| daemon.state != State::Stale) {
             warnings.push(format!(
-                "GPU {} allows one process at a time (EXCLUSIVE_PROCESS), and no daemon runs; to allow several: \
+                "GPU {} allows only one process at a time (EXCLUSIVE_PROCESS), but no daemon is running; to allow several, run \
                 nvidia-smi -i GPU -c DEFAULT",
                 exclusive.join(", ")
             ));
         }
         for orphan in &self.orphans {
             warnings.push(format!(
-                "server {} of {} has no daemon: its clients keep running, but it accepts no new ones",
+                "server {} of {} has no daemon; its clients keep running, but it accepts no new clients",
                 orphan.pid, orphan.user
             ));
         }
@@ -147,7 +147,7 @@ impl MpsReport {
             self.daemons.iter().flat_map(|daemon| &daemon.servers).filter(|server| server.status == "fault");
         for server in faulty {
             warnings.push(format!(
-                "server {} is in state FAULT: it accepts no new client until all clients of the GPU have exited",
+                "server {} is in state FAULT and accepts no new clients until all clients on the GPU have exited",
                 server.pid
             ));
         }
@@ -155,7 +155,7 @@ impl MpsReport {
         {
             let release = self.driver.as_deref().unwrap_or_default();
             warnings.push(format!(
-                "driver {release}: any user may change the daemon's settings (fixed in driver 550)"
+                "driver {release}: any user can change the daemon's settings (fixed in driver 550)"
             ));
         }
         self.warnings = warnings;
@@ -201,8 +201,8 @@ mod tests {
             ("exclusive_process", None, "550.163", "no daemon runs"),
             ("exclusive_process", Some(State::Answers), "550.163", ""),
             ("default", None, "535.261", ""),
-            ("default", Some(State::Answers), "535.261", "any user may change"),
-            ("default", Some(State::Hung), "550.163", "does not answer"),
+            ("default", Some(State::Answers), "535.261", "any user can change"),
+            ("default", Some(State::Hung), "550.163", "does not respond"),
             ("default", Some(State::Stale), "550.163", "is stale"),
         ];
         for (mode, state, driver, expected) in cases {

@@ -27,6 +27,6 @@ pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
         plan.restore_modes(changed);
         return Err(failure);
     }
-    show("the daemon answers; do not set CUDA_VISIBLE_DEVICES for its clients\n")?;
+    show("the daemon is ready; do not set CUDA_VISIBLE_DEVICES for its clients\n")?;
     check_signal().map(|()| ExitCode::SUCCESS)
 }

@@ -58,9 +58,9 @@ fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<Stri
     control.query(question).map_err(|error| {
         let pipes = pipes.display();
         Failure::unavailable(match error {
-            ControlError::NoDaemon => format!("no daemon answers in {pipes}; see bailiff mps status"),
+            ControlError::NoDaemon => format!("no daemon responds in {pipes}; see bailiff mps status"),
             ControlError::NoAnswer(_) => format!(
-                "the daemon in {pipes} hangs ({error}) and cannot be asked to quit; stop it manually, which also ends \
+                "the daemon in {pipes} hangs ({error}) and cannot be asked to quit; stop it manually, which also terminates \
                 its clients"
             ),
             error => format!("the daemon in {pipes}: {error}"),
@@ -103,7 +103,7 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
         // The daemon may not answer until its servers have exited, and it may exit before it answers.
         Ok(_) | Err(ControlError::NoAnswer(_) | ControlError::NoDaemon) => Ok(None),
         Err(error @ (ControlError::Refused(_) | ControlError::NoProgram { .. })) => {
-            Err(Failure::unavailable(format!("the daemon does not quit: {error}")))
+            Err(Failure::unavailable(format!("the daemon did not quit: {error}")))
         }
         Err(error) => Ok(Some(error)),
     }
@@ -122,7 +122,7 @@ fn wait_for_exit(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> 
                 break;
             }
             if left.is_zero() {
-                return Err(format!("process {pid} still runs"));
+                return Err(format!("process {pid} is still running"));
             }
         }
     }
@@ -150,7 +150,7 @@ fn reset_modes(
 ) -> Result<(), Failure> {
     let Some(daemon) = daemon else {
         print_message(
-            "the daemon's GPUs are unknown, so compute modes are unchanged; to reset: nvidia-smi -i GPU -c DEFAULT",
+            "the daemon's GPUs are unknown, so compute modes are unchanged; to reset them, run nvidia-smi -i GPU -c DEFAULT",
         );
         return Ok(());
     };
@@ -163,7 +163,7 @@ fn reset_modes(
             (Some(false), _) => {}
             (Some(true), false) => reset(flags, &gpu)?,
             _ => print_message(format_args!(
-                "GPU {} stays EXCLUSIVE_PROCESS because another daemon may use it; to reset it: nvidia-smi -i {} -c DEFAULT",
+                "GPU {} stays EXCLUSIVE_PROCESS because another daemon may use it; to reset it, run nvidia-smi -i {} -c DEFAULT",
                 gpu.index, gpu.index
             )),
         }

@@ -15,7 +15,7 @@ pub(super) fn render(report: &MpsReport) -> String {
     let style = (screen::width(), Colors::of_stdout());
     let mut lines = Vec::new();
     if report.daemons.is_empty() {
-        lines.push("no MPS daemon runs".to_owned());
+        lines.push("no MPS daemon is running".to_owned());
     }
     for daemon in &report.daemons {
         lines.extend(daemon_lines(daemon, style));
@@ -43,7 +43,7 @@ pub(super) fn render(report: &MpsReport) -> String {
 fn daemon_lines(daemon: &Daemon, (width, colors): (usize, Colors)) -> Vec<String> {
     let state = match daemon.state {
         State::Answers => colors.good("answers"),
-        State::Hung => colors.bad("does not answer"),
+        State::Hung => colors.bad("does not respond"),
         State::Stale => colors.bad("has exited"),
         State::Unknown => colors.odd("cannot be queried"),
     };

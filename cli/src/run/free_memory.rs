@@ -46,7 +46,7 @@ pub(crate) fn refuse_impossible(
     match sizes.into_iter().max_by_key(|(total, _)| *total) {
         Some((total, index)) if total < *max => {
             let (max, total) = (Bytes((*max).into()), Bytes(total.into()));
-            Err(Failure::usage(format!("{flag}: {max} is more than GPU {index} has ({total})")))
+            Err(Failure::usage(format!("{flag}: {max} exceeds the memory of GPU {index} ({total})")))
         }
         _ => Ok(()),
     }
@@ -93,7 +93,7 @@ impl FreeMemory {
         let required = Bytes(self.bytes.into());
         let mut gpus = now.gpus.iter().filter(|gpu| visible.sees(&gpu.about)).peekable();
         if gpus.peek().is_none() {
-            return Some(format!("--min-free: no GPU reports its free memory ({required} required)"));
+            return Some(format!("--min-free: the free memory of all GPUs is unknown ({required} required)"));
         }
         let lacks = |gpu: &Gpu| gpu.memory.is_none_or(|memory| memory.free < self.bytes);
         let gpu = gpus.find(|gpu| lacks(gpu))?;

@@ -177,10 +177,10 @@ impl UsageMonitor {
         if self.detector.is_some() && self.fault != fault {
             match fault {
                 Some(fault) => print_message(format_args!(
-                    "the driver does not answer ({}); the command is not considered idle meanwhile",
+                    "the driver does not respond ({}); the command is not considered idle meanwhile",
                     fault.name()
                 )),
-                None => print_message("the driver answers again"),
+                None => print_message("the driver responds again"),
             }
         }
         self.fault = fault;

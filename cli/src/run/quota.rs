@@ -177,7 +177,7 @@ fn create_directory(path: &Path, default: &Path) -> io::Result<PathBuf> {
     }
     let metadata = fs::symlink_metadata(path)?;
     if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
-        return Err(io::Error::other("not a directory that only this user may write"));
+        return Err(io::Error::other("not a directory that only this user can write to"));
     }
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
     path.canonicalize()

@@ -130,7 +130,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
                 Ok(Event::Waited) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Failure::unavailable(
-                        "internal error: the event threads have ended before the command",
+                        "internal error: the event threads stopped before the command exited",
                     ));
                 }
             }
@@ -202,7 +202,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
         self.stop((TerminationReason::TimeUp, Signal::TERM), self.time_limit.grace, now);
         // Printed after the signal, because a blocked standard error must not delay it.
         let target =
-            if self.status.is_some() { "the processes that the command left" } else { "the command" };
+            if self.status.is_some() { "the remaining processes of the command" } else { "the command" };
         print_message(format_args!("time limit reached: stopping {target}"));
         None
     }

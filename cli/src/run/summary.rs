@@ -31,7 +31,7 @@ fn result(outcome: &Outcome) -> String {
         (CommandExit::Ended(_), Some(Termination { of_leftovers: false, .. })) => {
             return format!("the command was stopped after {took}");
         }
-        (CommandExit::Ended(status), Some(_)) => (status, "; the processes that it left were stopped"),
+        (CommandExit::Ended(status), Some(_)) => (status, "; its remaining processes were stopped"),
         (CommandExit::Ended(status), None) => (status, ""),
     };
     match (status.code(), status.signal()) {
@@ -100,7 +100,7 @@ mod tests {
             (outcome(0, Some(false)), "the command was stopped after 1 min 30 s"),
             (
                 outcome(3 << 8, Some(true)),
-                "the command exited with 3 after 1 min 30 s; the processes that it left were stopped",
+                "the command exited with 3 after 1 min 30 s; its remaining processes were stopped",
             ),
         ];
         for (outcome, expected) in cases {

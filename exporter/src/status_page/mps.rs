@@ -37,7 +37,7 @@ fn daemon_cells(daemon: &MpsDaemon) -> [Cell; 6] {
     let state = match daemon.answer.as_ref().map(|answer| answer.fault) {
         None => Cell::Unknown("it was not asked yet".into()),
         Some(None) => "answers".into(),
-        Some(Some(fault)) => Cell::Bad(format!("does not answer: {}", fault.name().replace('_', " "))),
+        Some(Some(fault)) => Cell::Bad(format!("does not respond: {}", fault.name().replace('_', " "))),
     };
     [
         Cell::of(daemon.pipe_directory.as_ref(), ENVIRONMENT),
