@@ -32,9 +32,9 @@ impl Health {
             return Ok(());
         }
         let age = self.age.as_secs_f64();
-        let since = if self.seen { "no new snapshot" } else { "no snapshot at all" };
+        let since = if self.seen { "no new snapshot" } else { "no snapshot" };
         Err(format!(
-            "{since} for {age:.1} s, with one due every {:?}; the sampling thread hangs",
+            "{since} for {age:.1} s, although one is due every {:?}; the sampling thread hangs",
             self.interval
         ))
     }
@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(health(age, seen).healthy().is_ok(), healthy, "{age} s");
         }
         let why = health(18, false).healthy().expect_err("it is too old");
-        assert!(why.starts_with("no snapshot at all for 18.0 s"), "{why}");
+        assert!(why.starts_with("no snapshot for 18.0 s"), "{why}");
         assert!(health(0, false).ready().is_err() && health(99, true).ready().is_ok());
     }
 }

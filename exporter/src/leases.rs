@@ -95,7 +95,7 @@ impl Leasing {
                 return answer.outcome;
             }
         }
-        Err(Down(Fault::Timeout, "Redis is late".to_owned()))
+        Err(Down(Fault::Timeout, "Redis did not respond in time".to_owned()))
     }
 
     /// Logs a change of state once, and only if it lasts two intervals, because a busy machine is
@@ -109,7 +109,7 @@ impl Leasing {
         if let Some(Down(_, error_text)) = down {
             tracing::warn!("cannot read leases: {error_text}");
         } else {
-            tracing::info!("leases are read again");
+            tracing::info!("leases can be read again");
         }
         self.logged = fault;
     }

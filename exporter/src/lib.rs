@@ -137,7 +137,7 @@ impl Exporter {
         systemd::stopping();
         drop(interval);
         outlets.shutdown().await;
-        ensure!(!died, "the sampling thread ended; its error is logged above");
+        ensure!(!died, "the sampling thread stopped; its error is logged above");
         Ok(())
     }
 

@@ -31,16 +31,18 @@ fn start() -> Result<(), Stop> {
     // The launcher keeps the capabilities that this process drops before it opens network sockets.
     let sampler = settings.sampler();
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
-    privileges::drop_all().context("cannot give up capabilities")?;
+    privileges::drop_all().context("cannot drop capabilities")?;
     let source = Box::new(NodeSampler(Supervisor::new(launcher, sampler)));
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
     let outcome = runtime.block_on(signals::until_signal(|shutdown| run(settings, source, shutdown)));
     // A hanging disk or client must not delay the exit.
     runtime.shutdown_background();
     let outcome = outcome.context("cannot listen to signals")?;
     Ok(outcome.unwrap_or_else(|| {
-        Err(anyhow::anyhow!("ended by a second signal before the shutdown was complete"))
+        Err(anyhow::anyhow!("interrupted by a second signal before the shutdown was complete"))
     })?)
 }
 

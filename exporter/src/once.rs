@@ -34,7 +34,7 @@ pub async fn run(
         seen = latest.wait_for(enough) => seen.map(|newest| newest.clone()).ok().flatten(),
         () = shutdown => bail!("interrupted before the second sample"),
     };
-    let published = seen.context("the sampling thread ended")?;
+    let published = seen.context("the sampling thread stopped")?;
     print(&published, format, &mut io::stdout().lock()).context("cannot write the page")
 }
 

@@ -131,7 +131,10 @@ impl Published {
     /// Returns the snapshot as a line of JSON, for the stream and the record.
     #[must_use]
     pub fn line(&self) -> Bytes {
-        let line = || wire::write(&self.snapshot).inspect_err(|error| tracing::error!(%error, "no line"));
+        let line = || {
+            wire::write(&self.snapshot)
+                .inspect_err(|error| tracing::error!(%error, "cannot serialize the snapshot"))
+        };
         self.line.get_or_init(|| line().unwrap_or_default().into()).clone()
     }
 

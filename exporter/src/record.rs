@@ -45,7 +45,7 @@ impl Record {
     pub fn open(path: &Path) -> Result<Self> {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let cannot =
-            |error: io::Error| anyhow!("cannot open the record {}: {}", path.display(), plain(&error));
+            |error: io::Error| anyhow!("cannot open the recording {}: {}", path.display(), plain(&error));
         Ok(Self { file: opened.map_err(cannot)?, failures: Failures::default(), torn: false })
     }
 
@@ -80,7 +80,7 @@ impl Record {
         if let Err(error) = written
             && self.failures.0.fetch_add(1, Relaxed) == 0
         {
-            tracing::error!(%error, "a snapshot could not be recorded; further failures are only counted");
+            tracing::error!(%error, "cannot record a snapshot; further failures are counted, but not logged");
         }
         self
     }

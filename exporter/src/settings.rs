@@ -180,12 +180,12 @@ fn daemons(flags: &Flags) -> Result<mps::MpsSettings, String> {
 
 fn duration(flag: &str, text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text)
-        .map_err(|error| format!("{flag}={text} is no duration such as 5s or 200ms: {error}"))?;
+        .map_err(|error| format!("{flag}={text} is not a duration such as 5s or 200ms: {error}"))?;
     if duration < SHORTEST {
-        return Err(format!("{flag}={text} is too short: at least {SHORTEST:?}"));
+        return Err(format!("{flag}={text} is too short; the minimum is {SHORTEST:?}"));
     }
     if duration > LONGEST {
-        return Err(format!("{flag}={text} is too long: at most a day"));
+        return Err(format!("{flag}={text} is too long; the maximum is 24h"));
     }
     Ok(duration)
 }
@@ -194,16 +194,16 @@ fn address(text: String) -> Result<String, String> {
     if listen::is_address(&text) {
         return Ok(text);
     }
-    Err(format!("--web.listen-address={text} is no HOST:PORT, such as 127.0.0.1:9836 or :9836"))
+    Err(format!("--web.listen-address={text} is not HOST:PORT, such as 127.0.0.1:9836 or :9836"))
 }
 
 fn telemetry(path: String) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'"' | b'<' | b'>');
     if !path.starts_with('/') || !path.bytes().all(plain) {
-        return Err(format!("--web.telemetry-path={path} is no path such as /metrics"));
+        return Err(format!("--web.telemetry-path={path} is not a path such as /metrics"));
     }
     if path == "/" || path.starts_with("/-/") {
-        return Err(format!("--web.telemetry-path={path} is taken by another page"));
+        return Err(format!("--web.telemetry-path={path} is the path of another page"));
     }
     Ok(path)
 }
@@ -214,7 +214,7 @@ fn enforcer(url: String) -> Result<String, String> {
     if beginnings.iter().any(|beginning| url.starts_with(beginning)) {
         return Ok(url);
     }
-    Err(format!("--web.enforcer-url={url} is no address such as http://node-7:9837/"))
+    Err(format!("--web.enforcer-url={url} is not a URL such as http://node-7:9837/"))
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ impl View<'_> {
     #[must_use]
     pub fn html(&self) -> String {
         let refresh = self.refreshes.then_some(self.health.interval);
-        let heading = format!("GPUs of {}", self.node);
+        let heading = format!("GPUs on {}", self.node);
         let mut html = Html::begin(&Head { title: &heading, heading: &heading, refresh });
         self.age(&mut html);
         self.nav(&mut html);
@@ -86,11 +86,8 @@ impl View<'_> {
 
     fn alarm(&self, why: &str) -> String {
         match self.snapshot {
-            Some(_) => format!(
-                "Out of date: {why}. What is shown was true {} ago, and may be no longer.",
-                Span(self.health.age)
-            ),
-            None => format!("Nothing is known: {why}."),
+            Some(_) => format!("Out of date: {why}. The data below is {} old.", Span(self.health.age)),
+            None => format!("No data: {why}."),
         }
     }
 }
@@ -132,6 +129,6 @@ mod tests {
         assert!(html.contains("no snapshot yet") && html.contains("href=\"./metrics\""), "{html}");
         assert!(html.contains("href=\"https://node/&quot;enforcer\""), "{html}");
         assert!(!html.contains("class=\"alarm\""), "{html}");
-        assert!(view(60).contains("Nothing is known: no snapshot at all for 60.0 s"));
+        assert!(view(60).contains("No data: no snapshot for 60.0 s"));
     }
 }

@@ -53,13 +53,13 @@ pub async fn serve(socket: Socket, latest: Latest, clients: Clients) {
     let Socket { listener, file: _file } = socket;
     let listener = match UnixListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "no stream"),
+        Err(error) => return tracing::error!(%error, "cannot open the stream socket"),
     };
     loop {
         match listener.accept().await {
             Ok((stream, _)) => welcome(stream, &latest, &clients),
             Err(error) => {
-                tracing::warn!(%error, "cannot accept clients of the stream");
+                tracing::warn!(%error, "cannot accept stream clients");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -68,14 +68,14 @@ pub async fn serve(socket: Socket, latest: Latest, clients: Clients) {
 
 fn welcome(stream: UnixStream, latest: &Latest, clients: &Clients) {
     let Some(present) = clients.enter() else {
-        tracing::warn!(most = MOST_CLIENTS, "a client of the stream was turned away: there are too many");
+        tracing::warn!(most = MOST_CLIENTS, "a stream client was refused, because too many are connected");
         return;
     };
     let latest = latest.clone();
     tokio::spawn(async move {
         let _present = present;
         if let Err(error) = feed(stream, latest).await {
-            tracing::debug!(%error, "a client of the stream has disconnected");
+            tracing::debug!(%error, "a stream client has disconnected");
         }
     });
 }

@@ -151,7 +151,7 @@ fn the_status_page_shows_names_as_text() {
         "trainer-1",
         "job 4711",
         "unknown: the GPU has fallen off the bus",
-        "down: permission or password is missing",
+        "down: permission denied, or a password is missing",
     ] {
         assert!(html.contains(shown), "{shown}");
     }
@@ -264,7 +264,7 @@ fn panic_while_sampling_ends_the_exporter() {
     let running = start(&[]);
     running.show.send(None).expect("it samples");
     let error = running.ended().expect_err("sampling has ended");
-    assert!(error.to_string().starts_with("the sampling thread ended"), "{error}");
+    assert!(error.to_string().starts_with("the sampling thread stopped"), "{error}");
 }
 
 #[test]

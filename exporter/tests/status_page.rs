@@ -40,14 +40,19 @@ fn processes_of_a_gpu_without_list_are_unknown() {
         let processes = [found(facts(41, "alice", "python3"))].into();
         let html = page(sample(1, vec![first, without_list(1), lost.clone()], processes));
         let section_text = section(&html, "holders");
-        for why in ["1: the driver gave no list of processes", "2: the GPU has fallen off the bus"] {
+        for why in ["1: the driver returned no process list", "2: the GPU has fallen off the bus"] {
             assert!(
                 section_text.contains(&format!("unknown: the processes on GPU {why}</span>")),
                 "{section_text}"
             );
         }
         assert!(section_text.contains(others) && !section_text.contains("GPU 0:"), "{section_text}");
-        assert!(html.contains("<li>GPU 1: its processes are unknown: the driver gave no list"), "{html}");
+        assert!(
+            html.contains(
+                "<li>GPU 1: its processes are unknown, because the driver returned no process list"
+            ),
+            "{html}"
+        );
     }
 }
 
@@ -64,7 +69,8 @@ fn a_gpu_in_mig_mode_leaves_the_list_to_its_instances() {
     let html = page(some);
     let section_text = section(&html, "holders");
     assert!(
-        section_text.contains("the processes on GPU 2: MIG is on, and the driver did not give its instances"),
+        section_text
+            .contains("the processes on GPU 2: MIG is enabled, but the driver did not list the instances"),
         "{section_text}"
     );
 }
@@ -73,7 +79,7 @@ fn a_gpu_in_mig_mode_leaves_the_list_to_its_instances() {
 fn gpu_without_values_is_a_finding() {
     let silent = GpuSample { memory: None, telemetry: Telemetry::default(), ..gpu(1, 0, vec![]) };
     let html = page(sample(1, vec![silent, gpu(1, 1, vec![])], [].into()));
-    assert!(html.contains("<li>GPU 0: no call for memory or utilization succeeds.</li>"), "{html}");
+    assert!(html.contains("<li>GPU 0: all driver calls for memory and utilization fail.</li>"), "{html}");
 }
 
 #[test]
@@ -98,7 +104,7 @@ fn a_source_that_was_asked_and_is_down_did_not_answer() {
     let html = page(sample);
     let section_text = section(&html, "sources");
     assert!(
-        section_text.contains("unknown: it did not answer") && !section_text.contains("it was not asked"),
+        section_text.contains("unknown: no response") && !section_text.contains("the driver was not queried"),
         "{section_text}"
     );
 }
@@ -110,16 +116,13 @@ fn that_there_is_no_gpu_is_an_answer() {
     let html = page(sample);
     let section_text = section(&html, "sources");
     assert!(
-        section_text.contains("the driver knows no GPU")
+        section_text.contains("the driver lists no GPUs")
             && !section_text.contains("up: ")
             && !section_text.contains("class=\"bad\""),
         "{section_text}"
     );
-    assert!(
-        !section_text.contains("no answer") && !section_text.contains("did not answer"),
-        "{section_text}"
-    );
-    assert!(section(&html, "gpus").contains("The driver answers, and knows no GPU."), "{html}");
+    assert!(!section_text.contains("no response") && !section_text.contains("no data"), "{section_text}");
+    assert!(section(&html, "gpus").contains("The driver responds, but lists no GPUs."), "{html}");
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn unreadable_processes_are_reported_without_stuck_ones() {
     let section_text = section(&html, "stuck");
     assert!(
         section_text.contains(
-            "unknown: which other processes have a GPU open: open files of 2 processes could not be read"
+            "unknown: which other processes have a GPU open, because the open files of 2 processes could not be read"
         ),
         "{section_text}"
     );

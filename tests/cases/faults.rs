@@ -392,7 +392,9 @@ fn mig_gpu_is_unknown_until_all_instances_are_read() {
         exporter.until(call, are_unknown);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(
-            html.contains("the processes on GPU 0: MIG is on, and the driver did not give its instances"),
+            html.contains(
+                "the processes on GPU 0: MIG is enabled, but the driver did not list the instances"
+            ),
             "{call}: {html}"
         );
         scenario.set(mig);

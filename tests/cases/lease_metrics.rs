@@ -286,7 +286,7 @@ fn failed_redis_leaves_a_gap_and_recovers() {
     assert_eq!(state(&page, "barrier"), Some(1.0), "idle rules wait for holders");
     assert_eq!(page.value("bailiff_lease_events_total", &[("event", "grant")]), Some(1.0), "counts go on");
     assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(1.0));
-    for args in ["cannot read leases: Redis is late", "leases are read again"] {
+    for args in ["cannot read leases: Redis did not respond in time", "leases can be read again"] {
         exporter.until_logged(args);
     }
     end(runner, Signal::TERM);

@@ -80,17 +80,17 @@ fn no_gpu_differs_from_no_answer() {
     let none = Showcase::new(NONE, 0);
     none.exporter.next();
     assert_fits(&mut browser, &none.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
-    assert_eq!(browser.text("document.title"), format!("GPUs of {NAME} · GPU Bailiff"));
+    assert_eq!(browser.text("document.title"), format!("GPUs on {NAME} · GPU Bailiff"));
     let text = browser.text("document.querySelector('#gpus').innerText");
-    assert!(text.contains("answers, and knows no GPU"), "{text}");
+    assert!(text.contains("responds, but lists no GPUs"), "{text}");
     let text = browser.text("document.querySelector('#holders').innerText");
-    assert!(text.contains("None: there is no GPU."), "{text}");
+    assert!(text.contains("None, because there are no GPUs."), "{text}");
     let broken = Showcase::new("init: driver_not_loaded\ngpus: []\n", 0);
     broken.exporter.next();
     assert_fits(&mut browser, &broken.url(), &[Screen::WIDE, Screen::PHONE.dark()]);
     let text = browser.text("document.querySelector('main').innerText");
     assert!(text.contains("unknown: the list of GPUs, because the kernel module is not loaded"), "{text}");
-    assert!(text.contains("The source nvml did not answer"), "{text}");
+    assert!(text.contains("The source nvml returned no data"), "{text}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn page_with_800_processes_stays_bounded() {
     let rows: Vec<String> = serde_json::from_value(browser.query(rows)).unwrap();
     assert_eq!((rows.len(), rows[0].as_str(), rows[99].as_str()), (100, "1.0 GiB", "1.0 GiB"));
     let text = browser.text("document.querySelector('#holders').innerText");
-    assert!(text.contains("700 more are not shown: the page of metrics has them"), "{text}");
+    assert!(text.contains("700 more are not shown: see bailiff info, or"), "{text}");
     assert!(text.contains("; GPU 7: 100 with 62.5 GiB"), "{text}");
 }
 

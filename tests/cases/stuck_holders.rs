@@ -124,11 +124,11 @@ fn each_kind_is_flagged_with_its_fix() {
     }
     node.change(|driver| driver.gpus[0].text = "memory: {total: 80GiB, unaccounted: 2GiB}".to_owned());
     let expected = [
-        (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent need not wait"),
+        (leader.pid(), "zombie_leader", "zombie_leader", "SIGKILL; its parent does not have to reap it"),
         (waiting.pid(), "disk_sleep", "disk_sleep", "the end of its wait"),
         (zombie, "zombie", "zombie", "the process that inherited its files"),
-        (left.pid(), "sleeping", "left_behind", "terminating it: SIGTERM, then SIGKILL"),
-        (gone.pid(), "gone", "gone", "else only the driver"),
+        (left.pid(), "sleeping", "left_behind", "terminating it (SIGTERM, then SIGKILL)"),
+        (gone.pid(), "gone", "gone", "otherwise only the driver"),
     ];
     let page = node.exporter.until("all processes have started their programs", |page| {
         let stuck = expected.iter().all(|(pid, name, kind, _)| {
@@ -166,7 +166,7 @@ fn assert_reported(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
         assert!(rows.len() == 1 && rows[0].contains(freed_by), "{pid}: {rows:?}");
         assert!(text.contains(&format!("stuck {pid}")) && text.contains(freed_by), "{pid}: {text}");
     }
-    assert_eq!(rows(&html, "held by no listed process").len(), 1, "{html}");
+    assert_eq!(rows(&html, "not held by any listed process").len(), 1, "{html}");
     assert_eq!(rows(&html, &device_process.to_string()).len(), 1, "{html}");
     assert!(text.contains("2.0GiB, not held by any listed process; see below"), "{text}");
     let (_, device_processes) = text.split_once("processes with the device open:").unwrap();

@@ -63,11 +63,11 @@ impl Stuck {
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
-            Self::ZombieLeader => "the thread-group leader exited, other threads run",
-            Self::Zombie => "it has ended, and its parent has not waited for it",
-            Self::DiskSleep => "it waits in the kernel, where no signal reaches it",
-            Self::LeftBehind => "its session, job or container has ended, and it does nothing",
-            Self::Gone => "the driver lists it, and it does not exist",
+            Self::ZombieLeader => "the thread-group leader exited, other threads are running",
+            Self::Zombie => "it has exited, but its parent has not reaped it",
+            Self::DiskSleep => "it waits in the kernel and does not receive signals",
+            Self::LeftBehind => "its session, job or container has ended, and it is idle",
+            Self::Gone => "the driver lists it, but there is no such process",
         }
     }
 
@@ -75,16 +75,16 @@ impl Stuck {
     #[must_use]
     pub const fn freed_by(self) -> &'static str {
         match self {
-            Self::ZombieLeader => "SIGKILL; its parent need not wait for it first",
+            Self::ZombieLeader => "SIGKILL; its parent does not have to reap it first",
             Self::Zombie => {
-                "the end of the process that inherited its files (bailiff info --who, as root), or the driver, which may be late"
+                "the exit of the process that inherited its files (bailiff info --who, as root), or the driver after a delay"
             }
             Self::DiskSleep => {
-                "the end of its wait (a mount, a FUSE connection, the driver); until then SIGKILL has no effect"
+                "the end of its wait (a mount, a FUSE connection, the driver); until then, SIGKILL has no effect"
             }
-            Self::LeftBehind => "terminating it: SIGTERM, then SIGKILL",
+            Self::LeftBehind => "terminating it (SIGTERM, then SIGKILL)",
             Self::Gone => {
-                "the end of the process that inherited its files (bailiff info --who, as root); else only the driver: see dmesg"
+                "the exit of the process that inherited its files (bailiff info --who, as root); otherwise only the driver (see dmesg)"
             }
         }
     }
@@ -93,9 +93,9 @@ impl Stuck {
 /// Unattributed memory of at least this many bytes is reported.
 pub const REPORTED_UNATTRIBUTED: i64 = 256 << 20;
 /// How to free memory that no listed process holds.
-pub const UNATTRIBUTED_FREED_BY: &str = "the end of the unlisted process that has the device open (bailiff info --who, as root); driver services hold none";
+pub const UNATTRIBUTED_FREED_BY: &str = "the exit of the unlisted process that has the device open (bailiff info --who, as root); not of driver services";
 /// How to free memory that was not released after its holders exited.
-pub const UNRELEASED_FREED_BY: &str = "the end of the process that inherited or imported it (bailiff info --who, as root); without one, only the driver";
+pub const UNRELEASED_FREED_BY: &str = "the exit of the process that inherited or imported it (bailiff info --who, as root); otherwise only the driver";
 
 #[cfg(test)]
 mod tests {

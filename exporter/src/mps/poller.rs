@@ -173,7 +173,7 @@ impl PollerThread {
         match asked.answer.fault {
             fault if fault == self.logged => {}
             Some(fault) => tracing::warn!("MPS control daemon {pid}: {}: {}", fault.name(), asked.error),
-            None => tracing::info!("MPS control daemon {pid} answers"),
+            None => tracing::info!("MPS control daemon {pid} responds"),
         }
         self.logged = asked.answer.fault;
     }

@@ -23,11 +23,13 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
 /// Writes why there are no cards: the driver has no GPU, or it did not answer.
 fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
-        Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "The driver answers, and knows no GPU."),
+        Some(None | Some(Fault::NoDevices)) => {
+            html.paragraph("dim", "The driver responds, but lists no GPUs.")
+        }
         Some(Some(fault)) => {
             html.unknown_paragraph(&format!("the list of GPUs, because {}", reasons::fault(fault)));
         }
-        None => html.unknown_paragraph("the driver was not asked"),
+        None => html.unknown_paragraph("the driver was not queried"),
     }
 }
 
@@ -101,7 +103,7 @@ fn rough(memory: Memory) -> Vec<Part> {
 
 fn exact(parts: Parts, total: u64) -> Vec<Part> {
     let seldom = [
-        (("dead", "held by pids that are gone"), parts.dead_pids),
+        (("dead", "held by pids that do not exist"), parts.dead_pids),
         (("others", "held in other PID namespaces"), parts.other_namespaces),
     ];
     let mut all = vec![part(("holders", "held by processes"), parts.holders.into(), total)];

@@ -18,7 +18,7 @@ const MOST: usize = 100;
 
 const TABLE: Table<8> = Table {
     id: "holders-table",
-    caption: "One row per process and GPU, the largest first; processes of unknown memory come before all others.",
+    caption: "One row per process and GPU, the largest memory first; processes with unknown memory come before all others.",
     columns: [
         ("process", ""),
         ("memory", "n"),
@@ -30,7 +30,7 @@ const TABLE: Table<8> = Table {
         ("state", ""),
     ],
     most: MOST,
-    rest: "the page of metrics has them (bailiff_process_gpu_memory_bytes), up to --max-processes, and so has bailiff info.",
+    rest: "see bailiff info, or bailiff_process_gpu_memory_bytes on the metrics page (up to --max-processes).",
 };
 
 /// Maximum number of GPUs without a process list that are named.
@@ -72,22 +72,22 @@ fn of_gpu<'a>(gpu: &'a Gpu, snapshot: &'a Snapshot) -> impl Iterator<Item = Row<
 fn no_holders(snapshot: &Snapshot, html: &mut Html) {
     if snapshot.gpus.is_empty() {
         return match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
-            Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "None: there is no GPU."),
+            Some(None | Some(Fault::NoDevices)) => html.paragraph("dim", "None, because there are no GPUs."),
             Some(Some(fault)) => {
                 html.unknown_paragraph(&format!("the holders, because {}", reasons::fault(fault)));
             }
-            None => html.unknown_paragraph("the driver was not asked"),
+            None => html.unknown_paragraph("the driver was not queried"),
         };
     }
     let is_listed = |gpu: &Gpu| gpu.listed.unwrap_or_default() > 0;
     if snapshot.gpus.iter().any(is_listed) {
         html.unknown_paragraph(if snapshot.namespace.attributes() {
-            "the driver lists processes that it does not name"
+            "the driver lists processes without their pids"
         } else {
-            "the driver's pids are not those of this PID namespace"
+            "the driver's pids belong to another PID namespace"
         });
     } else if snapshot.gpus.iter().all(|gpu| reasons::unlisted(gpu).is_none()) {
-        html.paragraph("dim", "None: the driver lists no process on any GPU.");
+        html.paragraph("dim", "None. The driver lists no processes on any GPU.");
     } else if snapshot.gpus.iter().any(|gpu| gpu.listed.is_some()) {
         html.paragraph("dim", "None on the GPUs with a process list.");
     }
@@ -101,7 +101,7 @@ fn unlisted(snapshot: &Snapshot, html: &mut Html) {
         html.unknown_paragraph(&format!("the processes on GPU {}: {why}", gpu.about.index));
     }
     if let Some(more @ 1..) = unlisted.len().checked_sub(MOST_UNLISTED) {
-        html.unknown_paragraph(&format!("the processes on {more} more"));
+        html.unknown_paragraph(&format!("the processes on {more} more GPUs"));
     }
 }
 
@@ -118,7 +118,7 @@ fn rest(rows: &[Row<'_>]) -> Option<String> {
         format!("GPU {gpu}: {count} with {held}")
     };
     let summaries: Vec<String> = gpus.iter().map(summary).collect();
-    (!summaries.is_empty()).then(|| format!("Not shown, {}.", summaries.join("; ")))
+    (!summaries.is_empty()).then(|| format!("Not shown: {}.", summaries.join("; ")))
 }
 
 impl Row<'_> {

@@ -9,7 +9,7 @@ use bailiff_snapshot::{GpuState, Leases, PoolGpu, Snapshot, Source, Truth};
 
 use super::{index, reasons};
 
-const REST: &str = "bailiff lease list has them.";
+const REST: &str = "bailiff lease list shows them.";
 
 const GPUS: Table<8> = Table {
     id: "leases-table",
@@ -30,8 +30,8 @@ const GPUS: Table<8> = Table {
 
 const QUEUE: Table<5> = Table {
     id: "queue-table",
-    caption: "Requests that wait for GPUs, in the order in which they will be granted.",
-    columns: [("user", ""), ("wants", "n"), ("priority", "n"), ("waits for", "n"), ("lease", "")],
+    caption: "Requests that are waiting for GPUs, in the order in which they will be granted.",
+    columns: [("user", ""), ("GPUs", "n"), ("priority", "n"), ("waiting for", "n"), ("lease", "")],
     most: 16,
     rest: REST,
 };
@@ -49,14 +49,14 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
 
 fn pool(leases: &Leases, snapshot: &Snapshot, html: &mut Html) {
     if leases.gpus.is_empty() {
-        html.paragraph("dim", "The pool has no GPUs yet: bailiff lease init.");
+        html.paragraph("dim", "The pool has no GPUs yet. Create it with bailiff lease init.");
     } else {
         let mut gpus: Vec<&PoolGpu> = leases.gpus.iter().collect();
         gpus.sort_by_key(|gpu| (gpu.id.len(), &gpu.id));
         GPUS.write(html, &gpus, |gpu| gpu_cells(gpu, leases, snapshot));
     }
     if leases.queue.is_empty() {
-        html.paragraph("dim", "No request waits.");
+        html.paragraph("dim", "No requests are waiting.");
     } else {
         QUEUE.write(html, &leases.queue, ticket_cells);
     }
@@ -71,7 +71,7 @@ fn gpu_cells(gpu: &PoolGpu, leases: &Leases, snapshot: &Snapshot) -> [Cell; 8] {
             let pid = gpu.record.as_ref().and_then(|record| record.pid);
             let name = pid.map(|pid| format!("taken by GPU.py, for pid {pid}"));
             let nothing = || Cell::Nothing;
-            let lease = Cell::of(name, "its record has no pid");
+            let lease = Cell::of(name, "the record has no pid");
             [
                 first,
                 gpu.gpu_state.name().into(),
@@ -101,11 +101,11 @@ fn leased(first: Cell, gpu: &PoolGpu, leases: &Leases) -> [Cell; 8] {
         first,
         gpu.gpu_state.name().into(),
         Cell::of(held.and_then(|held| held.user.as_ref()), "not given by the holder"),
-        Cell::of(gpu.lease.as_ref(), "it has no name"),
+        Cell::of(gpu.lease.as_ref(), "no lease ID"),
         Cell::of(held.and_then(|held| held.mode.as_ref()), "not given by the holder"),
         Cell::of(held.and_then(|held| held.age_ms).map(span), "not recorded in Redis"),
         Cell::of(idle, "its use was not observed"),
-        left.unwrap_or(Cell::Unknown("no lease of this name is held".into())),
+        left.unwrap_or(Cell::Unknown("no lease with this ID is held".into())),
     ]
 }
 

@@ -5,13 +5,13 @@ use bailiff_snapshot::{Mps, MpsDaemon, MpsFile, MpsServer, MpsStatus, Snapshot};
 
 const TABLE: Table<6> = Table {
     id: "mps-table",
-    caption: "Control daemons of MPS and their servers.",
+    caption: "MPS control daemons and their servers.",
     columns: [("directory", ""), ("part", ""), ("pid", "n"), ("uid", "n"), ("state", ""), ("clients", "n")],
     most: 64,
-    rest: "bailiff mps status has them.",
+    rest: "bailiff mps status shows them.",
 };
 const MOST_NOTES: usize = 16;
-const ENVIRONMENT: &str = "its environment may not be read";
+const ENVIRONMENT: &str = "no permission to read its environment";
 
 /// Writes the table; nothing if no part of MPS runs.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
@@ -28,14 +28,14 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
         let notes = notes(mps);
         notes.iter().take(MOST_NOTES).for_each(|note| html.paragraph("dim", note));
         if let Some(more @ 1..) = notes.len().checked_sub(MOST_NOTES) {
-            html.paragraph("dim", &format!("and {more} more: bailiff mps status"));
+            html.paragraph("dim", &format!("and {more} more; bailiff mps status shows them"));
         }
     });
 }
 
 fn daemon_cells(daemon: &MpsDaemon) -> [Cell; 6] {
     let state = match daemon.answer.as_ref().map(|answer| answer.fault) {
-        None => Cell::Unknown("it was not asked yet".into()),
+        None => Cell::Unknown("not queried yet".into()),
         Some(None) => "answers".into(),
         Some(Some(fault)) => Cell::Bad(format!("does not respond: {}", fault.name().replace('_', " "))),
     };
@@ -51,9 +51,9 @@ fn daemon_cells(daemon: &MpsDaemon) -> [Cell; 6] {
 
 fn server_cells(server: &MpsServer) -> [Cell; 6] {
     let state = if server.orphaned == Some(true) {
-        Cell::Bad("its daemon is gone".to_owned())
+        Cell::Bad("its daemon has exited".to_owned())
     } else {
-        Cell::of(server.status.map(MpsStatus::name), "not reported by its daemon")
+        Cell::of(server.status.map(MpsStatus::name), "not reported by the daemon")
     };
     [
         Cell::of(server.pipe_directory.as_ref(), ENVIRONMENT),
@@ -61,7 +61,7 @@ fn server_cells(server: &MpsServer) -> [Cell; 6] {
         server.process.pid.to_string().into(),
         Cell::of(server.uid, "not readable in /proc"),
         state,
-        Cell::of(server.clients.as_ref().map(Vec::len), "not reported by its daemon"),
+        Cell::of(server.clients.as_ref().map(Vec::len), "not reported by the daemon"),
     ]
 }
 
@@ -74,7 +74,7 @@ fn notes(mps: &Mps) -> Vec<String> {
             notes.push(format!("{directory}/{name}.log is not read: {}", state.name().replace('_', " ")));
         }
         for (uid, count) in daemon.log.iter().flat_map(|log| &log.pending) {
-            notes.push(format!("{count} clients of user {uid} wait for a server"));
+            notes.push(format!("{count} clients of user {uid} are waiting for a server"));
         }
     }
     notes

@@ -16,27 +16,27 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
     for (source, state) in &snapshot.sources {
         if let Some(fault) = state.fault {
             notes.push(match fault {
-                Fault::NoDevices => "The driver knows no GPU.".to_owned(),
-                fault => format!("The source {} did not answer: {}.", source.name(), reasons::fault(fault)),
+                Fault::NoDevices => "The driver lists no GPUs.".to_owned(),
+                fault => format!("The source {} returned no data: {}.", source.name(), reasons::fault(fault)),
             });
         }
     }
     match snapshot.namespace {
         PidNamespace::Host => {}
         PidNamespace::Other => notes.push(
-            "This exporter is not in the host's PID namespace: the holders of memory are unknown.".to_owned(),
+            "The exporter is not in the host's PID namespace, so the holders of memory are unknown.".to_owned(),
         ),
         PidNamespace::Unknown => notes.push(
-            "It is unknown whether this is the host's PID namespace, so the holders of memory are unknown."
+            "It is unknown whether the exporter is in the host's PID namespace, so the holders of memory are unknown."
                 .to_owned(),
         ),
     }
     notes.extend(snapshot.gpus.iter().filter_map(of_gpu));
-    notes.extend(of_gpus(snapshot, says_no_figure, "no call for memory or utilization succeeds."));
+    notes.extend(of_gpus(snapshot, says_no_figure, "all driver calls for memory and utilization fail."));
     notes.extend(of_gpus(
         snapshot,
         |gpu| reasons::unlisted(gpu).is_some(),
-        "its processes are unknown: the driver gave no list.",
+        "its processes are unknown, because the driver returned no process list.",
     ));
     notes.extend(snapshot.gpus.iter().filter_map(|gpu| held_up(snapshot, gpu)));
     notes.extend(snapshot.gpus.iter().filter_map(unattributed));
@@ -55,7 +55,7 @@ fn says_no_figure(gpu: &Gpu) -> bool {
 }
 
 fn of_gpu(gpu: &Gpu) -> Option<String> {
-    Some(format!("GPU {} did not answer: {}.", gpu.about.index, reasons::fault(gpu.fault?)))
+    Some(format!("The driver returned no data for GPU {}: {}.", gpu.about.index, reasons::fault(gpu.fault?)))
 }
 
 fn held_up(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {
@@ -68,7 +68,7 @@ fn held_up(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {
     };
     (!stuck.is_empty()).then(|| {
         format!(
-            "GPU {}: {} stuck, with {held}; see below what frees it.",
+            "GPU {}: {} stuck, with {held}; see below how to free it.",
             gpu.about.index,
             people(stuck.len())
         )
@@ -81,5 +81,5 @@ fn people(count: usize) -> String {
 
 fn unattributed(gpu: &Gpu) -> Option<String> {
     let bytes = stuck::unattributed(gpu)?;
-    Some(format!("GPU {}: {} are held by no listed process.", gpu.about.index, Bytes(bytes)))
+    Some(format!("GPU {}: {} are not held by any listed process.", gpu.about.index, Bytes(bytes)))
 }

@@ -14,11 +14,11 @@ const TABLE: Table<6> = Table {
         ("GPU", ""),
         ("used", "n"),
         ("limit", "n"),
-        ("held, by the driver", "n"),
+        ("held (driver)", "n"),
         ("refused", "n"),
     ],
     most: 64,
-    rest: "the page of metrics has them (bailiff_quota_…).",
+    rest: "see bailiff_quota_… on the metrics page.",
 };
 const MOST_INVALID: usize = 8;
 
@@ -35,7 +35,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
         if !rows.is_empty() {
             TABLE.write(html, &rows, |(quota, row, gpu)| cells(quota, row, gpu));
         } else if quotas.iter().any(|quota| quota.invalid.is_none()) {
-            html.paragraph("dim", "No readable quota file is for a GPU of this node.");
+            html.paragraph("dim", "There is no readable quota file for a GPU on this node.");
         }
         invalid(quotas, html);
     });

@@ -6,15 +6,15 @@ use bailiff_snapshot::{Fault, Gpu, InvalidQuota, Process, Snapshot, State, Why};
 pub(super) fn fault(fault: Fault) -> &'static str {
     match fault {
         Fault::LibraryNotFound => "libnvidia-ml.so.1 was not found",
-        Fault::ProgramNotFound => "NVIDIA's MPS client is not installed",
+        Fault::ProgramNotFound => "NVIDIA's MPS control program is not installed",
         Fault::DriverNotLoaded => "the kernel module is not loaded",
         Fault::VersionMismatch => "the library and the kernel module have different versions",
-        Fault::NoDevices => "the driver knows no GPU",
-        Fault::Timeout => "no answer within its deadline",
-        Fault::Outdated => "no sample for more than two intervals and the deadline",
+        Fault::NoDevices => "the driver lists no GPUs",
+        Fault::Timeout => "no response within the deadline",
+        Fault::Outdated => "no sample for more than two intervals plus the deadline",
         Fault::Starting => "the source is still being opened",
         Fault::Lost => "the GPU has fallen off the bus",
-        Fault::NotPermitted => "permission or password is missing",
+        Fault::NotPermitted => "permission denied, or a password is missing",
         Fault::Unreachable => "no process listens at its address",
         Fault::WorkerFailed => "the sampling worker exited; see the log",
         Fault::Error => "an error occurred; see the log",
@@ -26,13 +26,13 @@ pub(super) fn why(why: Why) -> &'static str {
     match why {
         Why::Mig => "MIG",
         Why::NotSupported => "not reported by the driver for this device",
-        Why::Failed => "the driver's call failed",
+        Why::Failed => "the driver call failed",
         Why::Garbage => "the driver reported impossible values",
         Why::FirstSample => "first sample",
         Why::NotListedBefore => "new process",
         Why::SharedByMps => "shared by MPS",
-        Why::Unattributed => "the GPU is busy, the process is unknown",
-        Why::SamplerSilent => "no new figures",
+        Why::Unattributed => "the GPU is busy, but the process is unknown",
+        Why::SamplerSilent => "no new samples",
         Why::SampledEarlier => "busy a moment ago",
         Why::ClockStepped => "the driver's clock stepped back",
         Why::WindowTooLong => "too long since the previous sample",
@@ -63,14 +63,14 @@ pub(super) fn nameless(process: Option<&Process>) -> &'static str {
 pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     let reserved = gpu.memory.is_some_and(|memory| memory.reserved.is_some());
     match () {
-        () if gpu.mig() && gpu.about.mig.is_none() => "MIG is on: its instances have the holders",
-        () if gpu.listed.is_none() => "the driver gave no list of processes",
-        () if !reserved => "the driver does not report its reserved memory",
+        () if gpu.mig() && gpu.about.mig.is_none() => "MIG is enabled, so the holders are on its instances",
+        () if gpu.listed.is_none() => "the driver returned no process list",
+        () if !reserved => "the driver does not report the reserved memory",
         () if gpu.holders.iter().any(|holder| holder.memory.is_none()) => {
             "the driver does not report the memory of each holder"
         }
-        () if !snapshot.namespace.attributes() => "the driver's pids are not those of this PID namespace",
-        () => "the figures do not add up",
+        () if !snapshot.namespace.attributes() => "the driver's pids belong to another PID namespace",
+        () => "the values are inconsistent",
     }
 }
 
@@ -81,9 +81,9 @@ pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
         Some(fault) => Some(self::fault(fault)),
         None if gpu.lists_processes() => None,
         None if gpu.mig() && gpu.about.mig.is_none() => {
-            Some("MIG is on, and the driver did not give its instances")
+            Some("MIG is enabled, but the driver did not list the instances")
         }
-        None => Some("the driver gave no list of processes"),
+        None => Some("the driver returned no process list"),
     }
 }
 

@@ -10,7 +10,7 @@ use super::reasons;
 
 const TABLE: Table<4> = Table {
     id: "sources-table",
-    caption: "Data sources and their last answers.",
+    caption: "Data sources and their last responses.",
     columns: [("source", ""), ("state", "wide"), ("answered", "n"), ("took", "n")],
     most: Source::ALL.len(),
     rest: "",
@@ -33,7 +33,7 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
         Source::Nvml => Cell::Named("nvml".to_owned(), "the driver".to_owned()),
         Source::Proc => Cell::Named("proc".to_owned(), "processes".to_owned()),
         Source::Redis => Cell::Named("redis".to_owned(), "leases".to_owned()),
-        Source::Quota => Cell::Named("quota".to_owned(), "files of quotas".to_owned()),
+        Source::Quota => Cell::Named("quota".to_owned(), "quota files".to_owned()),
         Source::Mps => Cell::Named("mps".to_owned(), "control daemons".to_owned()),
     };
     let took = state.took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
@@ -49,9 +49,9 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
         answer,
         Cell::of(
             age.filter(|_| answered).map(|age| format!("{} ago", Span(age))),
-            if answered { "" } else { "no answer" },
+            if answered { "" } else { "no response" },
         ),
-        Cell::of(took, if answered { "it was not timed" } else { "it did not answer" }),
+        Cell::of(took, if answered { "not measured" } else { "no response" }),
     ]
 }
 

@@ -10,17 +10,17 @@ use super::reasons;
 
 const TABLE: Table<6> = Table {
     id: "stuck-table",
-    caption: "Memory that is held and cannot be used, and what frees it.",
+    caption: "Memory that is held but cannot be used, and what frees it.",
     columns: [
         ("process", ""),
         ("pid", "n"),
         ("GPU", ""),
         ("memory", "n"),
         ("state", "wide"),
-        ("what frees it", "wide"),
+        ("freed by", "wide"),
     ],
     most: 100,
-    rest: "bailiff info has them.",
+    rest: "bailiff info shows them.",
 };
 
 /// Writes the table, if it has rows.
@@ -37,7 +37,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
         if let Some(unreadable) = unreadable {
             let of = if unreadable == 1 { "1 process".to_owned() } else { format!("{unreadable} processes") };
             html.unknown_paragraph(&format!(
-                "which other processes have a GPU open: open files of {of} could not be read"
+                "which other processes have a GPU open, because the open files of {of} could not be read"
             ));
         }
     });
@@ -66,7 +66,7 @@ fn rows(gpu: &Gpu, snapshot: &Snapshot) -> Vec<[Cell; 6]> {
     let has_ended = stuck.iter().any(|(_, stuck)| matches!(stuck, Stuck::Gone | Stuck::Zombie));
     let unattributed = unattributed(gpu);
     if let Some(bytes) = unattributed {
-        rows.push(of_gpu(gpu, Bytes(bytes), ["held by no listed process", UNATTRIBUTED_FREED_BY]));
+        rows.push(of_gpu(gpu, Bytes(bytes), ["not held by any listed process", UNATTRIBUTED_FREED_BY]));
     }
     if unattributed.is_some() || has_ended {
         let device_processes = unlisted(snapshot, gpu).unwrap_or_default();
@@ -105,8 +105,8 @@ fn of_device_process(gpu: &Gpu, device_process: &DeviceProcess) -> [Cell; 6] {
         device_process.comm.as_str().into(),
         device_process.pid.to_string().into(),
         gpu.about.index.as_str().into(),
-        Cell::Unknown("it is not listed".into()),
-        "it has the device open and is not listed".into(),
-        "its end".into(),
+        Cell::Unknown("the driver does not list it".into()),
+        "it has the device open, but the driver does not list it".into(),
+        "its exit".into(),
     ]
 }

@@ -37,7 +37,7 @@ fn directory_that_is_no_proc_is_reported_down() {
         assert_eq!(page.all("bailiff_process_state", &[("state", "hidden")]).count(), 0);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(
-            html.contains("The source proc did not answer") && !html.contains("/proc hides it"),
+            html.contains("The source proc returned no data") && !html.contains("/proc hides it"),
             "{html}"
         );
         assert!(!html.contains(">hidden<"), "{html}");
