@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_named() {
         let cases = [
-            ("--verify=soon", "--verify=soon is no duration"),
-            ("--verify=0s", "--verify=0s must be more than nothing"),
+            ("--verify=soon", "--verify=soon is not a duration"),
+            ("--verify=0s", "--verify=0s must be above 0"),
             ("--verify=2d", "--verify=2d must be above 0 and at most 24h"),
-            ("--web.listen-address=9837", "--web.listen-address=9837 is no HOST:PORT"),
+            ("--web.listen-address=9837", "--web.listen-address=9837 is not HOST:PORT"),
             ("--audit.max-size=64MB", "--audit.max-size=64MB: `MB` is not a memory unit: did you mean MiB?"),
             ("--audit.max-size=64", "--audit.max-size=64: `64` has no unit: write `64MiB`"),
             ("--audit.max-size=1KiB", "--audit.max-size=1KiB is too small"),

@@ -70,12 +70,13 @@ bailiff_snapshot::label_values! {
 /// Reason for a missing stream, as a label value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The socket is missing or no process listens: `bailiff-exporter` is not running, or without `--stream`.
+    /// The socket is missing, or no process listens on it: `bailiff-exporter` is not running, or runs without
+    /// `--stream`.
     NoListener = "no_listener",
-    /// The socket or its directory is not of root, our own user or a `--stream.user`; others may write to the
-    /// directory; or another user listens. The log says which.
+    /// The socket or its directory belongs to a user other than root, the enforcer's user and `--stream.user`;
+    /// other users can write to the directory; or another user's process listens. The log shows the reason.
     Distrusted = "distrusted",
-    /// The stream was read and has ended, for example because the exporter was restarted.
+    /// The stream ended after it had been read, for example because the exporter was restarted.
     Ended = "ended",
     /// The file system of the socket does not respond, or the exporter does not accept the connection.
     NoAnswer = "no_answer",

@@ -219,7 +219,7 @@ fn refused_file_exits_with_64() {
     assert!(String::from_utf8(out).expect("it is text").ends_with("rules.yaml:3:9: one\n"));
     let error = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
         .expect_err("no daemon answers");
-    assert!(error.to_string().contains("is the daemon running"), "{error}");
+    assert!(error.to_string().contains("check that the daemon is running"), "{error}");
 }
 
 #[test]

@@ -243,17 +243,14 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_named() {
         let cases = [
-            ("--interval=soon", "--interval=soon is no duration"),
+            ("--interval=soon", "--interval=soon is not a duration"),
             ("--interval=0s", "--interval=0s is too short"),
-            ("--deadline=5", "--deadline=5 is no duration"),
-            ("--web.listen-address=9836", "--web.listen-address=9836 is no HOST:PORT"),
-            ("--web.telemetry-path=metrics", "--web.telemetry-path=metrics is no path"),
-            ("--web.telemetry-path=/", "--web.telemetry-path=/ is taken"),
-            ("--web.telemetry-path=/-/ready", "--web.telemetry-path=/-/ready is taken"),
-            (
-                "--web.enforcer-url=javascript:alert(1)",
-                "--web.enforcer-url=javascript:alert(1) is no address",
-            ),
+            ("--deadline=5", "--deadline=5 is not a duration"),
+            ("--web.listen-address=9836", "--web.listen-address=9836 is not HOST:PORT"),
+            ("--web.telemetry-path=metrics", "--web.telemetry-path=metrics is not a path"),
+            ("--web.telemetry-path=/", "--web.telemetry-path=/ is the path of another page"),
+            ("--web.telemetry-path=/-/ready", "--web.telemetry-path=/-/ready is the path of another page"),
+            ("--web.enforcer-url=javascript:alert(1)", "--web.enforcer-url=javascript:alert(1) is not a URL"),
             ("--web.max-connections=0", "--web.max-connections=0 would refuse every connection"),
         ];
         for (flag, why) in cases {

@@ -135,13 +135,13 @@ fn rules_on_a_hung_file_system_hold_actions() {
     assert_pause_is_fast(&node.home);
     let output = enforcer.run(&["reload"]);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(printed.contains("rules.yaml: ") && printed.contains("no answer for 2s"), "{printed}");
+    assert!(printed.contains("rules.yaml: ") && printed.contains("no response for 2s"), "{printed}");
     assert!(
         printed.starts_with("the rules file was not loaded") && !printed.contains("no sense"),
         "{printed}"
     );
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
-    assert!(unwrapped(&status).contains("no answer for 2s"), "{status}");
+    assert!(unwrapped(&status).contains("no response for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "invalid_file");
     assert_no_signal(&enforcer, &tenant);
@@ -162,7 +162,7 @@ fn unreadable_rules_prevent_the_start() {
     let output = hung.in_namespace(&enforcer::command(&home)).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(64), "{printed}");
-    assert!(printed.contains("no answer for 2s"), "{printed}");
+    assert!(printed.contains("no response for 2s"), "{printed}");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn hung_state_at_start_is_a_pause() {
     let enforcer = start_with_hung(&node.home, &hung, &["--state", &state]);
     until_held(&enforcer, "paused");
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
-    assert!(unwrapped(&status).contains("cannot be read: no answer for 2s"), "{status}");
+    assert!(unwrapped(&status).contains("cannot be read: no response for 2s"), "{status}");
     node.hold(&tenant, 0, "used: 1GiB");
     assert_no_signal(&enforcer, &tenant);
     assert_pause_is_fast(&node.home);
@@ -265,7 +265,7 @@ fn hung_web_config_keeps_pause_working() {
     command.args(["--web.config.file", &path]);
     let output = hung.in_namespace(&command).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && printed.contains("no answer for 5s"), "{printed}");
+    assert!(!output.status.success() && printed.contains("no response for 5s"), "{printed}");
 }
 
 #[test]

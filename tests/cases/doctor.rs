@@ -251,7 +251,11 @@ fn missing_exporter_data_is_reported() {
     let report = answer(1);
     report.assert_check("exporter", "fail", "the newest snapshot is stale: sample 7");
     report.assert_check("exporter", "fail", "the exporter cannot read nvml: timeout");
-    answer(2).assert_check("exporter", "fail", "a snapshot of version 2, and this program reads version 1");
+    answer(2).assert_check(
+        "exporter",
+        "fail",
+        "the snapshot has version 2, but this program reads version 1",
+    );
 }
 
 /// Returns whether the client is still connected.
@@ -297,13 +301,13 @@ fn inconsistent_mps_is_reported() {
         let mut command = node.doctor(&programs::bailiff(), &["--json"]);
         Report::of(&command.env("PATH", mps.bin()).output().unwrap())
     };
-    report().assert_check("mps", "warn", "GPU 0 allows one process at a time");
+    report().assert_check("mps", "warn", "GPU 0 allows only one process at a time");
     let part = |pid: u32, program: &str| {
         node.procfs.add(&Process { comm: "nvidia-cuda-mps".into(), ..Process::new(pid) });
         node.procfs.write(&format!("{pid}/cmdline"), &format!("{program}\0-d\0"));
     };
     part(4100, "nvidia-cuda-mps-server");
-    report().assert_check("mps", "warn", "server 4100 runs without its daemon");
+    report().assert_check("mps", "warn", "server 4100 is running without its daemon");
     part(900, "/usr/bin/nvidia-cuda-mps-control");
     report().assert_check("mps", "skip", "cannot read the daemon's environment");
     let pipes = mps.pipes("a").display().to_string();

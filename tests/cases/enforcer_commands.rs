@@ -80,7 +80,7 @@ fn status_and_explain_report_the_current_state() {
         serde_json::from_str(&stdout_of(&enforcer.run(&["explain", "--pid", &pid, "--json"]))).unwrap();
     assert_eq!((json.as_array().unwrap().len(), &json[1]["outcome"]), (2, &json!("false")));
     let text = stdout_of(&enforcer.run(&["explain", "--pid", "1"]));
-    assert!(text.contains("process 1 is no target"), "{text}");
+    assert!(text.contains("process 1 is not part of any target"), "{text}");
     let text = stdout_of(&enforcer.run(&["explain", "--pid", "4194305"]));
     assert!(text.contains("there is no process 4194305"), "beyond PID_MAX_LIMIT: {text}");
     let wrong = enforcer.run(&["explain", "--rule", "idel"]);

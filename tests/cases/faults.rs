@@ -226,7 +226,7 @@ fn command_lines_are_read_again_after_a_hang() {
         until_opened(&walk);
         signal(pid, rustix::process::Signal::STOP);
         until("another worker", || (worker()? != pid).then_some(()));
-        exporter.log().contains("/proc did not answer by the deadline").then_some(())
+        exporter.log().contains("/proc did not respond by the deadline").then_some(())
     });
     until("command lines are left alone", || is_plain(worker()?).then_some(()));
     until("they are read again", || (!is_plain(worker()?)).then_some(()));

@@ -415,7 +415,7 @@ fn open_device_inside() {
     let first = format!("exec 5<>{}", device.display());
     let (launcher, task) = fixture.task_of(&first, (&fixture.original_client(), ""));
     kill(task);
-    let kept = "a process of its session has the device open";
+    let kept = "a process of the same session has the device open";
     enforcer
         .until_status("it is kept", |status| (status["leases"]["judged"][0]["why"] == kept).then_some(()));
     enforcer.ticks(15);

@@ -66,7 +66,7 @@ fn process_on_a_gpu_may_lease_it() {
     process.kill().unwrap();
     process.wait().unwrap();
     let dry = stdout_of(&run(&redis, &["reap", "--dry-run"]));
-    assert_eq!(dry.trim(), format!("{lease} GPU 1 its holder has exited"));
+    assert_eq!(dry.trim(), format!("{lease} GPU 1 the holder has exited"));
     assert_eq!(states(&redis), ["idle", "leased"], "nothing is freed by saying so");
     assert_eq!(stdout_of(&run(&redis, &["reap"])).trim(), "1");
     assert_eq!(states(&redis), ["idle"; 2]);
@@ -333,7 +333,7 @@ fn invalid_value_points_to_the_help_of_its_command() {
     let redis = pool("0");
     let output = run(&redis, &["run", "-n", "two", "true"]);
     assert_eq!(code(&output), 64);
-    assert!(err(&output).trim_end().ends_with("; bailiff lease run --help explains it"), "{}", err(&output));
+    assert!(err(&output).trim_end().ends_with("; see bailiff lease run --help"), "{}", err(&output));
 }
 
 #[test]

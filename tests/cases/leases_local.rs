@@ -293,7 +293,7 @@ fn release_mine_skips_leases_of_a_run() {
     }
     let output = run(&pool, &["release", "--mine"]);
     assert_eq!((code(&output), String::from_utf8_lossy(&output.stdout).trim()), (3, "5"), "{output:?}");
-    assert!(err(&output).contains("a command holds it"), "{output:?}");
+    assert!(err(&output).contains("a running command holds the lease"), "{output:?}");
     assert_eq!(states(&pool), ["idle", "idle", "leased", "idle", "idle", "idle"]);
     end(holder, Signal::TERM);
 }

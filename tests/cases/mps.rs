@@ -274,7 +274,7 @@ fn start_refuses_invalid_options() {
     let cases: [(&[&str], i32, &str); 3] = [
         (&["start", "--gpu", "7"], 64, "there is no GPU 7"),
         (&["start", "--log-dir", "logs"], 64, "must be absolute"),
-        (&["start", "--mps-control", "/nonexistent/control"], 69, "cannot be run"),
+        (&["start", "--mps-control", "/nonexistent/control"], 69, "cannot run"),
     ];
     for (args, expected, why) in cases {
         let (code, printed) = machine.run("a", args);
@@ -500,7 +500,7 @@ fn silent_started_daemon_keeps_gpu_modes() {
         let (code, printed) = start.finish();
         assert_eq!(code, Some(69), "{printed}");
         assert_eq!(machine.mps.smi_calls(), ["-i 0 -c EXCLUSIVE_PROCESS"], "{printed}");
-        assert!(printed.contains("did not answer") && printed.contains("nvidia-smi -i 0"), "{printed}");
+        assert!(printed.contains("did not respond") && printed.contains("nvidia-smi -i 0"), "{printed}");
     }
 }
 

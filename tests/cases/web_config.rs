@@ -312,8 +312,8 @@ fn invalid_file_rejects_every_request() {
     let get = || site.client().get(exporter.address(), "/-/healthy", &[RIGHT]);
     for (bad, why) in [
         ("tls_server_confg: {}\n", "web.yml:1: unknown field"),
-        ("", "less protection than before takes a restart"),
-        (TLS, "basic_auth_users has gone"),
+        ("", "to reduce the protection, restart the program"),
+        (TLS, "basic_auth_users was removed"),
         (&good.replace("server.key", "none.key"), "web.yml:3: tls_server_config.key_file: "),
     ] {
         assert_eq!(get().unwrap().status, 200);
@@ -494,7 +494,7 @@ fn invalid_file_prevents_the_start() {
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         let line = printed.lines().last().unwrap_or_default();
         let why = format!(
-            ": {path}:4: tls_server_config.min_version: TLS11 is broken and not spoken; write TLS12 or TLS13"
+            ": {path}:4: tls_server_config.min_version: TLS11 is insecure and not supported; use TLS12 or TLS13"
         );
         assert_eq!((output.status.code(), line.ends_with(&why)), (Some(64), true), "{printed}");
     }

@@ -10,7 +10,7 @@ use bailiff_lifecycle::exit::plain;
 pub enum ListenError {
     /// Another process listens there.
     #[error(
-        "cannot listen on {0}: address already in use; is another one running? --web.listen-address takes another address"
+        "cannot listen on {0}: address already in use; check whether another instance is running, or choose another address with --web.listen-address"
     )]
     InUse(String),
     /// The address is not one of this machine, permission was denied, or another error.

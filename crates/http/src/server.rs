@@ -87,7 +87,7 @@ pub async fn serve<T>(
     drop(brought);
     accepting.shutdown().await;
     if timeout(limits.drain, connections.shutdown()).await.is_err() {
-        tracing::warn!(after = ?limits.drain, "connections cut: their clients did not finish in time");
+        tracing::warn!(after = ?limits.drain, "closed connections whose clients did not finish in time");
     }
     Ok(reason)
 }

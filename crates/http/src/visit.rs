@@ -48,11 +48,11 @@ pub(crate) async fn enter<H>(
     match timeout(limit, shake(stream, &config)).await {
         Ok(Ok(stream)) => Some((Visit { handler, web, config, client }, stream)),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "no handshake");
+            tracing::debug!(%error, "TLS handshake failed");
             None
         }
         Err(_) => {
-            tracing::debug!("no handshake in time");
+            tracing::debug!("TLS handshake timed out");
             None
         }
     }

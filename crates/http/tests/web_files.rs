@@ -118,58 +118,58 @@ fn what_is_no_config_is_refused() {
         ("http_server_config: {http2: maybe}\n", ":1: "),
         (
             "http_server_config: {http2: true}\n",
-            ":1: http_server_config.http2: HTTP/2 is not served; write false",
+            ":1: http_server_config.http2: HTTP/2 is not supported; set it to false",
         ),
-        ("rate_limit: {burst: 5}\n", ":1: rate_limit: it has no interval"),
-        ("rate_limit: {interval: 1s}\n", ":1: rate_limit: it has no burst"),
-        ("rate_limit: {interval: 2days, burst: 1}\n", ":1: rate_limit.interval: it is longer than a day"),
+        ("rate_limit: {burst: 5}\n", ":1: rate_limit: interval is missing"),
+        ("rate_limit: {interval: 1s}\n", ":1: rate_limit: burst is missing"),
+        ("rate_limit: {interval: 2days, burst: 1}\n", ":1: rate_limit.interval: the maximum is 24h"),
         ("rate_limit: {interval: 1s, burst: 0}\n", ":1: rate_limit.burst: 0 would refuse every request"),
-        ("rate_limit:\n  burst: 1\n  interval: soon\n", ":3: rate_limit.interval: \"soon\" is no duration"),
+        (
+            "rate_limit:\n  burst: 1\n  interval: soon\n",
+            ":3: rate_limit.interval: \"soon\" is not a duration",
+        ),
     ]);
 }
 
 #[test]
 fn certificates_that_cannot_be_shown_are_refused() {
     all_refused(&[
-        ("tls_server_config: {}\n", ":1: tls_server_config: it has no cert_file"),
-        ("tls_server_config: {cert_file: server.crt}\n", ":1: tls_server_config: it has no key_file"),
-        ("TLS:\n  cert: x\n", ":2: tls_server_config.cert_file: tls_server_config.cert is there too"),
+        ("tls_server_config: {}\n", ":1: tls_server_config: cert_file is missing"),
+        ("tls_server_config: {cert_file: server.crt}\n", ":1: tls_server_config: key_file is missing"),
+        ("TLS:\n  cert: x\n", ":2: tls_server_config.cert_file: tls_server_config.cert is also given"),
         ("tls_server_config:\n  cert_file: none\n", ":2: tls_server_config.cert_file: none: no such file"),
-        (
-            "tls_server_config:\n  cert_file: .\n",
-            ":2: tls_server_config.cert_file: .: it is not a regular file",
-        ),
+        ("tls_server_config:\n  cert_file: .\n", ":2: tls_server_config.cert_file: .: not a regular file"),
         (
             "tls_server_config:\n  cert_file: pipe\n",
-            ":2: tls_server_config.cert_file: pipe: it is not a regular file",
+            ":2: tls_server_config.cert_file: pipe: not a regular file",
         ),
         (
             "tls_server_config:\n  cert_file: empty.pem\n  key_file: server.key\n",
-            ":2: tls_server_config.cert_file: empty.pem: there is no certificate in it",
+            ":2: tls_server_config.cert_file: empty.pem: the file contains no PEM certificate",
         ),
         (
             "tls_server_config:\n  cert_file: server.crt\n  key_file: folded.key\n",
-            ":3: tls_server_config.key_file: folded.key: it is no PEM: a section has no END line; each of both is a line of its own",
+            ":3: tls_server_config.key_file: folded.key: invalid PEM: a section has no END line; BEGIN and END must be on separate lines",
         ),
         (
             "tls_server_config:\n  cert_file: server.crt\n  key_file: torn.key\n",
-            ":3: tls_server_config.key_file: torn.key: it is no PEM: between BEGIN and END is no base64",
+            ":3: tls_server_config.key_file: torn.key: invalid PEM: invalid base64 between BEGIN and END",
         ),
         (
             "tls_server_config:\n  cert_file: torn.pem\n  key_file: server.key\n",
-            ":2: tls_server_config.cert_file: torn.pem: it is no PEM",
+            ":2: tls_server_config.cert_file: torn.pem: invalid PEM",
         ),
         (
             "tls_server_config:\n  cert_file: server.crt\n  key_file: server.crt\n",
-            ":3: tls_server_config.key_file: server.crt: there is no private key",
+            ":3: tls_server_config.key_file: server.crt: the file contains no PEM private key",
         ),
         (
             "tls_server_config:\n  cert_file: server.crt\n  key_file: other.key\n",
-            ":2: tls_server_config.cert_file: server.crt: the key does not belong to this certificate",
+            ":2: tls_server_config.cert_file: server.crt: the key does not match this certificate",
         ),
         (
             "tls_server_config:\n  cert: x\n  key_file: server.key\n",
-            ":2: tls_server_config.cert: there is no certificate in it",
+            ":2: tls_server_config.cert: the file contains no PEM certificate",
         ),
     ]);
 }
@@ -181,33 +181,33 @@ fn what_is_asked_of_clients_has_to_mean_something() {
     all_refused(&[
         (
             "TLS:\n  client_auth_type: RequireAnyClientCert\n",
-            &because("RequireAnyClientCert verifies no certificate"),
+            &because("RequireAnyClientCert does not verify certificates"),
         ),
         (
             "TLS:\n  client_auth_type: RequestClientCert\n",
-            &because("RequestClientCert verifies no certificate"),
+            &because("RequestClientCert does not verify certificates"),
         ),
-        ("TLS:\n  client_auth_type: yes\n", &because("\"yes\" is unknown; write NoClientCert")),
+        ("TLS:\n  client_auth_type: yes\n", &because("\"yes\" is not a valid value; use NoClientCert")),
         ("TLS:\n  client_auth_type: RequireAndVerifyClientCert\n", &because("client_ca_file is missing")),
         (
             "TLS:\n  client_ca_file: ca.crt\n",
-            ":4: tls_server_config.client_ca_file: ca.crt: no client certificate is requested",
+            ":4: tls_server_config.client_ca_file: ca.crt: client certificates are not requested",
         ),
         (
             "TLS:\n  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: empty.pem\n",
-            ":5: tls_server_config.client_ca_file: empty.pem: there is no certificate",
+            ":5: tls_server_config.client_ca_file: empty.pem: the file contains no PEM certificate",
         ),
         (
             "TLS:\n  client_allowed_sans: [a]\n",
-            ":4: tls_server_config.client_allowed_sans: it needs client_auth_type: RequireAndVerifyClientCert",
+            ":4: tls_server_config.client_allowed_sans: this key requires client_auth_type: RequireAndVerifyClientCert",
         ),
         (
             "TLS:\n  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.crt\n  client_allowed_sans: [a]\n",
-            ":6: tls_server_config.client_allowed_sans: it needs",
+            ":6: tls_server_config.client_allowed_sans: this key requires",
         ),
         (
             "TLS:\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans: []\n",
-            ":6: tls_server_config.client_allowed_sans: empty",
+            ":6: tls_server_config.client_allowed_sans: the list is empty",
         ),
         (
             "TLS:\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  client_allowed_sans:\n  - a\n  - b@c\n",
@@ -221,13 +221,16 @@ fn cryptography_that_is_not_spoken_is_refused_with_what_is() {
     all_refused(&[
         (
             "TLS:\n  min_version: TLS11\n",
-            ":4: tls_server_config.min_version: TLS11 is broken and not spoken; write TLS12 or TLS13",
+            ":4: tls_server_config.min_version: TLS11 is insecure and not supported; use TLS12 or TLS13",
         ),
-        ("TLS:\n  max_version: TLS10\n", ":4: tls_server_config.max_version: TLS10 is broken"),
-        ("TLS:\n  max_version: '1.3'\n", ":4: tls_server_config.max_version: \"1.3\" is an unknown version"),
+        ("TLS:\n  max_version: TLS10\n", ":4: tls_server_config.max_version: TLS10 is insecure"),
+        (
+            "TLS:\n  max_version: '1.3'\n",
+            ":4: tls_server_config.max_version: \"1.3\" is not a supported version",
+        ),
         (
             "TLS:\n  min_version: TLS13\n  max_version: TLS12\n",
-            ":5: tls_server_config.max_version: it is below min_version",
+            ":5: tls_server_config.max_version: max_version is below min_version",
         ),
         (
             "TLS:\n  cipher_suites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n",
@@ -235,11 +238,11 @@ fn cryptography_that_is_not_spoken_is_refused_with_what_is() {
         ),
         (
             "TLS:\n  cipher_suites:\n  - TLS_AES_128_GCM_SHA256\n",
-            ":5: tls_server_config.cipher_suites: no suite of TLS12",
+            ":5: tls_server_config.cipher_suites: the list contains no cipher suite for TLS12",
         ),
         (
             "TLS:\n  max_version: TLS12\n  cipher_suites: [TLS_AES_128_GCM_SHA256]\n",
-            ":5: tls_server_config.cipher_suites: TLS_AES_128_GCM_SHA256 is of a version",
+            ":5: tls_server_config.cipher_suites: TLS_AES_128_GCM_SHA256 belongs to a TLS version",
         ),
         (
             "TLS:\n  curve_preferences: [CurveP521]\n",
@@ -253,32 +256,32 @@ fn invalid_users_and_headers_are_refused_without_secrets_in_errors() {
     let costly = format!("basic_auth_users:\n  a: {}\n", HASH.replace("$10$", "$15$"));
     let colon = format!("basic_auth_users:\n  'a:b': {HASH}\n");
     all_refused(&[
-        ("basic_auth_users: {}\n", ":1: basic_auth_users: empty"),
+        ("basic_auth_users: {}\n", ":1: basic_auth_users: the map is empty"),
         (
             "basic_auth_users:\n  a: hunter2\n",
-            ":2: basic_auth_users.a: it is no bcrypt hash; `htpasswd -nBC 10 NAME` makes one",
+            ":2: basic_auth_users.a: not a bcrypt hash; create one with `htpasswd -nBC 10 NAME`",
         ),
         (
             "basic_auth_users:\n  \"a\\nlevel=info\": hunter2\n",
-            ":2: basic_auth_users.a\\nlevel=info: it is no bcrypt hash",
+            ":2: basic_auth_users.a\\nlevel=info: not a bcrypt hash",
         ),
-        (&costly, ":2: basic_auth_users.a: its cost is not between 4 and 14"),
-        (&colon, ":2: basic_auth_users.a:b: a name with a colon"),
+        (&costly, ":2: basic_auth_users.a: the cost must be from 4 to 14"),
+        (&colon, ":2: basic_auth_users.a:b: user names must not contain a colon"),
         (
             "http_server_config:\n  headers: {Server: x}\n",
-            ":2: http_server_config.headers.Server: no header that can be set; those are Content-Security-Policy, ",
+            ":2: http_server_config.headers.Server: this header cannot be set; supported headers: Content-Security-Policy, ",
         ),
         (
             "http_server_config: {headers: {X-Frame-Options: allow}}\n",
-            ":1: http_server_config.headers.X-Frame-Options: \"allow\" is none of its values; write deny or sameorigin",
+            ":1: http_server_config.headers.X-Frame-Options: \"allow\" is not a valid value; use deny or sameorigin",
         ),
         (
             "http_server_config: {headers: {X-XSS-Protection: ''}}\n",
-            ":1: http_server_config.headers.X-XSS-Protection: it is empty",
+            ":1: http_server_config.headers.X-XSS-Protection: the value is empty",
         ),
         (
             "http_server_config: {headers: {Content-Security-Policy: \"a\\nb\"}}\n",
-            ":1: http_server_config.headers.Content-Security-Policy: it has characters",
+            ":1: http_server_config.headers.Content-Security-Policy: the value contains characters",
         ),
     ]);
     let directory = directory();

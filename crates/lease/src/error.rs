@@ -44,7 +44,7 @@ pub enum LeaseError {
     #[error("unexpected answer from Redis: {0}")]
     Unexpected(String),
     /// The directory contains no pool.
-    #[error("no GPU pool in {0}: create one with `bailiff lease init`, or name a Redis with --redis")]
+    #[error("no GPU pool in {0}: create one with `bailiff lease init`, or use a pool in Redis with --redis")]
     Absent(String),
     /// A file of the pool cannot be used.
     #[error("{path}: {why}")]

@@ -209,7 +209,7 @@ impl Audit {
     /// The leases that [`Pool::reap_local_host`] would free, with the reasons.
     #[must_use]
     pub fn to_reap(&self, local_host: &LocalHost) -> Vec<(&Lease, &'static str)> {
-        let dead = self.dead(local_host).into_iter().map(|lease| (lease, "its holder has exited"));
+        let dead = self.dead(local_host).into_iter().map(|lease| (lease, "the holder has exited"));
         let late = self
             .late()
             .filter_map(|lease| Some((lease, self.late_why(local_host, (lease, local_host.life(lease)))?)));
@@ -234,10 +234,10 @@ impl Audit {
                 None
             }
             Life::Elsewhere => Some("the lease was not renewed in time"),
-            Life::Timed => (!is_of_our_agent()).then_some("its time limit has passed"),
+            Life::Timed => (!is_of_our_agent()).then_some("the lease has expired"),
             // A holder that does not acknowledge its grant, because it was stopped for example, loses it to the next.
             Life::Alive if lease.state == "held" && !lease.is_acknowledged() => {
-                Some("its holder did not acknowledge it")
+                Some("the holder did not acknowledge the lease")
             }
             Life::Alive | Life::Dead | Life::Unknown => None,
         }

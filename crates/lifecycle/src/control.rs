@@ -76,13 +76,13 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
                 let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&busy));
                 let task = tokio::spawn(async move {
                     if let Err(error) = converse(stream, (answers, theirs), limits).await {
-                        tracing::debug!(%error, "a client of the control socket disconnected");
+                        tracing::debug!(%error, "a control client disconnected");
                     }
                 });
                 places.put(Client { uid, busy, task: task.abort_handle() });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept clients of the control socket");
+                tracing::warn!(%error, "cannot accept control clients");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -91,7 +91,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
 
 /// Refuses a client. The response fits into the empty socket buffer, and errors do not matter.
 fn turn_away(stream: UnixStream) {
-    tracing::warn!("refused a client of the control socket: too many clients");
+    tracing::warn!("refused a control client, because too many are connected");
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(&line(&refusal("too many clients; try again")));
     }
@@ -125,7 +125,7 @@ async fn converse(
                 }
             }
             Received::Nonsense(why) => refusal(why),
-            Received::TooMuch => refusal("a request has at most 64 KiB"),
+            Received::TooMuch => refusal("the request exceeds 64 KiB"),
             Received::Nothing => return Ok(()),
         };
         busy.store(false, Ordering::Relaxed);

@@ -117,7 +117,7 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
         }
         Err(Stop::Flags { why, command }) => {
             let command = if command.is_empty() { program } else { &command };
-            print(io::stderr(), &format!("{program}: {why}; {command} --help explains it"));
+            print(io::stderr(), &format!("{program}: {why}; see {command} --help"));
             Exit::Usage
         }
         // Errors of a file are printed in full, without a reference to the help of flags.
@@ -126,7 +126,7 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
             Exit::Usage
         }
         Err(Stop::Usage(why)) => {
-            print(io::stderr(), &format!("{program}: {why}; {program} --help explains it"));
+            print(io::stderr(), &format!("{program}: {why}; see {program} --help"));
             Exit::Usage
         }
         Err(Stop::File(why)) => {

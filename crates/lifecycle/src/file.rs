@@ -28,12 +28,12 @@ pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     // Without `O_NONBLOCK`, opening a FIFO without a writer would block forever.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
-        return refused("it is not a regular file".to_owned());
+        return refused("not a regular file".to_owned());
     }
     let mut bytes = Vec::new();
     (&file).take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return refused(format!("it is longer than {most} bytes"));
+        return refused(format!("the file is longer than {most} bytes"));
     }
     Ok((file, bytes))
 }
@@ -48,7 +48,7 @@ pub fn within<T: Send + 'static>(
     act: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let late =
-        || io::Error::new(io::ErrorKind::TimedOut, format!("no answer for {limit:?} (hung file system)"));
+        || io::Error::new(io::ErrorKind::TimedOut, format!("no response for {limit:?} (hung file system)"));
     let place = Place::take(path, limit).ok_or_else(late)?;
     let (sender, receiver) = sync_channel(1);
     Builder::new().name("file".to_owned()).spawn(move || {
@@ -96,7 +96,7 @@ mod tests {
         let (release, released) = channel::<()>();
         let hangs = move |_: &Path| Ok(released.recv().is_ok());
         let stuck = within(Path::new("/a"), SHORT, hangs).expect_err("it hangs");
-        assert_eq!(stuck.to_string(), "no answer for 20ms (hung file system)");
+        assert_eq!(stuck.to_string(), "no response for 20ms (hung file system)");
         let again = within(Path::new("/a"), SHORT, |_| Ok(())).expect_err("it hangs still");
         assert_eq!(again.kind(), io::ErrorKind::TimedOut);
         within(Path::new("/b"), LONG, |_| Ok(())).expect("another path");
@@ -120,11 +120,11 @@ mod tests {
         let pipe = directory.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).expect("a FIFO");
         for path in [directory.path(), &pipe] {
-            assert_eq!(read(path, 9).expect_err("no file").to_string(), "it is not a regular file");
+            assert_eq!(read(path, 9).expect_err("no file").to_string(), "not a regular file");
         }
         let file = directory.path().join("file");
         std::fs::write(&file, "0123456789").expect("our own directory");
-        assert_eq!(read(&file, 9).expect_err("long").to_string(), "it is longer than 9 bytes");
+        assert_eq!(read(&file, 9).expect_err("long").to_string(), "the file is longer than 9 bytes");
         assert_eq!(read(&file, 10).expect("it fits").1, b"0123456789");
     }
 }

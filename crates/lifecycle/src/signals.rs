@@ -54,13 +54,13 @@ pub async fn until_signal<T, F: Future<Output = T>>(
     let mut work = Box::pin(run(Shutdown(receiver)));
     tokio::select! {
         outcome = &mut work => return Ok(Some(outcome)),
-        name = signals.next() => tracing::info!(signal = name, "shutting down: finishing the work in progress"),
+        name = signals.next() => tracing::info!(signal = name, "shutting down after the work in progress is finished"),
     }
     drop(sender);
     tokio::select! {
         outcome = &mut work => Ok(Some(outcome)),
         name = signals.next() => {
-            tracing::warn!(signal = name, "second signal: exiting at once");
+            tracing::warn!(signal = name, "second signal: exiting immediately");
             Ok(None)
         }
     }

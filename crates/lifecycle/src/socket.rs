@@ -97,14 +97,16 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 fn clear(path: &Path, what: &str) -> Result<()> {
     let name = path.display();
     if !symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-        bail!("cannot open the {what} socket {name}: there is a file of that name that is no socket");
+        bail!("cannot open the {what} socket {name}: a file with this name exists and is not a socket");
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(remove_file(path)
             .map_err(|error| anyhow!("cannot replace the stale {what} socket {name}: {}", plain(&error)))?),
         Err(error) => bail!("cannot open the {what} socket {name}: {}", plain(&error)),
         Ok(_) => {
-            bail!("cannot open the {what} socket {name}: another program answers on it; is one running?")
+            bail!(
+                "cannot open the {what} socket {name}: another program listens on it; check whether an instance is already running"
+            )
         }
     }
 }
@@ -122,7 +124,7 @@ mod tests {
         let mode = symlink_metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, MODE);
         let error = Socket::open(&path, "stream").expect_err("we answer on it");
-        assert!(error.to_string().contains("another program answers"), "{error}");
+        assert!(error.to_string().contains("another program listens"), "{error}");
         drop(socket);
         assert!(!path.exists(), "it goes with its server");
     }

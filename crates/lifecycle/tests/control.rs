@@ -98,7 +98,7 @@ fn several_questions_on_one_connection() {
 fn too_much_is_refused() {
     let running = start(PATIENT);
     let answers = running.say(&vec![b' '; 70 * 1024]);
-    assert!(answers.is_empty() || answers[0]["error"] == "a request has at most 64 KiB", "{answers:?}");
+    assert!(answers.is_empty() || answers[0]["error"] == "the request exceeds 64 KiB", "{answers:?}");
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(60 * 1024));
     assert_eq!(running.say(long.as_bytes())[0]["ok"], true);
 }

@@ -83,7 +83,7 @@ impl fmt::Display for Question<'_> {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The client program cannot be run.
-    #[error("{program} cannot be run: {error}")]
+    #[error("cannot run {program}: {error}")]
     NoProgram {
         /// Path of the program.
         program: String,
@@ -100,7 +100,7 @@ pub enum ControlError {
     #[error("refused: {0}")]
     Refused(String),
     /// The reply is not valid.
-    #[error("not understood: {0}")]
+    #[error("invalid reply: {0}")]
     Strange(String),
     /// The exit status of the client program cannot be read.
     #[error("cannot wait for the client program: {0}")]
@@ -211,7 +211,7 @@ impl Control {
         if output.stdout.len() >= bailiff_subprocess::MOST {
             // A truncated reply may look complete.
             return Err(ControlError::Strange(format!(
-                "an answer of {} bytes or more",
+                "a reply of {} bytes or more",
                 bailiff_subprocess::MOST
             )));
         }

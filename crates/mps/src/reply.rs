@@ -16,7 +16,7 @@ pub enum ReplyError {
     #[error("refused: {0}")]
     Refused(String),
     /// Any other reply, such as that of a release to an unknown command.
-    #[error("not understood: {0:?}")]
+    #[error("invalid reply: {0:?}")]
     Strange(String),
 }
 

@@ -60,7 +60,7 @@ pub(crate) enum WorkerError {
     #[error("the launcher of sampling workers has exited")]
     LauncherGone,
     /// This attempt failed.
-    #[error("no sampling worker could be started: {0}")]
+    #[error("cannot start a sampling worker: {0}")]
     ThisTime(#[from] io::Error),
 }
 
@@ -68,7 +68,7 @@ impl Started {
     /// Sends SIGKILL. A process in an uninterruptible wait exits only after that wait.
     pub(crate) fn kill(&self) {
         if let Err(error) = pidfd_send_signal(&self.pidfd, Signal::KILL) {
-            tracing::debug!("the sampling worker was already gone: {error}");
+            tracing::debug!("the sampling worker had already exited: {error}");
         }
     }
 

@@ -240,14 +240,14 @@ impl Supervisor {
                 self.abandon(None);
                 self.plain = Some(Pause::after(self.plain, self.settings.interval));
                 self.say(Some(
-                    "/proc did not answer by the deadline; for a while, workers read neither command lines nor \
+                    "/proc did not respond by the deadline; for a while, workers do not read command lines or \
                      processes without GPU memory"
                         .to_owned(),
                 ));
                 return None;
             }
             Ended::Hung(Step::Driver) => {
-                (Fault::Timeout, "the driver did not answer by the deadline".to_owned())
+                (Fault::Timeout, "the driver did not respond by the deadline".to_owned())
             }
             Ended::Failed(fault, words) => (fault, words),
             Ended::Died(Step::Driver | Step::Proc) => {
@@ -268,7 +268,7 @@ impl Supervisor {
         self.hung.insert(index, pause);
         self.abandon(Some(index));
         self.say(Some(format!(
-            "GPU {index} does not answer ({}); it is tried again at increasing intervals",
+            "the driver returns no data for GPU {index} ({}); it is retried at increasing intervals",
             fault.name()
         )));
         fault
@@ -279,7 +279,10 @@ impl Supervisor {
         let Some(rest) = &builder.rest else { return };
         if let Some(fault) = rest.proc_fault {
             let procfs = self.settings.procfs.display();
-            self.say(Some(format!("{procfs} cannot be read ({}): no process can be named", fault.name())));
+            self.say(Some(format!(
+                "cannot read {procfs} ({}), so processes are not identified",
+                fault.name()
+            )));
         } else if self.hung.is_empty() && self.plain.is_none() {
             self.say(None);
         }
@@ -338,7 +341,7 @@ impl Worker {
                 Ended::Done
             }
             Heard::Message(WorkerMessage::Failed(fault, words)) => {
-                Ended::Failed(fault, format!("NVML cannot be opened: {words}"))
+                Ended::Failed(fault, format!("cannot open NVML: {words}"))
             }
             Heard::Silence if self.began.elapsed() < longest => Ended::Opening,
             Heard::Silence => Ended::Hung(Step::Driver),

@@ -21,28 +21,28 @@ pub enum Gap {
     UtilizationAbove100 = "utilization_above_100",
     /// A utilization sample of a pid that is not in the process list.
     UtilizationUnlisted = "utilization_unlisted",
-    /// A driver value that cannot be true, such as above 200 °C or more memory than the GPU has.
+    /// A driver value that cannot be true, such as a temperature above 200 °C or more memory than the GPU has.
     Implausible = "implausible",
     /// Power, temperature, clocks or energy could not be read (errors other than "not supported").
     Telemetry = "telemetry",
-    /// A process ended between two reads of its files.
+    /// A process exited between two reads of its files.
     Vanished = "vanished",
     /// A file in `/proc` could not be parsed.
     Malformed = "malformed",
-    /// A file in `/proc` could not be read for any other reason.
+    /// A file in `/proc` could not be read for another reason.
     Unreadable = "unreadable",
-    /// A sample lacked a permission: `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH`, needed for I/O bytes, open
+    /// A permission was missing: `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH`, which are needed for I/O bytes, open
     /// device files and users' quota directories.
     NotPermitted = "not_permitted",
     /// The driver's Xid events of a GPU could not be received.
     Xid = "xid",
     /// The scan of open device files took too long.
     DeviceProcesses = "device_processes",
-    /// A holder exited, and it will stay unknown whether its memory was released.
+    /// A holder exited, and it cannot be determined whether its memory was released.
     Unreleased = "unreleased",
-    /// Not all quota files or their processes were read: too many, or invalid names.
+    /// Some quota files or their processes were not read, because there were too many or their names are invalid.
     Quotas = "quotas",
-    /// Not all of MPS was read: a daemon's answer or log was late or too long, or there are too many daemons.
+    /// Some MPS data was not read: a daemon's response or log was late or too long, or there are too many daemons.
     Mps = "mps",
 }
 }

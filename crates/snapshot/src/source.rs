@@ -44,29 +44,30 @@ crate::label_values! {
 pub enum Fault {
     /// The library `libnvidia-ml.so.1` was not found.
     LibraryNotFound = "library_not_found",
-    /// The program for queries is not installed: for `mps`, NVIDIA's `nvidia-cuda-mps-control`.
+    /// The program that queries the source is not installed (for `mps`, NVIDIA's `nvidia-cuda-mps-control`).
     ProgramNotFound = "program_not_found",
     /// The library is installed, but the kernel module is not loaded.
     DriverNotLoaded = "driver_not_loaded",
-    /// Library and kernel module have different versions.
+    /// The library and the kernel module have different versions.
     VersionMismatch = "version_mismatch",
-    /// The driver answers, but lists no GPU.
+    /// The driver responds, but lists no GPUs.
     NoDevices = "no_devices",
-    /// No answer within the deadline.
+    /// There was no response within the deadline.
     Timeout = "timeout",
-    /// No sample for more than two intervals plus the deadline: the exporter or the machine was stopped.
+    /// There was no sample for more than two intervals plus the deadline, because the exporter or the machine was
+    /// stopped.
     Outdated = "outdated",
     /// The driver is still being initialized.
     Starting = "starting",
     /// The GPU has fallen off the bus (`NVML_ERROR_GPU_IS_LOST`).
     Lost = "lost",
-    /// A permission or a password is missing.
+    /// Permission was denied, or a password is missing.
     NotPermitted = "not_permitted",
-    /// No process answers at the address of Redis or of an MPS control daemon.
+    /// No process listens at the address of Redis or of an MPS control daemon.
     Unreachable = "unreachable",
-    /// The sampling worker exited (for example a crash in the driver's library) or could not be started.
+    /// The sampling worker exited (for example because the driver's library crashed) or could not be started.
     WorkerFailed = "worker_failed",
-    /// Any other error; the log has the details.
+    /// Any other error; see the log.
     Error = "error",
 }
 }

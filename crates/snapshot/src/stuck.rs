@@ -13,15 +13,15 @@ crate::label_values! {
 /// How a holder is stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stuck {
-    /// The thread-group leader exited, but other threads run.
+    /// The thread-group leader exited, but other threads are running.
     ZombieLeader = "zombie_leader",
-    /// It has exited, its parent has not reaped it, and the driver still lists it.
+    /// The process has exited, but its parent has not reaped it, and the driver still lists it.
     Zombie = "zombie",
-    /// It is in an uninterruptible wait in the kernel, where no signal reaches it.
+    /// The process is in an uninterruptible wait in the kernel, in which signals have no effect.
     DiskSleep = "disk_sleep",
-    /// Its session, job or container has ended, and it does nothing.
+    /// The session, job or container of the process has ended, and the process is idle.
     LeftBehind = "left_behind",
-    /// The driver lists it, but it does not exist.
+    /// The driver lists the pid, but there is no such process.
     Gone = "gone",
 }
 }

@@ -16,27 +16,28 @@ crate::label_values! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// MIG is on: values do not belong to one process.
+    /// MIG is enabled, so the driver's values do not belong to a single process.
     Mig = "mig",
-    /// The driver does not support it for this device.
+    /// The driver does not report utilization for this device.
     NotSupported = "not_supported",
-    /// The driver's call for samples failed or was late.
+    /// The driver call for samples failed or timed out.
     Failed = "failed",
     /// The driver's samples of this pid are implausible.
     Garbage = "garbage",
-    /// The driver did not answer for this GPU in the previous snapshot, so there is no window yet.
+    /// The driver returned no data for this GPU in the previous snapshot, so there is no window yet.
     FirstSample = "first_sample",
-    /// The process was not listed in the previous snapshot, or its pid was another process's.
+    /// The process was not listed in the previous snapshot, or its pid belonged to another process.
     NotListedBefore = "not_listed_before",
-    /// The process is an MPS client or server, on a GPU that was in use.
+    /// The process is an MPS client or server on a GPU that was in use.
     SharedByMps = "shared_by_mps",
-    /// The GPU was busy, and the driver does not report which process used it.
+    /// The GPU was busy, but the driver does not report which process used it.
     Unattributed = "unattributed",
-    /// The GPU's own sampler reported nothing new, so no process can be called idle.
+    /// The driver reported no new samples of the GPU, so processes cannot be considered idle.
     SamplerSilent = "sampler_silent",
-    /// Its newest sample is of an earlier window but within `--look-back`: it was busy a moment ago.
+    /// The newest sample of the process is from an earlier window but within `--look-back`, so the process was busy
+    /// recently.
     SampledEarlier = "sampled_earlier",
-    /// The clock of the driver's samples stepped back.
+    /// The clock of the driver's samples was set back.
     ClockStepped = "clock_stepped",
     /// More time has passed since the previous snapshot than the driver's buffer covers.
     WindowTooLong = "window_too_long",

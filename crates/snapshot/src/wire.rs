@@ -22,7 +22,7 @@ pub enum WireError {
     Shape(#[from] serde_json::Error),
     /// The line has another version.
     #[error(
-        "a snapshot of version {found}, and this program reads version {VERSION}; update the older of the two"
+        "the snapshot has version {found}, but this program reads version {VERSION}; update the older program"
     )]
     Version {
         /// Version in the line.

@@ -51,13 +51,13 @@ pub enum Late {
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
     /// It could not be started.
-    #[error("it cannot be run: {0}")]
+    #[error("cannot run the program: {0}")]
     Start(io::Error),
     /// Its exit status is unknown.
-    #[error("it cannot be waited for: {0}")]
+    #[error("cannot wait for the program: {0}")]
     Wait(io::Error),
     /// It was killed at the deadline.
-    #[error("it did not end within {0:?} and was ended")]
+    #[error("the program did not exit within {0:?} and was killed")]
     Late(Duration),
 }
 
@@ -235,7 +235,7 @@ mod tests {
         let script = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", note.display());
         let talk = Talk::within(Duration::from_millis(300));
         let late = shell(&script, &talk).unwrap_err();
-        assert_eq!(late.to_string(), "it did not end within 300ms and was ended");
+        assert_eq!(late.to_string(), "the program did not exit within 300ms and was killed");
         let grandchild = std::fs::read_to_string(&note).unwrap();
         let directory = format!("/proc/{}/cmdline", grandchild.trim());
         let began = Instant::now();

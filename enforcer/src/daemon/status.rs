@@ -22,7 +22,8 @@ const MOST_PENDING: usize = 50;
 /// Returns the sources that did not respond, with their errors.
 pub(super) fn silent(view: &View) -> Vec<String> {
     let down = view.snapshot.sources.iter().filter(|(_, source)| !source.up);
-    down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
+    down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no response")))
+        .collect()
 }
 
 /// Returns the response to a status request.

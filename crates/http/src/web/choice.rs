@@ -23,7 +23,7 @@ pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, ConfigError> {
             chosen.extend(provider.cipher_suites.iter().filter(|suite| suite.version() == &TLS13));
         }
         if versions.contains(&&TLS12) && !chosen.iter().any(|suite| suite.version() == &TLS12) {
-            let why = "no suite of TLS12 is among them; add one, or write min_version: TLS13";
+            let why = "the list contains no cipher suite for TLS12; add one, or set min_version: TLS13";
             return Err(ConfigError::at(names, SUITES, why));
         }
         provider.cipher_suites = chosen;
@@ -39,7 +39,11 @@ pub(super) fn versions(written: &Tls) -> Result<Vec<&'static SupportedProtocolVe
     let low = version(written.min_version.as_ref(), "min_version", 12)?;
     let high = version(written.max_version.as_ref(), "max_version", 13)?;
     if let Some(text) = written.max_version.as_ref().filter(|_| low > high) {
-        return Err(ConfigError::at(text, "tls_server_config.max_version", "it is below min_version"));
+        return Err(ConfigError::at(
+            text,
+            "tls_server_config.max_version",
+            "max_version is below min_version",
+        ));
     }
     let all = [(12, &TLS12), (13, &TLS13)];
     Ok(all
@@ -55,12 +59,16 @@ fn version(text: Option<&Text>, key: &str, default: u8) -> Result<u8, ConfigErro
     match text.value.as_str() {
         "TLS12" => Ok(12),
         "TLS13" => Ok(13),
-        old @ ("TLS10" | "TLS11") => {
-            Err(ConfigError::at(text, &key, format!("{old} is broken and not spoken; write TLS12 or TLS13")))
-        }
-        other => {
-            Err(ConfigError::at(text, &key, format!("{other:?} is an unknown version; write TLS12 or TLS13")))
-        }
+        old @ ("TLS10" | "TLS11") => Err(ConfigError::at(
+            text,
+            &key,
+            format!("{old} is insecure and not supported; use TLS12 or TLS13"),
+        )),
+        other => Err(ConfigError::at(
+            text,
+            &key,
+            format!("{other:?} is not a supported version; use TLS12 or TLS13"),
+        )),
     }
 }
 
@@ -72,14 +80,14 @@ fn suite(
     let Some(suite) = all.iter().find(|suite| go_name(suite) == name.value) else {
         let known = all.iter().map(go_name).collect::<Vec<_>>().join(", ");
         let why = format!(
-            "{} is not supported (only AEAD with forward secrecy is); choose from {known}",
+            "{} is not supported; supported are suites with AEAD and forward secrecy: {known}",
             name.value
         );
         return Err(ConfigError::at(name, SUITES, why));
     };
     if !versions.contains(&suite.version()) {
         let why = format!(
-            "{} is of a version that min_version or max_version leaves out; take it away",
+            "{} belongs to a TLS version that min_version or max_version excludes; remove it",
             name.value
         );
         return Err(ConfigError::at(name, SUITES, why));

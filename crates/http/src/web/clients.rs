@@ -44,13 +44,13 @@ pub(super) fn understood(
             Some(text) if wanted != Clients::Any => Err(ConfigError::at(
                 text,
                 KEY,
-                "client_ca_file is missing: client certificates cannot be verified",
+                "client_ca_file is missing, so client certificates cannot be verified",
             )),
             _ => Ok((wanted, WebPkiClientVerifier::no_client_auth())),
         };
     };
     if wanted == Clients::Any {
-        let why = "no client certificate is requested; write client_auth_type: RequireAndVerifyClientCert";
+        let why = "client certificates are not requested; set client_auth_type: RequireAndVerifyClientCert";
         return Err(authorities.wrong(why));
     }
     let mut roots = RootCertStore::empty();
@@ -74,14 +74,14 @@ fn wanted(written: &Tls) -> Result<Clients, ConfigError> {
         "RequireAndVerifyClientCert" => Clients::Verified,
         "RequestClientCert" | "RequireAnyClientCert" | "RequireClientCert" => {
             let why = format!(
-                "{} verifies no certificate, so every client is admitted; write RequireAndVerifyClientCert or NoClientCert",
+                "{} does not verify certificates, so it would admit every client; use RequireAndVerifyClientCert or NoClientCert",
                 text.value
             );
             return Err(ConfigError::at(text, KEY, why));
         }
         other => {
             let why = format!(
-                "{other:?} is unknown; write NoClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert"
+                "{other:?} is not a valid value; use NoClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert"
             );
             return Err(ConfigError::at(text, KEY, why));
         }
@@ -93,11 +93,13 @@ fn wanted(written: &Tls) -> Result<Clients, ConfigError> {
 fn named(written: &Tls, kind: Clients) -> Result<Clients, ConfigError> {
     match &written.client_allowed_sans {
         Some(names) if names.value.is_empty() => {
-            Err(ConfigError::at(names, SANS, "empty; leave the key out to allow every name"))
+            Err(ConfigError::at(names, SANS, "the list is empty; to allow every name, remove the key"))
         }
-        Some(names) if kind != Clients::Verified => {
-            Err(ConfigError::at(names, SANS, "it needs client_auth_type: RequireAndVerifyClientCert"))
-        }
+        Some(names) if kind != Clients::Verified => Err(ConfigError::at(
+            names,
+            SANS,
+            "this key requires client_auth_type: RequireAndVerifyClientCert",
+        )),
         _ => Ok(kind),
     }
 }

@@ -30,7 +30,7 @@ impl Config {
         let written = written.unwrap_or_default();
         let http = written.http_server_config.unwrap_or_default();
         if let Some(http2) = http.http2.filter(|http2| http2.value) {
-            let why = "HTTP/2 is not served; write false, or leave it out";
+            let why = "HTTP/2 is not supported; set it to false, or remove the key";
             return Err(ConfigError::at(&http2, "http_server_config.http2", why));
         }
         Ok(Self {
@@ -46,11 +46,11 @@ impl Config {
         let required_before = before.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
         let required = self.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
         if before.tls.is_some() && self.tls.is_none() {
-            Some("tls_server_config has gone")
+            Some("tls_server_config was removed")
         } else if required < required_before {
-            Some("less is required_before of clients' certificates")
+            Some("client certificates are checked less strictly than before")
         } else if before.users.is_some() && self.users.is_none() {
-            Some("basic_auth_users has gone")
+            Some("basic_auth_users was removed")
         } else {
             None
         }

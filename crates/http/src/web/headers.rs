@@ -28,16 +28,16 @@ fn one(name: &str, text: &Text) -> Result<(HeaderName, HeaderValue), ConfigError
     let wrong = |why: String| ConfigError::at(text, &format!("http_server_config.headers.{name}"), why);
     let Some((_, header, values)) = KNOWN.iter().find(|(known, ..)| *known == name) else {
         let known = KNOWN.map(|(known, ..)| known).join(", ");
-        return Err(wrong(format!("no header that can be set; those are {known}")));
+        return Err(wrong(format!("this header cannot be set; supported headers: {known}")));
     };
     if text.value.is_empty() {
-        return Err(wrong("it is empty; leave the key out".to_owned()));
+        return Err(wrong("the value is empty; remove the key".to_owned()));
     }
     if !values.is_empty() && !values.contains(&text.value.as_str()) {
-        return Err(wrong(format!("{:?} is none of its values; write {}", text.value, values.join(" or "))));
+        return Err(wrong(format!("{:?} is not a valid value; use {}", text.value, values.join(" or "))));
     }
     match HeaderValue::from_str(&text.value) {
         Ok(value) => Ok((header.clone(), value)),
-        Err(_) => Err(wrong("it has characters that no header may have".to_owned())),
+        Err(_) => Err(wrong("the value contains characters that are not allowed in headers".to_owned())),
     }
 }

@@ -99,9 +99,9 @@ impl Web {
             return now;
         }
         if !late.swap(true, Ordering::Relaxed) {
-            tracing::error!(after = ?PATIENCE, "the web config cannot be read in time; requests are refused until it can");
+            tracing::error!(after = ?PATIENCE, "cannot read the web config in time; requests are refused until it can be read");
         }
-        Err(of_file(Path::new("the web config"), "it cannot be read in time"))
+        Err(of_file(Path::new("the web config"), "the file cannot be read in time"))
     }
 }
 
@@ -125,7 +125,7 @@ impl Kept {
                 Ok(Arc::new(config))
             }
             Some(what) => {
-                let why = format!("{what}; less protection than before takes a restart");
+                let why = format!("{what}; to reduce the protection, restart the program");
                 Err(of_file(&self.path, &why))
             }
         }
@@ -134,7 +134,7 @@ impl Kept {
     fn log(&mut self, now: &Result<Arc<Config>, FileError>) {
         match now {
             Ok(config) => {
-                tracing::info!(path = %self.path.display(), "the web config changed, and is in force");
+                tracing::info!(path = %self.path.display(), "the web config has changed and is now in force");
                 self.good = Arc::clone(config);
             }
             Err(fault) if self.now.as_ref().err() != Some(fault) => {

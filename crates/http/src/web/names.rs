@@ -54,7 +54,7 @@ fn understood(text: &Text) -> Result<Name, ConfigError> {
         return Ok(Name::Uri(name.clone()));
     }
     if name.is_empty() || name.contains('@') {
-        let why = format!("{name:?} is not a DNS name, IP address or URI; other names are not compared");
+        let why = format!("{name:?} is not a DNS name, IP address or URI; other names are not supported");
         return Err(ConfigError::at(text, "tls_server_config.client_allowed_sans", why));
     }
     Ok(Name::Dns(name.clone()))

@@ -32,7 +32,7 @@ impl Pem {
             (Some(_), Some(file)) => Err(ConfigError::at(
                 file,
                 &format!("{key}_file"),
-                format!("{key} is there too; write one of the two"),
+                format!("{key} is also given; use only one of the two"),
             )),
             (Some(inline), None) => Ok(Some(Self {
                 bytes: inline.value.clone().into_bytes(),
@@ -54,7 +54,7 @@ impl Pem {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
-            Ok(_) => Err(self.wrong("there is no certificate in it, in PEM")),
+            Ok(_) => Err(self.wrong("the file contains no PEM certificate")),
             Err(error) => Err(self.wrong(malformed(&error))),
         }
     }
@@ -62,7 +62,7 @@ impl Pem {
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, ConfigError> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
             pem::Error::NoItemsFound => {
-                self.wrong("there is no private key in it, in PEM and without a passphrase")
+                self.wrong("the file contains no PEM private key without a passphrase")
             }
             error => self.wrong(malformed(&error)),
         })
@@ -76,11 +76,11 @@ impl Pem {
 /// Returns the error without the parser's text, which quotes a line of the file and may contain the key.
 const fn malformed(error: &pem::Error) -> &'static str {
     match error {
-        pem::Error::IllegalSectionStart { .. } => "it is no PEM: a BEGIN line is torn",
+        pem::Error::IllegalSectionStart { .. } => "invalid PEM: incomplete BEGIN line",
         pem::Error::MissingSectionEnd { .. } => {
-            "it is no PEM: a section has no END line; each of both is a line of its own"
+            "invalid PEM: a section has no END line; BEGIN and END must be on separate lines"
         }
-        pem::Error::Base64Decode(_) => "it is no PEM: between BEGIN and END is no base64",
-        _ => "it is no PEM",
+        pem::Error::Base64Decode(_) => "invalid PEM: invalid base64 between BEGIN and END",
+        _ => "invalid PEM",
     }
 }

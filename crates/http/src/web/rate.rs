@@ -25,24 +25,32 @@ impl Bucket {
     /// Creates the bucket; `None` if the interval is 0.
     pub(super) fn new(written: &serde_saphyr::Spanned<Rate>) -> Result<Option<Self>, ConfigError> {
         let Some(text) = &written.value.interval else {
-            return Err(ConfigError::at(written, KEY, "it has no interval, such as 1s; 0 sets no limit"));
+            return Err(ConfigError::at(
+                written,
+                KEY,
+                "interval is missing, such as 1s; 0 disables the limit",
+            ));
         };
         let Some(interval) = interval(&text.value) else {
-            let why = format!("{:?} is no duration such as 1s or 100ms", text.value);
+            let why = format!("{:?} is not a duration such as 1s or 100ms", text.value);
             return Err(ConfigError::at(text, "rate_limit.interval", why));
         };
         if interval > LONGEST {
-            return Err(ConfigError::at(text, "rate_limit.interval", "it is longer than a day"));
+            return Err(ConfigError::at(text, "rate_limit.interval", "the maximum is 24h"));
         }
         if interval.is_zero() {
             return Ok(None);
         }
         match &written.value.burst {
-            None => Err(ConfigError::at(written, KEY, "it has no burst: how many requests may come at once")),
+            None => Err(ConfigError::at(
+                written,
+                KEY,
+                "burst is missing, the number of requests that can arrive at once",
+            )),
             Some(burst) if burst.value == 0 => Err(ConfigError::at(
                 burst,
                 "rate_limit.burst",
-                "0 would refuse every request; write at least 1",
+                "0 would refuse every request; the minimum is 1",
             )),
             Some(burst) => Ok(Some(Self::of(interval, burst.value))),
         }

@@ -44,12 +44,12 @@ pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Resul
 }
 
 fn missing(section: &Spanned<written::Tls>, key: &str) -> ConfigError {
-    ConfigError::at(section, KEY, format!("it has no {key}; TLS needs cert_file and key_file"))
+    ConfigError::at(section, KEY, format!("{key} is missing; TLS requires cert_file and key_file"))
 }
 
 fn unfit(error: &rustls::Error) -> String {
     match error {
-        rustls::Error::InconsistentKeys(_) => "the key does not belong to this certificate".to_owned(),
-        error => format!("it cannot be shown to clients: {error}"),
+        rustls::Error::InconsistentKeys(_) => "the key does not match this certificate".to_owned(),
+        error => format!("the certificate cannot be used: {error}"),
     }
 }

@@ -36,12 +36,17 @@ pub(super) struct Users {
 impl Users {
     pub(super) fn new(written: &Spanned<BTreeMap<String, Text>>) -> Result<Self, ConfigError> {
         if written.value.is_empty() {
-            return Err(ConfigError::at(written, KEY, "empty; leave the key out to disable authentication"));
+            return Err(ConfigError::at(
+                written,
+                KEY,
+                "the map is empty; to disable authentication, remove the key",
+            ));
         }
         let hashes =
             written.value.iter().map(|(user, hash)| checked(user, hash)).collect::<Result<_, _>>()?;
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
-        let key = key.map_err(|_| ConfigError::at(written, KEY, "the system has no random bytes for us"))?;
+        let key =
+            key.map_err(|_| ConfigError::at(written, KEY, "cannot read random bytes from the system"))?;
         Ok(Self { hashes, key, good: Mutex::default(), turns: Arc::default() })
     }
 
@@ -92,13 +97,13 @@ impl Users {
 fn checked(user: &str, hash: &Text) -> Result<(String, String), ConfigError> {
     let wrong = |why: &str| Err(ConfigError::at(hash, &format!("{KEY}.{user}"), why));
     if user.contains(':') {
-        return wrong("a name with a colon cannot be sent; write one without");
+        return wrong("user names must not contain a colon");
     }
     // The value may be a password, so it is not shown.
     match HashParts::from_str(&hash.value) {
-        Err(_) => wrong("it is no bcrypt hash; `htpasswd -nBC 10 NAME` makes one"),
+        Err(_) => wrong("not a bcrypt hash; create one with `htpasswd -nBC 10 NAME`"),
         Ok(parts) if !COSTS.contains(&parts.get_cost()) => wrong(
-            "its cost is not between 4 and 14: higher costs take seconds per check; `htpasswd -nBC 10 NAME` uses 10",
+            "the cost must be from 4 to 14, because higher costs take seconds per check; `htpasswd -nBC 10 NAME` uses 10",
         ),
         Ok(_) => Ok((user.to_owned(), hash.value.clone())),
     }

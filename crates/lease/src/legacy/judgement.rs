@@ -101,18 +101,20 @@ pub fn evaluate(case: &Case, limits: &Limits) -> Judgement {
         return Keep("clients may be on other hosts");
     }
     if !case.host_namespace {
-        return Keep("not all processes of the host are visible from here");
+        return Keep("some processes on the host are not visible");
     }
     let (taker, limit, end, why) = match case.taker {
         Taker::Runs => return Keep("the process that took it is running"),
         Taker::Unknown => return Keep("it is unknown whether the process that took it is running"),
         Taker::Gone => (Duration::MAX, Some(Duration::ZERO), Orphaned, ENDED),
         Taker::Ended(ended) => (ended, limits.idle, Orphaned, ENDED),
-        Taker::Nowhere(nowhere) => (nowhere, Some(limits.nowhere), Lost, "it is in no list of the pool"),
+        Taker::Nowhere(nowhere) => {
+            (nowhere, Some(limits.nowhere), Lost, "it is recorded neither as idle nor as taken")
+        }
     };
     let quiet = match case.usage {
         Use::Busy => return Keep("a process is on the GPU"),
-        Use::Open => return Keep("a process of its session has the device open"),
+        Use::Open => return Keep("a process of the same session has the device open"),
         Use::Unknown => return Keep("the driver does not report which processes are on the GPU"),
         Use::Quiet(quiet) => quiet,
     };

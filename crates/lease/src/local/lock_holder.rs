@@ -54,7 +54,7 @@ pub(super) fn release(
 fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Released, LeaseError> {
     if record.get("pidns") != Some(pidns) {
         return Err(LeaseError::HeldElsewhere(
-            "it is held in another container: release it there".to_owned(),
+            "the lease is held in another container; release it there".to_owned(),
         ));
     }
     let recorded = record.lock_holder().map_or(0, |(pid, _)| pid);
@@ -63,7 +63,7 @@ fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Releas
         LockHolder::Hidden => return Ok(Released::Lost),
         LockHolder::None => {
             return Err(LeaseError::HeldElsewhere(format!(
-                "a command holds it, and the lease ends with that command; its processes, as far as visible: {:?}",
+                "a running command holds the lease until it exits; its visible processes: {:?}",
                 processes::holding(inode)
             )));
         }
@@ -75,7 +75,7 @@ fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Releas
     if wait_for_exit(&process) {
         Ok(Released::Done)
     } else {
-        Err(LeaseError::NotNow(format!("process {pid} holds it and did not exit")))
+        Err(LeaseError::NotNow(format!("process {pid} holds the lease and did not exit")))
     }
 }
 

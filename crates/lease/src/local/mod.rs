@@ -189,7 +189,7 @@ impl Leases for Local {
             return self.touch(&ticket.lease, ticket.ttl, None);
         }
         if ticket.priority != 0 {
-            return Err(LeaseError::NotLocalHost("priorities need a pool in Redis: --redis".to_owned()));
+            return Err(LeaseError::NotLocalHost("priorities require a pool in Redis (--redis)".to_owned()));
         }
         if !queue::is_name(&ticket.lease) {
             return Err(LeaseError::NotLocalHost(format!("{:?} is not a valid lease name", ticket.lease)));

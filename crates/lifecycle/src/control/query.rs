@@ -35,11 +35,11 @@ pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Va
     let name = path.display();
     let stream = connect(path, limit).map_err(|error| anyhow!("cannot query {name}: {}", why(&error)))?;
     let line = exchange(Timed { stream, end }, question)
-        .map_err(|error| anyhow!("no answer from {name}: {}", why(&error)))?;
+        .map_err(|error| anyhow!("no response from {name}: {}", why(&error)))?;
     if line.is_empty() {
-        bail!("no answer from {name}: the daemon closed the connection");
+        bail!("no response from {name}: the daemon closed the connection");
     }
-    serde_json::from_slice(&line).map_err(|error| anyhow!("the answer from {name} is not JSON: {error}"))
+    serde_json::from_slice(&line).map_err(|error| anyhow!("the response from {name} is not JSON: {error}"))
 }
 
 fn exchange(mut stream: Timed, question: &Value) -> io::Result<Vec<u8>> {
@@ -52,12 +52,12 @@ fn exchange(mut stream: Timed, question: &Value) -> io::Result<Vec<u8>> {
 fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("{}; is the daemon running, and is this its control socket?", plain(error))
+            format!("{}; check that the daemon is running and that this is its control socket", plain(error))
         }
         io::ErrorKind::PermissionDenied => {
-            format!("{}; only root and the socket's group may connect", plain(error))
+            format!("{}; only root and the socket's group can connect", plain(error))
         }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it did not respond in time".to_owned(),
         _ => plain(error),
     }
 }
@@ -108,13 +108,13 @@ mod tests {
         let error_within =
             |limit| query_within(&path, &json!({}), limit).expect_err("no daemon answers").to_string();
         assert!(
-            error_within(DEADLINE).contains("no such file or directory; is the daemon running"),
+            error_within(DEADLINE).contains("no such file or directory; check that the daemon is running"),
             "{path:?}"
         );
         let deaf = UnixListener::bind(&path).expect("nothing is there");
         let short = Duration::from_millis(20);
-        assert!(error_within(short).ends_with("it did not answer in time"), "it is never accepted");
+        assert!(error_within(short).ends_with("it did not respond in time"), "it is never accepted");
         drop(deaf);
-        assert!(error_within(DEADLINE).contains("connection refused; is the daemon running"));
+        assert!(error_within(DEADLINE).contains("connection refused; check that the daemon is running"));
     }
 }

@@ -33,10 +33,10 @@ impl Node {
         match self.namespace {
             PidNamespace::Host => None,
             PidNamespace::Other => Some(
-                "this is not the host's PID namespace: the driver's pids name other processes here, so no process is \
-                 named (Kubernetes: hostPID: true; docker: --pid=host)",
+                "this is not the host's PID namespace: the driver's pids belong to other processes here, so processes are not \
+                 identified (fix: hostPID: true in Kubernetes, --pid=host in Docker)",
             ),
-            PidNamespace::Unknown => Some("the PID namespace cannot be read: no process is named"),
+            PidNamespace::Unknown => Some("cannot read the PID namespace, so processes are not identified"),
         }
     }
 }

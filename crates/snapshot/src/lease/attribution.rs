@@ -102,11 +102,11 @@ impl Leases {
             (GpuState::Leased, _) => self.attribute_to_lease(members, gpu),
             (GpuState::Legacy, Some(record)) => attribute_to_record(members, record),
             (GpuState::Idle, None) => Attribution::Nothing,
-            _ => Attribution::Unknown("the GPU is being reassigned, or is withheld"),
+            _ => Attribution::Unknown("the GPU is being reassigned or is not leased out"),
         };
         match attribution {
             Attribution::Nothing if members.stands_for_others => {
-                Attribution::Unknown("it is an MPS process, which acts for its clients")
+                Attribution::Unknown("the process is an MPS process, which acts for its clients")
             }
             Attribution::Nothing if gpu.since_ms == 0 || !self.is_settled(members) => Attribution::Unknown(
                 "the process, or the GPU's state in the pool, is newer than the previous sample",
@@ -129,7 +129,7 @@ impl Leases {
             Truth::True => Attribution::Lease(held),
             Truth::False => Attribution::Nothing,
             Truth::Unknown => Attribution::Unknown(
-                "neither its environment nor its ancestors show whether it has the lease",
+                "neither the environment nor the ancestors of the process show whether it has the lease",
             ),
         }
     }
@@ -179,7 +179,7 @@ fn attribute_to_record<'a>(members: &Members<'_>, record: &'a Record) -> Attribu
     match record.pid.filter(|pid| *pid > 1) {
         Some(pid) if members.line().any(|key| is_meant(key, pid)) => Attribution::Legacy(record),
         _ => Attribution::Unknown(
-            "a client of GPU.py has the GPU, and its record does not show for which process",
+            "a client of GPU.py holds the GPU, but its record does not show for which process",
         ),
     }
 }

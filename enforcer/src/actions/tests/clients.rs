@@ -126,7 +126,7 @@ fn without_an_answer_it_is_not_signalled() {
         (Says { clients: "echo 1", ..WELL }, "no MPS server lists it", false),
         (Says { clients: "echo 'Server not found'", ..WELL }, "no such server", false),
         (Says { terminated: "echo 'Client termination failed with 999'", ..WELL }, "failed with 999", true),
-        (Says { terminated: ":", ..WELL }, "not understood", true),
+        (Says { terminated: ":", ..WELL }, "invalid reply", true),
     ];
     for (says, why, terminated) in cases {
         let Came { report, signals, asked, lives, .. } = act(&says, &in_a_minute);

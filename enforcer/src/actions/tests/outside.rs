@@ -50,7 +50,7 @@ fn a_program_that_fails_or_hangs_is_a_failure_and_is_ended_with_its_children() {
     let hanging = script(&home, "hangs", &format!("sleep 1000 & echo $! > {pid}; wait"));
     for (argv, why) in [
         (vec!["false".into()], "exit status"),
-        (vec!["/nowhere".into()], "cannot be run"),
+        (vec!["/nowhere".into()], "cannot run"),
         (vec![hanging], "within"),
     ] {
         let settings = ExecutorSettings { program: Duration::from_millis(300), ..home.settings() };
@@ -111,7 +111,7 @@ fn a_server_with_clients_or_without_an_answer_lives() {
     for (clients, why) in [
         ("echo 4100", "has 1 clients"),
         ("echo 'Server not found'", "no such server"),
-        ("echo 4100 and more", "not understood"),
+        ("echo 4100 and more", "invalid reply"),
         ("exec sleep 1000", "within 2s"),
         ("exit 1", "exit status: 1"),
     ] {

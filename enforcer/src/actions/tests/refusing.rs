@@ -31,7 +31,7 @@ fn changed_process_is_not_signalled() {
     type Change = fn(&mut Member);
     let cases: [(Change, &str); 6] = [
         (|member| member.key.as_mut().unwrap().start_ticks -= 1, "another process now"),
-        (|member| member.uid = Some(1), "now of uid 65534"),
+        (|member| member.uid = Some(1), "now has uid 65534"),
         (|member| member.confinement.push_str("/x"), "another cgroup"),
         (|member| member.uid = None, "was unknown"),
         (|member| member.confinement.clear(), "cgroup"),
