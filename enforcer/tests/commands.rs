@@ -112,7 +112,7 @@ fn status_on_a_terminal_has_80_columns() {
         "dry run  for all rules: --dry-run\n",
         "held     paused by an administrator, for 1 h 0 min more (by root: upgrade)\n",
         "breaker  mass, opened 0 s ago: 5 of 8 matched; resume closes it\n",
-        "action   terminate of idle against workload:slurm:77, begun 0 s ago\n",
+        "action   terminate by rule idle against workload:slurm:77, begun 0 s ago\n",
         "budget   actions in the last hour: 2 of 6 (the node), 2 of 3 (alice)\n",
         "\nidle  enforce workload   1     2    0    flag warning, terminate after 25m\n",
         "\nstuck enforce mps_server ?     ?    ?    ",

@@ -68,7 +68,7 @@ fn protected_targets_are_exempt_with_a_reason() {
     assert_eq!((&leaf["name"], &leaf["outcome"]), (&json!("comms"), &json!("true")));
     let text = enforcer.run(&["explain", "--pid", &of_root.pid().to_string()]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("protection: stops it (it runs as root outside a container)"), "{text}");
+    assert!(text.contains("protection: does not pass (it runs as root outside a container)"), "{text}");
     let about = |line: &Value| line["target"]["members"][0]["pid"] == plain.pid();
     assert!(node.home.lines().iter().filter(|line| line["step"] == "terminate").all(about));
 }

@@ -118,8 +118,8 @@ fn exempt(explained: &Explained) -> Option<String> {
 fn gate_text(gate: &GateReport, colors: Colors) -> String {
     let passes = match gate.passes {
         Truth::True => "passes".to_owned(),
-        Truth::False => colors.bad("stops it"),
-        Truth::Unknown => colors.bad("unknown, so it is skipped"),
+        Truth::False => colors.bad("does not pass"),
+        Truth::Unknown => colors.bad("unknown, so the target is skipped"),
     };
     let name = &gate.gate;
     let verdict = match (name.as_str(), gate.passes) {

@@ -91,7 +91,7 @@ fn named(subject: &Subject) -> String {
     let comm = first.map(|member| format!(" ({}, pid {})", member.comm, member.pid)).unwrap_or_default();
     let what = match subject.kind {
         Kind::Process => "your process",
-        Kind::Workload => "your work",
+        Kind::Workload => "your workload",
         Kind::Gpu => "the GPU",
         Kind::Lease => "your lease",
         Kind::MpsServer => "the MPS server",
