@@ -278,7 +278,7 @@ fn redis_without_persistence_is_reported() {
     node.check(&["--redis", "redis+unix:///nonexistent/redis.sock"]).assert_check(
         "redis",
         "fail",
-        "does not answer",
+        "does not respond",
     );
     node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is not a Redis address");
     // Without Redis the pool is on this machine.

@@ -646,7 +646,7 @@ fn purge_gpu_in_use_is_kept() {
         fixture.gpu_py(&["--redis-purge"]).env("BAILIFF_STREAM", node.home.stream()).output().unwrap();
     assert_eq!(stdout_of(&output), "");
     let printed = format!(
-        "GPU.py: GPU 0: the process that took it has ended, but [{}] compute on it; not freed\n",
+        "GPU.py: GPU 0: the process that took it has exited, but processes [{}] compute on it; not freed\n",
         left_behind.pid()
     );
     assert_eq!(String::from_utf8(output.stderr).unwrap(), printed);

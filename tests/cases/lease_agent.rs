@@ -450,7 +450,7 @@ fn reap_without_agent_inside() {
     until("they have ended", || (start(task).or(start(original)).is_none()).then_some(()));
     assert_eq!(reap(&[]), ["0\n", ""], "their descendants may run");
     // A record does not name the PID namespace of its pid.
-    let elsewhere = "bailiff: GPU 1: its process has ended here, but it may be one of another host or container; not freed\n";
+    let elsewhere = "bailiff: GPU 1: its process does not exist here, but may be running on another host or in another container; not freed\n";
     let [lines, kept] = reap(&["--legacy", "--dry-run"]);
     assert!(lines.ends_with("GPU 0 its process has exited\n") && lines.lines().count() == 1, "{lines}");
     assert_eq!(kept, elsewhere);
@@ -459,7 +459,7 @@ fn reap_without_agent_inside() {
     let mut unanswered = fixture.bailiff(&["reap", "--legacy", "--stream"]);
     let output = unanswered.arg(&silent).output().unwrap();
     let kept = String::from_utf8(output.stderr).unwrap();
-    assert!(kept.contains("GPU 0: the exporter does not say which processes are on it"), "{kept}");
+    assert!(kept.contains("GPU 0: the exporter does not report which processes are on it"), "{kept}");
     assert_eq!(output.stdout, b"0\n");
     assert_eq!(reap(&["--legacy"]), ["1\n", elsewhere]);
     assert_eq!([fixture.gpu("0").idle, fixture.gpu("1").idle], [1, 0]);
@@ -624,7 +624,7 @@ fn idle_lease_is_released_and_its_holder_notified() {
     assert!(start(child).is_some(), "no process is ended");
     enforcer.ticks(10);
     assert_eq!(fixture.gpu(&gpu).owner, Some(lease), "the lease is in use");
-    assert_eq!(home.results("release_lease"), ["due", "begun", "released"]);
+    assert_eq!(home.effects("release_lease"), ["released"]);
     drop((tenant, user));
     for runner in [used, idle] {
         leases::end(runner, Signal::TERM);

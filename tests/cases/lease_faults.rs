@@ -249,9 +249,9 @@ fn redis_refusal_exits_with_unavailable() {
         }
     };
     redis_cli(&["ACL", "SETUSER", "default", "on", "nopass", "resetkeys", "~nothing*", "+@all"]);
-    refused("give a user and a password");
+    refused("add a user and a password");
     redis_cli(&["ACL", "SETUSER", "default", "resetkeys", "~*", "-evalsha", "-eval"]);
-    refused("give a user and a password");
+    refused("add a user and a password");
     redis_cli(&["ACL", "SETUSER", "default", "+@all"]);
     redis_cli(&["RENAME", "GPU_EVENTS", "aside"]);
     redis_cli(&["SET", "GPU_EVENTS", "what is this"]);
@@ -262,7 +262,7 @@ fn redis_refusal_exits_with_unavailable() {
     assert_eq!((code(&full), err(&full).contains("no memory left")), (69, true), "{full:?}");
     redis_cli(&["CONFIG", "SET", "maxmemory", "0"]);
     redis_cli(&["CONFIG", "SET", "requirepass", "secret"]);
-    refused("give a user and a password");
+    refused("add a user and a password");
     let redis_url = format!("{}?pass=secret", redis.address());
     let known = bailiff(&redis, &["run", "true"]).env("LEASE_REDIS_URL", redis_url).output().unwrap();
     stdout_of(&known);
@@ -276,7 +276,7 @@ fn silent_redis_times_out() {
     let output = redis.while_stopped(|| run(&redis, &["run", "--wait", "1s", "true"]));
     let took = began.elapsed();
     assert_eq!(code(&output), 69, "{output:?}");
-    assert!(err(&output).contains("does not answer"), "{output:?}");
+    assert!(err(&output).contains("does not respond"), "{output:?}");
     assert!(took < Duration::from_secs(30), "{took:?}");
     assert_eq!(states(&redis), ["leased"]);
     end(holder, Signal::TERM);

@@ -84,7 +84,7 @@ fn unavailable_gpus_are_reported() {
     let nowhere = ["run", "--redis", "redis+unix:///nowhere.sock", "true"];
     let output = run(&redis, &nowhere);
     assert_eq!(code(&output), 69);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("does not answer"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("does not respond"), "{output:?}");
     stdout_of(&run(&redis, &["init", "--gpus", "0"]));
     let holder = hold(&redis, &["run"]);
     assert_eq!(code(&run(&redis, &["run", "--nonblock", "true"])), 75);

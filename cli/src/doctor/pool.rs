@@ -151,11 +151,11 @@ mod tests {
     #[test]
     fn lease_error_is_split_into_text_and_hint() {
         let denied = refused(REDIS, &LeaseError::Denied("NOAUTH".into()));
-        assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses: NOAUTH"));
+        assert_eq!((denied.state, denied.text.as_str()), (State::Fail, "Redis refuses access: NOAUTH"));
         assert_eq!(
             denied.hint.as_deref(),
             Some(
-                "give a user and a password in the address, or grant that user the permissions in docs/leases.md"
+                "add a user and a password to the URL, or grant this user the permissions listed in docs/leases.md"
             )
         );
         let absent = check_audit(Err(LeaseError::Absent("/run/bailiff/lease".into())), None);

@@ -54,13 +54,13 @@ pub(crate) fn freeable<'a>(
     for abandoned in all {
         let why = match (users.of(abandoned.gpu), abandoned.lease) {
             (Ok(pids), _) if !pids.is_empty() => {
-                format!("the process that took it has ended, but {pids:?} compute on it")
+                format!("the process that took it has exited, but processes {pids:?} compute on it")
             }
             (Err(why), _) => why,
             (Ok(_), None) if !is_local_record => {
-                "its process has ended here, but it may be one of another host or container".to_owned()
+                "its process does not exist here, but may be running on another host or in another container".to_owned()
             }
-            (Ok(_), _) if agent => "the enforcer of this node frees it (bailiff-enforcer status)".to_owned(),
+            (Ok(_), _) if agent => "the enforcer on this node will free it (see bailiff-enforcer status)".to_owned(),
             (Ok(_), _) => {
                 free.push(abandoned);
                 continue;

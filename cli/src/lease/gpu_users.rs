@@ -31,7 +31,7 @@ impl Users {
         match stream::newest(stream, timeout) {
             Ok(snapshot) => Self::Known(Box::new(snapshot)),
             Err(error) => {
-                Self::Unknown(format!("the exporter does not say which processes are on it ({error})"))
+                Self::Unknown(format!("the exporter does not report which processes are on it ({error})"))
             }
         }
     }
@@ -46,10 +46,10 @@ impl Users {
             Self::Unknown(why) => return Err(why.clone()),
             Self::Known(snapshot) => snapshot,
         };
-        let found = find(snapshot, gpu).ok_or("the exporter does not see the GPU")?;
+        let found = find(snapshot, gpu).ok_or("the exporter does not list the GPU")?;
         let pids: Vec<u32> = computing(found).collect();
         if pids.is_empty() && found.listed.is_none_or(|listed| listed > found.holders.len() as u64) {
-            return Err("the driver does not say which processes are on it".to_owned());
+            return Err("the driver does not report which processes are on it".to_owned());
         }
         Ok(pids)
     }

@@ -10,11 +10,11 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 pub enum LeaseError {
     /// The address is invalid.
     #[error(
-        "{0} is not a Redis address; write redis://HOST:PORT/DB, rediss:// with TLS, or redis+unix:///PATH"
+        "{0} is not a Redis URL; use redis://HOST:PORT/DB, rediss:// for TLS, or redis+unix:///PATH"
     )]
     Address(String),
     /// The server cannot be reached.
-    #[error("Redis at {address} does not answer: {why}")]
+    #[error("Redis at {address} does not respond: {why}")]
     Unreachable {
         /// The server's address.
         address: String,
@@ -23,25 +23,25 @@ pub enum LeaseError {
     },
     /// The connection is open, but no answer came in time.
     #[error(
-        "Redis at {0} does not answer in time; check that it runs, and that both sides use TLS (rediss://) or neither does"
+        "Redis at {0} does not respond in time; check that it is running, and that either both sides or neither use TLS (rediss://)"
     )]
     Silent(String),
     /// Authentication failed, or the user lacks a permission.
     #[error(
-        "Redis refuses: {0}; give a user and a password in the address, or grant that user the permissions in docs/leases.md"
+        "Redis refuses access: {0}; add a user and a password to the URL, or grant this user the permissions listed in docs/leases.md"
     )]
     Denied(String),
     /// The server is out of memory.
     #[error("Redis has no memory left (maxmemory): {0}")]
     Full(String),
     /// A key has an unexpected type.
-    #[error("{0}; another program uses this prefix, or a key of it was written by hand")]
+    #[error("{0}; another program uses this prefix, or a key with this prefix was changed manually")]
     WrongType(String),
     /// The server is loading or busy, is a read-only replica, or the call was unblocked with CLIENT UNBLOCK.
-    #[error("Redis cannot serve now: {0}")]
+    #[error("Redis cannot serve requests now: {0}")]
     NotNow(String),
     /// An answer that this version does not know.
-    #[error("unexpected answer from Redis: {0}")]
+    #[error("unexpected response from Redis: {0}")]
     Unexpected(String),
     /// The directory contains no pool.
     #[error("no GPU pool in {0}: create one with `bailiff lease init`, or use a pool in Redis with --redis")]

@@ -225,6 +225,6 @@ fn what_has_no_processes_is_not_signalled() {
     }));
     let report = home.executor().act(request, &mut Machine::default());
     assert_eq!(report.outcome, Outcome::Refused, "{}", report.detail);
-    assert!(report.detail.contains("does not answer"), "{}", report.detail);
+    assert!(report.detail.contains("does not respond"), "{}", report.detail);
     assert_eq!(home.results().iter().filter(|result| *result == "begun").count(), 0, "nothing was begun");
 }
