@@ -162,6 +162,9 @@ fn exporter_is_exempt_whatever_its_name() {
         let text = explained(&enforcer, pid);
         text.contains("protection").then_some(text)
     });
-    assert!(text.contains("protection: does not pass (it belongs to the enforcer or the exporter)"), "{text}");
+    assert!(
+        text.contains("protection: does not pass (it belongs to the enforcer or the exporter)"),
+        "{text}"
+    );
     assert!(!text.contains("(bailiff"), "{text}");
 }

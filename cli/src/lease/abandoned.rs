@@ -58,9 +58,12 @@ pub(crate) fn freeable<'a>(
             }
             (Err(why), _) => why,
             (Ok(_), None) if !is_local_record => {
-                "its process does not exist here, but may be running on another host or in another container".to_owned()
+                "its process does not exist here, but may be running on another host or in another container"
+                    .to_owned()
             }
-            (Ok(_), _) if agent => "the enforcer on this node will free it (see bailiff-enforcer status)".to_owned(),
+            (Ok(_), _) if agent => {
+                "the enforcer on this node will free it (see bailiff-enforcer status)".to_owned()
+            }
             (Ok(_), _) => {
                 free.push(abandoned);
                 continue;

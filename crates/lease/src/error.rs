@@ -9,9 +9,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     /// The address is invalid.
-    #[error(
-        "{0} is not a Redis URL; use redis://HOST:PORT/DB, rediss:// for TLS, or redis+unix:///PATH"
-    )]
+    #[error("{0} is not a Redis URL; use redis://HOST:PORT/DB, rediss:// for TLS, or redis+unix:///PATH")]
     Address(String),
     /// The server cannot be reached.
     #[error("Redis at {address} does not respond: {why}")]

@@ -144,7 +144,7 @@ fn report_default(limit: Limit) -> u64 {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if limit.by_default && !REPORTED.swap(true, Ordering::Relaxed) {
         log::warn(format_args!(
-            "WRAPPER_MAX_MEMORY is not set: this process may allocate {} bytes of each GPU (WRAPPER_DEFAULT=off removes this limit)",
+            "WRAPPER_MAX_MEMORY is not set: this process can allocate {} bytes on each GPU (WRAPPER_DEFAULT=off removes this limit)",
             limit.bytes
         ));
     }

@@ -55,7 +55,10 @@ impl Shared {
         match Self::try_join(path) {
             Ok(shared) => Some(shared),
             Err(Refusal(reason)) => {
-                log::warn(format_args!("{}: {reason}: the quota is not shared", path.to_string_lossy()));
+                log::warn(format_args!(
+                    "cannot share the quota file {}: {reason}; the limit applies only to this process",
+                    path.to_string_lossy()
+                ));
                 None
             }
         }
@@ -97,7 +100,7 @@ impl Shared {
         let Some(row) = row else {
             self.count_fault();
             log::warn(format_args!(
-                "the shared quota has no free row for this GPU: the limit applies to this process alone"
+                "the shared quota has no free row for this GPU; the limit applies only to this process"
             ));
             return None;
         };

@@ -372,7 +372,7 @@ fn examples_of_the_original_wrapper_work() {
     };
     assert_eq!(run(&mut client), ("0\n0\n2\n".to_owned(), String::new()));
     // Without the variable: the same limit, and one warning.
-    let line = "bailiff-quota: WRAPPER_MAX_MEMORY is not set: this process may allocate 4217928960 bytes of each GPU \
+    let line = "bailiff-quota: WRAPPER_MAX_MEMORY is not set: this process can allocate 4217928960 bytes on each GPU \
                 (WRAPPER_DEFAULT=off removes this limit)\n";
     assert_eq!(run(client.env_remove("WRAPPER_MAX_MEMORY")), ("0\n0\n2\n".to_owned(), line.to_owned()));
     assert_eq!(run(client.env("WRAPPER_DEFAULT", "off")), ("0\n0\n0\n".to_owned(), String::new()));

@@ -335,7 +335,13 @@ fn invalid_quota_file_falls_back_to_own_limit() {
         let (stdout, stderr) = alone(&machine, &path, false);
         assert_eq!(stdout, "0\n0\n2\n0\n0\n600 1000 0\n", "{}", path.display());
         let message = stderr.trim_end().split_once(": ").unwrap().1;
-        assert_eq!(message, format!("{}: {reason}: the quota is not shared", path.display()));
+        assert_eq!(
+            message,
+            format!(
+                "cannot share the quota file {}: {reason}; the limit applies only to this process",
+                path.display()
+            )
+        );
         let (stdout, _) = alone(&machine, &path, true);
         assert!(stdout.starts_with("0\n2\n2\n2\n"), "{}: {stdout}", path.display());
     }

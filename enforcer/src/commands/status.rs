@@ -157,7 +157,8 @@ fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
     }
     if let Some(action) = &status.in_flight {
         let since = ago(action.since, now.wall);
-        let what = format!("{} by rule {} against {}, begun {since}", action.step, action.rule, action.target);
+        let what =
+            format!("{} by rule {} against {}, begun {since}", action.step, action.rule, action.target);
         row("action", &what, str::to_owned, text);
         if let Some(why) = &action.waits {
             row("SIGKILL waits", why, bad, text);

@@ -251,11 +251,11 @@ impl Breakers {
         };
         match self.admin {
             Admin::Away => format!(
-                "{times}, and held all destructive steps from then on, as it would until an admin resumes"
+                "{times}; all destructive steps after that are withheld, because no administrator runs `resume`"
             ),
             Admin::Resumes(after) => {
                 format!(
-                    "{times}; an admin is taken to resume {} later",
+                    "{times}; an administrator is assumed to run `resume` {} later",
                     crate::commands::layout::length(after)
                 )
             }
