@@ -153,7 +153,7 @@ LEASE_GPUS Gauge One "bailiff_lease_gpus" ["state"]
     "States: idle; leased (by bailiff); legacy (taken by a client of GPU.py); gathering (reserved for a waiting request for several GPUs); quarantined (not leased, because a process still uses it or a record of GPU.py conflicts); barrier (not leased yet after a restart of Redis); unknown (recorded neither as idle nor as taken; a client of GPU.py may be taking it). This and all other bailiff_lease_ metrics are absent without --lease.redis and while Redis does not respond.";
 LEASE_HELD Gauge One "bailiff_lease_held" ["gpu gpu_uuid user mode"]
     "1 for each GPU of the pool that is leased, by holder and mode."
-    "user is the name that the holder recorded. Modes: run, acquire, timed (acquire --duration), compat (taken with bailiff under the name GPU.py), legacy (taken by a client of GPU.py, which records no user).";
+    "user is the name that the holder recorded. Modes: run, acquire, timed (acquire --duration), compat (bailiff gpuget, also under the name GPU.py), legacy (taken by a client of GPU.py, which records no user).";
 LEASE_AGE Gauge Seconds "bailiff_lease_age_seconds" ["gpu gpu_uuid"]
     "Time since the lease on the GPU was granted, by Redis' clock, in seconds."
     "Absent if the GPU is not leased by bailiff, or if Redis was rolled back and lost the time of the grant.";

@@ -28,7 +28,7 @@ impl Bucket {
             return Err(ConfigError::at(
                 written,
                 KEY,
-                "interval is missing, such as 1s; 0 disables the limit",
+                "interval is missing (such as 1s; 0 disables the limit)",
             ));
         };
         let Some(interval) = interval(&text.value) else {
@@ -45,7 +45,7 @@ impl Bucket {
             None => Err(ConfigError::at(
                 written,
                 KEY,
-                "burst is missing, the number of requests that can arrive at once",
+                "burst is missing (the number of requests that can arrive at once)",
             )),
             Some(burst) if burst.value == 0 => Err(ConfigError::at(
                 burst,

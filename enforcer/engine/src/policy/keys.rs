@@ -451,7 +451,7 @@ pub(super) static STEP: KeyTable = KeyTable {
             "exec",
             May,
             Shape::Program,
-            "Run a program with its absolute path, without a shell. It receives the target and the rule as JSON on standard input.",
+            "Run a program with its absolute path, without a shell. It receives the rule, the target and the observed values as JSON on standard input.",
         ),
     ],
 };
