@@ -19,10 +19,10 @@ use bailiff_exposition::{Format, table};
 
 const HEAD: &str = "# Metrics of bailiff-enforcer
 
-Generated from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has evaluated nothing has
-no number of matches, not 0. Counters of steps and notifications start at 0 with the enforcer, for every possible result,
-so that `increase()` sees the first event; those of leases and of the stream start with their first event. `target` is
-the name that `bailiff-enforcer status` and the audit log show.
+Generated from `enforcer/src/metrics.rs`. A series is absent if its value was not observed; for example, a rule that has
+not been evaluated yet has no number of matches, rather than 0. Counters of steps and notifications start at 0 when the
+enforcer starts, for every possible result, so that `increase()` includes the first event. Counters about leases and the
+stream appear with their first event. `target` is the name that `bailiff-enforcer status` and the audit log show.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
@@ -38,8 +38,8 @@ fn compare(file: &str, page: &str) {
 }
 
 const OF_ONE: &str = "
-These are met when an action is to be done, so they have no series; `bailiff-enforcer explain` says them of
-its target, and `bailiff_budget_used` tells of the node's budget:
+The following holds apply to single actions, so they have no series. `bailiff-enforcer explain` shows them for a
+target, and `bailiff_budget_used` reports the use of the node's budget:
 
 | hold | meaning |
 |---|---|
@@ -56,7 +56,7 @@ fn values() -> String {
         OF_ONE.to_owned(),
         of_one.collect(),
         table::values(&[&metrics::STEPS, &metrics::KILLS], "result", outcomes),
-        "\n`done` and `watched` are never of kills.\n".to_owned(),
+        "\n`done` and `dry_run` do not occur in `bailiff_kills_total`.\n".to_owned(),
         table::values(
             &[&metrics::STREAM_REFUSED],
             "reason",

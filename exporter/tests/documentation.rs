@@ -10,14 +10,15 @@ use bailiff_snapshot::{Fault, Gap, Stuck, Why};
 
 const HEAD: &str = "# Metrics of bailiff-exporter
 
-Generated from `exporter/src/metrics.rs`. A series that is absent was not observed; no value is an estimate, a previous
-value or a 0 in place of an unknown. `gpu` is the driver's index (`0`, or `0:1` for a MIG instance), which may change at
-a reboot; `gpu_uuid` does not. Join `bailiff_process_info` on `pid`, and dcgm-exporter's `UUID` with
-`label_replace(X, \"UUID\", \"$1\", \"gpu_uuid\", \"(.*)\")`.
+Generated from `exporter/src/metrics.rs`. A series is absent if its value was not observed. The exporter never publishes
+an estimate, a previous value, or 0 for an unknown value. `gpu` is the driver's index (`0`, or `0:1` for a MIG
+instance), which can change at a reboot; `gpu_uuid` does not change. Join series with `bailiff_process_info` on `pid`,
+and with dcgm-exporter's `UUID` by `label_replace(X, \"UUID\", \"$1\", \"gpu_uuid\", \"(.*)\")`.
 
-A GPU in MIG mode and its instances all have memory: to sum it up, take `gpu!~\".*:.*\"` or `gpu=~\".*:.*\"`. In
-Kubernetes scrape with `honorLabels: true`: `pod`, `namespace` and `container` are those of the process that holds
-memory, and are written empty where it has none, so that Prometheus does not fill in the exporter's own.
+Memory is reported for a GPU in MIG mode and for each of its instances. To avoid counting it twice in sums, select GPUs
+with `gpu!~\".*:.*\"` or instances with `gpu=~\".*:.*\"`. In Kubernetes, scrape with `honorLabels: true`, because `pod`,
+`namespace` and `container` describe the process that holds memory. If the process has no such value, the label is
+empty, so that Prometheus does not add the values of the exporter's own pod.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

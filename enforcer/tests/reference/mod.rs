@@ -16,15 +16,27 @@ pub(crate) fn page(schema: &Value) -> String {
         ("`limits`", "", &schema["properties"]["limits"]),
         (
             "`leases`",
-            "Needs `redis` or `redis_file`; a policy has at least one rule beside it.",
+            "Needs `redis` or `redis_file`. The file must also contain at least one rule.",
             &schema["properties"]["leases"],
         ),
         ("A rule", "", rule),
         ("`pick`", "", &rule["properties"]["pick"]),
-        ("An entry of `except`", "A condition, with these keys in addition.", &schema["$defs"]["exception"]),
-        ("A step", "One of these, and `after`.", &schema["$defs"]["step"]),
-        ("A channel of `notify`", "One of these.", &schema["properties"]["notify"]["additionalProperties"]),
-        ("A condition", "One or more of these; all must hold.", &schema["$defs"]["condition"]),
+        (
+            "An entry of `except`",
+            "An entry is a condition, with these additional keys.",
+            &schema["$defs"]["exception"],
+        ),
+        ("A step", "A step has one of these keys, and optionally `after`.", &schema["$defs"]["step"]),
+        (
+            "A channel of `notify`",
+            "A channel has one of these keys.",
+            &schema["properties"]["notify"]["additionalProperties"],
+        ),
+        (
+            "A condition",
+            "A condition has one or more of these keys; all must be true.",
+            &schema["$defs"]["condition"],
+        ),
     ];
     let keys = &schema["$defs"]["condition"]["properties"];
     let mut page = HEAD.to_owned();
