@@ -134,6 +134,14 @@ impl Home {
         let of_step = self.lines().into_iter().filter(|line| line["step"] == step);
         of_step.filter_map(|line| Some(line["result"].as_str()?.to_owned())).collect()
     }
+
+    /// Results of a step's actions that had an effect. On a busy machine an action may be cancelled first, because its
+    /// confirmation is older than one of the tests' short sampling intervals.
+    #[must_use]
+    pub fn effects(&self, step: &str) -> Vec<String> {
+        let without = ["due", "begun", "withheld", "cancelled", "reprieved"];
+        self.results(step).into_iter().filter(|result| !without.contains(&result.as_str())).collect()
+    }
 }
 
 impl Default for Home {
