@@ -194,9 +194,9 @@ macro_rules! called_off_or_not {
 }
 
 called_off_or_not! {
-    "the target is seen busy": confirmed_target_seen_busy, signalled_target_seen_busy, busy;
+    "the target is observed busy": confirmed_target_seen_busy, signalled_target_seen_busy, busy;
     "the target is unknown": confirmed_target_unknown, signalled_target_unknown, unknown;
-    "no snapshot comes": confirmed_without_snapshots, signalled_without_snapshots, exporter_silent;
+    "no snapshot arrives": confirmed_without_snapshots, signalled_without_snapshots, exporter_silent;
     "`pause`": confirmed_then_paused, signalled_then_paused, pause;
     "the rules change": confirmed_then_reloaded, signalled_then_reloaded, reload;
     "the rules become invalid": confirmed_then_invalid, signalled_then_invalid, invalid_file;
@@ -207,7 +207,7 @@ called_off_or_not! {
 fn confirmed_target_that_exits_is_gone() {
     let mut fixture = Fixture::confirmed();
     fixture.tenant.end();
-    fixture.assert_result_unsent("the target ends");
+    fixture.assert_result_unsent("the target exits");
 }
 
 /// An action that cannot be recorded is not performed: the SIGKILL waits, is reported, and can be cancelled.
@@ -331,7 +331,7 @@ fn until_running(tenant: &Tenant) {
 
 #[test]
 fn group_stopped_by_a_dead_enforcer_continues_by_watchdog() {
-    assert_eq!(cell("the enforcer dies", "TERM sent"), "interrupted");
+    assert_eq!(cell("the enforcer crashes", "TERM sent"), "interrupted");
     let (node, tenant) = crash_between_stop_and_kill(|_| {});
     until_running(&tenant);
     let enforcer = node.home.enforcer(&[]);

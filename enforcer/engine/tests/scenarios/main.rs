@@ -1063,17 +1063,17 @@ fn cell(event: &str, state: usize) -> String {
 fn decided_action_is_cancelled_as_documented() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
     let events: [(&str, Act, &str); 11] = [
-        ("the target is seen busy", Box::new(|_| {}), "F"),
+        ("the target is observed busy", Box::new(|_| {}), "F"),
         ("the target is unknown", Box::new(|_| {}), "U"),
-        ("no snapshot comes", Box::new(|_| {}), ".T"),
+        ("no snapshot arrives", Box::new(|_| {}), ".T"),
         ("`pause`", Box::new(|node| assert_eq!(node.pause(), None)), "T"),
         ("the rules change", Box::new(|node| assert_eq!(node.reload(&terminate()), None)), "T"),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile)), "T"),
         ("the audit log cannot be written", Box::new(hold(Hold::Audit)), "T"),
         ("the state cannot be written", Box::new(hold(Hold::State)), "T"),
-        ("the target ends", Box::new(|_| {}), "-"),
+        ("the target exits", Box::new(|_| {}), "-"),
         ("the enforcer is stopped", Box::new(Node::restart), "T"),
-        ("the enforcer dies", Box::new(Node::crash), "T"),
+        ("the enforcer crashes", Box::new(Node::crash), "T"),
     ];
     for (event, act, then) in events {
         let mut node = Node::new(&terminate());
@@ -1099,12 +1099,12 @@ fn decided_action_is_cancelled_as_documented() {
 fn confirmed_action_starts_only_if_newest_snapshot_agrees() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
     let events: [(&str, Act); 5] = [
-        ("the target is seen busy", Box::new(|node| drop(node.run("F")))),
+        ("the target is observed busy", Box::new(|node| drop(node.run("F")))),
         ("the target is unknown", Box::new(|node| drop(node.run("U")))),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile))),
         ("the state cannot be written", Box::new(hold(Hold::State))),
         (
-            "the target ends",
+            "the target exits",
             Box::new(|node| {
                 node.processes.remove(&4100);
                 node.tick();
