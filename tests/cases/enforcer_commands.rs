@@ -1,4 +1,4 @@
-//! The commands, as an admin uses them, against a daemon that runs.
+//! Tests the enforcer's commands, as an administrator uses them, against a running daemon.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -82,7 +82,7 @@ fn status_and_explain_report_the_current_state() {
     let text = stdout_of(&enforcer.run(&["explain", "--pid", "1"]));
     assert!(text.contains("process 1 is no target"), "{text}");
     let text = stdout_of(&enforcer.run(&["explain", "--pid", "4194305"]));
-    assert!(text.contains("there is no process 4194305"), "beyond PID_MAX_LIMIT: {text}");
+    assert!(text.contains("there is no process 4194305"), "the pid exceeds PID_MAX_LIMIT: {text}");
     let wrong = enforcer.run(&["explain", "--rule", "idel"]);
     assert!(!wrong.status.success());
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no rule \"idel\""), "{wrong:?}");

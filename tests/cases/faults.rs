@@ -1,4 +1,5 @@
-//! A driver that hangs, is lost, slow or missing: pages are always served, report what is down, and recover.
+//! Tests a driver that hangs, is lost, slow or missing: the exporter always serves pages, reports what is down,
+//! and recovers.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +38,7 @@ fn gpu_up(page: &Page, gpu: &str) -> Option<f64> {
     page.value("bailiff_gpu_up", &[("gpu", gpu)])
 }
 
-/// Three GPUs, the second with this fault.
+/// Returns three GPUs, the second of which has this fault.
 fn three(fault: &str) -> String {
     let gpu = |pid: u32, fault: &str| format!("  - processes: [{{pid: {pid}, used: 1GiB}}]\n{fault}");
     format!("sampling_period: 20ms\ngpus:\n{}{}{}", gpu(4100, ""), gpu(4101, fault), gpu(4102, ""))
@@ -51,10 +52,10 @@ fn hung_driver_is_down_and_recovers() {
     scenario.set(&format!("faults: {{hang: true}}\n{}", three("")));
     let began = exporter.tick();
     exporter.until("it is down", |page| (nvml_up(page)? == 0.0).then_some(()));
-    assert!(exporter.tick() <= began + 3.0, "the tick that hung, or the next one, reports it");
+    assert!(exporter.tick() <= began + 3.0, "the fault is reported by the tick that hung or the next tick");
     let page = exporter.page();
     assert_eq!(reason(&page).as_deref(), Some("timeout"));
-    assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0, "nothing frozen is shown");
+    assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0, "old values are not exported");
     assert_eq!(page.all("bailiff_gpu_memory_used_bytes", &[]).count(), 0);
     scenario.set(&three(""));
     exporter.until("it has recovered", |page| {
@@ -78,8 +79,9 @@ fn hung_gpu_does_not_affect_others() {
         );
         assert_eq!(nvml_up(&page), Some(1.0));
         assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 2);
-        let uuid = page.label("bailiff_gpu_up", &[("gpu", "1")], "gpu_uuid").expect("it is shown");
-        assert!(uuid.starts_with("GPU-"), "its name is remembered: {uuid:?}");
+        let uuid =
+            page.label("bailiff_gpu_up", &[("gpu", "1")], "gpu_uuid").expect("the GPU is still exported");
+        assert!(uuid.starts_with("GPU-"), "the UUID is kept: {uuid:?}");
     }
     scenario.set(&three(""));
     exporter.until("it has recovered", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
@@ -112,7 +114,7 @@ fn xid_errors_count_once_and_survive_gpu_loss() {
     scenario.set(&three("    xid: [79, 13, 79]\n"));
     exporter
         .until("all were heard", |page| (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(()));
-    // The last errors of a GPU that falls off the bus.
+    // The last Xid errors from a GPU that falls off the bus.
     scenario.set(&three("    xid: [79, 13, 79, 79]\n    faults: {lost: true}\n"));
     exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
     exporter.until("its last Xid", |page| (xids(page, "79")? == 3.0).then_some(()));
@@ -205,7 +207,8 @@ fn killed_worker_is_replaced() {
     exporter.until("it is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
 }
 
-/// A worker that is stopped while it reads a long made-up `/proc` is as silent as one that waits for a process.
+/// A worker that is stopped while it reads a long made-up `/proc` is as silent as a worker that is waiting for
+/// a process.
 #[test]
 fn command_lines_are_read_again_after_a_hang() {
     let procfs = Procfs::new();
@@ -234,7 +237,7 @@ fn command_lines_are_read_again_after_a_hang() {
     assert_eq!(exporter.next().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
-/// Waits for a file to be opened; earlier events are dropped.
+/// Waits until a file is opened. Earlier events are dropped.
 fn until_opened(watch: &OwnedFd) {
     let mut events = [0; 1 << 12];
     while ioctl_fionread(watch).unwrap() > 0 {
@@ -262,8 +265,8 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Puts a process where no signal reaches it, not even SIGKILL, as a hung driver does: into a frozen cgroup of
-/// version 1. Systems without cgroup v1 have no such state.
+/// Puts a process into a frozen cgroup v1, where no signal reaches it, not even SIGKILL. A hung driver has the
+/// same effect. Systems without cgroup v1 do not support this state.
 struct Frozen(PathBuf);
 
 impl Frozen {
@@ -358,7 +361,8 @@ fn pages_are_served_while_the_driver_hangs() {
     let exporter = Exporter::start(&scenario, &[]);
     let began = Instant::now();
     let pages = std::iter::repeat_with(|| exporter.page()).take(50).count();
-    // Not a measurement: a page that waits for the driver would wait for its deadline each time.
+    // This is not a performance measurement: if a page waited for the driver, it would wait for its deadline
+    // each time.
     assert!(began.elapsed() < Duration::from_millis(500) * 25, "{pages} pages");
 }
 
@@ -376,12 +380,12 @@ fn sigterm_drains_and_exits() {
     });
 }
 
-/// Processes on an instance that the driver did not report are unknown, so none is reported as gone.
+/// Processes on an instance that the driver did not report are unknown, so they are not reported as gone.
 #[test]
 fn mig_gpu_is_unknown_until_all_instances_are_read() {
     let mig = include_str!("../fakes/nvml/scenarios/mig.yaml");
     let instances = |page: &Page| page.value("bailiff_gpu_mig_instances", &[("gpu", "0")]);
-    // Each call, with whether the driver is queried again after it.
+    // Each driver call, and whether the driver is queried again after it.
     let calls =
         [("GetMaxMigDeviceCount", true), ("GetMigDeviceHandleByIndex", true), ("IsMigDeviceHandle", false)];
     for (call, again) in calls {

@@ -1,4 +1,5 @@
-//! `bailiff mps` with a stand-in for MPS, the fake driver, and an `nvidia-smi` that records its arguments.
+//! Tests `bailiff mps` with a stand-in for MPS, the fake driver, and an `nvidia-smi` that records its
+//! arguments.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -40,7 +41,7 @@ impl Machine {
         machine
     }
 
-    /// The UUID of a GPU by number.
+    /// Returns the UUID of a GPU by its number.
     fn uuid(&self, index: usize) -> String {
         format!("GPU-{:08x}-{:04x}-4000-8000-{index:012x}", std::process::id(), self.number)
     }
@@ -68,12 +69,12 @@ impl Machine {
         command
     }
 
-    /// Runs it; returns exit code and output.
+    /// Runs the command and returns its exit code and output.
     fn run(&self, name: &str, args: &[&str]) -> (Option<i32>, String) {
         code_and_output(&self.bailiff(name, args).output().unwrap())
     }
 
-    /// Starts it in the background.
+    /// Starts the command in the background.
     fn spawn(&self, name: &str, args: &[&str]) -> Child {
         let mut command = self.bailiff(name, args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -195,7 +196,7 @@ fn stale_pipe_directory_is_reported_and_reusable() {
     assert!(report["warnings"].to_string().contains("no daemon runs"), "{report}");
     let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(0), "{printed}");
-    assert!(machine.mps.smi_calls().is_empty(), "it was exclusive already");
+    assert!(machine.mps.smi_calls().is_empty(), "the compute mode was already exclusive");
 }
 
 #[test]
@@ -396,11 +397,11 @@ fn log_that_is_no_regular_file_is_not_opened() {
     assert_eq!(report["daemons"][0]["log"], "no_file", "{report}");
 }
 
-/// A background command that ends with the test.
+/// A background command that is killed with the test.
 struct Background(Child);
 
 impl Background {
-    /// Waits for it; returns exit code and output.
+    /// Waits for the command to exit; returns its exit code and output.
     fn finish(mut self) -> (Option<i32>, String) {
         until("its end", || self.0.try_wait().unwrap());
         let mut text = String::new();
@@ -495,7 +496,7 @@ fn silent_started_daemon_keeps_gpu_modes() {
         let mut start =
             Background(machine.spawn("a", &[form, &["--mps-control", &wrapped_control]].concat()));
         until("its end", || start.0.try_wait().unwrap());
-        // The daemon still runs, and has the outputs open.
+        // The daemon is still running and has the output files open.
         machine.mps.signal("a", Signal::KILL);
         let (code, printed) = start.finish();
         assert_eq!(code, Some(69), "{printed}");
@@ -504,7 +505,7 @@ fn silent_started_daemon_keeps_gpu_modes() {
     }
 }
 
-/// Returns whether a process waits for a file lock.
+/// Returns whether a process is waiting for a file lock.
 fn waits_for_a_lock(pid: u32) -> bool {
     let locks = std::fs::read_to_string("/proc/locks").unwrap();
     let pid = pid.to_string();
@@ -552,7 +553,7 @@ fn daemons_are_queried_concurrently() {
     for name in names {
         machine.mps.start(name, &machine.uuid(0));
     }
-    // The first query is answered once four are waiting.
+    // The stand-in replies to the first query once four queries are waiting.
     let queries = machine.mps.pipes("asks").display().to_string();
     let wrapped_control = machine.mps.wrapped_control(&format!(
         "echo >> {queries}; until [ $(wc -l < {queries}) -ge 4 ]; do sleep 0.02; done"

@@ -185,8 +185,7 @@ pub(crate) struct ContextEnd {
     pub(crate) verify: bool,
 }
 
-/// Runs a driver call that might end a context. After the call, `ended` returns the context that was ended,
-/// if any.
+/// Runs a driver call that might end a context. After the call, `ended` returns whether it did.
 pub(crate) fn end<F: Fn() -> Code>(
     call: &DriverCall<F>,
     context_end: Option<ContextEnd>,

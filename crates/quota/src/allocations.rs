@@ -134,11 +134,7 @@ mod tests {
         let allocations = AllocationTable::new();
         assert_eq!(allocations.remove(512), None);
         assert_eq!(allocations.insert(512, FIRST).unwrap(), None);
-        assert_eq!(
-            allocations.insert(512, SECOND).unwrap(),
-            Some(FIRST),
-            "the address was allocated again"
-        );
+        assert_eq!(allocations.insert(512, SECOND).unwrap(), Some(FIRST), "the address was allocated again");
         assert!(!allocations.reinsert(512, FIRST));
         assert_eq!(allocations.remove(512), Some(SECOND));
         assert!(allocations.reinsert(512, FIRST));

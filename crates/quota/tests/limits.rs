@@ -388,7 +388,11 @@ fn limit_of_zero_refuses_every_allocation() {
     }
     let mut client = client(&machine, "dl", 0, "init 0, alloc 17179869184, alloc 1");
     assert_eq!(codes(&mut client), "0 2 2");
-    assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY", "unlimited")), "0 0 2", "the driver has no more memory");
+    assert_eq!(
+        codes(client.env("WRAPPER_MAX_MEMORY", "unlimited")),
+        "0 0 2",
+        "the driver has no more memory"
+    );
     // In HAMi, 0 means no limit.
     let client = client.env_remove("WRAPPER_MAX_MEMORY").env("CUDA_DEVICE_MEMORY_LIMIT", "0");
     assert_eq!(codes(client), "0 0 2");

@@ -118,7 +118,10 @@ fn invalid_file_is_refused() {
     assert!(matches!(read(&link), Err(LedgerError::Io(_))), "a symbolic link is rejected");
     let fifo = directory.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    assert!(matches!(read(&fifo), Err(LedgerError::NoFile)), "a FIFO is rejected, and opening it does not block");
+    assert!(
+        matches!(read(&fifo), Err(LedgerError::NoFile)),
+        "a FIFO is rejected, and opening it does not block"
+    );
     assert!(matches!(read(directory.path()), Err(LedgerError::NoFile)));
     assert!(matches!(read(&directory.path().join("none")), Err(LedgerError::Io(_))));
 }
