@@ -84,5 +84,5 @@ fn full_page_matches_the_golden_file() {
     let moment = Moment { boot: Duration::from_secs(3602), own };
     let mut page = Vec::new();
     page::write(&made_up::full(), &moment, Format::Text, &mut page).expect("memory takes everything");
-    compare("tests/golden/full.prom", &String::from_utf8(page).expect("it is text"));
+    compare("tests/golden/full.prom", &String::from_utf8(page).expect("the text is UTF-8"));
 }

@@ -36,7 +36,8 @@ fn full_page_has_every_family_with_its_labels() {
     let page = read(&full());
     for sample in &page.samples {
         let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == sample.name);
-        let labels: Vec<&str> = family.expect("it is in the table").labels.split_ascii_whitespace().collect();
+        let labels: Vec<&str> =
+            family.expect("the metric is in the table").labels.split_ascii_whitespace().collect();
         assert!(sample.labels.keys().all(|label| labels.contains(&label.as_str())), "{sample:?}");
     }
     let seen: BTreeSet<&str> = page.samples.iter().map(|sample| sample.name.as_str()).collect();
@@ -84,7 +85,7 @@ fn open_breaker_is_also_a_hold() {
     let page = read(&full());
     let held = |hold| page.value("bailiff_hold_active", &[("hold", hold)]);
     assert_eq!((held("mass_breaker"), held("paused"), held("stale")), (Some(1.0), Some(1.0), Some(0.0)));
-    assert_eq!(held("cooldown"), None, "that is one target's");
+    assert_eq!(held("cooldown"), None, "cooldown applies to single targets");
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "mass")]), Some(1.0));
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "unknown")]), Some(0.0));
 }

@@ -37,8 +37,8 @@ enum Lifecycle {
 
 fn start(lifecycle: Lifecycle) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.set_nonblocking(true).expect("it is a socket");
-    let address = listener.local_addr().expect("it is bound");
+    listener.set_nonblocking(true).expect("the listener is a socket");
+    let address = listener.local_addr().expect("the listener is bound");
     let (show, status) = watch::channel(Arc::new(Status::default()));
     let (query, reloads) = mpsc::channel(1);
     let on = matches!(lifecycle, Lifecycle::On);
@@ -46,7 +46,7 @@ fn start(lifecycle: Lifecycle) -> Running {
     let (stop_sender, stop) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let web = Web::open(None).expect("it needs no file");
+        let web = Web::open(None).expect("a web config is optional");
         let site = Site { listeners: vec![listener], web };
         runtime.block_on(server::serve(site, routes, PATIENT, async { drop(stop.await) }))
     });
@@ -71,18 +71,18 @@ impl Running {
             reloads
         });
         let answer = query(self.address, "POST /-/reload");
-        self.reloads = Some(loop_of_ours.join().expect("it does not panic"));
+        self.reloads = Some(loop_of_ours.join().expect("the thread does not panic"));
         answer
     }
 }
 
 fn query(address: SocketAddr, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = TcpStream::connect(address).expect("the server listens");
 
     write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-        .expect("it is open");
+        .expect("the connection is open");
     let mut text = String::new();
-    stream.read_to_string(&mut text).expect("it answers");
+    stream.read_to_string(&mut text).expect("the server responds");
     text
 }
 

@@ -68,7 +68,8 @@ fn every_label_stands_in_the_table_and_most_families_on_this_page() {
     let page = page(&walk([motley(1), motley(2)]));
     for sample in &page.samples {
         let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == family_of(sample));
-        let labels: Vec<&str> = family.expect("it is in the table").labels.split_ascii_whitespace().collect();
+        let labels: Vec<&str> =
+            family.expect("the metric is in the table").labels.split_ascii_whitespace().collect();
         let stands = |label: &String| labels.contains(&label.as_str()) || label == "le";
         assert!(sample.labels.keys().all(stands), "{sample:?}");
     }
@@ -158,7 +159,7 @@ fn the_parts_sum_up_to_the_total() {
     assert_eq!(
         motley.value("bailiff_gpu_memory_unaccounted_bytes", &FIRST),
         None,
-        "one holder's is not known"
+        "the memory of one holder is unknown"
     );
 }
 
@@ -178,7 +179,11 @@ fn unlisted_processes_are_counted_per_gpu() {
     let page = page(&walk([motley(1), motley(2)]));
     assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(2.0));
     assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "2")]), Some(1.0), "by its instances");
-    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "1")]), None, "it gave no list");
+    assert_eq!(
+        page.value("bailiff_gpu_unlisted_processes", &[("gpu", "1")]),
+        None,
+        "the GPU did not report a list"
+    );
     let mut services = motley(1);
     if let Some(device_processes) = &mut services.device_processes {
         for (device_process, uid) in device_processes
@@ -206,7 +211,11 @@ fn beyond_the_limit_processes_are_summed_up_exactly() {
     let page = parse(&written(&snapshot, 2, Format::Text));
     let shown: Vec<&str> =
         page.values("bailiff_process_info").iter().map(|(labels, _)| labels["pid"].as_str()).collect();
-    assert_eq!(shown, ["12", "13"], "one that may hold any amount, then the largest of the lowest pid");
+    assert_eq!(
+        shown,
+        ["12", "13"],
+        "the holder that may hold any amount comes first, then the largest with the lowest pid"
+    );
     assert_eq!(page.value("bailiff_gpu_other_processes", &FIRST), Some(3.0));
     assert_eq!(page.value("bailiff_gpu_other_processes_memory_bytes", &FIRST), Some(13.0));
     assert_eq!(page.value("bailiff_processes_dropped_total", &[]), Some(3.0));
@@ -242,7 +251,7 @@ fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
 fn stolen(sample: &mut Sample) {
     let leases = sample.leases.as_mut().expect("there is a pool");
     (leases.gpus[0].gpu_state, leases.gpus[0].lease) = (GpuState::Idle, None);
-    let facts = sample.processes.get_mut(&41).and_then(Seen::found_mut).expect("it is there");
+    let facts = sample.processes.get_mut(&41).and_then(Seen::found_mut).expect("the process is present");
     (facts.claim, facts.ancestors) = (Claim::Nothing, Some(Vec::new()));
 }
 
@@ -335,7 +344,11 @@ fn pool_metrics_are_absent_without_redis() {
     assert_eq!(page.value("bailiff_lease_queue_oldest_seconds", &[]), Some(1.5));
     assert_eq!(page.value("bailiff_lease_wait_seconds_bucket", &[("le", "1.0")]), Some(2.0));
     assert_eq!(page.value("bailiff_lease_wait_seconds_count", &[]), Some(3.0));
-    assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(0.0), "its processes are unknown");
+    assert_eq!(
+        page.value("bailiff_lease_legacy_suspect", &[]),
+        Some(0.0),
+        "the lease's processes are unknown"
+    );
     let lost = of_pool(|_, sample| {
         sample.gpus[0].entries = Some(vec![]);
         let leases = sample.leases.as_mut().expect("there is a pool");

@@ -68,7 +68,9 @@ fn gzip_is_one_member_and_the_same_page() {
             assert!(packed.has("content-encoding: gzip") && packed.body.len() < plain.body.len() / 2);
             let mut rest = packed.body.as_slice();
             let mut text = String::new();
-            GzDecoder::new(&mut rest).read_to_string(&mut text).expect("one member, whole");
+            GzDecoder::new(&mut rest)
+                .read_to_string(&mut text)
+                .expect("the body is one complete gzip member");
             assert!(rest.is_empty(), "nothing after it");
             assert_eq!(fixed(&text), fixed(&plain.text()));
             parse(&text);
@@ -167,11 +169,11 @@ fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
-    let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let mut seq = || {
         let mut line = Vec::new();
         client.read_until(b'\n', &mut line).expect("a line comes");
-        wire::parse(&line).expect("it is a snapshot").seq
+        wire::parse(&line).expect("the line is a snapshot").seq
     };
     assert_eq!(seq(), 1);
     running.show(small(2));
@@ -180,7 +182,7 @@ fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
     assert_eq!(clients(), Some(1.0));
     drop(client);
     while clients() != Some(0.0) {}
-    running.end().expect("it ends in order");
+    running.end().expect("the server exits without an error");
     assert!(!path.exists());
 }
 
@@ -189,11 +191,11 @@ fn stream_client_before_the_first_sample_receives_it() {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
-    let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     running.show(small(1));
     let mut line = Vec::new();
     client.read_until(b'\n', &mut line).expect("a line comes");
-    assert_eq!(wire::parse(&line).expect("it is a snapshot").seq, 1);
+    assert_eq!(wire::parse(&line).expect("the line is a snapshot").seq, 1);
 }
 
 #[test]
@@ -201,7 +203,7 @@ fn a_slow_client_misses_lines_and_gets_the_newest() {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
-    let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let last = 20;
     for seq in 1..=last {
         // A line is longer than what the socket holds.
@@ -222,10 +224,10 @@ fn the_65th_client_of_the_stream_is_turned_away() {
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
-    let client = || BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let client = || BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let gets_a_line = |client: &mut BufReader<UnixStream>| {
         let mut line = String::new();
-        client.read_line(&mut line).expect("it is served or hung up on") > 0
+        client.read_line(&mut line).expect("the client is served or disconnected") > 0
     };
     let mut clients: Vec<_> = (0..64).map(|_| client()).collect();
     assert!(clients.iter_mut().all(gets_a_line));
@@ -256,13 +258,13 @@ fn a_full_disk_is_counted_and_nothing_else() {
     let failures =
         || parse(&running.get("/metrics", "").text()).value("bailiff_record_write_failures_total", &[]);
     while failures() != Some(1.0) {}
-    running.end().expect("it ends in order");
+    running.end().expect("the server exits without an error");
 }
 
 #[test]
 fn panic_while_sampling_ends_the_exporter() {
     let running = start(&[]);
-    running.show.send(None).expect("it samples");
+    running.show.send(None).expect("the exporter accepts samples");
     let error = running.ended().expect_err("sampling has ended");
     assert!(error.to_string().starts_with("the sampling thread ended"), "{error}");
 }

@@ -22,7 +22,7 @@ fn page(sample: Sample) -> String {
 fn section<'a>(html: &'a str, id: &str) -> &'a str {
     let begin = html.find(&format!("<section id=\"{id}\"")).unwrap_or_else(|| panic!("no {id} in {html}"));
     let html = &html[begin..];
-    &html[..html.find("</section>").expect("it ends")]
+    &html[..html.find("</section>").expect("the section is closed")]
 }
 
 /// A GPU with these values and no process list.

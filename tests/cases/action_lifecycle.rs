@@ -160,7 +160,7 @@ fn exporter_silent(fixture: &Fixture) {
 
 fn invalid_file(fixture: &Fixture) {
     fixture.node.home.write("rules: [");
-    until("it is refused", || fixture.enforcer.is_held("invalid_file").then_some(()));
+    until("the file is refused", || fixture.enforcer.is_held("invalid_file").then_some(()));
 }
 
 fn reload(fixture: &Fixture) {
@@ -323,7 +323,7 @@ fn crash_between_stop_and_kill(also: impl Fn(u32)) -> (Node, Tenant) {
 
 fn until_running(tenant: &Tenant) {
     let stat = format!("/proc/{}/stat", tenant.pid());
-    until("it runs again", || {
+    until("the tenant runs again", || {
         let stat = bailiff_snapshot::stat::parse(&fs::read(&stat).ok()?)?;
         (stat.state != bailiff_snapshot::State::Stopped).then_some(())
     });

@@ -85,7 +85,7 @@ fn idle_holder_is_flagged_notified_and_ended() {
     until("the notice", || terminal.read().contains(&format!("pid {pid}")).then_some(()));
     tenant.gone();
     assert_eq!(tenant.terms_received(), 1, "the tenant received TERM and exited");
-    let page = enforcer.until("it is counted", |page| {
+    let page = enforcer.until("the kill is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "released")]).then(|| enforcer.page())
     });
     assert_eq!(count(&page, "bailiff_kills_total", &[("rule", "idle"), ("result", "released")]), Some(1.0));
@@ -94,7 +94,7 @@ fn idle_holder_is_flagged_notified_and_ended() {
         let labels = [("step", step), ("result", result), ("mode", "enforce")];
         assert_eq!(count(&page, "bailiff_steps_total", &labels), Some(1.0), "{step}");
     }
-    enforcer.until("it received the event", |page| {
+    enforcer.until("the enforcer received the event", |page| {
         (count(page, "bailiff_notifications_total", &[("channel", "owner"), ("result", "ok")])? == 2.0)
             .then_some(())
     });
@@ -136,7 +136,7 @@ fn audited(node: &Node, pid: u32) {
         .collect();
     assert_eq!(others, expected.iter().collect::<Vec<_>>());
     assert_eq!(of_rule.iter().filter(|line| **line == ("flag", "cleared")).count(), 1);
-    until("both notices are delivered", || {
+    until("both notifications are delivered", || {
         let lines = node.home.lines();
         let delivered = lines.iter().filter(|line| line["step"] == "notify" && line["result"] == "delivered");
         (delivered.count() == 2).then_some(())
@@ -216,7 +216,7 @@ fn dry_run_rule_does_all_but_the_action() {
             (&line["mode"], &line["sent"]),
             (&Value::from("dry-run"), &Value::from(Vec::<Value>::new()))
         );
-        let page = enforcer.until("it is counted", |page| {
+        let page = enforcer.until("the kill is counted", |page| {
             page.happened("bailiff_steps_total", &[("result", "dry_run")]).then(|| enforcer.page())
         });
         assert_eq!(

@@ -107,7 +107,7 @@ fn explain_reports_an_exempt_target() {
     node.hold(&tenant, 0, "used: 512MiB");
     let enforcer = node.home.enforcer(&[]);
     let pid = tenant.pid().to_string();
-    let text = until("it is seen", || {
+    let text = until("the process is evaluated", || {
         let text = String::from_utf8(enforcer.run(&["explain", "--pid", &pid]).stdout).unwrap();
         text.contains("exempt dry-run").then_some(text)
     });

@@ -85,7 +85,7 @@ fn workload_of_several_owners_is_exempt() {
     command.args(["sh", "-c", other]);
     let tenant = Tenant::spawn(&node.home, command);
     let other = child(tenant.pid(), "sleep");
-    until("both have their uids", || {
+    until("both processes have their uids", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
         (comm == "sleep\n").then_some(())
     });
@@ -95,7 +95,7 @@ fn workload_of_several_owners_is_exempt() {
     let detail =
         format!("{other} is not touched: it is of uid 65533, and the others are of uid {NOBODY_UID}");
     assert_eq!((&line["detail"], &line["sent"]), (&json!(detail), &json!([])));
-    enforcer.until("it is counted", |page| {
+    enforcer.until("the result is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "refused")]).then_some(())
     });
     enforcer.ticks(3);
@@ -150,7 +150,7 @@ fn ignoring_all(node: &Node) -> Tenant {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", program]).uid(NOBODY_UID).gid(NOBODY_UID).process_group(0);
     let tenant = Tenant::spawn(&node.home, command);
-    until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
+    until("the tenant's first line", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 

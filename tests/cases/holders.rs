@@ -62,7 +62,7 @@ fn listed_process_that_exited_is_a_dead_pid() {
     let pid = holder.pid();
     let scenario = Scenario::new(&scenario(&[held(pid)]));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("it lives", |page| (state(page, pid)? == "sleeping").then_some(()));
+    exporter.until("the process is running", |page| (state(page, pid)? == "sleeping").then_some(()));
     holder.end();
     let page = exporter.next();
     assert_eq!(state(&page, pid).as_deref(), Some("gone"));
@@ -81,13 +81,13 @@ fn idle_time_starts_when_work_ends() {
     let of = |page: &Page, name: &str| page.value(name, &[("pid", &pid)]);
     let utilization =
         |page: &Page| page.value("bailiff_process_gpu_utilization_ratio", &[("pid", &pid), ("engine", "sm")]);
-    exporter.until("it is busy", |page| (utilization(page)? > 0.7).then_some(()));
+    exporter.until("the process is busy", |page| (utilization(page)? > 0.7).then_some(()));
     assert_eq!(of(&exporter.page(), "bailiff_process_gpu_idle_seconds"), Some(0.0));
     let busy_seconds = exporter.until("busy time", |page| {
         of(page, "bailiff_process_gpu_busy_seconds_total").filter(|seconds| *seconds > 0.0)
     });
     scenario.set(&idle);
-    exporter.until("it is idle for a while", |page| {
+    exporter.until("the process has been idle for a while", |page| {
         (utilization(page)? == 0.0 && of(page, "bailiff_process_gpu_idle_seconds")? > 0.5).then_some(())
     });
     let page = exporter.page();
@@ -97,7 +97,7 @@ fn idle_time_starts_when_work_ends() {
         f64::from(1 << 30)
     );
     scenario.set(&busy);
-    exporter.until("it is busy again", |page| {
+    exporter.until("the process is busy again", |page| {
         (of(page, "bailiff_process_gpu_idle_seconds")? == 0.0).then_some(())
     });
 }

@@ -131,7 +131,7 @@ fn unwritable_audit_log_holds_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::ending_on_term(&node.home);
     let (enforcer, disk) = enforcer_on_full_disk(&node);
-    enforcer.until("it is held", |page| {
+    enforcer.until("actions are held", |page| {
         (page.value("bailiff_hold_active", &[("hold", "audit")])? == 1.0).then_some(())
     });
     node.hold(&tenant, 0, "used: 1GiB");
@@ -203,7 +203,7 @@ fn stream_of_another_user_is_rejected() {
     let listener = UnixListener::bind(home.stream()).unwrap();
     chown(home.stream(), Some(NOBODY_UID), None).unwrap();
     let enforcer = home.enforcer(&[]);
-    enforcer.until("it is refused", |page| {
+    enforcer.until("the stream is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
     let why = format!("{} belongs to uid {NOBODY_UID}, which is neither root", home.stream().display());
@@ -216,7 +216,7 @@ fn stream_of_another_user_is_rejected() {
 
     // The owner is trusted, but another user listens on the socket.
     let enforcer = home.enforcer(&["--stream.user", &NOBODY_UID.to_string()]);
-    enforcer.until("it is refused", |page| {
+    enforcer.until("the stream is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
     enforcer.until_logged("and uid 0 listens on it");
@@ -236,7 +236,7 @@ fn failures_of_a_user_hold_it_until_clean_time() {
         let failed = || node.home.lines().iter().filter(|line| line["result"] == "failed").count();
         let before = failed();
         node.hold(&tenant, 0, "used: 1GiB");
-        until("it failed", || (failed() > before).then_some(()));
+        until("the action failed", || (failed() > before).then_some(()));
         tenant.end();
     }
     let tenant = Tenant::ending_on_term(&node.home);
@@ -259,7 +259,7 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     enforcer.until("the connection is closed", |page| {
         (page.value("bailiff_breaker_open", &[("breaker", "failures")])? == 0.0).then_some(())
     });
-    until("its turn", || {
+    until("the action", || {
         let is_of_tenant = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
         node.home.lines().iter().any(|line| line["result"] == "failed" && is_of_tenant(line)).then_some(())
     });

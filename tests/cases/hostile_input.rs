@@ -86,7 +86,7 @@ fn impossible_values_are_dropped_and_counted() {
     let reason = |page: &Page| {
         page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason")
     };
-    exporter.until("they are reported", |page| (reason(page)? == "garbage").then_some(()));
+    exporter.until("the samples are rejected", |page| (reason(page)? == "garbage").then_some(()));
     let page = exporter.page();
     assert!(gaps(&page, "utilization_above_100") > 0.0);
     assert_eq!(
@@ -194,7 +194,7 @@ fn driver_clock_stepping_back_makes_no_process_idle() {
         page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")])
     });
     scenario.set(&text("boot"));
-    exporter.until("it is unknown", |page| (reason(page)? == "clock_stepped").then_some(()));
+    exporter.until("utilization is unknown", |page| (reason(page)? == "clock_stepped").then_some(()));
     exporter.until("a new window", |page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]));
 }
 

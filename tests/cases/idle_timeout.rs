@@ -342,7 +342,7 @@ fn forwarded_signal_ends_the_watcher_likewise() {
     let script = "for name in INT QUIT TERM HUP USR1 USR2; do trap \"echo $name\" $name; done; echo ready; \
                   while :; do sleep 0.02; done";
     let mut running = IdleTimeout::start(&scenario, &["sh", "-c", script]);
-    until("it to be ready", || (running.output_lines() == ["ready"]).then_some(()));
+    until("the command to be ready", || (running.output_lines() == ["ready"]).then_some(()));
     let signals = [
         (Signal::INT, "INT"),
         (Signal::QUIT, "QUIT"),
@@ -489,7 +489,7 @@ fn container_init_forwards_signals() {
     let which = "the GPUs that the command uses are unknown in this PID namespace, so all visible GPUs count: ['GPU-a5b";
     assert!(running.log().iter().any(|line| line.contains(which)), "{:#?}", running.log());
     let mut running = inside(&["sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]);
-    until("it to be ready", || (!running.output_lines().is_empty()).then_some(()));
+    until("the command to be ready", || (!running.output_lines().is_empty()).then_some(()));
     // A process that cannot leave its PID namespace is signalled from outside.
     let first = child_of(&running, "gpu_idle_timeou");
     rustix::process::kill_process(rustix::process::Pid::from_raw(first.cast_signed()).unwrap(), Signal::TERM)

@@ -380,7 +380,7 @@ fn leases_are_listed() {
         command.env("LEASE_REDIS_URL", &address);
         command
     };
-    let report = until("both are listed", || {
+    let report = until("both processes are listed", || {
         let report = json_of(over_proc(&["--json"]));
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().all(|entry| entry["leased"].is_boolean()).then_some(report)

@@ -115,7 +115,7 @@ fn kustomize_builds_the_manifests() {
         assert!(valid.status.success(), "{name}: {valid:?}");
         assert!(
             text.contains("name: bailiff-rules\n  namespace: bailiff\n"),
-            "the name must not contain a hash, because the content is swapped in place"
+            "the name must not contain a hash, because the ConfigMap is updated in place"
         );
     }
 }

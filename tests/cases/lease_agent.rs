@@ -263,7 +263,7 @@ fn lease_of_a_dead_holder_is_freed_at_once() {
     assert!(line["target"]["id"].as_str().unwrap().starts_with("lease:"), "{line}");
     fixture.until_results("reap_dead", "freed");
     let done = [("action", "reap_dead"), ("result", "freed")];
-    enforcer.until("it is counted", |page| {
+    enforcer.until("the action is counted", |page| {
         (page.value("bailiff_lease_agent_actions_total", &done)? >= 1.0).then_some(())
     });
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(1.0));
@@ -338,7 +338,7 @@ fn dead_gpuget_task_inside() {
     enforcer.ticks(15);
     assert_eq!(Fixture::verdict(&enforcer, "0").as_deref(), Some("keep"));
     kill(task);
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     fixture.until_idle("0");
     assert!(start(launcher).is_some());
     fixture.until_results("free_orphaned", "freed");
@@ -391,7 +391,7 @@ fn dead_original_task_inside() {
     let list = || String::from_utf8(fixture.bailiff(&["list"]).output().unwrap().stdout).unwrap();
     assert!(!list().contains("process gone"), "{}", list());
     kill(task);
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     assert!(status.contains("GPU 0 is suspect: ") && status.contains("; freed in "), "{status}");
     assert!(list().contains("(process gone)"), "{}", list());
@@ -417,8 +417,9 @@ fn open_device_inside() {
     let (launcher, task) = fixture.task_of(&first, (&fixture.original_client(), ""));
     kill(task);
     let kept = "a process of its session has the device open";
-    enforcer
-        .until_status("it is kept", |status| (status["leases"]["judged"][0]["why"] == kept).then_some(()));
+    enforcer.until_status("the lease is kept", |status| {
+        (status["leases"]["judged"][0]["why"] == kept).then_some(())
+    });
     enforcer.ticks(15);
     assert_eq!(fixture.gpu("0").idle, 0);
     end_session(launcher);
@@ -448,7 +449,7 @@ fn reap_without_agent_inside() {
     assert_eq!(reap(&["--legacy"]), ["0\n", ""], "both tasks are running");
     kill(task);
     kill(original);
-    until("they have ended", || (start(task).or(start(original)).is_none()).then_some(()));
+    until("the processes have exited", || (start(task).or(start(original)).is_none()).then_some(()));
     assert_eq!(reap(&[]), ["0\n", ""], "descendants of the tasks may still be running");
     // A record does not contain the PID namespace of its pid.
     let elsewhere = "bailiff: GPU 1: its process has ended here, but it may be one of another host or container; not freed\n";
@@ -481,12 +482,12 @@ fn dead_holder_in_use_inside() {
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
     end_session(fixture.script());
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     let tenant = Tenant::running(&fixture.node.home, &["sleep", "infinity"]);
     fixture.node.hold(&tenant, 0, "used: 1GiB");
     until("a process is seen on it", || (Fixture::verdict(&enforcer, "0")? == "keep").then_some(()));
     drop(tenant);
-    until("it is suspect again", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect again", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     enforcer.ticks(10);
     assert_eq!(fixture.node.home.results("free_orphaned"), [""; 0]);
     assert_eq!(fixture.gpu("0").idle, 0);
@@ -526,7 +527,7 @@ fn gpu_lost_in_transfer_is_returned() {
     until_up(&enforcer);
     // A client that is killed after its pop from the idle list and before it writes its record.
     fixture.redis(&["brpop", "GPU_IDLE", "0"]);
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     fixture.until_idle("0");
     fixture.until_results("put_back_lost", "freed");
 }
@@ -550,7 +551,7 @@ fn agent_in_dry_run_frees_nothing() {
             assert_eq!(fixture.node.home.results(step), [""; 0]);
         }
         // While a process is exiting, it is unknown for a moment whether it had the lease.
-        until("it is freed", || {
+        until("the GPU is freed", || {
             (fixture.bailiff(&["reap"]).output().unwrap().stdout == b"1\n").then_some(())
         });
     }
@@ -646,13 +647,13 @@ fn without_redis_no_lease_is_evaluated() {
     until("the process without a lease is flagged", || flagged("no-lease").then_some(()));
     fixture.redis.stop();
     let unknown = |rule: &str| enforcer.page().value("bailiff_rule_unknown", &[("rule", rule)]);
-    until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
+    until("the lease's use is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
     fixture.redis.go_on();
-    until("it is observed again", || (unknown("no-lease")? == 0.0).then_some(()));
+    until("the lease's use is observed again", || (unknown("no-lease")? == 0.0).then_some(()));
     // If the holder's node does not report, the lease is not released, no matter how long that lasts.
     let (runner, child, gpu) = fixture.hold();
     fixture.redis.stop();
-    until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
+    until("the lease's use is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
     let released = || fixture.node.home.results("release_lease").contains(&"released".to_owned());
     let before = released();
     enforcer.ticks(15);

@@ -81,7 +81,7 @@ fn only_the_clock_of_redis_counts() {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-        until("it to wait", || {
+        until("the request to wait", || {
             (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
         });
         kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
@@ -281,7 +281,7 @@ fn silent_redis_times_out() {
     assert!(took < Duration::from_secs(30), "{took:?}");
     assert_eq!(states(&redis), ["leased"]);
     end(holder, Signal::TERM);
-    until("it to be idle", || {
+    until("the GPU to be idle", || {
         stdout_of(&run(&redis, &["reap"]));
         (states(&redis) == ["idle"]).then_some(())
     });
@@ -305,7 +305,7 @@ fn suspended_waiters(redis: &Redis) -> (Child, Child) {
     let foreign = leases.audit().unwrap().queue.remove(0);
     kill_process(Pid::from_child(&waiter), Signal::STOP).unwrap();
     end(holder, Signal::TERM);
-    until("it to be granted", || {
+    until("the GPU to be granted", || {
         let audit = leases.audit().unwrap();
         audit.leases.iter().any(|lease| lease.lease == foreign && lease.state == "held").then_some(())
     });
@@ -348,7 +348,7 @@ fn signal_ends_a_wait_without_redis() {
     let mut redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let mut waiter = bailiff(&redis, &["run", "true"]).stderr(Stdio::null()).spawn().unwrap();
-    until("it to wait", || {
+    until("the request to wait", || {
         (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
     });
     redis.kill();

@@ -245,7 +245,7 @@ fn lease_of_a_script_is_exported() {
     BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let scenario = Scenario::new(&gpus(&[&[line.trim().parse().unwrap()]]));
     let exporter = watch(&scenario, &redis, &[]);
-    exporter.until("its holder is known", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
+    exporter.until("the holder is known", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
     assert_eq!(exporter.page().all("bailiff_lease_held", &[("mode", "compat")]).count(), 1);
     kill_process_group(Pid::from_child(&script), Signal::KILL).unwrap();
     script.wait().unwrap();
@@ -281,13 +281,13 @@ fn failed_redis_leaves_a_gap_and_recovers() {
             );
         }
     });
-    exporter.until("it heals", whole);
+    exporter.until("the pool is readable again", whole);
     redis.kill();
     let page = until_down(&exporter, "unreachable");
     assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
     let _ = exporter.next();
     redis.start_again();
-    let page = exporter.until("it recovers again", |page| whole(page).map(|()| page.clone()));
+    let page = exporter.until("the pool recovers", |page| whole(page).map(|()| page.clone()));
     assert_eq!(state(&page, "barrier"), Some(1.0), "idle GPUs are reserved for other holders");
     assert_eq!(
         page.value("bailiff_lease_events_total", &[("event", "grant")]),
@@ -317,7 +317,7 @@ fn redis_password_is_used_and_never_printed() {
     assert!(!wrong.log().contains("hunter"), "{}", wrong.log());
     let right = format!("{}?pass=hunter2", redis.address());
     let exporter = Exporter::start(&scenario, &[&PATIENT, ["--lease.redis", &right].as_slice()].concat());
-    exporter.until("it may", |page| (up(page) == Some(1.0)).then_some(()));
+    exporter.until("the exporter may read the pool", |page| (up(page) == Some(1.0)).then_some(()));
     let output = exporter::run(&["--lease.redis=redsi://bob:hunter2@host/0"]);
     let printed = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{printed}");

@@ -43,7 +43,7 @@ fn lease_of_named_gpus_is_granted() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    until("it to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
+    until("the request to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
     assert_eq!(
         ids(&["run", "--", "sh", "-c", "echo had"]),
         "had",
@@ -194,7 +194,9 @@ fn shell_subprocess_is_not_the_holder() {
             drop(child.stdin.take());
             child.kill().unwrap();
             child.wait().unwrap();
-            until("it to be freed", || (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(()));
+            until("the lease to be freed", || {
+                (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(())
+            });
         }
     }
 }
@@ -208,7 +210,7 @@ fn queue_and_log_name_user_and_time() {
         .map(|(priority, note)| {
             let waiter =
                 bailiff(&redis, &["run", "--priority", priority, "--note", note, "true"]).spawn().unwrap();
-            until("it to wait", || {
+            until("the request to wait", || {
                 let report = json_of(&redis, &["queue", "--json"]);
                 report.as_array().unwrap().iter().any(|ticket| ticket["note"] == note).then_some(())
             });
@@ -362,7 +364,7 @@ fn wait_without_a_terminal_reports_start_and_end() {
         let mut lines = BufReader::new(waiter.stderr.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        until("it to wait", || {
+        until("the request to wait", || {
             (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == before + 1).then_some(())
         });
         (waiter, lines, line)
@@ -395,7 +397,7 @@ fn lease_status_lists_the_pool_and_own_leases() {
     let redis = pool("0-2");
     let holder = hold(&redis, &["run", "-n", "2", "--note", "tea"]);
     let waiter = bailiff(&redis, &["run", "-n", "3", "true"]).stderr(Stdio::null()).spawn().unwrap();
-    until("it to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 3).then_some(()));
+    until("the request to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 3).then_some(()));
     let text = stdout_of(&run(&redis, &["status"]));
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("3 GPUs: ") && lines[0].contains("2 leased"), "{text}");

@@ -228,7 +228,7 @@ fn daemon_started_inside_keeps_the_lease_and_is_reported() {
     let held = gpu(&pool, 0);
     assert_eq!((u64_of(&held["lease"]["pid"]), &held["state"]), (daemon.into(), &Value::from("leased")));
     kill_process(Pid::from_raw(daemon.cast_signed()).unwrap(), Signal::KILL).unwrap();
-    until("it to be free", || (states(&pool) == ["idle"]).then_some(()));
+    until("the GPU to be idle", || (states(&pool) == ["idle"]).then_some(()));
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn acquired_gpus_are_freed_when_their_holder_exits() {
     assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(holder.id()));
     assert_eq!((&held["lease"]["evidence"], &held["lease"]["mode"]), (&"alive".into(), &"acquire".into()));
     holder.kill().unwrap();
-    until("it to be free", || (states(&pool) == ["idle"]).then_some(()));
+    until("the GPU to be idle", || (states(&pool) == ["idle"]).then_some(()));
     holder.wait().unwrap();
     let acquire = |args: &[&str]| {
         let printed = stdout_of(&run(&pool, &[&["acquire"][..], args].concat()));

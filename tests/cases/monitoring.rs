@@ -281,7 +281,9 @@ fn every_dashboard_query_returns_data() {
         .node
         .change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
     // Waits until Prometheus has scraped the counters at 0.
-    until("it is seen", || prometheus.query("bailiff_kills_total").filter(|found| !found.is_empty()));
+    until("the counter is scraped", || {
+        prometheus.query("bailiff_kills_total").filter(|found| !found.is_empty())
+    });
     fixture.node.hold(&fixture.due, 0, "used: 1GiB");
     let mut left: Vec<(String, String)> = BOARDS.iter().flat_map(|board| queries(board)).collect();
     assert!(left.len() > 60, "{}", left.len());

@@ -177,7 +177,7 @@ fn hung_daemon_is_reported_within_5_seconds() {
     }
     assert!(machine.mps.smi_calls().is_empty());
     machine.mps.signal("a", Signal::CONT);
-    until("its answer", || {
+    until("the daemon's reply", || {
         (machine.mps.query("a", "get_default_active_thread_percentage") == "100.0\n").then_some(())
     });
 }
@@ -188,7 +188,7 @@ fn stale_pipe_directory_is_reported_and_reusable() {
     machine.mps.start("a", &machine.uuid(0));
     machine.modes(["exclusive_process", "default"]);
     machine.mps.signal("a", Signal::KILL);
-    let report = until("its end", || {
+    let report = until("the exit", || {
         let (_, report) = machine.status("a");
         (report["daemons"][0]["state"] == "stale").then_some(report)
     });
@@ -206,12 +206,12 @@ fn start_over_a_leftover_server_is_refused() {
     let _client = machine.mps.client("a");
     machine.mps.signal("a", Signal::KILL);
     let orphan = machine.mps.server("a");
-    until("its end", || (machine.run("a", &["stop"]).0 == Some(69)).then_some(()));
+    until("the exit", || (machine.run("a", &["stop"]).0 == Some(69)).then_some(()));
     let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(75), "{printed}");
     assert!(printed.contains(&format!("server {orphan} of an exited daemon")), "{printed}");
     assert_eq!(machine.status("a").1["orphans"][0]["pid"], orphan);
-    assert_eq!(machine.mps.servers("a"), [orphan], "it lives");
+    assert_eq!(machine.mps.servers("a"), [orphan], "the server is still running");
 }
 
 #[test]
@@ -403,7 +403,7 @@ struct Background(Child);
 impl Background {
     /// Waits for the command to exit; returns its exit code and output.
     fn finish(mut self) -> (Option<i32>, String) {
-        until("its end", || self.0.try_wait().unwrap());
+        until("the exit", || self.0.try_wait().unwrap());
         let mut text = String::new();
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -495,7 +495,7 @@ fn silent_started_daemon_keeps_gpu_modes() {
         let wrapped_control = machine.mps.wrapped_control("exec sleep 1000").display().to_string();
         let mut start =
             Background(machine.spawn("a", &[form, &["--mps-control", &wrapped_control]].concat()));
-        until("its end", || start.0.try_wait().unwrap());
+        until("the exit", || start.0.try_wait().unwrap());
         // The daemon is still running and has the output files open.
         machine.mps.signal("a", Signal::KILL);
         let (code, printed) = start.finish();
@@ -517,9 +517,9 @@ fn two_concurrent_starts_start_one_daemon() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let first = Background(machine.spawn("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
-    until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
+    until("the command sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
     let mut second = Background(machine.spawn("a", &["start", "--gpu", "0"]));
-    until("it waits, or has ended", || {
+    until("the command is waiting or has exited", || {
         (waits_for_a_lock(second.0.id()) || second.0.try_wait().unwrap().is_some()).then_some(())
     });
     machine.mps.go();
@@ -537,7 +537,7 @@ fn sigterm_before_the_daemon_starts_restores_the_modes() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let start = Background(machine.spawn("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
-    until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
+    until("the command sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
     start.signal(Signal::INT);
     machine.mps.go();
     let (code, printed) = start.finish();

@@ -47,7 +47,7 @@ impl Mps {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.arg("-f").env("FAKE_MPS_RELEASE", release).uid(uid).gid(uid);
         let mps = Self { daemon: Running(places(&directory, &mut command).spawn().unwrap()), directory };
-        until("it answers", || mps.query("get_server_list\n").then_some(()));
+        until("the daemon responds", || mps.query("get_server_list\n").then_some(()));
         mps
     }
 
@@ -145,7 +145,7 @@ fn daemon_output_of_both_releases_is_exported() {
         mps.send("set_default_device_pinned_mem_limit 0 2G\n");
         let scenario = Scenario::new(&scenario(&[]));
         let exporter = watch(&scenario, &control(), "100ms");
-        exporter.until("it answers", |page| {
+        exporter.until("the daemon responds", |page| {
             mps.of(page, "control_responsive", &[]).filter(|answers| *answers == 1.0)
         });
         let page = exporter.next();
@@ -163,7 +163,7 @@ fn daemon_output_of_both_releases_is_exported() {
         let (client, server) = mps.client();
         scenario.set(&self::scenario(&[(server, "compute"), (client.0.id(), "[compute, mps]")]));
         let server = [("server", &*server.to_string())];
-        exporter.until("its client is exported", |page| {
+        exporter.until("the client is exported", |page| {
             mps.of(page, "clients", &server).filter(|clients| *clients == 1.0)
         });
         let page = exporter.next();
@@ -183,7 +183,7 @@ fn daemon_output_of_both_releases_is_exported() {
         if status.is_some() {
             mps.send(&format!("fake_fault {}\n", server[0].1));
             let fault = [&server[..], &[("status", "fault")]].concat();
-            exporter.until("its fault is exported", |page| mps.of(page, "server_status", &fault));
+            exporter.until("the fault is exported", |page| mps.of(page, "server_status", &fault));
             exporter.until("and counted", |page| {
                 mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
             });
@@ -223,7 +223,7 @@ fn silent_daemon_is_reported_and_its_query_ended() {
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &client, "1m");
     let pids = || fs::read_to_string(&query).unwrap_or_default();
-    until("it is queried", || pids().contains('\n').then_some(()));
+    until("the daemon is queried", || pids().contains('\n').then_some(()));
     // Ticks continue during the query.
     let (tick, page) = (exporter.tick(), exporter.next());
     assert!(exporter.tick() >= tick + 2.0);
@@ -281,7 +281,9 @@ fn daemon_at_the_path_of_another_is_not_confused() {
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
     let pid = hidden.0.id().to_string();
-    exporter.until("it is seen", |page| users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")]));
+    exporter.until("the daemon is exported", |page| {
+        users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")])
+    });
     exporter.until("the reason is exported", |page| {
         users.of(page, "control_fault_info", &[("reason", "foreign")])
     });
@@ -312,8 +314,8 @@ fn user_daemon_is_queried_despite_a_foreign_claim() {
     let mps = Mps::start_in(directory, "550", NOBODY_UID);
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
-    exporter.until("it is seen", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
-    exporter.until("it answers", |page| {
+    exporter.until("the daemon is exported", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
+    exporter.until("the daemon responds", |page| {
         mps.of(page, "control_responsive", &[]).filter(|answers| *answers == 1.0)
     });
 }
@@ -344,7 +346,7 @@ fn daemon_without_permission_is_unknown() {
     let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
     let recorded = [&flags[..], &["--record", record.to_str().unwrap()]].concat();
     let _exporter = unattributed(&scenario, "-all", &recorded);
-    let daemon = until("it is seen", || {
+    let daemon = until("the daemon is exported", || {
         let text = fs::read_to_string(&record).ok()?;
         let snapshots = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut daemons = snapshots.filter_map(|snapshot| snapshot["mps"]["daemons"].as_array().cloned());
@@ -386,10 +388,10 @@ fn exited_daemon_leaves_only_its_server() {
     let scenario = Scenario::new(&scenario(&[(server, "compute")]));
     let exporter = watch(&scenario, &control(), "100ms");
     let label = server.to_string();
-    exporter.until("its client is exported", |page| mps.of(page, "clients", &[("server", &label)]));
+    exporter.until("the client is exported", |page| mps.of(page, "clients", &[("server", &label)]));
     mps.daemon.0.kill().unwrap();
     mps.daemon.0.wait().unwrap();
-    exporter.until("it is gone", |page| mps.of(page, "control_up", &[]).filter(|up| *up == 0.0));
+    exporter.until("the daemon is down", |page| mps.of(page, "control_up", &[]).filter(|up| *up == 0.0));
     let page = exporter.next();
     assert_eq!(mps.of(&page, "server_info", &[("server", &label)]), Some(1.0));
     assert_eq!(mps.of(&page, "clients", &[]), None, "the last output is no longer exported");
@@ -489,6 +491,7 @@ fn hostile_logs_are_bounded() {
         "server.log",
         b"\n[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n",
     );
-    exporter
-        .until("it goes on", |page| mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0));
+    exporter.until("the log is read again", |page| {
+        mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
+    });
 }

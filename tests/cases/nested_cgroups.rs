@@ -99,7 +99,7 @@ fn memory_of_a_nested_cgroup_belongs_to_the_outer_container() {
     let slice = Slice::new();
     let idle = tenant(&node, 1000, (&slice, &format!("{}/{}", scope('a'), scope('b'))));
     node.hold(&idle, 0, "used: 2GiB");
-    let container = until("its labels", || label(&node, idle.pid(), "container"));
+    let container = until("the process's labels", || label(&node, idle.pid(), "container"));
     assert_eq!(container, id('a'));
 }
 
@@ -110,7 +110,7 @@ fn holder_that_moved_between_its_own_cgroups_is_ended() {
         let slice = Slice::new();
         let idle = tenant(&node, 1000, (&slice, &format!("{own}/one")));
         node.hold(&idle, 0, "used: 2GiB");
-        until("its labels", || label(&node, idle.pid(), "comm"));
+        until("the process's labels", || label(&node, idle.pid(), "comm"));
         slice.take(&format!("{own}/two"), idle.pid());
         let _enforcer = node.home.enforcer(&[]);
         let results = until("a result", || {

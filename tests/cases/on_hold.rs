@@ -134,10 +134,10 @@ fn frozen_target_is_thawed_only_by_a_matching_rule() {
         cgroup.enter(tenant.pid());
         let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
-        until("it is frozen", || cgroup.is_frozen().then_some(()));
+        until("the cgroup is frozen", || cgroup.is_frozen().then_some(()));
         node.hold(&tenant, 0, "used: 1GiB");
         let pid = tenant.pid().to_string();
-        node.exporter.until("its state", |page| {
+        node.exporter.until("the process's state", |page| {
             page.value("bailiff_process_state", &[("pid", &pid), ("state", "frozen")])
         });
         let enforcer = node.home.enforcer(&[]);
@@ -160,7 +160,7 @@ fn shared_frozen_cgroup_is_not_thawed() {
         cgroup.enter(other.pid());
         let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
-        until("it is frozen", || cgroup.is_frozen().then_some(()));
+        until("the cgroup is frozen", || cgroup.is_frozen().then_some(()));
         node.hold(&tenant, 0, "used: 1GiB");
         let _enforcer = node.home.enforcer(&[]);
         let line = node.home.until_line("terminate", "refused");

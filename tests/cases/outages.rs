@@ -192,7 +192,7 @@ fn lost_gpu_freezes_only_its_streaks() {
     setup.tenant.gone();
     let home = &setup.node.home;
     let is_due = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
-    let due = until("its end", || home.lines().into_iter().find(is_due));
+    let due = until("the action to become due", || home.lines().into_iter().find(is_due));
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }
 

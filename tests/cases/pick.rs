@@ -160,7 +160,7 @@ rules:
         .gid(NOBODY_UID);
     let server = Tenant::spawn(&node.home, command);
     let comm = format!("/proc/{}/comm", server.pid());
-    until("its name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
+    until("the process's name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
     node.hold(&server, 0, "used: 30MiB");
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
     let mut command = enforcer::command(&node.home);
@@ -174,7 +174,7 @@ rules:
     let pid = server.pid();
     let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
     assert_eq!(printed, expected);
-    enforcer.until("it is counted", |page| {
+    enforcer.until("the kill is counted", |page| {
         page.happened("bailiff_steps_total", &[("step", "shutdown_mps"), ("result", "done")]).then_some(())
     });
 }

@@ -49,10 +49,10 @@ fn killed_holder_is_stale_at_the_next_scrape() {
     let exporter = Exporter::start(&scenario, &[]);
     let prometheus = Prometheus::scraping(exporter.address());
     let query = "bailiff_process_gpu_memory_bytes";
-    until("it is stored", || (prometheus.query(query)?.len() == 1).then_some(()));
+    until("the sample is stored", || (prometheus.query(query)?.len() == 1).then_some(()));
     holder.end();
     scenario.set(&text(""));
-    until("it is stale", || prometheus.query(query)?.is_empty().then_some(()));
+    until("the sample is stale", || prometheus.query(query)?.is_empty().then_some(()));
 }
 
 fn promtool(page: &[u8]) {

@@ -133,7 +133,7 @@ fn process_with_the_name_of_a_daemon_is_ended() {
     let program = directory.path().join("bailiff-x");
     fs::copy(exe("/bin/sleep"), &program).unwrap();
     let tenant = Tenant::running(&node.home, &[program.to_str().unwrap(), "1000"]);
-    until("its name", || {
+    until("the process's name", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
         (comm == "bailiff-x\n").then_some(())
     });
@@ -159,7 +159,7 @@ fn exporter_is_exempt_whatever_its_name() {
     let pid = exporter.pid();
     scenario.set(&format!("gpus: [{{processes: [{{pid: {pid}, used: 1GiB}}]}}]\n"));
     let enforcer = home.enforcer(&[]);
-    let text = until("it is evaluated", || {
+    let text = until("the target is evaluated", || {
         let text = explained(&enforcer, pid);
         text.contains("protection").then_some(text)
     });

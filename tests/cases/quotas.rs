@@ -248,7 +248,7 @@ fn process_that_left_its_file_is_not_listed() {
         write_claim(&file, (0, user.0.id()), 7 * MIB);
         let scenario = Scenario::new(&scenario(&[(user.0.id(), 300)]));
         let exporter = watch(&scenario, directory.path());
-        exporter.until("it is named", |page| of(page, "process_used_bytes"));
+        exporter.until("the process is exported", |page| of(page, "process_used_bytes"));
         user.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         assert_eq!(line(), "done\n");
         assert_eq!(of(&exporter.next(), "process_used_bytes"), None, "{then}");

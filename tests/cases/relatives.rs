@@ -316,7 +316,9 @@ fn mps_daemon_server_and_client_are_distinguished() {
     std::fs::copy("/bin/sleep", &program).unwrap();
     let session = Session::of(&[program.to_str().unwrap(), "300"]);
     let comm = format!("/proc/{}/comm", session.leader());
-    until("its name", || (std::fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
+    until("the process's name", || {
+        (std::fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(())
+    });
     let role = |snapshot: &Snapshot, pid| facts(snapshot, pid).role.clone();
     let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
     assert_eq!(role(&snapshot, session.leader()).as_deref(), Some("mps_server"));
@@ -350,5 +352,5 @@ fn young_process_moved_to_another_cgroup_is_reread() {
     let mut reader = StreamReader::over(&procfs, &[4100]);
     assert!(relatives(&reader.next_with_relatives()).is_empty());
     procfs.write("4200/cgroup", &container);
-    reader.ticks.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
+    reader.ticks.until("the process's new cgroup", |snapshot| relative(snapshot, 4200).map(drop));
 }

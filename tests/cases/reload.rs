@@ -90,7 +90,8 @@ fn file_saved_with_a_backup_is_read() {
     });
 }
 
-/// As the kubelet: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
+/// Changes the file as the kubelet does: `rules.yaml` links to `..data/rules.yaml`, and `..data` is swapped as
+/// a whole.
 #[test]
 fn swapped_config_map_is_read() {
     let swap = |directory: &Path, text: &str| {
@@ -333,7 +334,7 @@ fn unchanged_file_keeps_its_load_time() {
     let enforcer = home.enforcer(&[]);
     let read = |page: &Page| page.value("bailiff_policy_last_reload_success_timestamp_seconds", &[]);
     let (loaded, before) = (enforcer.status()["policy"]["loaded"].as_f64(), read(&enforcer.page()));
-    enforcer.until("it is read again", |page| {
+    enforcer.until("the file is read again", |page| {
         let output = enforcer.run(&["reload"]);
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "unchanged");
         (read(page) > before).then_some(())

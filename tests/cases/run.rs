@@ -86,7 +86,7 @@ impl Running {
     }
 
     fn ends_with(&mut self, expected: i32) {
-        let status = until("its end", || self.child.try_wait().unwrap());
+        let status = until("the command's exit", || self.child.try_wait().unwrap());
         assert_eq!(status.code(), Some(expected), "{status:?}");
     }
 }
@@ -439,7 +439,7 @@ fn exited_leader_with_threads_keeps_the_quota_file() {
     let python = programs::python().display().to_string();
     let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", HEADLESS]));
     let left = running.pid();
-    until("its first thread to end", || {
+    until("the first thread to exit", || {
         fs::read_to_string(format!("/proc/{left}/stat")).unwrap().contains(") Z ").then_some(())
     });
     running.signal(Signal::KILL);
@@ -484,7 +484,7 @@ fn run_terminated_before_its_start_leaves_no_file() {
     let mut running = Running::start(command);
     until("the helper that asks the driver", || (!running.children().is_empty()).then_some(()));
     running.signal(Signal::TERM);
-    until("its end", || running.child.try_wait().unwrap());
+    until("the command's exit", || running.child.try_wait().unwrap());
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
 }
 

@@ -293,7 +293,8 @@ fn enforcer_page_fits_every_screen() {
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(idle.pid(), 4);
     node.hold(&large, 0, "used: 3GiB, sm: 80");
-    enforcer.until("it is ended", |page| page.happened("bailiff_kills_total", &[]).then_some(()));
+    enforcer
+        .until("the target is terminated", |page| page.happened("bailiff_kills_total", &[]).then_some(()));
     let mut browser = Browser::start();
     let url = format!("http://{}/", enforcer.address());
     assert_fits(&mut browser, &url, &ALL);

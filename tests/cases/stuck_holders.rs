@@ -44,7 +44,7 @@ const WAITING_IN_THE_KERNEL: &str = "import ctypes, signal\n\
 /// Starts a program as user nobody that has the device open.
 fn tenant(node: &Node, program: &str) -> Tenant {
     let tenant = Tenant::running(&node.home, &["python3", "-u", "-c", program]);
-    until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
+    until("the tenant's first line", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 
@@ -186,7 +186,7 @@ fn many_of_one_kind_are_all_counted() {
     });
     assert_eq!(rows(&status_page(&node), "4190040").len(), 1);
     let enforcer = node.home.enforcer(&[]);
-    until("it is explained", || {
+    until("the target is explained", || {
         let printed = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
         (printed.matches("a pid without a process: there is nothing to exempt").count() == 2).then_some(())
     });
@@ -204,11 +204,11 @@ fn killable_holders_are_ended_and_memory_is_freed() {
     let enforcer = node.home.enforcer(&[]);
     left.gone();
     leader.gone();
-    until("both are released", || {
+    until("both targets are released", || {
         (node.home.results("terminate").iter().filter(|result| *result == "released").count() == 2)
             .then_some(())
     });
-    enforcer.until("both are counted", |page| {
+    enforcer.until("both kills are counted", |page| {
         (page.value("bailiff_memory_released_bytes_total", &[])? == 3.0 * GIB).then_some(())
     });
     node.exporter.until("the exporter saw its release", |page| {
@@ -241,13 +241,14 @@ rules:
     let other = Tenant::ignoring_term(&node.home);
     node.hold_together(&[(&old, "used: 1GiB"), (&other, "used: 512MiB")]);
     let used = |page: &Page| page.value("bailiff_gpu_memory_used_bytes", &[]);
-    let before = node.exporter.until("it holds memory", |page| used(page).filter(|bytes| *bytes > GIB));
+    let before =
+        node.exporter.until("the process holds memory", |page| used(page).filter(|bytes| *bytes > GIB));
     assert!(info(&node, &["--tag", "before"]).contains("python3"));
     let enforcer = node.home.enforcer(&[]);
     flagged(&enforcer, "forgotten", Some(old.pid()));
     old.gone();
     node.home.until_line("terminate", "released");
-    let page = node.exporter.until("its memory is back", |page| {
+    let page = node.exporter.until("the memory is released", |page| {
         (page.value(UNRELEASED, &[])? == 0.0 && used(page)? == before - GIB).then(|| page.clone())
     });
     assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreleased")]), Some(0.0));
@@ -265,7 +266,7 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     node.hold_pid(leaking.pid(), "used: 2GiB");
     let unreleased = |page: &Page| page.value(UNRELEASED, &[]);
     let pid = leaking.pid();
-    node.exporter.until("both are reported, and no memory is missing", |page| {
+    node.exporter.until("both processes are reported and no memory is unreleased", |page| {
         (state(page, pid)? == "sleeping" && unreleased(page)? == 0.0).then_some(())
     });
     // Waits for two samples without a new holder, because the later samples are compared with them.
@@ -282,7 +283,7 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     node.exporter.until("the process is unlisted", |page| {
         (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(())
     });
-    node.exporter.until("it is still missing", missing);
+    node.exporter.until("the memory is still unreleased", missing);
     flagged(&enforcer, "unreleased-vram", None);
     let row = rows(&status_page(&node), "not released after its holders exited");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
@@ -293,13 +294,14 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     // Another holder allocates some memory. The value is absent for a tick, and then the same as before.
     let third = Tenant::ignoring_term(&node.home);
     node.hold(&third, 0, "used: 3GiB");
-    node.exporter
-        .until("a third waiter", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));
-    node.exporter.until("still missing", missing);
+    node.exporter.until("the other holder is listed", |page| {
+        (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(())
+    });
+    node.exporter.until("the memory is still unreleased", missing);
     node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 512MiB}".to_owned());
-    node.exporter.until("a part is back", |page| (unreleased(page)? == 0.5 * GIB).then_some(()));
+    node.exporter.until("a part is released", |page| (unreleased(page)? == 0.5 * GIB).then_some(()));
     node.change(|driver| driver.gpus[0].text = String::new());
-    node.exporter.until("all is back", |page| (unreleased(page)? == 0.0).then_some(()));
+    node.exporter.until("all memory is released", |page| (unreleased(page)? == 0.0).then_some(()));
     enforcer
         .until("the flag is cleared", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
 }

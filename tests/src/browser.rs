@@ -99,8 +99,8 @@ impl Browser {
         command.env("HOME", profile.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_CACHE_HOME");
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn().expect("a shell");
-        let to = child.stdin.take().expect("it has an input");
-        let from = BufReader::new(child.stdout.take().expect("it has an output"));
+        let to = child.stdin.take().expect("stdin is piped");
+        let from = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let mut browser =
             Self { child, to, from, session: None, sent: 0, events: Vec::new(), _profile: profile };
         let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
@@ -221,7 +221,7 @@ impl Browser {
         let mut text = Vec::new();
         self.from.read_until(0, &mut text).expect("the browser can be read");
         assert_eq!(text.pop(), Some(0), "chromium ended: is it installed? (tests/setup chromium)");
-        serde_json::from_slice(&text).expect("it speaks JSON")
+        serde_json::from_slice(&text).expect("the message is JSON")
     }
 }
 

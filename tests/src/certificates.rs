@@ -52,7 +52,7 @@ impl Authority {
 }
 
 fn san(name: &str) -> SanType {
-    let text = name.try_into().expect("it is ASCII");
+    let text = name.try_into().expect("the name is ASCII");
     match name.parse() {
         Ok(ip) => SanType::IpAddress(ip),
         Err(_) if name.contains("://") => SanType::URI(text),

@@ -29,7 +29,7 @@ impl Daemon {
     #[must_use]
     pub fn spawn(name: &'static str, mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
-        let stderr = child.stderr.take().expect("it has an error output");
+        let stderr = child.stderr.take().expect("stderr is piped");
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&log);
         std::thread::spawn(move || {

@@ -63,8 +63,8 @@ impl Enforcer {
         let mut socket = UnixStream::connect(&self.control).expect("the control socket");
         writeln!(socket, "{question}").expect("a request can be sent");
         let mut answer = String::new();
-        BufReader::new(socket).read_line(&mut answer).expect("it answers");
-        serde_json::from_str(&answer).expect("it answers in JSON")
+        BufReader::new(socket).read_line(&mut answer).expect("the enforcer responds");
+        serde_json::from_str(&answer).expect("the response is JSON")
     }
 
     /// Its status.

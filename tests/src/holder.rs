@@ -46,8 +46,8 @@ impl Holder {
             .spawn()
             .expect("python starts");
         let mut line = String::new();
-        let out = child.stdout.take().expect("it has an output");
-        BufReader::new(out).read_line(&mut line).expect("it prints a line");
+        let out = child.stdout.take().expect("stdout is piped");
+        BufReader::new(out).read_line(&mut line).expect("the process prints a line");
         assert!(!line.is_empty(), "the program ended before it printed a line");
         Self(child)
     }

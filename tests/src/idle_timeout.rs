@@ -102,7 +102,7 @@ impl IdleTimeout {
             let found = self.log().iter().filter(|line| line.contains(text)).count();
             (found >= times).then_some(()).or_else(|| {
                 let over = self.log().iter().any(|line| line.contains("ERROR"));
-                assert!(!over || text.contains("ERROR"), "it is over: {:#?}", self.log());
+                assert!(!over || text.contains("ERROR"), "the command has exited: {:#?}", self.log());
                 None
             })
         });

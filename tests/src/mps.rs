@@ -84,7 +84,7 @@ impl Mps {
     pub fn start(&self, name: &str, uuid: &str) {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
         command.arg("-d").env("CUDA_VISIBLE_DEVICES", uuid);
-        assert!(command.status().expect("it runs").success());
+        assert!(command.status().expect("the program starts").success());
     }
 
     /// A daemon's answer to a command.
@@ -94,9 +94,10 @@ impl Mps {
     #[must_use]
     pub fn query(&self, name: &str, text: &str) -> String {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
-        writeln!(child.stdin.take().expect("a pipe"), "{text}").expect("it reads");
-        String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("text")
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        writeln!(child.stdin.take().expect("a pipe"), "{text}").expect("the program reads its input");
+        String::from_utf8(child.wait_with_output().expect("the program exits").stdout).expect("text")
     }
 
     /// A client of a daemon that has reported its start.
@@ -106,9 +107,11 @@ impl Mps {
     #[must_use]
     pub fn client(&self, name: &str) -> Client {
         let mut command = self.command(&programs::built("fake-mps-client"), name);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut first = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut first).expect("it says a word");
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut first)
+            .expect("the program prints a word");
         Client { child, first: first.trim_end().to_owned() }
     }
 
@@ -151,9 +154,11 @@ impl Mps {
         let mut command = Command::new(program);
         command.args(["-c", "echo; read word", "-d"]).uid(uid).gid(uid).current_dir("/").env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(variables.iter().copied());
-        let mut child = command.spawn().expect("it runs");
+        let mut child = command.spawn().expect("the program starts");
         let mut first = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut first).expect("it runs");
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut first)
+            .expect("the program starts");
         Running(child)
     }
 
@@ -200,7 +205,7 @@ impl Mps {
     /// # Panics
     /// If there is none.
     pub fn signal(&self, name: &str, with: Signal) {
-        assert!(signal(self.daemon(name), with), "it lives");
+        assert!(signal(self.daemon(name), with), "the daemon is running");
     }
 }
 

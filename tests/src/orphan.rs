@@ -95,8 +95,8 @@ impl Orphan {
     fn run(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the session starts");
         let mut line = String::new();
-        let out = child.stdout.take().expect("it has an output");
-        BufReader::new(out).read_line(&mut line).expect("it says a pid");
+        let out = child.stdout.take().expect("stdout is piped");
+        BufReader::new(out).read_line(&mut line).expect("the program prints a pid");
         let pid = line.trim().parse().expect("a pid");
         child.wait().expect("our own child can be waited for");
         let scope = Scope::new();

@@ -119,7 +119,7 @@ impl Redis {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child), signal).expect("Redis is running");
     }
 
     /// Its URL, as clients write it.
@@ -148,7 +148,7 @@ fn server(directory: &TempDir, options: &[String]) -> Child {
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("it listens").port()
+    listener.local_addr().expect("the server listens").port()
 }
 
 impl Drop for Redis {

@@ -107,7 +107,7 @@ impl Tenant {
     /// # Panics
     /// If it cannot be ended.
     pub fn end(&mut self) {
-        let mut child = self.child.take().expect("it was not ended before");
+        let mut child = self.child.take().expect("the tenant has not been terminated before");
         child.kill().expect("our own child can be ended");
         child.wait().expect("our own child can be waited for");
     }

@@ -28,13 +28,13 @@ pub fn shown(mut command: Command, size: (u16, u16)) -> (String, Option<i32>) {
 #[must_use]
 pub fn interrupted(mut command: Command, size: (u16, u16), after: &str) -> (String, Option<i32>) {
     let (near, far) = terminal(size);
-    let errors = far.try_clone().expect("it can be opened twice");
+    let errors = far.try_clone().expect("the descriptor can be cloned");
     let child = command.stdout(Stdio::from(far)).stderr(Stdio::from(errors)).spawn();
     drop(command);
     let mut sent = false;
     written(near, child.expect("the program starts"), |child, text| {
         if !sent && String::from_utf8_lossy(text).contains(after) {
-            kill_process(Pid::from_child(child), Signal::INT).expect("it is ours");
+            kill_process(Pid::from_child(child), Signal::INT).expect("the terminal belongs to this process");
             sent = true;
         }
     })
@@ -42,12 +42,15 @@ pub fn interrupted(mut command: Command, size: (u16, u16), after: &str) -> (Stri
 
 fn terminal((columns, rows): (u16, u16)) -> (File, File) {
     let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&near).expect("it is ours");
-    unlockpt(&near).expect("it can be opened");
+    grantpt(&near).expect("the terminal belongs to this process");
+    unlockpt(&near).expect("the terminal can be unlocked");
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(&near, size).expect("it takes a size");
-    let name = ptsname(&near, Vec::new()).expect("it has a name").into_string().expect("of plain letters");
-    let far = OpenOptions::new().read(true).write(true).open(name).expect("its far end");
+    tcsetwinsize(&near, size).expect("the size can be set");
+    let name = ptsname(&near, Vec::new())
+        .expect("the terminal has a name")
+        .into_string()
+        .expect("the name is UTF-8");
+    let far = OpenOptions::new().read(true).write(true).open(name).expect("the other end can be opened");
     (File::from(near), far)
 }
 

@@ -66,8 +66,8 @@ mod tests {
     #[test]
     fn port_in_use_is_reported_with_its_address() {
         let first = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let address = first.local_addr().expect("it is bound").to_string();
-        let error = open(std::slice::from_ref(&address)).expect_err("it is taken");
+        let address = first.local_addr().expect("the listener is bound").to_string();
+        let error = open(std::slice::from_ref(&address)).expect_err("the address is in use");
         assert!(
             error.to_string().starts_with(&format!("cannot listen on {address}: address already in use"))
         );

@@ -105,7 +105,7 @@ mod tests {
         });
         let written = WriteDeadline::new(near, LIMIT).write_all(&[0; 64]).await;
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
-        trickle.await.expect("it ends with its connection");
+        trickle.await.expect("the task ends with the connection");
     }
 
     #[tokio::test(start_paused = true)]
@@ -119,7 +119,7 @@ mod tests {
             };
             let (written, read) = tokio::join!(near.write_all(&[0; 32]), read);
             assert!(written.is_ok() && read.is_ok());
-            near.flush().await.expect("it kept up");
+            near.flush().await.expect("the client kept up");
         }
     }
 }

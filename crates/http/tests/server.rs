@@ -32,9 +32,9 @@ impl Handler for Pages {
         let body = match request.uri().path() {
             "/large" => Body::from_iter(vec![piece; LARGE >> 20]),
             // An answer that is not there at once.
-            "/later" => {
-                tokio::task::spawn_blocking(|| Body::from("at last".to_owned())).await.expect("it ends")
-            }
+            "/later" => tokio::task::spawn_blocking(|| Body::from("at last".to_owned()))
+                .await
+                .expect("the handler returns"),
             path => Body::from(path.to_owned()),
         };
         Response::new(body)
@@ -54,12 +54,12 @@ struct Running {
 
 fn start(limits: Limits) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.set_nonblocking(true).expect("it is a socket");
-    let address = listener.local_addr().expect("it is bound");
+    listener.set_nonblocking(true).expect("the listener is a socket");
+    let address = listener.local_addr().expect("the listener is bound");
     let pages = Arc::new(Pages::default());
     let (sender, receiver) = oneshot::channel();
     let handler = Arc::clone(&pages);
-    let web = Web::open(None).expect("it needs no file");
+    let web = Web::open(None).expect("a web config is optional");
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shutdown = async { drop(receiver.await) };
@@ -71,12 +71,13 @@ fn start(limits: Limits) -> Running {
 
 impl Running {
     fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).expect("it listens")
+        TcpStream::connect(self.address).expect("the server listens")
     }
 
     fn query(&self, path: &str) -> TcpStream {
         let mut stream = self.connect();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .expect("the connection is open");
         stream
     }
 
@@ -96,9 +97,9 @@ fn read(mut stream: TcpStream) -> String {
 fn connection_above_the_limit_is_refused_with_503() {
     let running = start(Limits { connections: 1, ..PATIENT });
     let mut first = running.connect();
-    first.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
+    first.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
     let mut begun = [0; 12];
-    first.read_exact(&mut begun).expect("it is served");
+    first.read_exact(&mut begun).expect("the request is served");
     assert_eq!(&begun, b"HTTP/1.1 200");
     let refused = running.get("/b");
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("too many connections\n"), "{refused}");
@@ -112,11 +113,11 @@ fn client_without_request_is_disconnected() {
     let running = start(Limits { header: SHORT, ..PATIENT });
     for beginning in ["", "GET / HTTP/1.1\r\nHost:"] {
         let mut stream = running.connect();
-        stream.write_all(beginning.as_bytes()).expect("it is open");
+        stream.write_all(beginning.as_bytes()).expect("the connection is open");
         assert!(!read(stream).contains(" 200 "), "{beginning:?}");
     }
     let mut kept_alive = running.connect();
-    kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
+    kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
     assert!(read(kept_alive).ends_with("\r\n\r\n/a"), "answered, and cut when idle");
 }
 
@@ -142,7 +143,9 @@ fn too_much_of_a_header_is_refused() {
 fn head_has_the_length_and_no_body() {
     let running = start(PATIENT);
     let mut stream = running.connect();
-    stream.write_all(b"HEAD /four HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
+    stream
+        .write_all(b"HEAD /four HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("the connection is open");
     let answer = read(stream).to_lowercase();
     assert!(answer.contains("content-length: 5\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
 }
@@ -157,10 +160,10 @@ fn what_was_begun_is_finished_before_the_end() {
     let running = start(PATIENT);
     let mut slow = running.query("/large");
     slow.read_exact(&mut [0; 12]).expect("the answer has begun");
-    running.shutdown.send(()).expect("it runs");
+    running.shutdown.send(()).expect("the server is running");
     while TcpStream::connect(running.address).is_ok() {}
     assert!(read(slow).len() > LARGE, "headers and all of the body");
-    running.server.join().expect("it does not panic").expect("it ends in order");
+    running.server.join().expect("the thread does not panic").expect("the server exits without an error");
 }
 
 #[test]
@@ -168,6 +171,6 @@ fn the_end_does_not_wait_for_ever() {
     let running = start(Limits { drain: SHORT, ..PATIENT });
     let mut stuck = running.query("/large");
     stuck.read_exact(&mut [0; 12]).expect("the answer has begun");
-    running.shutdown.send(()).expect("it runs");
-    running.server.join().expect("it does not panic").expect("it ends in order");
+    running.shutdown.send(()).expect("the server is running");
+    running.server.join().expect("the thread does not panic").expect("the server exits without an error");
 }

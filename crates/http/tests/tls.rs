@@ -52,13 +52,14 @@ fn start(limits: Limits) -> Running {
     ] {
         fs::write(directory.path().join(name), text).expect("our own directory");
     }
-    let web = Web::open(Some(&file)).expect("it makes sense");
+    let web = Web::open(Some(&file)).expect("the file is valid");
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.set_nonblocking(true).expect("it is a socket");
-    let address = listener.local_addr().expect("it is bound");
+    listener.set_nonblocking(true).expect("the listener is a socket");
+    let address = listener.local_addr().expect("the listener is bound");
     thread::spawn(move || {
         let _directory = directory;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the runtime starts");
         let site = Site { listeners: vec![listener], web };
         runtime.block_on(server::serve(site, Arc::new(Pages), limits, std::future::pending::<()>()))
     });
@@ -72,7 +73,7 @@ fn start(limits: Limits) -> Running {
 
 impl Running {
     fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).expect("it listens")
+        TcpStream::connect(self.address).expect("the server listens")
     }
 
     fn query(&self, path: &str) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
@@ -103,7 +104,7 @@ fn client_without_handshake_is_disconnected() {
     // The second is the beginning of a record of 512 bytes.
     for beginning in [&[] as &[u8], &[22, 3, 1, 2, 0, 1]] {
         let mut stream = running.connect();
-        stream.write_all(beginning).expect("it is open");
+        stream.write_all(beginning).expect("the connection is open");
         assert_eq!(read(stream), 0);
         while !running.is_served() {}
     }
@@ -122,10 +123,10 @@ fn a_handshake_counts_as_a_connection_and_one_too_many_is_hung_up_on() {
 #[test]
 fn tls_client_without_request_or_reading_is_disconnected() {
     let running = start(Limits { header: SHORT, write: SHORT, ..ONE });
-    let stuck = running.query("/large").expect("it is open");
+    let stuck = running.query("/large").expect("the connection is open");
     while !running.is_served() {}
     assert!(read(stuck) < LARGE);
-    let mut slow = running.query("/").expect("it is open");
+    let mut slow = running.query("/").expect("the connection is open");
     slow.sock.set_nodelay(true).expect("a socket");
     assert!(read(&mut slow) > 1 << 20, "headers and all of the body");
 }
@@ -134,7 +135,7 @@ fn tls_client_without_request_or_reading_is_disconnected() {
 fn client_without_tls_is_disconnected() {
     let running = start(ONE);
     let mut plain = running.connect();
-    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
     assert!(read(plain) < 16, "an alert at most");
     while !running.is_served() {}
 }

@@ -50,7 +50,7 @@ fn error_of(directory: &Path, config: &str) -> Option<String> {
     Some(
         error
             .strip_prefix(&name)
-            .expect("it begins with the file")
+            .expect("the error starts with the file name")
             .replace(&format!("{}/", directory.display()), ""),
     )
 }
@@ -58,7 +58,7 @@ fn error_of(directory: &Path, config: &str) -> Option<String> {
 #[test]
 fn what_makes_sense_is_taken() {
     let directory = directory();
-    let read = |name: &str| fs::read_to_string(directory.path().join(name)).expect("it is there");
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).expect("the file exists");
     let inline =
         |name: &str| read(name).lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
     let clients = format!("{TLS}  client_ca_file: ca.crt\n");
@@ -88,7 +88,7 @@ fn what_makes_sense_is_taken() {
     ] {
         assert_eq!(error_of(directory.path(), &config), None, "{config}");
     }
-    Web::open(None).expect("it needs no file");
+    Web::open(None).expect("a web config is optional");
 }
 
 /// Configs and the beginning of their errors.

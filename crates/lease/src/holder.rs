@@ -379,7 +379,7 @@ mod tests {
             local_host.life(&lease(about))
         };
         assert_eq!(with("start", "9999999999999"), Life::Dead, "an earlier process had this pid");
-        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted, or is a clone");
+        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted or cloned");
         assert_eq!(
             with("host", "another"),
             Life::Alive,
@@ -454,7 +454,7 @@ mod tests {
             fs::write(process.path().join("status"), text).unwrap();
             assert_eq!(is_not_nested(process.path()), expected, "{pids}");
         }
-        assert!(is_not_nested(Path::new("/proc/0")), "it has exited");
+        assert!(is_not_nested(Path::new("/proc/0")), "the process has exited");
     }
 
     /// A program started under a lease, which has printed that it is ready.
@@ -492,15 +492,15 @@ time.sleep(1000)";
         assert_eq!(claim_of(&directory(titled.id())), Some(Claim::Unread));
         assert!(
             is_of_others(&stat, &lease, holder),
-            "its parent, this test, has an environment without the lease"
+            "the lease is not in the environment of the parent, which is this test"
         );
         assert!(
             is_of_others(&stat, &lease, younger),
-            "its parent is older than the holder, and no supervisor"
+            "the parent is older than the holder and is not a supervisor"
         );
         assert_eq!(local_host.life(&lease), Life::Dead);
         let orphaned = Stat { ppid: 1, ..stat };
-        assert!(!is_of_others(&orphaned, &lease, holder), "it is unknown which process started it");
+        assert!(!is_of_others(&orphaned, &lease, holder), "the process that started the command is unknown");
         titled.kill().unwrap();
         titled.wait().unwrap();
     }

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(
             reported(OTHER, boot, renewed),
             (false, Truth::Unknown),
-            "its pids are other processes here"
+            "the container's pids belong to other processes here"
         );
         let seen = |host: &str| {
             let evidence = WriterEvidence {

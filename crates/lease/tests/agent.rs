@@ -77,7 +77,7 @@ fn gpu_in_use_is_quarantined_until_quiet() {
     assert_eq!(pool.end("dead", DEAD, &["1".to_owned()]), Ok(Ended::Done));
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
     assert_eq!(pool.touch("last", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
-    let why = quarantine(&mut pool, "1").expect("it is quarantined");
+    let why = quarantine(&mut pool, "1").expect("the GPU is quarantined");
     assert!(why.starts_with("busy:"), "{why}");
     assert_eq!(
         pool.clear("1", "busy:0"),
@@ -128,7 +128,7 @@ fn quarantine_ends_for_gpu_taken_by_gpu_py() {
     // One client released a GPU that it did not hold, and another took it.
     request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
     assert_eq!(pool.clear("0", &why), Ok(ReturnOutcome::Not("held".to_owned())));
-    assert_eq!(quarantine(&mut pool, "0"), None, "its new holder releases it");
+    assert_eq!(quarantine(&mut pool, "0"), None, "the new holder releases the GPU");
     assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
 }
 
@@ -170,7 +170,7 @@ fn registered_agent_reaps_instead_of_clients() {
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0));
     let elsewhere = LocalHost { pidns: "1".to_owned(), ..local_host.clone() };
     pool.register_agent(&elsewhere, TTL).unwrap();
-    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "that agent is in another PID namespace");
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "the agent is in another PID namespace");
     pool.register_agent(&local_host, Duration::ZERO).unwrap();
     let pod = LocalHost { host: "pod".to_owned(), ..local_host.clone() };
     pool.register_agent(&pod, TTL).unwrap();
@@ -261,7 +261,7 @@ fn acknowledged_lease_is_not_ended_by_its_takers_exit() {
     let mut pool = create_pool(&server, 1);
     let mut compat = ticket("a", 1);
     compat.about.push(("mode", "compat".to_owned()));
-    let Ok(TicketStatus::Held(grant)) = pool.request(&compat) else { panic!("it is idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.request(&compat) else { panic!("the GPU must be idle") };
     // The agent checked the taker; after that the lease was acknowledged, and the taker exited as usual.
     pool.touch("a", TTL, Some(grant.token)).unwrap();
     assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Kept));

@@ -103,7 +103,7 @@ fn gpu_is_released_by_its_number() {
     assert_eq!(
         pool.release_by_number("3", caller),
         Ok(NumberedRelease::Idle),
-        "it is gathered for a waiting ticket"
+        "the GPU is gathered for a waiting ticket"
     );
     let events = pool.lines().unwrap();
     assert!(events[3].ends_with(": GPU 0 released by PID 42."), "{events:?}");
@@ -123,7 +123,10 @@ fn release_by_original_serves_waiting_ticket() {
                 assert!(started.elapsed() < Duration::from_mins(1), "no client waits");
             }
             release_as_original(&mut redis, "0");
-            assert!(matches!(next.join().unwrap(), Ok(TicketStatus::Held(_))), "its slot pops the GPU");
+            assert!(
+                matches!(next.join().unwrap(), Ok(TicketStatus::Held(_))),
+                "the ticket's slot pops the GPU"
+            );
         });
         assert_eq!(
             first.touch(&format!("first before {waiter}"), TTL, None),
@@ -207,13 +210,15 @@ fn held_leases_prevent_init_and_delete_unless_forced() {
     assert_eq!(pool.begin((&gpus, 8), 0, Force::Under), Ok(Init::Done(2)));
     assert_eq!(pool.touch("a", TTL, None), Ok(TicketStatus::Ended("revoked".to_owned())));
     assert_eq!(idle(&mut redis), ["1", "3"], "3 was pushed first");
-    let Ok(TicketStatus::Held(grant)) = pool.touch("waits", TTL, None) else { panic!("it was not served") };
+    let Ok(TicketStatus::Held(grant)) = pool.touch("waits", TTL, None) else {
+        panic!("the ticket was not served")
+    };
     assert!(grant.gpus == [3] && grant.token > held.token, "{grant:?}");
     let view = pool.view().unwrap();
     assert_eq!((view.begun, view.count, view.managed), (true, Some(8), vec!["1".to_owned(), "3".to_owned()]));
     assert_eq!(pool.forget(Force::Under), Ok(Ok(())));
     let left: Vec<String> = request(&mut redis, &["KEYS", "GPU*"]);
-    assert_eq!(left, ["GPU_V2:LEASE:waits"], "its runner has not renewed it yet");
+    assert_eq!(left, ["GPU_V2:LEASE:waits"], "the runner has not renewed the lease yet");
     assert_eq!(pool.touch("waits", TTL, None), Ok(TicketStatus::Ended("revoked".to_owned())));
 }
 

@@ -134,7 +134,7 @@ fn served_waiter_leaves_the_queue_with_its_first_call() {
         wait_for_queue(&path, 1);
         drop(holder);
         let (mut pool, first) = waiter.join().unwrap();
-        assert_eq!(tickets(&path), 1, "it is still in the queue");
+        assert_eq!(tickets(&path), 1, "the ticket is still in the queue");
         let (mut next, status) = request(&path, "next", 1);
         assert_eq!(status, TicketStatus::Waiting { before: 1 });
         let status = pool.touch("waiter", TTL, Some(first.token));
@@ -406,7 +406,7 @@ fn invalid_files_do_no_harm() {
         assert_eq!((audit.gpus[0].idle, audit.gpus[1].idle), (0, 1));
         assert_eq!(audit.queue, ["waiter"]);
         assert_eq!(touch(&mut waiter, "waiter"), TicketStatus::Waiting { before: 0 });
-        assert!(!queue.join("00000000000000000000-dead").exists(), "it has no waiter");
+        assert!(!queue.join("00000000000000000000-dead").exists(), "a ticket without a waiter is removed");
         drop(holder);
         let status = touch(&mut waiter, "waiter");
         assert!(

@@ -89,7 +89,7 @@ fn lease_lifecycle_from_ticket_to_release() {
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Done));
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Already("released".to_owned())));
     let both = TicketStatus::Held(Grant { token: 2, gpus: vec![1, 0] });
-    assert_eq!(pool.touch("b", TTL, None), Ok(both), "its own touch serves it");
+    assert_eq!(pool.touch("b", TTL, None), Ok(both), "the waiter's own touch serves it");
     assert_eq!(pool.release("missing", None, (0, 1)), Ok(Released::Unknown));
 }
 
@@ -278,7 +278,7 @@ fn clients_of_both_kinds_are_served_in_order() {
     drop(sender);
     assert_eq!(served.iter().collect::<Vec<usize>>(), [0, 1, 2, 3, 4, 5]);
     let idle: Vec<String> = request(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
-    assert_eq!(idle, ["0"], "it is idle at the end");
+    assert_eq!(idle, ["0"], "GPU 0 is idle at the end");
     wait_for_blocked(&mut redis, 0);
 }
 
@@ -302,7 +302,11 @@ fn flushed_scripts_do_not_delay_waiters() {
         request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
         request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
         assert!(matches!(waiter.join().unwrap(), Ok(TicketStatus::Held(_))));
-        assert_eq!(reports.load(Relaxed), before, "its slot served it, not its next renewal");
+        assert_eq!(
+            reports.load(Relaxed),
+            before,
+            "the ticket was served by its slot, not by its next renewal"
+        );
     });
 }
 
@@ -368,7 +372,9 @@ fn lease_lost_by_the_server_is_reclaimed() {
     request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
     pool.request(&ticket("first", 1)).unwrap();
     pool.release("first", None, (0, 1)).unwrap();
-    let Ok(TicketStatus::Held(other)) = pool.request(&ticket("other", 1)) else { panic!("all are idle") };
+    let Ok(TicketStatus::Held(other)) = pool.request(&ticket("other", 1)) else {
+        panic!("all GPUs must be idle")
+    };
     pool.request(&ticket("big", 3)).unwrap();
     // The server is rolled back to a state in which GPU 2 is gathered for `big`, and GPU 0 and the lease of 0 and 2 are
     // unknown.
@@ -386,7 +392,7 @@ fn lease_lost_by_the_server_is_reclaimed() {
     lost.about.push(("max_ms", "60000".to_owned()));
     assert_eq!(pool.reclaim(&lost, &forgotten, TTL), held);
     assert_eq!(pool.touch("forgotten", TTL, Some(77)), held);
-    assert!(matches!(pool.extend("forgotten", TTL), Ok(Extended::Until(_))), "it has a time limit");
+    assert!(matches!(pool.extend("forgotten", TTL), Ok(Extended::Until(_))), "the lease has a time limit");
     let older = Grant { token: 1, ..other.clone() };
     let conflict = Ok(TicketStatus::Conflict(older.clone()));
     assert_eq!(pool.reclaim(&ticket("late", 1), &older, TTL), conflict, "a newer lease was granted the GPU");

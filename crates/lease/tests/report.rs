@@ -55,7 +55,7 @@ fn snapshot_reports_leases_and_gpu_states() {
     pool.init(&uuids, 0, false).unwrap();
     assert!(matches!(pool.request(&ticket("ours", 1, 0)), Ok(TicketStatus::Held(_))));
     let before = pool.audit().unwrap().leases(&node(), BOOT);
-    assert_eq!(before.held[0].silent_ms, None, "it was not renewed yet");
+    assert_eq!(before.held[0].silent_ms, None, "the lease was not renewed yet");
     pool.touch("ours", Duration::from_mins(1), Some(1)).unwrap();
     pool.touch("ours", Duration::from_mins(2), None).unwrap();
     // GPU 1 is taken by a client of GPU.py that has exited; GPU 2 is popped by one that exits before it writes a
@@ -248,5 +248,5 @@ fn chain_is_reported_without_the_holder() {
     let audit: Audit = serde_json::from_str(&text).unwrap();
     let held = audit.leases(&Node::read(procfs.path(), PidNamespace::Unknown), BOOT).held.remove(0);
     assert_eq!(held.chain, [ProcessKey { pid: 39, start_ticks: 5 }]);
-    assert_eq!(held.left_ms, -100, "it has expired");
+    assert_eq!(held.left_ms, -100, "the lease has expired");
 }

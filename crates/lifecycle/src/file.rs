@@ -95,13 +95,13 @@ mod tests {
     fn a_thread_that_hangs_keeps_its_path_and_no_other() {
         let (release, released) = channel::<()>();
         let hangs = move |_: &Path| Ok(released.recv().is_ok());
-        let stuck = within(Path::new("/a"), SHORT, hangs).expect_err("it hangs");
+        let stuck = within(Path::new("/a"), SHORT, hangs).expect_err("the read hangs");
         assert_eq!(stuck.to_string(), "no answer for 20ms (hung file system)");
-        let again = within(Path::new("/a"), SHORT, |_| Ok(())).expect_err("it hangs still");
+        let again = within(Path::new("/a"), SHORT, |_| Ok(())).expect_err("the read still hangs");
         assert_eq!(again.kind(), io::ErrorKind::TimedOut);
         within(Path::new("/b"), LONG, |_| Ok(())).expect("another path");
         drop(release);
-        within(Path::new("/a"), LONG, |_| Ok(())).expect("it is back");
+        within(Path::new("/a"), LONG, |_| Ok(())).expect("the file system is back");
     }
 
     #[test]
@@ -125,6 +125,6 @@ mod tests {
         let file = directory.path().join("file");
         std::fs::write(&file, "0123456789").expect("our own directory");
         assert_eq!(read(&file, 9).expect_err("long").to_string(), "it is longer than 9 bytes");
-        assert_eq!(read(&file, 10).expect("it fits").1, b"0123456789");
+        assert_eq!(read(&file, 10).expect("the file fits").1, b"0123456789");
     }
 }

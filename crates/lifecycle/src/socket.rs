@@ -119,12 +119,12 @@ mod tests {
         let path = directory.path().join("stream.sock");
         drop(UnixListener::bind(&path).expect("nothing is there"));
         let socket = Socket::open(&path, "stream").expect("no process listens on it");
-        let mode = symlink_metadata(&path).expect("it is there").permissions().mode();
+        let mode = symlink_metadata(&path).expect("the socket exists").permissions().mode();
         assert_eq!(mode & 0o777, MODE);
         let error = Socket::open(&path, "stream").expect_err("we answer on it");
         assert!(error.to_string().contains("another program answers"), "{error}");
         drop(socket);
-        assert!(!path.exists(), "it goes with its server");
+        assert!(!path.exists(), "the socket is removed with its server");
     }
 
     #[test]
@@ -133,14 +133,17 @@ mod tests {
         let path = directory.path().join("notes");
         set_up_file(&path);
         assert!(
-            Socket::open(&path, "stream").expect_err("it is no socket").to_string().contains("no socket")
+            Socket::open(&path, "stream")
+                .expect_err("the path is not a socket")
+                .to_string()
+                .contains("no socket")
         );
         assert!(path.exists());
         let nowhere = directory.path().join("missing/stream.sock");
         let error = Socket::open(&nowhere, "stream").expect_err("there is no such directory").to_string();
         assert!(error.contains("no such file or directory"), "{error}");
-        let socket = Socket::open(&directory.path().join("a"), "stream").expect("it is free");
-        std::fs::rename(&path, directory.path().join("a")).expect("both are in one directory");
+        let socket = Socket::open(&directory.path().join("a"), "stream").expect("the path is free");
+        std::fs::rename(&path, directory.path().join("a")).expect("both paths are in one directory");
         drop(socket);
         assert!(directory.path().join("a").exists(), "another's file in its place");
     }

@@ -41,10 +41,11 @@ struct Running {
 fn start(limits: Limits) -> Running {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let path = directory.path().join("control.sock");
-    let socket = Socket::open(&path, "control").expect("it is free");
+    let socket = Socket::open(&path, "control").expect("the path is free");
     let (shutdown, receiver) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the runtime starts");
         runtime.block_on(async move {
             tokio::select! {
                 () = control::serve(socket, Arc::new(Echo), limits) => {}
@@ -57,7 +58,7 @@ fn start(limits: Limits) -> Running {
 
 impl Running {
     fn connect(&self) -> UnixStream {
-        UnixStream::connect(&self.path).expect("it listens")
+        UnixStream::connect(&self.path).expect("the server listens")
     }
 
     /// What is answered to these bytes, until the server hangs up or the client has asked all.
@@ -74,14 +75,14 @@ impl Running {
 #[test]
 fn client_is_identified_by_the_kernel() {
     let running = start(PATIENT);
-    let answer = query(&running.path, &json!({"command": "status"})).expect("it answers");
+    let answer = query(&running.path, &json!({"command": "status"})).expect("the server responds");
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     assert_eq!(answer["uid"], uid);
     assert_eq!(answer["gid"], gid);
     assert_eq!(answer["pid"], std::process::id());
     assert_eq!(answer["asked"], json!({"command": "status"}));
-    running.shutdown.send(()).expect("it runs");
-    running.server.join().expect("it does not panic");
+    running.shutdown.send(()).expect("the server is running");
+    running.server.join().expect("the thread does not panic");
     assert!(!running.path.exists(), "the file goes with its server");
 }
 
@@ -109,7 +110,7 @@ fn clients_that_all_wait_for_answers_leave_no_place() {
     let refused = loop {
         // Until its question was read it gives way.
         let mut first = running.connect();
-        first.write_all(b"{\"hang\":1}\n").expect("it is open");
+        first.write_all(b"{\"hang\":1}\n").expect("the connection is open");
         if let Some(answer) = running.say(b"{}").pop().filter(|answer| answer["ok"] == false) {
             break answer;
         }
@@ -122,14 +123,14 @@ fn clients_that_say_nothing_give_way() {
     let running = start(Limits { clients: 2, ..PATIENT });
     let mut silent: Vec<UnixStream> = (0..5).map(|_| running.connect()).collect();
     assert_eq!(running.say(b"{}")[0]["ok"], true);
-    assert_eq!(silent[0].read(&mut [0; 8]).expect("it is cut, not reset"), 0);
+    assert_eq!(silent[0].read(&mut [0; 8]).expect("the connection is closed, not reset"), 0);
 }
 
 #[test]
 fn every_client_has_a_deadline() {
     let running = start(Limits { client: SHORT, answer: SHORT, ..PATIENT });
     let mut silent = running.connect();
-    assert_eq!(silent.read(&mut [0; 8]).expect("it is cut, not reset"), 0);
-    let answer = query(&running.path, &json!({"hang": true})).expect("it answers");
+    assert_eq!(silent.read(&mut [0; 8]).expect("the connection is closed, not reset"), 0);
+    let answer = query(&running.path, &json!({"hang": true})).expect("the server responds");
     assert_eq!(answer, json!({"ok": false, "error": "the request was not handled in time"}));
 }

@@ -104,7 +104,7 @@ mod tests {
     fn invalid_library_is_an_error() {
         assert!(order(Path::new("/nonexistent/libcuda.so.1")).is_err());
         // An existing library that is not CUDA's.
-        let why = order(Path::new("libc.so.6")).expect_err("it has no cuInit");
+        let why = order(Path::new("libc.so.6")).expect_err("the library does not export cuInit");
         assert!(why.contains("cuInit"), "{why}");
     }
 }

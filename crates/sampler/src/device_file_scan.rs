@@ -152,7 +152,11 @@ mod tests {
             [100, 105, 110, 115].map(|at| count_found(&mut device_file_scan, home.path(), (at, &[])).0);
         assert_eq!(counts, [None, None, Some(3), Some(3)]);
         fs::remove_dir_all(home.path().join("50")).unwrap();
-        assert_eq!(count_found(&mut device_file_scan, home.path(), (120, &[])).0, Some(2), "one has ended");
+        assert_eq!(
+            count_found(&mut device_file_scan, home.path(), (120, &[])).0,
+            Some(2),
+            "one process has exited"
+        );
     }
 
     #[test]

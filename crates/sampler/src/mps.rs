@@ -212,7 +212,7 @@ mod tests {
         assert_eq!((daemon.process.pid, daemon.started), (10, Some(1.5)));
         assert_eq!(daemon.pipe_directory.as_deref(), Some("/run/mps"));
         assert_eq!(daemon.log_directory.as_deref(), Some("/var/log/nvidia-mps"));
-        assert_eq!(daemon.own_pids, Truth::False, "it is in a namespace of its own");
+        assert_eq!(daemon.own_pids, Truth::False, "the daemon is in its own namespace");
         assert!(mps.servers.is_empty());
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Page {
 impl Page {
     pub(crate) fn values(&self, name: &str) -> Vec<(&Labels, f64)> {
         let of_name = self.samples.iter().filter(|sample| sample.name == name);
-        of_name.map(|sample| (&sample.labels, sample.value.parse().expect("it was checked"))).collect()
+        of_name.map(|sample| (&sample.labels, sample.value.parse().expect("the value was checked"))).collect()
     }
 
     /// The only value with these labels.

@@ -49,8 +49,8 @@ pub(crate) fn settings(flags: &[&str]) -> Settings {
 }
 
 pub(crate) fn start(flags: &[&str]) -> Running {
-    let exporter = Exporter::open(settings(flags)).expect("all can be opened");
-    let address = exporter.addresses().expect("it is bound")[0];
+    let exporter = Exporter::open(settings(flags)).expect("the exporter opens all files");
+    let address = exporter.addresses().expect("the listener is bound")[0];
     let (show, shown) = channel();
     let (shutdown, receiver) = oneshot::channel();
     let exporter = thread::spawn(move || {
@@ -67,17 +67,17 @@ impl Running {
     /// Shows a sample and waits until the page has it.
     pub(crate) fn show(&self, sample: Sample) {
         let line = format!("bailiff_snapshots_total {}\n", sample.seq);
-        self.show.send(Some(sample)).expect("it samples");
+        self.show.send(Some(sample)).expect("the exporter accepts samples");
         while !self.get("/metrics", "").text().contains(&line) {}
     }
 
     /// Sends one request on a connection of its own; `headers` end with a line break each.
     pub(crate) fn query(&self, request: &str, headers: &str) -> Answer {
-        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        let mut stream = TcpStream::connect(self.address).expect("the server listens");
         let end = "Host: x\r\nConnection: close\r\n\r\n";
-        write!(stream, "{request} HTTP/1.1\r\n{headers}{end}").expect("it is open");
+        write!(stream, "{request} HTTP/1.1\r\n{headers}{end}").expect("the connection is open");
         let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).expect("it answers");
+        stream.read_to_end(&mut bytes).expect("the server responds");
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("headers end");
         let head = String::from_utf8_lossy(&bytes[..end + 4]).to_lowercase();
         Answer { head, body: bytes.split_off(end + 4) }
@@ -90,18 +90,18 @@ impl Running {
     /// Requests shutdown, and waits for it.
     pub(crate) fn end(self) -> anyhow::Result<()> {
         let _ = self.shutdown.send(());
-        self.exporter.join().expect("it does not panic")
+        self.exporter.join().expect("the thread does not panic")
     }
 
     /// Waits until it ends by itself.
     pub(crate) fn ended(self) -> anyhow::Result<()> {
-        self.exporter.join().expect("it does not panic")
+        self.exporter.join().expect("the thread does not panic")
     }
 }
 
 impl Answer {
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.body.clone()).expect("it is text")
+        String::from_utf8(self.body.clone()).expect("the text is UTF-8")
     }
 
     pub(crate) fn code(&self) -> &str {
@@ -115,5 +115,5 @@ impl Answer {
 
 #[expect(clippy::disallowed_methods, reason = "reads what the exporter recorded")]
 pub(crate) fn recorded(path: &Path) -> String {
-    std::fs::read_to_string(path).expect("it is there")
+    std::fs::read_to_string(path).expect("the file exists")
 }

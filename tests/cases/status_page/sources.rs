@@ -33,7 +33,7 @@ fn directory_that_is_no_proc_is_reported_down() {
                 fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path)).unwrap();
             }
         }
-        let page = exporter.until("it is down", |page| (proc_up(page)? < 1.0).then(|| page.clone()));
+        let page = exporter.until("the source is down", |page| (proc_up(page)? < 1.0).then(|| page.clone()));
         assert_eq!(page.all("bailiff_process_state", &[("state", "hidden")]).count(), 0);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(

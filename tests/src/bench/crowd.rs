@@ -42,7 +42,7 @@ pub fn crowd(count: usize) -> Crowd {
     let mut pool = open(&redis);
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
     let holder = ticket(count);
-    let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("it is idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("the GPU is idle") };
     // A grant that is not acknowledged passes to the next waiter.
     pool.renew(&holder, &grant, TTL).expect("Redis answers");
     let before = memory(&redis);
@@ -52,7 +52,7 @@ pub fn crowd(count: usize) -> Crowd {
             let (redis, sender) = (&redis, sender.clone());
             let (waits, waiting) = channel();
             scope.spawn(move || wait(redis, number, &waits, &sender));
-            waiting.recv().expect("it waits");
+            waiting.recv().expect("the client is waiting");
         }
         drop(sender);
         let each = u32::try_from(count).expect("a crowd");

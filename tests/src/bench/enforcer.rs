@@ -134,9 +134,9 @@ impl EvalContext {
     /// If `/proc` cannot be read.
     #[must_use]
     pub fn rss_mib(&self) -> f64 {
-        let text =
-            std::fs::read_to_string(format!("/proc/{}/status", self.enforcer.id())).expect("its status");
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.enforcer.id()))
+            .expect("the status is readable");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is present");
         let kib: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
         kib / 1024.0
     }
@@ -264,7 +264,7 @@ rules:
 fn boot_id() -> String {
     let mut text = String::new();
     let mut file = File::open("/proc/sys/kernel/random/boot_id").expect("the boot has an id");
-    file.read_to_string(&mut text).expect("it is text");
+    file.read_to_string(&mut text).expect("the text is UTF-8");
     text.trim().to_owned()
 }
 

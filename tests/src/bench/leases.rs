@@ -91,7 +91,7 @@ impl Counter {
     #[must_use]
     pub fn run(&self) -> (Duration, Duration) {
         let began = Instant::now();
-        Command::new("true").status().expect("it runs");
+        Command::new("true").status().expect("`true` runs");
         let bare = began.elapsed();
         (self.command(&["run", "true"]).0, bare)
     }

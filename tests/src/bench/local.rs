@@ -42,15 +42,15 @@ impl Waiter {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("it runs");
-        let stdout = BufReader::new(child.stdout.take().expect("its words"));
+            .expect("the program starts");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         Self { child, stdout }
     }
 
     /// The next time that it prints.
     fn read_time(&mut self) -> Duration {
         let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("it lives");
+        self.stdout.read_line(&mut line).expect("the waiter is running");
         Duration::from_nanos(line.trim().parse().unwrap_or_else(|_| panic!("a moment: {line:?}")))
     }
 
@@ -58,7 +58,7 @@ impl Waiter {
     fn go(mut self) -> Duration {
         drop(self.child.stdin.take());
         let began = self.read_time();
-        self.child.wait().expect("it ends");
+        self.child.wait().expect("the waiter exits");
         began
     }
 }
@@ -144,7 +144,7 @@ impl Locks {
     pub fn bare(&self) -> Duration {
         let held = files(&self.pool());
         for file in &held {
-            flock(file, FlockOperation::LockExclusive).expect("it is free");
+            flock(file, FlockOperation::LockExclusive).expect("the lock is free");
         }
         let mut waiter = Waiter::start("bare-waiter", &self.pool());
         waiter.read_time();
@@ -152,7 +152,7 @@ impl Locks {
         let began = moment();
         drop(held.into_iter().nth(3));
         let served = waiter.read_time();
-        waiter.child.wait().expect("it ends");
+        waiter.child.wait().expect("the waiter exits");
         served.saturating_sub(began)
     }
 

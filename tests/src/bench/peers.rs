@@ -59,7 +59,8 @@ fn path_with_lspci(load: &Load) -> String {
     let text = "#!/bin/sh\n[ \"$1\" = -n ] && echo '17:00.0 0302: 10de:2335 (rev a1)' && exit\n\
                 echo '17:00.0 3D controller: NVIDIA Corporation GH100 [H200] (rev a1)'\n";
     fs::write(&program, text).expect("a program can be written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("and made to run");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+        .expect("the program can be made executable");
     format!("{}:{}", load.scenario().directory().display(), std::env::var("PATH").unwrap_or_default())
 }
 
@@ -117,7 +118,7 @@ impl Program {
     #[must_use]
     pub fn scrape(&self) -> Duration {
         let began = Instant::now();
-        let answer = http::get(self.address, "/metrics", &[]).expect("it answers");
+        let answer = http::get(self.address, "/metrics", &[]).expect("the server responds");
         assert_eq!(answer.status, 200, "{}", self.name);
         began.elapsed()
     }

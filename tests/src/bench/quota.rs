@@ -91,8 +91,8 @@ impl Measured {
     fn start(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut running = Running(child.expect("a test program starts"));
-        let stdin = running.0.stdin.take().expect("it has an input");
-        let lines = BufReader::new(running.0.stdout.take().expect("it has an output"));
+        let stdin = running.0.stdin.take().expect("stdin is piped");
+        let lines = BufReader::new(running.0.stdout.take().expect("stdout is piped"));
         let mut measured = Self { _running: running, stdin, lines };
         assert_eq!(measured.line(), "ready\n");
         measured
@@ -100,12 +100,12 @@ impl Measured {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.lines.read_line(&mut line).expect("it prints");
+        self.lines.read_line(&mut line).expect("the client prints a line");
         line
     }
 
     fn measure(mut self) -> f64 {
-        self.stdin.write_all(b"\n").expect("it reads");
+        self.stdin.write_all(b"\n").expect("the client reads its input");
         self.line().trim().parse().expect("nanoseconds")
     }
 }

@@ -76,7 +76,9 @@ fn silent_connection_is_replaced() {
 fn waiting(server: &Server, proxy: &Proxy) {
     let mut pool = Pool::open(&server.address(), "GPU", TTL).unwrap();
     let holder = ticket("holder", 3);
-    let Ok(TicketStatus::Held(Grant { token, .. })) = pool.request(&holder) else { panic!("all are idle") };
+    let Ok(TicketStatus::Held(Grant { token, .. })) = pool.request(&holder) else {
+        panic!("all GPUs must be idle")
+    };
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut pool = open(proxy);

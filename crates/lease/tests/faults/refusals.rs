@@ -136,7 +136,7 @@ fn evicting_server_loses_no_gpu() {
     }
     // Only ended leases are evicted; after that the server is full.
     run_command::<()>(&address, &["CONFIG", "SET", "maxmemory", "1"]);
-    let full = wait_until("it to be full", || pool.request(&ticket("more", 1)).err());
+    let full = wait_until("the memory to be full", || pool.request(&ticket("more", 1)).err());
     assert!(matches!(full, LeaseError::Full(_)), "{full:?}");
     let ended: Vec<String> = run_command(&address, &["KEYS", "GPU_V2:LEASE:lease-*"]);
     assert_eq!(ended, [""; 0]);

@@ -137,7 +137,11 @@ fn nothing_expires_during_server_downtime() {
     }
     restart_from_saved_state(&mut server);
     let mut pool = open(&address);
-    assert_eq!(pool.reap_local_host(&LocalHost::read(), TTL), Ok(0), "they could not renew");
+    assert_eq!(
+        pool.reap_local_host(&LocalHost::read(), TTL),
+        Ok(0),
+        "the holders could not renew their leases"
+    );
     renew(&mut pool, &holder, &grant);
     assert_waiting(&mut pool, "waiter");
     release(&mut pool, &holder, &grant);

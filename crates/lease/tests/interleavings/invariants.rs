@@ -74,7 +74,7 @@ impl Invariants {
         for lease in leases.values() {
             let gpus = lease["gpus"].as_str().unwrap_or_default();
             match text(&lease["state"]) {
-                "waiting" => assert_eq!(gpus, "", "it waits and holds: {lease}{}", model.trace()),
+                "waiting" => assert_eq!(gpus, "", "a waiting request holds GPUs: {lease}{}", model.trace()),
                 "held" => {
                     assert_eq!(
                         gpus.split(',').count().to_string(),

@@ -103,7 +103,7 @@ impl Run {
         let invariants = Invariants::new(scenario.misuse > 0.0, scenario.legacy == 0);
         let (clients, exited) = (BTreeMap::new(), VecDeque::new());
         let audit = Op::Audit.text();
-        assert_eq!(audit.matches("\nsettle()\n").count(), 1, "one call of settle");
+        assert_eq!(audit.matches("\nsettle()\n").count(), 1, "audit.lua must call settle once");
         let audits = (audit.to_owned(), audit.replace("\nsettle()\n", "\n"));
         let rollback = Rollback::default();
         let mut run =
@@ -208,7 +208,7 @@ impl Run {
 
     fn exit(&mut self, number: u32) {
         self.model.count("exits");
-        let client = self.clients.remove(&number).expect("it was there");
+        let client = self.clients.remove(&number).expect("the client must exist");
         // After a rollback the server does not know the client's last lease, so no other process of that lease would
         // reclaim it: such a client leaves no orphan.
         let silent = matches!(&client, Client::Native(client) if client.silent());

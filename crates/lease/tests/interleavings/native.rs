@@ -173,7 +173,12 @@ impl Native {
     fn holds(&mut self, token: &str, gpus: &str, model: &mut Model) {
         token.clone_into(&mut self.token);
         self.gpus = gpus.split(',').map(str::to_owned).collect();
-        assert_eq!(self.gpus.len(), self.want as usize, "all or none: {}", model.trace());
+        assert_eq!(
+            self.gpus.len(),
+            self.want as usize,
+            "a lease has all of its GPUs or none: {}",
+            model.trace()
+        );
         for gpu in &self.gpus {
             let accepted = self.among.as_ref().is_none_or(|among| among.contains(gpu));
             assert!(accepted, "{gpu} is not one of {:?}: {}", self.among, model.trace());

@@ -57,7 +57,7 @@ mod tests {
 
     /// Fills 4 places with clients (uid, whether busy), and returns the index to evict for a client of `uid`.
     fn least(taken: &[(u32, bool)], uid: u32) -> Option<usize> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("the runtime starts");
         let mut places = Places::new(4);
         for (uid, is_busy) in taken {
             let task = runtime.spawn(std::future::pending::<()>()).abort_handle();

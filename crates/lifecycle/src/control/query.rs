@@ -113,7 +113,10 @@ mod tests {
         );
         let deaf = UnixListener::bind(&path).expect("nothing is there");
         let short = Duration::from_millis(20);
-        assert!(error_within(short).ends_with("it did not answer in time"), "it is never accepted");
+        assert!(
+            error_within(short).ends_with("it did not answer in time"),
+            "the connection is never accepted"
+        );
         drop(deaf);
         assert!(error_within(DEADLINE).contains("connection refused; is the daemon running"));
     }

@@ -227,7 +227,11 @@ mod tests {
         let begin = || Search::begin(&root, Moment::default()).unwrap();
         let at_once = Instant::now();
         let mut search = begin();
-        assert_eq!([(); 3].map(|()| search.go_on(&root, at_once)), [false, false, true], "one in each part");
+        assert_eq!(
+            [(); 3].map(|()| search.go_on(&root, at_once)),
+            [false, false, true],
+            "each part finds one process"
+        );
         let found = search.end();
         assert_eq!((pids(&found), found.unreadable), (vec![40, 50, 60], 0));
         let mut search = begin();

@@ -95,11 +95,11 @@ rules:
         let log = std::fs::read_to_string(self.directory.join("enforcer.log")).unwrap_or_default();
         let address =
             log.lines().find_map(|line| line.split("address=").nth(1)?.split(' ').next()?.parse().ok());
-        address.expect("it says where it serves")
+        address.expect("the enforcer prints its address")
     }
 
     pub(crate) fn print_numbers(&self) {
-        let page = http::get(self.address(), "/metrics", &[]).expect("it answers");
+        let page = http::get(self.address(), "/metrics", &[]).expect("the enforcer responds");
         for line in page.text().lines().filter(|line| {
             let shown = ["bailiff_kills_total", "bailiff_memory_released_bytes_total"];
             shown.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0")

@@ -182,7 +182,7 @@ fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
     );
     first.kill().expect("our own child can be ended");
     first.wait().expect("our own child can be waited for");
-    kill_process(lost, Signal::KILL).expect("its command can be ended");
+    kill_process(lost, Signal::KILL).expect("the command can be killed");
     enforcer.print_audit_of("reap_dead");
     until("the second job to have it", || {
         let list = leases::json_of(redis, &["list", "--json"]);
@@ -228,10 +228,10 @@ impl Holder {
         let exe: PathBuf = std::env::current_exe().expect("a running program has a file");
         let mut command = Command::new(exe);
         command.args(["holder", name]).arg(device).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it starts");
+        let mut child = command.spawn().expect("the program starts");
         let mut ready = String::new();
-        let out = child.stdout.take().expect("it has an output");
-        io::BufReader::new(out).read_line(&mut ready).expect("it says when it is ready");
+        let out = child.stdout.take().expect("stdout is piped");
+        io::BufReader::new(out).read_line(&mut ready).expect("the program prints a line when it is ready");
         Self(child)
     }
 

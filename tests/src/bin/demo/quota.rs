@@ -67,7 +67,7 @@ struct Client {
 impl Client {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bailiff starts");
-        let lines = BufReader::new(child.stdout.take().expect("it has an output"));
+        let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
         Self { child, lines }
     }
 
@@ -89,12 +89,17 @@ impl Client {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.lines.read_line(&mut line).expect("it answers");
+        self.lines.read_line(&mut line).expect("the client prints a line");
         line
     }
 
     fn go_on(&mut self) {
-        self.child.stdin.as_mut().expect("it has an input").write_all(b"\n").expect("it reads");
+        self.child
+            .stdin
+            .as_mut()
+            .expect("stdin is piped")
+            .write_all(b"\n")
+            .expect("the client reads its input");
         // The answer to `wait`.
         let _ = self.line();
     }

@@ -78,7 +78,9 @@ fn a_function_answers_the_error_that_the_scenario_gives_it() {
 #[test]
 fn an_old_driver_lacks_functions() {
     let driver = Driver::start("gpus: [{}]\nmissing: [nvmlDeviceGetMemoryInfo_v2]\n");
-    let Err(NvmlError::FunctionNotFound) = driver.gpu(0).memory_info() else { panic!("it is missing") };
+    let Err(NvmlError::FunctionNotFound) = driver.gpu(0).memory_info() else {
+        panic!("the function must be missing")
+    };
     driver.rewrite("gpus: [{}]\n");
     assert!(driver.gpu(0).memory_info().is_ok());
 }

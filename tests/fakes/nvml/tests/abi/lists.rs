@@ -63,7 +63,7 @@ fn growing_list_exceeds_the_reported_size() {
     let driver = Driver::start("gpus: [{processes: [{pid: 100, count: 3}], faults: {grow: 6}}]\n");
     let gpu = driver.gpu(0);
     assert!(gpu.running_compute_processes().is_err(), "five more than were counted are too few");
-    assert_eq!(compute_list(&gpu, 0).1, 15, "it was too small twice");
+    assert_eq!(compute_list(&gpu, 0).1, 15, "the buffer was too small twice");
     assert_eq!(compute_list(&gpu, 15).1, 21);
     assert_eq!(compute_list(&gpu, 64).0, OK, "room for all that may come needs no size");
 }
