@@ -1,4 +1,4 @@
-//! A pseudo-terminal, for programs whose output on a terminal differs from that in a pipe.
+//! A pseudo-terminal, for programs whose output on a terminal differs from their output in a pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -8,23 +8,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// The output of a program on a terminal of this many columns and rows, and its exit code.
+/// Returns the output of a program on a terminal with this many columns and rows, and its exit code.
 ///
 /// # Panics
-/// If there is no terminal, or the program cannot be started.
+/// If a terminal is not available, or the program cannot be started.
 #[must_use]
 pub fn shown(mut command: Command, size: (u16, u16)) -> (String, Option<i32>) {
     let (near, far) = terminal(size);
     let child = command.stdout(Stdio::from(far)).spawn().expect("the program starts");
-    // Our copies of the far end are closed with the command.
+    // Dropping the command closes this process's copies of the other end.
     drop(command);
     written(near, child, |_, _| {})
 }
 
-/// Standard output and error of a program that is sent SIGINT once it has written this, and its exit code.
+/// Returns the standard output and error of a program that is sent SIGINT once it has written this text,
+/// and its exit code.
 ///
 /// # Panics
-/// If there is no terminal, or the program cannot be started.
+/// If a terminal is not available, or the program cannot be started.
 #[must_use]
 pub fn interrupted(mut command: Command, size: (u16, u16), after: &str) -> (String, Option<i32>) {
     let (near, far) = terminal(size);
@@ -57,7 +58,7 @@ fn terminal((columns, rows): (u16, u16)) -> (File, File) {
 fn written(mut near: File, mut child: Child, mut seen: impl FnMut(&Child, &[u8])) -> (String, Option<i32>) {
     let mut text = Vec::new();
     let mut part = [0; 4096];
-    // Once the last far end is closed, reading fails.
+    // Reading fails once the last copy of the other end is closed.
     while let Ok(count @ 1..) = near.read(&mut part) {
         text.extend_from_slice(&part[..count]);
         seen(&child, &text);

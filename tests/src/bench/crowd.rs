@@ -1,4 +1,5 @@
-//! Many waiters for one GPU: the cost of waiting for Redis, and of a GPU that passes through all of them.
+//! Benchmarks many waiters for one GPU: the cost of waiting in Redis, and of a GPU that is handed from
+//! waiter to waiter.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -21,20 +22,20 @@ const OBSERVATION: Duration = Duration::from_secs(20);
 pub struct Crowd {
     /// Redis memory per waiter, in bytes.
     pub bytes_each: u32,
-    /// Redis CPU while all wait, as a share of one core.
+    /// Redis CPU time while all waiters are waiting, as a share of one core.
     pub idle: f64,
     /// Average time from one holder to the next.
     pub handover: Duration,
     /// Redis CPU per handover.
     pub cpu_each: Duration,
-    /// Waiters served before their turn.
+    /// Number of waiters that were served before their turn.
     pub out_of_order: usize,
 }
 
-/// Starts this many waiters, and then serves them.
+/// Starts this many waiters and then serves them.
 ///
 /// # Panics
-/// If Redis does not answer.
+/// If Redis is not responding.
 #[must_use]
 pub fn crowd(count: usize) -> Crowd {
     raise_limit();
@@ -76,7 +77,7 @@ pub fn crowd(count: usize) -> Crowd {
     })
 }
 
-/// A waiter that holds the GPU for a moment, and releases it.
+/// Waits for the GPU, holds it for a moment, and releases it.
 fn wait(redis: &Redis, number: usize, waits: &Sender<()>, sender: &Sender<usize>) {
     let (mut pool, ticket, local_host) = (open(redis), ticket(number), LocalHost::read());
     let receiver = |_| {
@@ -105,7 +106,7 @@ fn memory(redis: &Redis) -> u64 {
     used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis reports its memory")
 }
 
-/// Two descriptors for each waiter.
+/// Raises the limit on open files, because each waiter needs two descriptors.
 fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,4 +1,4 @@
-//! The measured programs: ours, and comparable ones.
+//! The measured programs: our exporter, and comparable exporters.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +22,7 @@ pub struct Program {
     _library: TempDir,
 }
 
-/// Our exporter, with these additional arguments.
+/// Starts our exporter with these additional arguments.
 #[must_use]
 pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
     let mut command = exporter::command(load.scenario());
@@ -31,7 +31,7 @@ pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
     Program::start("bailiff", command, address)
 }
 
-/// The installed peers: `tests/setup peers` installs both.
+/// Starts the installed peers (`tests/setup peers` installs them).
 #[must_use]
 pub fn others(load: &Load) -> Vec<Program> {
     let nvitop = programs::root().join("target/venv/bin/nvitop-exporter");
@@ -53,7 +53,7 @@ pub fn others(load: &Load) -> Vec<Program> {
     peers
 }
 
-/// all-smi queries `lspci` for an NVIDIA GPU; this stand-in reports one.
+/// Returns a `PATH` with a stand-in for `lspci`, because all-smi looks for an NVIDIA GPU with it.
 fn path_with_lspci(load: &Load) -> String {
     let program = load.scenario().directory().join("lspci");
     let text = "#!/bin/sh\n[ \"$1\" = -n ] && echo '17:00.0 0302: 10de:2335 (rev a1)' && exit\n\
@@ -85,7 +85,7 @@ impl Program {
         Self { name, child, address, _library: library }
     }
 
-    /// Its name.
+    /// Returns the program's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -99,7 +99,8 @@ impl Program {
         })
     }
 
-    /// Waits until it serves processes, scrapes some more, and returns the size of a page.
+    /// Waits until the program reports processes, scrapes it some more times, and returns the size
+    /// of a page.
     pub fn warm_up(&self) -> usize {
         self.until_page();
         until("figures of processes", || {
@@ -111,10 +112,10 @@ impl Program {
         self.until_page().len()
     }
 
-    /// One scrape as of Prometheus, but without gzip.
+    /// Scrapes once, as Prometheus does, but without gzip. Returns the duration.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the program does not respond.
     #[must_use]
     pub fn scrape(&self) -> Duration {
         let began = Instant::now();
@@ -123,13 +124,13 @@ impl Program {
         began.elapsed()
     }
 
-    /// The resource use of the program and its descendants.
+    /// Returns the resource use of the program and its descendants.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage::of(&family(self.child.id()))
     }
 
-    /// CPU time in a span without scrapes.
+    /// Returns the CPU time used in a period without scrapes.
     #[must_use]
     pub fn idle_cpu(&self, span: Duration) -> Duration {
         let before = self.usage().cpu;
@@ -137,7 +138,7 @@ impl Program {
         self.usage().cpu.saturating_sub(before)
     }
 
-    /// The number of our exporter's newest snapshot.
+    /// Returns the number of our exporter's newest snapshot.
     #[must_use]
     pub fn tick(&self) -> f64 {
         Page::read(&self.until_page()).value("bailiff_snapshots_total", &[]).unwrap_or_default()
@@ -151,7 +152,7 @@ impl Program {
     }
 }
 
-/// A process and its descendants.
+/// Returns a process and its descendants.
 fn family(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! The enforcer of the demo, and the output about it.
+//! The enforcer in the demo, and the output about it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ rules:
         enforcer
     }
 
-    /// The text of a notice.
+    /// Returns the text of a notification.
     pub(crate) fn notice(&self, number: usize) -> String {
         until("the notice", || {
             let all = std::fs::read_to_string(self.directory.join("notices")).ok()?;

@@ -14,7 +14,7 @@ use crate::show::{gib, print_numbers};
 const GIB: u64 = 1 << 30;
 /// The size of each request.
 const SIZE: u64 = 3 * GIB;
-/// Driver memory for its context.
+/// Driver memory for the program's context.
 const CONTEXT: u64 = GIB / 2;
 
 const QUERY: &str = "it sees";
@@ -28,7 +28,8 @@ const METRICS: [&str; 4] = [
     "bailiff_quota_unaccounted_bytes{",
 ];
 
-/// Runs it on a fake CUDA driver, with the quota library in front as with the real one.
+/// Runs the program on a fake CUDA driver, with the quota library in front of it, as with the real
+/// driver.
 pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenario)) {
     println!("\nA program may have 8 GiB, it and all that it starts. It asks for 3 GiB, again and again:\n");
     println!("$ bailiff run --vram 8GiB -- ./asks");
@@ -58,7 +59,7 @@ pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenari
     println!("\nIt ended well ({ended}), and {left} files of quotas are left.");
 }
 
-/// The program, and its output.
+/// The program and its output.
 struct Client {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -71,7 +72,7 @@ impl Client {
         Self { child, lines }
     }
 
-    /// Prints its answers to these calls; skips calls without a name.
+    /// Prints the program's results for these calls. Calls without a name are skipped.
     fn print_answers(&mut self, done: &[&str]) {
         for name in done {
             let answer = self.line();
@@ -100,7 +101,7 @@ impl Client {
             .expect("stdin is piped")
             .write_all(b"\n")
             .expect("the client reads its input");
-        // The answer to `wait`.
+        // The line that `wait` prints.
         let _ = self.line();
     }
 }
