@@ -67,7 +67,7 @@ def refused(value):
     return isinstance(value, dict) and "error" in value
 
 
-# What NVIDIA's binding says.
+# What NVIDIA's binding reports.
 
 
 def binding_gpu(index, last_seen):
@@ -169,16 +169,16 @@ def sample(one):
     }
 
 
-# What nvitop says.
+# What nvitop reports.
 
 
 def with_nvitop(index, gpu):
-    # It initializes the library when it is imported, so not before the driver has been seen to answer.
+    # nvitop initializes the library on import, so it is imported only after the driver has responded.
     from nvitop import MigDevice, PhysicalDevice
 
     gpu["nvitop"] = nvitop_unit(PhysicalDevice(index))
     for instance in gpu.get("mig", []):
-        # Device.mig_devices() ends at the first gap, so each is asked for by its index.
+        # Device.mig_devices() stops at the first gap, so each instance is queried by its index.
         instance["nvitop"] = nvitop_unit(MigDevice((index, instance["index"])))
     return gpu
 
@@ -218,7 +218,7 @@ def plain(value):
     return None if str(value) == "N/A" else value
 
 
-# Where they differ.
+# Differences between the two.
 
 
 def disagreements(gpu):
