@@ -1,4 +1,4 @@
-//! Output of the commands that query a daemon, over a real socket.
+//! Tests the output of the commands that query a daemon, over a real socket.
 
 #![expect(
     clippy::disallowed_methods,
@@ -147,7 +147,7 @@ fn targets_are_never_truncated() {
     let rows = |columns| {
         let text = status::text(&status, NOW, (Colors::Plain, columns));
         let rows: Vec<String> = text.lines().filter(|row| row.contains(name)).map(str::to_owned).collect();
-        assert_eq!(rows.len(), 3, "pending, flags and what was done: {text}");
+        assert_eq!(rows.len(), 3, "the tables must be pending, flags and actions: {text}");
         rows
     };
     assert!(rows(Some(80)).iter().all(|row| row.chars().count() <= 80));
@@ -224,7 +224,7 @@ fn refused_file_exits_with_64() {
     );
     assert!(String::from_utf8(out).expect("the text is UTF-8").ends_with("rules.yaml:3:9: one\n"));
     let error = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
-        .expect_err("no daemon answers");
+        .expect_err("no daemon is running");
     assert!(error.to_string().contains("is the daemon running"), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! The metrics page: its contents, absent values, and hostile names.
+//! Tests the metrics page: its contents, absent values, and hostile names.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
 
@@ -72,7 +72,7 @@ fn unobserved_values_are_absent() {
     }
     assert_eq!(page.value("bailiff_stream_connected", &[]), Some(0.0));
     let full = read(&full());
-    assert_eq!(full.values("bailiff_rule_matches").len(), 1, "the other rule has evaluated nothing");
+    assert_eq!(full.values("bailiff_rule_matches").len(), 1, "the other rule has not been evaluated");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn flag_names_its_gpu() {
     let page = read(&full());
     let gpus: Vec<Option<&String>> =
         page.values("bailiff_flag").into_iter().map(|(labels, _)| labels.get("gpu_uuid")).collect();
-    assert_eq!(gpus, [Some(&"GPU-0".to_owned()), None], "the critical one first");
+    assert_eq!(gpus, [Some(&"GPU-0".to_owned()), None], "the critical flag comes first");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The enforcer's pages over real sockets, with a made-up status.
+//! Tests the enforcer's pages over real sockets, with a made-up status.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -62,7 +62,7 @@ impl Running {
         self.show.send_replace(Arc::new(status));
     }
 
-    /// The response to a reload with this outcome.
+    /// Returns the response to a reload with this outcome.
     fn reload(&mut self, outcome: Outcome) -> String {
         let mut reloads = self.reloads.take().expect("reloads are on");
         let loop_of_ours = thread::spawn(move || {
@@ -121,7 +121,7 @@ fn cross_site_request_does_not_reload() {
     }
     drop(running.reloads.take());
     let own = running.query("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
-    assert_eq!(code(&own), "503", "the loop has ended: {own}");
+    assert_eq!(code(&own), "503", "the main loop has exited: {own}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn reload_response_has_the_result() {
         assert!(code(&answer) == expected && answer.ends_with(text), "{answer}");
     }
     running.reloads = None;
-    assert_eq!(code(&running.query("POST /-/reload")), "503", "no loop to reload");
+    assert_eq!(code(&running.query("POST /-/reload")), "503", "there is no main loop to reload");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Cases of the page: what is on it, what is not, and that no name ever breaks it.
+//! Tests the metrics page: what it contains, what it does not contain, and that no name can break
+//! it.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
 #![expect(
@@ -39,13 +40,13 @@ fn page(snapshot: &Snapshot) -> Page {
     parse(&written(snapshot, usize::MAX, Format::Text))
 }
 
-/// A histogram's samples are called after their parts of it.
+/// Returns the family of a sample. The samples of a histogram have the names of its parts.
 fn family_of(sample: &parse::Sample) -> &str {
     let histogram = "bailiff_lease_wait_seconds";
     if sample.name.starts_with(histogram) { histogram } else { &sample.name }
 }
 
-/// Names of the samples that have this label.
+/// Returns the names of the samples that have this label.
 fn with<'a>(page: &'a Page, label: &str, value: &str) -> BTreeSet<&'a str> {
     let samples = page.samples.iter().filter(|sample| sample.labels.get(label).is_some_and(|v| v == value));
     samples.map(|sample| sample.name.as_str()).collect()
@@ -128,7 +129,7 @@ fn what_the_driver_does_not_say_is_absent() {
         "bailiff_process_gpu_idle_seconds",
         "bailiff_idle_memory_bytes",
     ] {
-        assert_eq!(first.values(name), [], "{name} in the first sample");
+        assert_eq!(first.values(name), [], "{name} must be absent in the first sample");
     }
     assert_eq!(first.values("bailiff_process_gpu_busy_seconds_total"), []);
     let why = [("pid", "41"), ("reason", "first_sample")];
@@ -178,7 +179,11 @@ fn a_sum_with_an_unknown_part_is_absent() {
 fn unlisted_processes_are_counted_per_gpu() {
     let page = page(&walk([motley(1), motley(2)]));
     assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(2.0));
-    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "2")]), Some(1.0), "by its instances");
+    assert_eq!(
+        page.value("bailiff_gpu_unlisted_processes", &[("gpu", "2")]),
+        Some(1.0),
+        "the count is known from the instances"
+    );
     assert_eq!(
         page.value("bailiff_gpu_unlisted_processes", &[("gpu", "1")]),
         None,
@@ -196,7 +201,11 @@ fn unlisted_processes_are_counted_per_gpu() {
         }
     }
     let page = self::page(&walk([services]));
-    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(1.0), "a user's own is no service");
+    assert_eq!(
+        page.value("bailiff_gpu_unlisted_processes", &FIRST),
+        Some(1.0),
+        "a user's own process is not a service"
+    );
     let mut elsewhere = motley(1);
     elsewhere.namespace = PidNamespace::Other;
     assert_eq!(self::page(&walk([elsewhere])).values("bailiff_gpu_unlisted_processes"), []);
@@ -219,7 +228,7 @@ fn beyond_the_limit_processes_are_summed_up_exactly() {
     assert_eq!(page.value("bailiff_gpu_other_processes", &FIRST), Some(3.0));
     assert_eq!(page.value("bailiff_gpu_other_processes_memory_bytes", &FIRST), Some(13.0));
     assert_eq!(page.value("bailiff_processes_dropped_total", &[]), Some(3.0));
-    assert_eq!(page.value("bailiff_user_gpu_processes", &FIRST), Some(5.0), "sums are over all");
+    assert_eq!(page.value("bailiff_user_gpu_processes", &FIRST), Some(5.0), "the sums include all processes");
 }
 
 #[test]
@@ -236,7 +245,8 @@ fn a_full_node_is_in_order() {
     assert_eq!(page.values("bailiff_process_gpu_memory_bytes").len(), 800);
 }
 
-/// Two samples of a GPU of a pool that this changes, with process 41 on it.
+/// Returns a page from two samples of a GPU in a pool, with process 41 on it. `change` changes the
+/// samples.
 fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
     page(&walk([small(1), small(2)].map(|mut sample| {
         let mut leases = pool(sample.seq);
@@ -247,7 +257,7 @@ fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
     })))
 }
 
-/// The pool has the GPU idle, and process 41 has no lease, with all facts known.
+/// Changes a sample: the GPU is idle in the pool, process 41 has no lease, and all facts are known.
 fn stolen(sample: &mut Sample) {
     let leases = sample.leases.as_mut().expect("there is a pool");
     (leases.gpus[0].gpu_state, leases.gpus[0].lease) = (GpuState::Idle, None);
@@ -255,7 +265,7 @@ fn stolen(sample: &mut Sample) {
     (facts.claim, facts.ancestors) = (Claim::Nothing, Some(Vec::new()));
 }
 
-/// A change of a sample of a pool; with its number.
+/// A change to a sample of a pool, with the sample's number.
 type Change = fn(u64, &mut Sample);
 
 fn unreserved(change: Change) -> Option<f64> {
@@ -338,7 +348,7 @@ fn pool_metrics_are_absent_without_redis() {
     let held = [("gpu", "0"), ("user", "alice"), ("mode", "run")];
     assert_eq!(page.value("bailiff_lease_held", &held), Some(1.0));
     let legacy = [("gpu", "9"), ("gpu_uuid", "GPU-elsewhere"), ("mode", "legacy")];
-    assert_eq!(page.value("bailiff_lease_held", &legacy), Some(1.0), "as the pool names it");
+    assert_eq!(page.value("bailiff_lease_held", &legacy), Some(1.0), "the GPU is labelled as in the pool");
     assert_eq!(page.value("bailiff_lease_age_seconds", &FIRST), Some(10.5));
     assert_eq!(page.value("bailiff_lease_idle_seconds", &FIRST), Some(0.0), "alice is busy");
     assert_eq!(page.value("bailiff_lease_queue_oldest_seconds", &[]), Some(1.5));
@@ -375,7 +385,7 @@ proptest! {
     #[test]
     fn no_name_breaks_the_page(names in proptest::collection::vec(any::<String>(), 8)) {
         let [user, comm, container, pod, job, gpu_name, command, clock] = names.as_slice() else {
-            panic!("eight were asked for")
+            panic!("eight samples were requested")
         };
         let mut hostile = facts(41, user, comm);
         hostile.command = Some(command.clone());

@@ -1,4 +1,4 @@
-//! The exporter over real sockets, with samples from the tests.
+//! Tests the exporter over real sockets, with samples from the tests.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
 
@@ -24,7 +24,7 @@ const OPEN: &str =
     "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1\r\n";
 const GZIP: &str = "Accept-Encoding: gzip\r\n";
 
-/// The lines that do not change from request to request.
+/// Returns the lines that do not change from request to request.
 fn fixed(page: &str) -> Vec<&str> {
     let end = page.find("# HELP bailiff_snapshot_age_seconds").expect("a page has a tail");
     page[..end].lines().collect()
@@ -60,7 +60,7 @@ fn the_client_chooses_the_format() {
 fn gzip_is_one_member_and_the_same_page() {
     let running = start(&[]);
     for seq in 1..=3 {
-        // From the second on, the page is made before it is asked for.
+        // From the second sample on, the page is rendered before it is requested.
         running.show(motley(seq));
         for headers in ["", OPEN] {
             let plain = running.get("/metrics", headers);
@@ -71,7 +71,7 @@ fn gzip_is_one_member_and_the_same_page() {
             GzDecoder::new(&mut rest)
                 .read_to_string(&mut text)
                 .expect("the body is one complete gzip member");
-            assert!(rest.is_empty(), "nothing after it");
+            assert!(rest.is_empty(), "there must be no data after the member");
             assert_eq!(fixed(&text), fixed(&plain.text()));
             parse(&text);
         }
@@ -132,7 +132,7 @@ fn a_interval_that_hangs_is_unhealthy_and_says_why() {
         }
     };
     assert!(sick.starts_with("no new snapshot for "), "{sick}");
-    assert_eq!(running.get("/metrics", "").code(), "200", "the page still answers, with its age");
+    assert_eq!(running.get("/metrics", "").code(), "200", "the page is still served, with its age");
     let html = running.get("/", "").text();
     assert!(html.contains("<p class=\"alarm\">Out of date: no new snapshot for "), "{html}");
 }
@@ -206,14 +206,14 @@ fn a_slow_client_misses_lines_and_gets_the_newest() {
     let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let last = 20;
     for seq in 1..=last {
-        // A line is longer than what the socket holds.
+        // A line is longer than the socket's buffer.
         running.show(large(seq, 8, 100));
     }
     let mut seqs = Vec::new();
     while seqs.last() != Some(&last) {
         let mut line = Vec::new();
         client.read_until(b'\n', &mut line).expect("a line comes");
-        seqs.push(wire::parse(&line).expect("lines are whole").seq);
+        seqs.push(wire::parse(&line).expect("lines are complete").seq);
     }
     assert!(seqs.is_sorted() && seqs.len() < 10, "{seqs:?}");
 }

@@ -1,4 +1,4 @@
-//! What clients may take of the server: on real sockets, with short limits.
+//! Tests the server's limits on clients, on real sockets and with short limits.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -15,7 +15,7 @@ use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
 use tokio::sync::oneshot;
 
-/// Far more than the buffers of two sockets hold.
+/// Far more than the buffers of two sockets can hold.
 const LARGE: usize = 64 << 20;
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_mins(10);
@@ -31,7 +31,7 @@ impl Handler for Pages {
         let piece = Bytes::from(vec![b'x'; 1 << 20]);
         let body = match request.uri().path() {
             "/large" => Body::from_iter(vec![piece; LARGE >> 20]),
-            // An answer that is not there at once.
+            // A response that is not available at once.
             "/later" => tokio::task::spawn_blocking(|| Body::from("at last".to_owned()))
                 .await
                 .expect("the handler returns"),
@@ -86,7 +86,7 @@ impl Running {
     }
 }
 
-/// All until the other side closes; a reset counts as the end.
+/// Reads until the other side closes the connection. A reset counts as the end.
 fn read(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
@@ -118,7 +118,10 @@ fn client_without_request_is_disconnected() {
     }
     let mut kept_alive = running.connect();
     kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
-    assert!(read(kept_alive).ends_with("\r\n\r\n/a"), "answered, and cut when idle");
+    assert!(
+        read(kept_alive).ends_with("\r\n\r\n/a"),
+        "the request is served, and the idle connection is closed"
+    );
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn client_that_does_not_read_is_disconnected() {
 fn too_much_of_a_header_is_refused() {
     let running = start(PATIENT);
     let mut stream = running.connect();
-    // The server may hang up before it has read all.
+    // The server may close the connection before it has read everything.
     let _ = write!(stream, "GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(20 * 1024));
     let _ = stream.shutdown(Shutdown::Write);
     assert!(read(stream).starts_with("HTTP/1.1 431 "));
@@ -159,10 +162,10 @@ fn an_answer_may_be_waited_for() {
 fn what_was_begun_is_finished_before_the_end() {
     let running = start(PATIENT);
     let mut slow = running.query("/large");
-    slow.read_exact(&mut [0; 12]).expect("the answer has begun");
+    slow.read_exact(&mut [0; 12]).expect("the response has started");
     running.shutdown.send(()).expect("the server is running");
     while TcpStream::connect(running.address).is_ok() {}
-    assert!(read(slow).len() > LARGE, "headers and all of the body");
+    assert!(read(slow).len() > LARGE, "the headers and the whole body");
     running.server.join().expect("the thread does not panic").expect("the server exits without an error");
 }
 
@@ -170,7 +173,7 @@ fn what_was_begun_is_finished_before_the_end() {
 fn the_end_does_not_wait_for_ever() {
     let running = start(Limits { drain: SHORT, ..PATIENT });
     let mut stuck = running.query("/large");
-    stuck.read_exact(&mut [0; 12]).expect("the answer has begun");
+    stuck.read_exact(&mut [0; 12]).expect("the response has started");
     running.shutdown.send(()).expect("the server is running");
     running.server.join().expect("the thread does not panic").expect("the server exits without an error");
 }

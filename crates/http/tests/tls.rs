@@ -1,4 +1,4 @@
-//! What clients may take of the server over TLS: on real sockets, with short limits.
+//! Tests the server's limits on TLS clients, on real sockets and with short limits.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
@@ -18,7 +18,7 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// Far more than the buffers of two sockets hold.
+/// Far more than the buffers of two sockets can hold.
 const LARGE: usize = 64 << 20;
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_mins(10);
@@ -91,7 +91,7 @@ impl Running {
     }
 }
 
-/// All until the other side closes; a reset counts as the end.
+/// Reads until the other side closes the connection. A reset counts as the end.
 fn read(mut stream: impl Read) -> usize {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -101,7 +101,7 @@ fn read(mut stream: impl Read) -> usize {
 #[test]
 fn client_without_handshake_is_disconnected() {
     let running = start(Limits { header: SHORT, ..ONE });
-    // The second is the beginning of a record of 512 bytes.
+    // The second is the start of a record of 512 bytes.
     for beginning in [&[] as &[u8], &[22, 3, 1, 2, 0, 1]] {
         let mut stream = running.connect();
         stream.write_all(beginning).expect("the connection is open");
@@ -115,7 +115,7 @@ fn a_handshake_counts_as_a_connection_and_one_too_many_is_hung_up_on() {
     let running = start(ONE);
     let first = running.connect();
     while running.is_served() {}
-    assert_eq!(read(running.connect()), 0, "without a word");
+    assert_eq!(read(running.connect()), 0, "the connection is closed without a response");
     drop(first);
     while !running.is_served() {}
 }
@@ -128,7 +128,7 @@ fn tls_client_without_request_or_reading_is_disconnected() {
     assert!(read(stuck) < LARGE);
     let mut slow = running.query("/").expect("the connection is open");
     slow.sock.set_nodelay(true).expect("a socket");
-    assert!(read(&mut slow) > 1 << 20, "headers and all of the body");
+    assert!(read(&mut slow) > 1 << 20, "more than the headers");
 }
 
 #[test]
@@ -136,6 +136,6 @@ fn client_without_tls_is_disconnected() {
     let running = start(ONE);
     let mut plain = running.connect();
     plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
-    assert!(read(plain) < 16, "an alert at most");
+    assert!(read(plain) < 16, "at most an alert is sent");
     while !running.is_served() {}
 }

@@ -1,4 +1,4 @@
-//! Valid and invalid web configs, and the errors of the invalid ones.
+//! Tests valid and invalid web configs, and the errors about invalid configs.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
@@ -13,7 +13,8 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
 const HASH: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG";
 
-/// A directory with an authority's certificate, one of its own with its key, and the key of another.
+/// Creates a directory with an authority's certificate, a server certificate with its key, and the
+/// key of another certificate.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let key = || KeyPair::generate().expect("a key");
@@ -40,7 +41,7 @@ fn directory() -> tempfile::TempDir {
     directory
 }
 
-/// What is wrong with a config, without the file's name.
+/// Returns the error in a config, without the file's name.
 fn error_of(directory: &Path, config: &str) -> Option<String> {
     let file = directory.join("web.yml");
     fs::write(&file, config).expect("our own directory");
@@ -91,7 +92,7 @@ fn what_makes_sense_is_taken() {
     Web::open(None).expect("a web config is optional");
 }
 
-/// Configs and the beginning of their errors.
+/// Configs, each with the beginning of its error.
 type Cases<'a> = &'a [(&'a str, &'a str)];
 
 fn all_refused(cases: Cases<'_>) {

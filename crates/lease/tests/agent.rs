@@ -326,7 +326,7 @@ fn stopped_holder_loses_unacknowledged_grant() {
     let mut pool = create_pool(&server, 1);
     let local_host = LocalHost::read();
     let mut stopped = ticket("stopped", 1);
-    // The holder is this process: it is alive, but does not acknowledge.
+    // The holder is this process, which is running but does not acknowledge the lease.
     stopped.about = local_host.holder(std::process::id());
     stopped.about.push(("ack_ms", "1".to_owned()));
     stopped.ttl = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! A running exporter whose samples come from the test, and what is needed to query it.
+//! A running exporter whose samples come from the test, with functions to query it.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -15,7 +15,7 @@ use bailiff_snapshot::Sample;
 use clap::Parser;
 use tokio::sync::oneshot;
 
-/// Samples only what the test sends; panics on request.
+/// A sampler that returns only the samples that the test sends, and that panics on request.
 struct Handed(Receiver<Option<Sample>>);
 
 impl SampleSource for Handed {
@@ -36,7 +36,7 @@ pub(crate) struct Running {
     exporter: JoinHandle<anyhow::Result<()>>,
 }
 
-/// What a client got: status line and headers in small letters, and the body.
+/// A response: status line and headers in lower case, and the body.
 pub(crate) struct Answer {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -64,14 +64,14 @@ pub(crate) fn start(flags: &[&str]) -> Running {
 }
 
 impl Running {
-    /// Shows a sample and waits until the page has it.
+    /// Sends a sample to the exporter, and waits until it is on the page.
     pub(crate) fn show(&self, sample: Sample) {
         let line = format!("bailiff_snapshots_total {}\n", sample.seq);
         self.show.send(Some(sample)).expect("the exporter accepts samples");
         while !self.get("/metrics", "").text().contains(&line) {}
     }
 
-    /// Sends one request on a connection of its own; `headers` end with a line break each.
+    /// Sends one request on a new connection. Each of `headers` ends with a line break.
     pub(crate) fn query(&self, request: &str, headers: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).expect("the server listens");
         let end = "Host: x\r\nConnection: close\r\n\r\n";
@@ -87,13 +87,13 @@ impl Running {
         self.query(&format!("GET {path}"), headers)
     }
 
-    /// Requests shutdown, and waits for it.
+    /// Requests shutdown and waits until the exporter has exited.
     pub(crate) fn end(self) -> anyhow::Result<()> {
         let _ = self.shutdown.send(());
         self.exporter.join().expect("the thread does not panic")
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the exporter exits on its own.
     pub(crate) fn ended(self) -> anyhow::Result<()> {
         self.exporter.join().expect("the thread does not panic")
     }
