@@ -1,4 +1,4 @@
-//! The control socket, on a real socket: identity of clients, refusals, and timeouts.
+//! Tests the control socket on a real socket: identity of clients, refusals, and timeouts.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -19,7 +19,7 @@ const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_mins(10);
 const PATIENT: Limits = Limits { clients: 16, client: LONG, answer: LONG };
 
-/// Answers with the user and the request; `hang` is never answered.
+/// Responds with the user and the request. The request `hang` gets no response.
 struct Echo;
 
 impl Answers for Echo {
@@ -61,10 +61,11 @@ impl Running {
         UnixStream::connect(&self.path).expect("the server listens")
     }
 
-    /// What is answered to these bytes, until the server hangs up or the client has asked all.
+    /// Returns the responses to these bytes, until the server closes the connection or the client
+    /// has sent everything.
     fn say(&self, bytes: &[u8]) -> Vec<Value> {
         let mut stream = self.connect();
-        // The server may hang up before it has read all.
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let lines = BufReader::new(stream).lines().map_while(Result::ok);
@@ -83,7 +84,7 @@ fn client_is_identified_by_the_kernel() {
     assert_eq!(answer["asked"], json!({"command": "status"}));
     running.shutdown.send(()).expect("the server is running");
     running.server.join().expect("the thread does not panic");
-    assert!(!running.path.exists(), "the file goes with its server");
+    assert!(!running.path.exists(), "the file is removed with its server");
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn several_questions_on_one_connection() {
     let answers = running.say(b"{\"a\":1}\nnonsense\n[]\n{\"b\":\"\\n\"}");
     let allowed: Vec<&Value> = answers.iter().map(|answer| &answer["ok"]).collect();
     assert_eq!(allowed, [true, false, false, true], "{answers:?}");
-    assert_eq!(answers[3]["asked"]["b"], "\n", "a line break stays within its line");
+    assert_eq!(answers[3]["asked"]["b"], "\n", "a line break in a value is escaped");
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn too_much_is_refused() {
 fn clients_that_all_wait_for_answers_leave_no_place() {
     let running = start(Limits { clients: 1, ..PATIENT });
     let refused = loop {
-        // Until its question was read it gives way.
+        // The first client can be replaced until its request has been read.
         let mut first = running.connect();
         first.write_all(b"{\"hang\":1}\n").expect("the connection is open");
         if let Some(answer) = running.say(b"{}").pop().filter(|answer| answer["ok"] == false) {

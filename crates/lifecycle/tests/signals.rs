@@ -1,4 +1,4 @@
-//! Signals that are sent to this very process.
+//! Tests signals that this process sends to itself.
 
 use bailiff_lifecycle::signals::Hangups;
 use rustix::process::{Signal, getpid, kill_process};

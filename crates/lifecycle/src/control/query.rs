@@ -21,7 +21,7 @@ const ANSWER_BYTES: u64 = 64 << 20;
 /// Sends a request to a daemon and waits at most 10 s for its response.
 ///
 /// # Errors
-/// If no daemon answers, or the response is not a line of JSON.
+/// If the daemon does not respond, or the response is not a line of JSON.
 pub fn query(path: &Path, question: &Value) -> Result<Value> {
     query_within(path, question, DEADLINE)
 }
@@ -29,7 +29,7 @@ pub fn query(path: &Path, question: &Value) -> Result<Value> {
 /// Sends a request to a daemon and waits at most `limit` for its response.
 ///
 /// # Errors
-/// If no daemon answers, or the response is not a line of JSON.
+/// If the daemon does not respond, or the response is not a line of JSON.
 pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
     let end = Instant::now() + limit;
     let name = path.display();

@@ -89,7 +89,7 @@ impl Search {
     }
 }
 
-/// Returns `None` if the process has exited, or is our own worker with the driver's files open.
+/// Returns the process, or `None` if it has exited or is our own worker, which has the driver's files open.
 fn device_process(root: &Directory, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
     let directory = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
