@@ -13,7 +13,7 @@ use crate::lease::offset;
 /// Returns the UUIDs of the GPUs that CUDA sees.
 pub(super) fn gpus(environment: &Environment) -> Result<Vec<Option<String>>, String> {
     let uuids = bailiff_sampler::uuids(Some(&environment.library))
-        .map_err(|why| format!("the driver does not tell its GPUs ({why})"))?;
+        .map_err(|why| format!("cannot list the GPUs ({why})"))?;
     visible(&uuids, environment.visible.as_deref())
 }
 
@@ -50,15 +50,12 @@ fn force(arguments: &Arguments, environment: &Environment) -> Force {
 }
 
 fn held(count: u64) -> Failure {
-    let leased = match count {
-        1 => "1 GPU is leased (--active and bailiff lease list tell to whom), and its holder would share it"
-            .to_owned(),
-        _ => format!(
-            "{count} GPUs are leased (--active and bailiff lease list tell to whom), and their holders would share them"
-        ),
-    };
-    let them = if count == 1 { "it" } else { "them" };
-    Failure::Other(format!("{leased} with whoever comes next; release {them} first, or set GPU_PY_FORCE=1"))
+    let (leased, them) =
+        if count == 1 { ("1 GPU is".to_owned(), "it") } else { (format!("{count} GPUs are"), "them") };
+    Failure::Other(format!(
+        "{leased} leased (see --active or bailiff lease list), and the next client would share {them} with the holder; \
+         release {them} first, or set GPU_PY_FORCE=1"
+    ))
 }
 
 /// Returns the indexes of the GPUs to manage, in the order in which they are pushed.
@@ -69,7 +66,7 @@ fn select(arguments: &Arguments, count: usize) -> Result<Vec<u32>, Failure> {
     }
     if let Some(list) = arguments.value("--redis-manage").filter(|list| !list.is_empty()) {
         let number = |text: &str| {
-            int(text).ok_or_else(|| Failure::Other(format!("--redis-manage: {text:?} is no number")))
+            int(text).ok_or_else(|| Failure::Other(format!("--redis-manage: {text:?} is not a number")))
         };
         let listed: Vec<String> = list.split(',').map(number).collect::<Result<_, _>>()?;
         return Ok(all.filter(|number| listed.contains(&number.to_string())).collect());
@@ -120,8 +117,8 @@ mod tests {
             ("--redis-manage-all", Ok(vec![0, 1, 2, 3])),
             ("--redis-manage 3,1,9,1,-2", Ok(vec![1, 3])),
             ("--redis-manage 9", Ok(vec![])),
-            ("--redis-manage 1,,2", Err("\"\" is no number")),
-            ("--redis-manage 1,x", Err("\"x\" is no number")),
+            ("--redis-manage 1,,2", Err("\"\" is not a number")),
+            ("--redis-manage 1,x", Err("\"x\" is not a number")),
             ("--redis-manage-count 2", Ok(vec![3, 2])),
             ("--redis-manage-count 4", Err("you requested 4 out of 4 possible!")),
             ("--redis-manage-count 99999999999999999999", Err("99999999999999999999 out of 4")),

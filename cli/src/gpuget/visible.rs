@@ -42,7 +42,7 @@ fn find_uuid(uuids: &[Option<String>], entry: &str) -> Result<Option<usize>, Str
     }
     if uuids.iter().any(Option::is_none) {
         return Err(
-            "CUDA_VISIBLE_DEVICES names GPUs by UUID, and the driver does not tell all of those".to_owned()
+            "CUDA_VISIBLE_DEVICES names GPUs by UUID, and the driver does not report all UUIDs".to_owned()
         );
     }
     let mut matching =

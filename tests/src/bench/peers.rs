@@ -34,21 +34,31 @@ pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
 /// Starts the installed peers (`tests/setup peers` installs them).
 #[must_use]
 pub fn others(load: &Load) -> Vec<Program> {
+    starters(load).into_iter().map(|start| start()).collect()
+}
+
+/// Returns functions that start the installed peers.
+#[must_use]
+pub fn starters(load: &Load) -> Vec<Box<dyn Fn() -> Program + '_>> {
     let nvitop = programs::root().join("target/venv/bin/nvitop-exporter");
     let all_smi = programs::root().join("target/tools/bin/all-smi");
-    let mut peers = Vec::new();
+    let mut peers: Vec<Box<dyn Fn() -> Program + '_>> = Vec::new();
     if nvitop.exists() {
-        let address = free_address();
-        let mut command = Command::new(nvitop);
-        command.args(["--hostname", "127.0.0.1", "--port", &address.port().to_string()]);
-        peers.push(Program::start("nvitop-exporter", over(command, load), address));
+        peers.push(Box::new(move || {
+            let address = free_address();
+            let mut command = Command::new(&nvitop);
+            command.args(["--hostname", "127.0.0.1", "--port", &address.port().to_string()]);
+            Program::start("nvitop-exporter", over(command, load), address)
+        }));
     }
     if all_smi.exists() {
-        let address = free_address();
-        let mut command = Command::new(all_smi);
-        command.env("PATH", path_with_lspci(load));
-        command.args(["api", "--processes", "--interval", "5", "--port", &address.port().to_string()]);
-        peers.push(Program::start("all-smi", over(command, load), address));
+        peers.push(Box::new(move || {
+            let address = free_address();
+            let mut command = Command::new(&all_smi);
+            command.env("PATH", path_with_lspci(load));
+            command.args(["api", "--processes", "--interval", "5", "--port", &address.port().to_string()]);
+            Program::start("all-smi", over(command, load), address)
+        }));
     }
     peers
 }
@@ -99,14 +109,17 @@ impl Program {
         })
     }
 
-    /// Waits until the program reports processes, scrapes it some more times, and returns the size
-    /// of a page.
-    pub fn warm_up(&self) -> usize {
-        self.until_page();
+    /// Waits for the first page with a process.
+    pub fn until_processes(&self) {
         until("figures of processes", || {
             let text = http::get(self.address, "/metrics", &[]).ok()?.text();
             text.contains("pid=\"").then_some(())
         });
+    }
+
+    /// Waits until the program reports processes, scrapes it some more times, and returns the size of a page.
+    pub fn warm_up(&self) -> usize {
+        self.until_processes();
         let scraped: Duration = (0..20).map(|_| self.scrape()).sum();
         assert!(!scraped.is_zero());
         self.until_page().len()

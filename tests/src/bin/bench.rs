@@ -3,6 +3,7 @@
 //! machine, ratios less so.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use end_to_end::bench::crowd::crowd;
@@ -155,8 +156,8 @@ fn exporter() {
             );
         }
         tick(&load);
+        first_page(&load);
     }
-    start();
     hung();
     descriptors();
 }
@@ -205,24 +206,29 @@ fn tick(load: &Load) {
     );
 }
 
-fn start() {
-    let load = Load::new(8, 4);
-    let mut took: Vec<Duration> = (0..20)
-        .map(|_| {
+/// The time from the start of a program to its first page with processes, in turns with the peers.
+fn first_page(load: &Load) {
+    const STARTS: usize = 10;
+    let mut took: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+    for _ in 0..STARTS {
+        let began = Instant::now();
+        let ours = peers::bailiff(load, &[]);
+        ours.until_processes();
+        took.entry(ours.name()).or_default().push(began.elapsed());
+        drop(ours);
+        for start in peers::starters(load) {
             let began = Instant::now();
-            let program = peers::bailiff(&load, &[]);
-            program.until_page();
-            began.elapsed()
-        })
-        .collect();
-    took.sort_unstable();
-    println!(
-        "{:<28} {:>7.2} ms median, {:.2} ms worst of {}",
-        "bailiff start to page",
-        millis(took[10]),
-        millis(took[19]),
-        took.len()
-    );
+            let peer = start();
+            peer.until_processes();
+            took.entry(peer.name()).or_default().push(began.elapsed());
+        }
+    }
+    for (name, mut took) in took {
+        took.sort_unstable();
+        let title = format!("{name} {} first page", load.name());
+        let (median, worst) = (millis(took[STARTS / 2]), millis(took[STARTS - 1]));
+        println!("{title:<40} {median:>7.2} ms median, {worst:.2} ms worst of {STARTS}");
+    }
 }
 
 fn hung() {

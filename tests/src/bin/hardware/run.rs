@@ -156,7 +156,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts a worker, and waits until the driver lists one more process.
+    /// Starts a worker, and waits until the driver lists it.
     pub(crate) fn start(&mut self, work: Work) -> Result<Subject, String> {
         if work == "mps-server" {
             return self.mps_server();
@@ -169,8 +169,12 @@ impl Run {
         let mut listed = None;
         until("the driver lists the worker", || {
             let now = self.read(0).unwrap_or_default();
-            let new = || now.pids().find(|pid| !before.contains(pid));
-            listed = now.lists_process(worker.pid).then_some(worker.pid).or_else(new);
+            // With the driver's pids unknown here, any new pid; else that could be the MPS server's.
+            listed = if self.setting.shares_pid_namespace {
+                now.lists_process(worker.pid).then_some(worker.pid)
+            } else {
+                now.pids().find(|pid| !before.contains(pid))
+            };
             listed.is_some()
         })?;
         if work == "busy" {
