@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What two clients that are not ours see through the fake driver, as one JSON document.
+"""Prints, as one JSON document, what two third-party clients read from the fake driver.
 
-NVIDIA's own Python binding is asked directly, and nvitop through its API. The caller makes the environment
-(`pip install -r requirements.txt`) and sets LD_LIBRARY_PATH and FAKE_NVML_SCENARIO; README.md has an example.
+NVIDIA's own Python binding is called directly, and nvitop through its API. The caller creates the environment
+(`pip install -r requirements.txt`) and sets LD_LIBRARY_PATH and FAKE_NVML_SCENARIO. README.md contains an example.
 
-Whatever a driver refuses is in the document as {"error": NUMBER}. "disagreements" lists where the two clients
-differ; the exit status is 1 if there are any, and 2 if the driver did not answer in time.
+If the driver refuses a call, the document contains {"error": NUMBER} in its place. "disagreements" lists the
+differences between the two clients. Exit codes: 0 if there are none; 1 if there are some; 2 if the driver did not
+respond in time.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def main():
 
 
 def give_up_after(seconds):
-    """A call that hangs never comes back to Python, so that no exception could end it."""
+    """Exits after this time. A hung call never returns to Python, so an exception could not end it."""
 
     def give_up():
         print(json.dumps({"error": "the driver did not answer in time"}), flush=True)
@@ -214,7 +215,7 @@ def known_to_nvitop(instance):
 
 
 def plain(value):
-    """nvitop says "N/A" with a string of a class of its own."""
+    """Converts nvitop's "N/A", which is a string of a special class, to None."""
     return None if str(value) == "N/A" else value
 
 
@@ -237,7 +238,7 @@ def disagreements(gpu):
 
 
 def holders(one):
-    """By pid, from the two lists that nvitop reads; it does not ask for the clients of MPS."""
+    """Returns the memory by pid, from the two lists that nvitop reads. It does not read the list of MPS clients."""
     if refused(one["compute"]) or refused(one["graphics"]):
         return None
     return {row["pid"]: row["used"] for row in one["compute"] + one["graphics"]}
