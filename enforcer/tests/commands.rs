@@ -59,7 +59,7 @@ struct Running {
 }
 
 fn start() -> Running {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let control = directory.path().join("enforcer.sock");
     let socket = Socket::open(&control, "control").expect("the path is free");
     let group = socket.group().expect("the group exists");
@@ -81,7 +81,7 @@ impl Running {
     fn flags(&self, flags: &[&str]) -> Command {
         let path = self.control.to_str().expect("the text is UTF-8");
         let all = [&["bailiff-enforcer"], flags, &["--control", path]].concat();
-        Flags::try_parse_from(all).expect("the flags are good").command
+        Flags::try_parse_from(all).expect("the flags are valid").command
     }
 
     fn status(&self, flags: &[&str], columns: Option<usize>) -> String {
@@ -192,7 +192,7 @@ fn pause_and_resume_are_sent() {
 
 /// Runs `replay` on a record.
 fn replayed(record: &str) -> Result<Exit, Failure> {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let (rules, path) = (directory.path().join("rules.yaml"), directory.path().join("record"));
     let text = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: 5m, then: [{flag: info}]}\n";
     std::fs::write(&rules, text).expect("the file is writable");
@@ -230,7 +230,7 @@ fn refused_file_exits_with_64() {
 
 #[test]
 fn check_prints_faults_as_data() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("rules.yaml");
     std::fs::write(&file, "version: 1\nrules: [{name: a, target: procces, when: {orphaned: true}, for: 9m, then: [{flag: info}]}]\n")
         .expect("the file is writable");

@@ -31,7 +31,7 @@ the name that `bailiff-enforcer status` and the audit log show.
 fn compare(file: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, page).expect("the directory is ours");
+        fs::write(&path, page).expect("the directory is writable");
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert!(found == page, "{file} differs: UPDATE_GOLDEN=1 renews it; review the difference");
@@ -84,6 +84,6 @@ fn full_page_matches_the_golden_file() {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let moment = Moment { boot: Duration::from_secs(3602), own };
     let mut page = Vec::new();
-    page::write(&made_up::full(), &moment, Format::Text, &mut page).expect("memory takes everything");
+    page::write(&made_up::full(), &moment, Format::Text, &mut page).expect("writing to memory cannot fail");
     compare("tests/golden/full.prom", &String::from_utf8(page).expect("the text is UTF-8"));
 }

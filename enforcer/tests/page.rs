@@ -1,6 +1,6 @@
 //! Tests the metrics page: its contents, absent values, and hostile names.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
@@ -23,7 +23,7 @@ fn written(status: &Status, format: Format) -> String {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let mut out = Vec::new();
     let moment = Moment { boot: Duration::from_secs(3602), own };
-    page::write(status, &moment, format, &mut out).expect("memory takes everything");
+    page::write(status, &moment, format, &mut out).expect("writing to memory cannot fail");
     String::from_utf8(out).expect("a page is text")
 }
 

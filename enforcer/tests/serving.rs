@@ -1,6 +1,6 @@
 //! Tests the enforcer's pages over real sockets, with a made-up status.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;

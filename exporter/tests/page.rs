@@ -1,7 +1,7 @@
 //! Tests the metrics page: what it contains, what it does not contain, and that no name can break
 //! it.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -31,8 +31,8 @@ fn written(snapshot: &Snapshot, most: usize, format: Format) -> String {
     let dropped = selection.left_out_of(snapshot.processes.len());
     let mut out = Vec::new();
     let content = Content { snapshot, selection: &selection, dropped };
-    page::write(Some(content), format, &mut out).expect("memory takes everything");
-    page::write_tail(&page::Moment::default(), format, &mut out).expect("memory takes everything");
+    page::write(Some(content), format, &mut out).expect("writing to memory cannot fail");
+    page::write_tail(&page::Moment::default(), format, &mut out).expect("writing to memory cannot fail");
     String::from_utf8(out).expect("a page is text")
 }
 
@@ -259,7 +259,7 @@ fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
 
 /// Changes a sample: the GPU is idle in the pool, process 41 has no lease, and all facts are known.
 fn stolen(sample: &mut Sample) {
-    let leases = sample.leases.as_mut().expect("there is a pool");
+    let leases = sample.leases.as_mut().expect("the sample contains a pool");
     (leases.gpus[0].gpu_state, leases.gpus[0].lease) = (GpuState::Idle, None);
     let facts = sample.processes.get_mut(&41).and_then(Seen::found_mut).expect("the process is present");
     (facts.claim, facts.ancestors) = (Claim::Nothing, Some(Vec::new()));
@@ -323,12 +323,12 @@ fn uncertain_use_without_a_lease_is_absent() {
             listed(sample, Some(vec![entry(41, Some(1)), entry(0, Some(1))]));
         }),
         ("its environment is not ours to read", |_, sample| {
-            let leases = sample.leases.as_mut().expect("there is a pool");
+            let leases = sample.leases.as_mut().expect("the sample contains a pool");
             leases.held[0].holder = Some(ProcessKey { pid: 40, start_ticks: 1 });
         }),
         ("a client of GPU.py has it", |_, sample| {
             stolen(sample);
-            sample.leases.as_mut().expect("there is a pool").gpus[0].gpu_state = GpuState::Legacy;
+            sample.leases.as_mut().expect("the sample contains a pool").gpus[0].gpu_state = GpuState::Legacy;
         }),
         ("the driver gives no list", |_, sample| {
             stolen(sample);
@@ -361,7 +361,7 @@ fn pool_metrics_are_absent_without_redis() {
     );
     let lost = of_pool(|_, sample| {
         sample.gpus[0].entries = Some(vec![]);
-        let leases = sample.leases.as_mut().expect("there is a pool");
+        let leases = sample.leases.as_mut().expect("the sample contains a pool");
         leases.gpus[0] = PoolGpu { id: "0".into(), uuid: None, ..pool(1).gpus[2].clone() };
     });
     assert_eq!(lost.value("bailiff_lease_legacy_suspect", &[]), Some(1.0));
@@ -372,7 +372,7 @@ fn pool_metrics_are_absent_without_redis() {
 #[test]
 fn no_name_in_the_pool_makes_a_series_twice() {
     let twice = of_pool(|_, sample| {
-        let leases = sample.leases.as_mut().expect("there is a pool");
+        let leases = sample.leases.as_mut().expect("the sample contains a pool");
         let gpu = leases.gpus[0].clone();
         let uuid = sample.gpus[0].about.id.as_ref().map(|id| id.0.clone());
         leases.gpus.extend([PoolGpu { id: "7".into(), uuid, ..gpu.clone() }, gpu]);

@@ -1,6 +1,6 @@
 //! Tests the exporter over real sockets, with samples from the tests.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
@@ -165,14 +165,14 @@ fn the_status_page_shows_names_as_text() {
 
 #[test]
 fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
     let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let mut seq = || {
         let mut line = Vec::new();
-        client.read_until(b'\n', &mut line).expect("a line comes");
+        client.read_until(b'\n', &mut line).expect("a line arrives");
         wire::parse(&line).expect("the line is a snapshot").seq
     };
     assert_eq!(seq(), 1);
@@ -188,19 +188,19 @@ fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
 
 #[test]
 fn stream_client_before_the_first_sample_receives_it() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     running.show(small(1));
     let mut line = Vec::new();
-    client.read_until(b'\n', &mut line).expect("a line comes");
+    client.read_until(b'\n', &mut line).expect("a line arrives");
     assert_eq!(wire::parse(&line).expect("the line is a snapshot").seq, 1);
 }
 
 #[test]
 fn a_slow_client_misses_lines_and_gets_the_newest() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
@@ -212,7 +212,7 @@ fn a_slow_client_misses_lines_and_gets_the_newest() {
     let mut seqs = Vec::new();
     while seqs.last() != Some(&last) {
         let mut line = Vec::new();
-        client.read_until(b'\n', &mut line).expect("a line comes");
+        client.read_until(b'\n', &mut line).expect("a line arrives");
         seqs.push(wire::parse(&line).expect("lines are complete").seq);
     }
     assert!(seqs.is_sorted() && seqs.len() < 10, "{seqs:?}");
@@ -220,7 +220,7 @@ fn a_slow_client_misses_lines_and_gets_the_newest() {
 
 #[test]
 fn the_65th_client_of_the_stream_is_turned_away() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
@@ -238,7 +238,7 @@ fn the_65th_client_of_the_stream_is_turned_away() {
 
 #[test]
 fn the_record_grows_by_a_line_a_snapshot() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("record.ndjson");
     let running = start(&[&format!("--record={}", path.display())]);
     for seq in 1..=2 {

@@ -1,6 +1,6 @@
 //! Tests the status page for incomplete samples.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;

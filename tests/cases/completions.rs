@@ -4,7 +4,7 @@
     clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a case runs programs and fails loudly"
+    reason = "a test runs programs and fails loudly"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Tests the drop-in for GPUGET's `GPU.py`: its output, and a queue that it shares with original clients (a test
 //! double). No GPU is lost or leased twice.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,6 +1,6 @@
 //! Tests `bailiff idle-timeout` with the fake driver, real processes and real signals: a command that leaves its GPUs
 //! idle is terminated, and other processes are not.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

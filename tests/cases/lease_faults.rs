@@ -1,7 +1,7 @@
 //! Tests leases with wrong clocks, reused pids, holders of other users or in containers, and a Redis server that
 //! refuses commands or is not responding. Checks the exit codes, and that a running holder is never treated as
 //! dead.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,6 +1,6 @@
 //! Tests options for leases: particular GPUs, a duration, a holder and a place in the queue; and the
 //! output about them.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,6 @@
 //! Tests `bailiff lease` with a real Redis server: output, exit codes, and that a GPU never has two holders, even if
 //! runners and commands are killed.
-#![expect(clippy::disallowed_methods, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, reason = "a test runs programs and fails loudly")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Tests `bailiff lease` with this machine's own pool: which lease ends with which process, whichever process is
 //! killed.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Tests `bailiff run`: a limit that all descendants of a command share, its own GPUs, and a stop when the command
 //! is idle or exceeds its time. All resources are released, however the command ends.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

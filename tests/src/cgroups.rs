@@ -21,12 +21,12 @@ impl Slice {
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let mounts = fs::read_to_string("/proc/mounts").expect("what is mounted");
+        let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts is readable");
         let version_2 =
             mounts.lines().find_map(|line| line.split(' ').nth(1).filter(|_| line.contains(" cgroup2 ")));
         let mount = PathBuf::from(version_2.expect("cgroups of version 2"));
         let name = format!("bailiff_test{}n{number}.slice", std::process::id());
-        fs::create_dir(mount.join(&name)).expect("a cgroup can be made, as root");
+        fs::create_dir(mount.join(&name)).expect("a cgroup can be created (needs root)");
         Self { mount, name }
     }
 
@@ -48,7 +48,7 @@ impl Slice {
     #[must_use]
     pub fn try_take(&self, below: &str, pid: u32) -> bool {
         let directory = self.mount.join(&self.name).join(below);
-        fs::create_dir_all(&directory).expect("a cgroup can be made");
+        fs::create_dir_all(&directory).expect("a cgroup can be created");
         fs::write(directory.join("cgroup.procs"), pid.to_string()).is_ok()
     }
 }

@@ -38,7 +38,7 @@ impl Machine {
     #[must_use]
     pub fn new() -> Self {
         let machine = Self { directory: tempfile::tempdir().expect("a temporary directory") };
-        fs::write(machine.path("truth"), "").expect("the truth can be written");
+        fs::write(machine.path("truth"), "").expect("the record is writable");
         for name in ["libcuda.so.1", "libcuda.so"] {
             symlink(programs::built("libfake_cuda.so"), machine.path(name)).expect("a link can be made");
         }
@@ -58,7 +58,7 @@ impl Machine {
     #[must_use]
     pub fn quota(&self, limit: u64) -> PathBuf {
         let path = self.path("quota");
-        bailiff_ledger::create(&path, &[(uuid(0), limit)]).expect("a quota can be made");
+        bailiff_ledger::create(&path, &[(uuid(0), limit)]).expect("a quota can be created");
         path
     }
 
@@ -108,7 +108,7 @@ impl Machine {
     }
 
     fn truth(&self) -> Vec<u64> {
-        let bytes = fs::read(self.path("truth")).expect("the truth can be read");
+        let bytes = fs::read(self.path("truth")).expect("the record is readable");
         let (words, _) = bytes.as_chunks();
         words.iter().map(|word| u64::from_le_bytes(*word)).collect()
     }

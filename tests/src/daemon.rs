@@ -77,7 +77,7 @@ impl Daemon {
     /// If the daemon does not respond with a page.
     #[must_use]
     pub fn page(&self) -> Page {
-        let answer = http::get(self.address, "/metrics", &[]).expect("the program answers");
+        let answer = http::get(self.address, "/metrics", &[]).expect("the program responds");
         assert_eq!(answer.status, 200, "{}", answer.text());
         Page::read(&answer.text())
     }

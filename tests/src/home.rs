@@ -22,7 +22,7 @@ impl Home {
     #[must_use]
     pub fn new() -> Self {
         let home = Self(tempfile::tempdir().expect("a temporary directory"));
-        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("our own directory");
+        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("the directory is writable");
         fs::create_dir(home.state()).expect("a directory");
         // A FIFO without a writer. Its reader blocks without the help of another program.
         mknodat(CWD, home.device(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");

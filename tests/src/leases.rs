@@ -117,7 +117,7 @@ pub fn code(output: &Output) -> i32 {
 ///
 /// # Panics
 /// If that fails.
-#[expect(clippy::must_use_candidate, reason = "that it succeeded may be enough")]
+#[expect(clippy::must_use_candidate, reason = "a caller may only need the success")]
 pub fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()

@@ -51,7 +51,7 @@ impl Legacy {
 
     fn answer(&mut self) -> Reply {
         let mut line = String::new();
-        self.stream.read_line(&mut line).expect("Redis answers");
+        self.stream.read_line(&mut line).expect("Redis responds");
         let (kind, rest) = line.trim_end().split_at_checked(1).expect("an answer");
         let length = || rest.parse::<i64>().expect("a number");
         match kind {

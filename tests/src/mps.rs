@@ -33,7 +33,8 @@ impl Mps {
     #[must_use]
     pub fn of(release: &'static str) -> Self {
         let mps = Self { directory: tempfile::tempdir().expect("a temporary directory"), release };
-        fs::set_permissions(mps.directory.path(), Permissions::from_mode(0o755)).expect("our own directory");
+        fs::set_permissions(mps.directory.path(), Permissions::from_mode(0o755))
+            .expect("the directory is writable");
         fs::create_dir(mps.bin()).expect("a directory");
         symlink(programs::built(PARTS[0]), mps.bin().join(PARTS[0])).expect("a link");
         let text = format!("echo \"$@\" >> {}", mps.directory.path().join("smi").display());
@@ -183,7 +184,7 @@ impl Mps {
     /// # Panics
     /// If a file cannot be written.
     pub fn go(&self) {
-        fs::write(self.directory.path().join("go"), "").expect("our own directory");
+        fs::write(self.directory.path().join("go"), "").expect("the directory is writable");
     }
 
     /// Returns a control program that passes commands through this shell script if a daemon is running.

@@ -31,11 +31,11 @@ impl Scope {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("session-test{}n{number}.scope", std::process::id());
-        let mounts = fs::read_to_string("/proc/mounts").expect("what is mounted");
+        let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts is readable");
         let version_2 =
             mounts.lines().find_map(|line| line.split(' ').nth(1).filter(|_| line.contains(" cgroup2 ")));
         let path = Path::new(version_2.expect("cgroups of version 2")).join(name);
-        fs::create_dir(&path).expect("a cgroup can be made, as root");
+        fs::create_dir(&path).expect("a cgroup can be created (needs root)");
         Self(path)
     }
 

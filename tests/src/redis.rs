@@ -89,10 +89,10 @@ impl Redis {
         let mut stream = BufReader::new(UnixStream::connect(self.socket()).expect("Redis listens"));
         stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).expect("Redis reads");
         let mut length = String::new();
-        stream.read_line(&mut length).expect("Redis answers");
+        stream.read_line(&mut length).expect("Redis responds");
         let length = length.trim().strip_prefix('$').and_then(|length| length.parse().ok());
         let mut text = vec![0; length.unwrap_or_else(|| panic!("{command}: no text"))];
-        stream.read_exact(&mut text).expect("Redis answers");
+        stream.read_exact(&mut text).expect("Redis responds");
         String::from_utf8_lossy(&text).into_owned()
     }
 

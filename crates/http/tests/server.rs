@@ -1,6 +1,6 @@
 //! Tests the server's limits on clients, on real sockets and with short limits.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! Tests the server's limits on TLS clients, on real sockets and with short limits.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -40,7 +40,7 @@ struct Running {
 }
 
 fn start(limits: Limits) -> Running {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
     let certificate = params.self_signed(&key).expect("a certificate");
@@ -50,7 +50,7 @@ fn start(limits: Limits) -> Running {
         ("a.crt", certificate.pem()),
         ("a.key", key.serialize_pem()),
     ] {
-        fs::write(directory.path().join(name), text).expect("our own directory");
+        fs::write(directory.path().join(name), text).expect("the directory is writable");
     }
     let web = Web::open(Some(&file)).expect("the file is valid");
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");

@@ -1,7 +1,7 @@
 //! Tests valid and invalid web configs, and the errors about invalid configs.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ const HASH: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG
 /// Creates a directory with an authority's certificate, a server certificate with its key, and the
 /// key of another certificate.
 fn directory() -> tempfile::TempDir {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let key = || KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -34,17 +34,17 @@ fn directory() -> tempfile::TempDir {
         ("torn.key", own.serialize_pem().replacen('M', "!", 1)),
         ("torn.pem", certificate.pem()[..200].to_owned()),
     ] {
-        fs::write(directory.path().join(name), text).expect("our own directory");
+        fs::write(directory.path().join(name), text).expect("the directory is writable");
     }
     // A FIFO without a writer.
-    mkfifoat(CWD, directory.path().join("pipe"), Mode::RUSR).expect("our own directory");
+    mkfifoat(CWD, directory.path().join("pipe"), Mode::RUSR).expect("the directory is writable");
     directory
 }
 
 /// Returns the error in a config, without the file's name.
 fn error_of(directory: &Path, config: &str) -> Option<String> {
     let file = directory.join("web.yml");
-    fs::write(&file, config).expect("our own directory");
+    fs::write(&file, config).expect("the directory is writable");
     let error = Web::open(Some(&file)).err()?.to_string();
     let name = file.display().to_string();
     assert!(!error.contains('\n'), "one line: {error}");

@@ -64,7 +64,7 @@ pub enum NumberedRelease {
     Quarantined(String),
 }
 
-/// Whether to create a pool over an existing one.
+/// Whether to replace an existing pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Force {
     /// Do not replace an existing pool.

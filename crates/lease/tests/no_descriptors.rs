@@ -1,6 +1,6 @@
 //! Tests that a process without free file descriptors, which cannot read other processes, does not treat any of them
 //! as dead. This is a separate test program, because it limits the descriptors of its whole process.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test fails loudly")]
 
 use std::fs::File;
 use std::io::ErrorKind;

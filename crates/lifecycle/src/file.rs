@@ -118,14 +118,14 @@ mod tests {
 
     #[test]
     fn what_is_no_regular_file_or_too_long_is_not_read() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let pipe = directory.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).expect("a FIFO");
         for path in [directory.path(), &pipe] {
             assert_eq!(read(path, 9).expect_err("no file").to_string(), "it is not a regular file");
         }
         let file = directory.path().join("file");
-        std::fs::write(&file, "0123456789").expect("our own directory");
+        std::fs::write(&file, "0123456789").expect("the directory is writable");
         assert_eq!(read(&file, 9).expect_err("long").to_string(), "it is longer than 9 bytes");
         assert_eq!(read(&file, 10).expect("the file fits").1, b"0123456789");
     }

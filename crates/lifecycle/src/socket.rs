@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("stream.sock");
-        drop(UnixListener::bind(&path).expect("nothing is there"));
+        drop(UnixListener::bind(&path).expect("the path is free"));
         let socket = Socket::open(&path, "stream").expect("no process is listening on the socket");
         let mode = symlink_metadata(&path).expect("the socket exists").permissions().mode();
         assert_eq!(mode & 0o777, MODE);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_stays() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("notes");
         set_up_file(&path);
         assert!(
@@ -152,6 +152,6 @@ mod tests {
 
     #[expect(clippy::disallowed_methods, reason = "a file that is in the way")]
     fn set_up_file(path: &Path) {
-        std::fs::write(path, "notes").expect("the directory is ours");
+        std::fs::write(path, "notes").expect("the directory is writable");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests the control socket on a real socket: identity of clients, refusals, and timeouts.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -39,7 +39,7 @@ struct Running {
 }
 
 fn start(limits: Limits) -> Running {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("control.sock");
     let socket = Socket::open(&path, "control").expect("the path is free");
     let (shutdown, receiver) = oneshot::channel::<()>();
@@ -69,7 +69,7 @@ impl Running {
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let lines = BufReader::new(stream).lines().map_while(Result::ok);
-        lines.map(|line| serde_json::from_str(&line).expect("an answer is JSON")).collect()
+        lines.map(|line| serde_json::from_str(&line).expect("a response is JSON")).collect()
     }
 }
 

@@ -5,7 +5,7 @@
     clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a case reads files and fails loudly"
+    reason = "a test reads files and fails loudly"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! Tests that the library does not disturb its host program: symbol lookups return what they would return without it,
 //! other preloaded libraries work, and the library neither writes to the program's output nor blocks or terminates the
 //! program.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

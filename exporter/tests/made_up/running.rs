@@ -44,8 +44,8 @@ pub(crate) struct Answer {
 
 pub(crate) fn settings(flags: &[&str]) -> Settings {
     let fixed = ["bailiff-exporter", "--web.listen-address=127.0.0.1:0", "--interval=10ms"];
-    let flags = Flags::try_parse_from([fixed.as_slice(), flags].concat()).expect("the flags are good");
-    Settings::try_from(flags).expect("the flags make sense")
+    let flags = Flags::try_parse_from([fixed.as_slice(), flags].concat()).expect("the flags are valid");
+    Settings::try_from(flags).expect("the flags are valid")
 }
 
 pub(crate) fn start(flags: &[&str]) -> Running {

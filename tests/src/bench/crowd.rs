@@ -45,7 +45,7 @@ pub fn crowd(count: usize) -> Crowd {
     let holder = ticket(count);
     let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("the GPU is idle") };
     // A grant that is not acknowledged passes to the next waiter.
-    pool.renew(&holder, &grant, TTL).expect("Redis answers");
+    pool.renew(&holder, &grant, TTL).expect("Redis responds");
     let before = memory(&redis);
     std::thread::scope(|scope| {
         let (sender, receiver) = channel();
@@ -65,7 +65,7 @@ pub fn crowd(count: usize) -> Crowd {
         let idle =
             Usage::of(&[redis.pid()]).cpu.saturating_sub(cpu).as_secs_f64() / OBSERVATION.as_secs_f64();
         let (began, cpu) = (Instant::now(), Usage::of(&[redis.pid()]).cpu);
-        pool.release(&holder.lease, None, (0, 1)).expect("Redis answers");
+        pool.release(&holder.lease, None, (0, 1)).expect("Redis responds");
         let served: Vec<usize> = receiver.iter().collect();
         Crowd {
             bytes_each,
@@ -83,11 +83,11 @@ fn wait(redis: &Redis, number: usize, waits: &Sender<()>, sender: &Sender<usize>
     let receiver = |_| {
         let _ = waits.send(());
     };
-    let status = pool.wait(&ticket, (&local_host, None), receiver).expect("Redis answers");
+    let status = pool.wait(&ticket, (&local_host, None), receiver).expect("Redis responds");
     let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
-    pool.renew(&ticket, &grant, TTL).expect("Redis answers");
+    pool.renew(&ticket, &grant, TTL).expect("Redis responds");
     sender.send(number).expect("a receiver");
-    pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis answers");
+    pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis responds");
 }
 
 fn open(redis: &Redis) -> Pool {

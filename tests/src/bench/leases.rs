@@ -37,7 +37,7 @@ impl Line {
     fn receive(&mut self, lines: usize) -> Vec<String> {
         let line = |reader: &mut BufReader<UnixStream>| {
             let mut line = String::new();
-            reader.read_line(&mut line).expect("Redis answers");
+            reader.read_line(&mut line).expect("Redis responds");
             line.trim_end().to_owned()
         };
         (0..lines).map(|_| line(&mut self.reader)).collect()
@@ -48,7 +48,7 @@ impl Line {
             self.send("INFO clients");
             let length: usize = self.receive(1)[0].trim_start_matches('$').parse().expect("a length");
             let mut text = vec![0; length + 2];
-            std::io::Read::read_exact(&mut self.reader, &mut text).expect("Redis answers");
+            std::io::Read::read_exact(&mut self.reader, &mut text).expect("Redis responds");
             let expected = format!("blocked_clients:{count}\r");
             String::from_utf8_lossy(&text).lines().any(|line| format!("{line}\r") == expected).then_some(())
         });
@@ -120,11 +120,11 @@ impl Counter {
             about.push(("legacy_pid", "0".to_owned()));
             let ttl = Duration::from_mins(10);
             let ticket = Ticket { lease, want: 1, priority: 0, ttl, nonblock: false, about };
-            let status = pool.wait(&ticket, (&local_host, None), |_| {}).expect("Redis answers");
+            let status = pool.wait(&ticket, (&local_host, None), |_| {}).expect("Redis responds");
             assert!(matches!(status, TicketStatus::Held(_)), "{status:?}");
             served();
             pool.end(&ticket.lease, End::Dead { pid: "", start: "", known: false }, &[])
-                .expect("Redis answers");
+                .expect("Redis responds");
         })
     }
 

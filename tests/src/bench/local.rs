@@ -197,7 +197,7 @@ impl Default for Locks {
 }
 
 fn wait(pool: &mut Local, lease: &str, want: u32) -> TicketStatus {
-    pool.wait(&ticket(lease, want), (&LocalHost::read(), None), &mut |_| {}).expect("the pool answers")
+    pool.wait(&ticket(lease, want), (&LocalHost::read(), None), &mut |_| {}).expect("the pool responds")
 }
 
 fn acknowledge(pool: &mut Local, lease: &str, status: &TicketStatus) {

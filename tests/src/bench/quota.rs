@@ -62,7 +62,7 @@ impl Scale {
         let others = if let Front::Shared(others) = front { others } else { 0 };
         let quota = self.machine.path("quota");
         let _ = std::fs::remove_file(&quota);
-        bailiff_ledger::create(&quota, &[]).expect("a quota can be made");
+        bailiff_ledger::create(&quota, &[]).expect("a quota can be created");
         let _others: Vec<Measured> =
             (0..others).map(|_| self.start(front, Load { kind: "plain", live: 0, which: "last" })).collect();
         (0..5).map(|_| self.start(front, load).measure()).fold(f64::INFINITY, f64::min)

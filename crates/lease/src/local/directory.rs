@@ -187,7 +187,7 @@ impl Directory {
     }
 }
 
-/// Creates a file, or sets the mode of an existing one.
+/// Creates a file, or sets the mode of an existing file.
 fn file(below: &OwnedFd, name: &str, (rights, owner): (Rights, u32)) -> io::Result<()> {
     let file = match openat(below, name, WRITE, Mode::empty()) {
         Err(Errno::NOENT) => openat(below, name, WRITE | OFlags::CREATE | OFlags::EXCL, rights.file),

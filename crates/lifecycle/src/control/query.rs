@@ -103,15 +103,15 @@ mod tests {
 
     #[test]
     fn error_names_cause() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("control.sock");
         let error_within =
-            |limit| query_within(&path, &json!({}), limit).expect_err("no daemon answers").to_string();
+            |limit| query_within(&path, &json!({}), limit).expect_err("no daemon is running").to_string();
         assert!(
             error_within(DEADLINE).contains("no such file or directory; is the daemon running"),
             "{path:?}"
         );
-        let deaf = UnixListener::bind(&path).expect("nothing is there");
+        let deaf = UnixListener::bind(&path).expect("the path is free");
         let short = Duration::from_millis(20);
         assert!(
             error_within(short).ends_with("it did not answer in time"),

@@ -47,7 +47,7 @@ pub struct Ledger {
     pub hooks_missing: u64,
     /// GPUs with a limit.
     pub gpus: Vec<LedgerGpu>,
-    /// Processes with a slot, including exited ones whose slot has not been reused yet.
+    /// Processes with a slot, including exited processes whose slot has not been reused yet.
     pub processes: Vec<Process>,
 }
 

@@ -66,7 +66,7 @@ struct Failures {
     last: Option<(Now, Option<String>)>,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 pub(crate) struct Oracle {
     plan: Plan,
     cap: Mode,

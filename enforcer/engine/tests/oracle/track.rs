@@ -34,7 +34,7 @@ pub(crate) struct Track {
 }
 
 /// What was done about a match.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MatchState {
     /// Whether the target matches.

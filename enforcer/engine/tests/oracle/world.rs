@@ -12,7 +12,7 @@ pub(crate) const INTERVAL: u64 = 5000;
 pub(crate) const SLOTS: usize = 6;
 
 /// A process that holds or held memory.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) alive: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Card {
 
 /// The whole node.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 pub(crate) struct World {
     pub(crate) slots: Vec<Slot>,
     pub(crate) cards: Vec<Card>,

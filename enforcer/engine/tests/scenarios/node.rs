@@ -94,7 +94,7 @@ impl Node {
         node
     }
 
-    /// Starts an idle holder, or returns an existing one to be changed.
+    /// Starts an idle holder, or returns an existing holder to be changed.
     pub(crate) fn process(&mut self, pid: u32) -> &mut Process {
         self.processes.entry(pid).or_insert_with(|| Process {
             ticks: 100,

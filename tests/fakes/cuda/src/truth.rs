@@ -4,7 +4,7 @@
     clippy::disallowed_methods,
     reason = "reads and writes the file of the truth, and checks in /proc which processes run"
 )]
-#![expect(clippy::panic, reason = "a test that asks for a truth that cannot be kept fails")]
+#![expect(clippy::panic, reason = "a test whose allocations cannot be recorded fails")]
 
 use std::cell::UnsafeCell;
 use std::ffi::OsStr;

@@ -52,7 +52,7 @@ fn hold(name: &str, device: &str) -> ExitCode {
     if rustix::process::geteuid().is_root() {
         let dropped = rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(NOBODY_UID))
             .and_then(|()| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(NOBODY_UID)));
-        dropped.expect("root may become nobody");
+        dropped.expect("root can become user nobody");
     }
     println!("ready");
     let mut nothing = Vec::new();

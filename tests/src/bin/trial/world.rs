@@ -100,7 +100,7 @@ impl Cgroups {
             mount.and_then(|line| line.split(' ').nth(1)).expect("a hierarchy of cgroups of version 2");
         let all = Self(Path::new(root).join(format!("bailiff-trial-{}.slice", std::process::id())));
         for number in [0, 1] {
-            fs::create_dir_all(all.path(number, true)).expect("cgroups can be made");
+            fs::create_dir_all(all.path(number, true)).expect("cgroups can be created");
         }
         all
     }
