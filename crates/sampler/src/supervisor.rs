@@ -307,8 +307,7 @@ impl Supervisor {
         self.logged = words;
     }
 
-    /// Stores the properties of GPUs that reported them, and removes GPUs that could be read from the hung
-    /// ones.
+    /// Stores the properties that GPUs reported, and removes GPUs that could be read from the hung GPUs.
     fn remember(&mut self, builder: &SampleBuilder) {
         if let Some(count) = builder.count {
             self.known.retain(|index, _| *index < count);
