@@ -1,4 +1,5 @@
-//! `docs/metrics.md` says what `metrics.rs` and the comments of the words say: `UPDATE_GOLDEN=1` renews it.
+//! Tests that `docs/metrics.md` matches `metrics.rs` and the comments on its label values.
+//! `UPDATE_GOLDEN=1` renews it.
 #![expect(clippy::disallowed_methods, reason = "the page is a file")]
 
 use std::fs;
@@ -27,7 +28,8 @@ empty, so that Prometheus does not add the values of the exporter's own pod.
 /// How a 0 is distinguished from an unknown value.
 const ZERO: &str = include_str!("../../crates/snapshot/src/utilization.md");
 
-/// Sections of values, from the words and their comments: none can be forgotten.
+/// Returns the sections about label values, generated from the enums and their comments, so that no value
+/// is missing.
 fn values() -> String {
     let stuck =
         Stuck::ALL.map(|kind| (kind.name(), format!("{} Freed by {}.", kind.about(), kind.freed_by())));
@@ -58,5 +60,5 @@ fn every_metric_is_documented() {
         fs::write(&path, &page).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page, "docs/metrics.md is not what the code says: UPDATE_GOLDEN=1 renews it");
+    assert!(found == page, "docs/metrics.md differs from the code: UPDATE_GOLDEN=1 renews it");
 }

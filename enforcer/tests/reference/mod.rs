@@ -1,4 +1,4 @@
-//! Writes `docs/rules.md` from the schema of the rules.
+//! Generates `docs/rules.md` from the schema of the rules.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 const HEAD: &str = include_str!("head.md");
 const TAIL: &str = include_str!("tail.md");
 
-/// The whole page.
+/// Returns the whole page.
 pub(crate) fn page(schema: &Value) -> String {
     let rule = &schema["properties"]["rules"]["items"];
     let parts = [
@@ -59,14 +59,14 @@ pub(crate) fn page(schema: &Value) -> String {
     page + TAIL
 }
 
-/// The form of a value, for readers.
+/// Describes the form of a value for readers.
 fn shape(value: &Value) -> String {
     if let Some(name) = value["$ref"].as_str() {
         return named(name.rsplit('/').next().unwrap_or_default()).to_owned();
     }
     if let Some(words) = value["enum"].as_array() {
         let words = words.iter().filter_map(Value::as_str);
-        // Signals have two names, and so does one state.
+        // Signals and one of the states have two names.
         let long =
             |word: &&str| word.starts_with("SIG") || word.chars().any(|letter| letter.is_ascii_lowercase());
         let words: Vec<String> = words.filter(long).map(|word| format!("`{word}`")).collect();
