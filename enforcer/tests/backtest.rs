@@ -1,4 +1,4 @@
-//! `backtest` with a made-up Prometheus server that lacks data or fails.
+//! Tests `backtest` with a made-up Prometheus server that lacks data or fails.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -23,7 +23,8 @@ const SERIES: &str = r#"{"status":"success","data":[{"__name__":"bailiff_snapsho
 const NOTHING: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#;
 const RULES: &str = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}]}\n";
 
-/// Serves `answer` for each path; returns its address and the requests received.
+/// Serves `answer` for each path. Returns the server's address and the requests that it has
+/// received.
 fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -152,7 +153,7 @@ fn server_warnings_are_in_the_report() {
 fn large_range_is_queried_in_parts() {
     let refusal = r#"{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory in query execution"}"#;
     let (address, requests) = serve(move |path| {
-        // Only ranges of 15 minutes and less are small enough.
+        // Only ranges of at most 15 minutes are small enough.
         let small = path.contains("900000ms") || path.contains("450000ms");
         match path.contains("/series") {
             true => (200, SERIES.to_owned()),
@@ -170,7 +171,7 @@ fn large_range_is_queried_in_parts() {
     assert!(long("1800000ms") > 0 && long("900000ms") > 8, "{requests:#?}");
 }
 
-/// Only the anchor series has samples.
+/// Returns samples for the anchor series only.
 fn two_scrapes(path: &str) -> String {
     if !path.contains("bailiff_snapshots_total") {
         return NOTHING.to_owned();

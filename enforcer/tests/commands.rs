@@ -1,4 +1,4 @@
-//! Output of the commands that query a daemon, over a real socket.
+//! Tests the output of the commands that query a daemon, over a real socket.
 
 #![expect(
     clippy::disallowed_methods,
@@ -59,13 +59,14 @@ struct Running {
 }
 
 fn start() -> Running {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let control = directory.path().join("enforcer.sock");
-    let socket = Socket::open(&control, "control").expect("it is free");
-    let group = socket.group().expect("it is there");
+    let socket = Socket::open(&control, "control").expect("the path is free");
+    let group = socket.group().expect("the group exists");
     let (stop_sender, stop) = oneshot::channel::<()>();
     thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the runtime starts");
         runtime.block_on(async move {
             tokio::select! {
                 () = control::serve(socket, Arc::new(Daemon(group)), Limits::default()) => {}
@@ -78,25 +79,27 @@ fn start() -> Running {
 
 impl Running {
     fn flags(&self, flags: &[&str]) -> Command {
-        let path = self.control.to_str().expect("it is text");
+        let path = self.control.to_str().expect("the text is UTF-8");
         let all = [&["bailiff-enforcer"], flags, &["--control", path]].concat();
-        Flags::try_parse_from(all).expect("the flags are good").command
+        Flags::try_parse_from(all).expect("the flags are valid").command
     }
 
     fn status(&self, flags: &[&str], columns: Option<usize>) -> String {
         let Command::Status(flags) = self.flags(&[&["status"], flags].concat()) else {
-            panic!("it is status")
+            panic!("the command must be `status`")
         };
         let mut out = Vec::new();
-        status::run(&flags, NOW, (Colors::Plain, columns), &mut out).expect("it answers");
-        String::from_utf8(out).expect("it is text")
+        status::run(&flags, NOW, (Colors::Plain, columns), &mut out).expect("the daemon responds");
+        String::from_utf8(out).expect("the text is UTF-8")
     }
 
     fn pause(&self, flags: &[&str]) -> Result<String, Stop> {
-        let Command::Pause(flags) = self.flags(&[&["pause"], flags].concat()) else { panic!("it is pause") };
+        let Command::Pause(flags) = self.flags(&[&["pause"], flags].concat()) else {
+            panic!("the command must be `pause`")
+        };
         let mut out = Vec::new();
         pause::pause(&flags, &mut out)?;
-        Ok(String::from_utf8(out).expect("it is text"))
+        Ok(String::from_utf8(out).expect("the text is UTF-8"))
     }
 }
 
@@ -144,7 +147,7 @@ fn targets_are_never_truncated() {
     let rows = |columns| {
         let text = status::text(&status, NOW, (Colors::Plain, columns));
         let rows: Vec<String> = text.lines().filter(|row| row.contains(name)).map(str::to_owned).collect();
-        assert_eq!(rows.len(), 3, "pending, flags and what was done: {text}");
+        assert_eq!(rows.len(), 3, "the tables must be pending, flags and actions: {text}");
         rows
     };
     assert!(rows(Some(80)).iter().all(|row| row.chars().count() <= 80));
@@ -168,7 +171,7 @@ fn names_are_escaped_on_a_terminal() {
 #[test]
 fn json_has_every_field() {
     let text = start().status(&["--json"], None);
-    assert_eq!(serde_json::from_str::<Status>(&text).expect("it is JSON"), full());
+    assert_eq!(serde_json::from_str::<Status>(&text).expect("the text is JSON"), full());
 }
 
 #[test]
@@ -176,10 +179,10 @@ fn pause_and_resume_are_sent() {
     let running = start();
     let printed = running.pause(&["--for", "2h", "--reason", "upgrade"]).expect("root may");
     assert!(printed.starts_with("paused for 2 h 0 min: "), "{printed}");
-    let refused = running.pause(&["--reason", "x"]).expect_err("this daemon does not want to");
+    let refused = running.pause(&["--reason", "x"]).expect_err("the daemon refuses");
     assert!(matches!(&refused, Stop::Failed(error) if error.to_string().contains("for_seconds: None")));
     for time in ["soon", "0s"] {
-        let refused = running.pause(&["--for", time]).expect_err("it is no time to pause for");
+        let refused = running.pause(&["--for", time]).expect_err("the duration is invalid");
         assert!(matches!(&refused, Stop::Usage(why) if why.starts_with(&format!("--for={time}"))));
     }
     let mut out = Vec::new();
@@ -189,11 +192,11 @@ fn pause_and_resume_are_sent() {
 
 /// Runs `replay` on a record.
 fn replayed(record: &str) -> Result<Exit, Failure> {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let (rules, path) = (directory.path().join("rules.yaml"), directory.path().join("record"));
     let text = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: 5m, then: [{flag: info}]}\n";
-    std::fs::write(&rules, text).expect("it can be written");
-    std::fs::write(&path, record).expect("it can be written");
+    std::fs::write(&rules, text).expect("the file is writable");
+    std::fs::write(&path, record).expect("the file is writable");
     let (admin, form, now) = (Admin::Away, Form::Text, NOW.wall);
     replay::run(&replay::ReplaySettings { rules, record: path, admin, form, now }, &mut Vec::new())
 }
@@ -215,24 +218,27 @@ fn replay_without_snapshots_names_the_first_line() {
 fn refused_file_exits_with_64() {
     let running = start();
     let mut out = Vec::new();
-    assert_eq!(pause::reload(&running.control, Colors::Plain, &mut out).expect("it answers"), Exit::Usage);
-    assert!(String::from_utf8(out).expect("it is text").ends_with("rules.yaml:3:9: one\n"));
+    assert_eq!(
+        pause::reload(&running.control, Colors::Plain, &mut out).expect("the daemon responds"),
+        Exit::Usage
+    );
+    assert!(String::from_utf8(out).expect("the text is UTF-8").ends_with("rules.yaml:3:9: one\n"));
     let error = pause::reload(Path::new("/nonexistent/x.sock"), Colors::Plain, &mut Vec::new())
-        .expect_err("no daemon answers");
+        .expect_err("no daemon is running");
     assert!(error.to_string().contains("check that the daemon is running"), "{error}");
 }
 
 #[test]
 fn check_prints_faults_as_data() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("rules.yaml");
     std::fs::write(&file, "version: 1\nrules: [{name: a, target: procces, when: {orphaned: true}, for: 9m, then: [{flag: info}]}]\n")
-        .expect("it can be written");
+        .expect("the file is writable");
     let flags = Flags::parse_from([Path::new("x"), "check".as_ref(), "--json".as_ref(), &file]);
     let Command::Check(flags) = flags.command else { panic!("{flags:?}") };
     let mut out = Vec::new();
-    let exit =
-        bailiff_enforcer::commands::check::run(&flags, Colors::Plain, &mut out).expect("it can be printed");
+    let exit = bailiff_enforcer::commands::check::run(&flags, Colors::Plain, &mut out)
+        .expect("the output is writable");
     assert_eq!(exit, Exit::Usage);
     let report: Value = serde_json::from_slice(&out).expect("JSON");
     assert_eq!((&report[0]["file"], &report[0]["valid"]), (&json!(file), &json!(false)));

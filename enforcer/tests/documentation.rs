@@ -1,5 +1,5 @@
-//! `docs/enforcer-metrics.md` matches `metrics.rs` and the comments of its label values, `docs/rules.md` the schema,
-//! and a full page its golden file: `UPDATE_GOLDEN=1` renews them.
+//! Tests that `docs/enforcer-metrics.md` matches `metrics.rs` and the comments on its label values, that
+//! `docs/rules.md` matches the schema, and that a full page matches its golden file. `UPDATE_GOLDEN=1` renews them.
 #![expect(clippy::disallowed_methods, clippy::expect_used, reason = "the pages are files")]
 
 #[path = "made_up/mod.rs"]
@@ -19,10 +19,10 @@ use bailiff_exposition::{Format, table};
 
 const HEAD: &str = "# Metrics of bailiff-enforcer
 
-Generated from `enforcer/src/metrics.rs`. A series that is absent was not observed: a rule that has evaluated nothing has
-no number of matches, not 0. Counters of steps and notifications start at 0 with the enforcer, for every possible result,
-so that `increase()` sees the first event; those of leases and of the stream start with their first event. `target` is
-the name that `bailiff-enforcer status` and the audit log show.
+Generated from `enforcer/src/metrics.rs`. A series is absent if its value was not observed; for example, a rule that has
+not been evaluated yet has no number of matches, rather than 0. Counters of steps and notifications start at 0 when the
+enforcer starts, for every possible result, so that `increase()` includes the first event. Counters about leases and the
+stream appear with their first event. `target` is the name that `bailiff-enforcer status` and the audit log show.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
@@ -31,21 +31,22 @@ the name that `bailiff-enforcer status` and the audit log show.
 fn compare(file: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, page).expect("the directory is ours");
+        fs::write(&path, page).expect("the directory is writable");
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page, "{file} is another: UPDATE_GOLDEN=1 renews it; read the difference");
+    assert!(found == page, "{file} differs: UPDATE_GOLDEN=1 renews it; review the difference");
 }
 
 const OF_ONE: &str = "
-These are met when an action is to be done, so they have no series; `bailiff-enforcer explain` says them of
-its target, and `bailiff_budget_used` tells of the node's budget:
+The following holds apply to single actions, so they have no series. `bailiff-enforcer explain` shows them for a
+target, and `bailiff_budget_used` reports the use of the node's budget:
 
 | hold | meaning |
 |---|---|
 ";
 
-/// Sections of label values, generated from the enums and their comments, so that none is missing.
+/// Returns the sections about label values, generated from the enums and their comments, so that no value is
+/// missing.
 fn values() -> String {
     let (node, one): (Vec<_>, Vec<_>) = Hold::ALL.into_iter().partition(|hold| hold.node_wide());
     let of_one = one.iter().map(|hold| format!("| `{}` | {} |\n", hold.name(), hold.about()));
@@ -56,7 +57,7 @@ fn values() -> String {
         OF_ONE.to_owned(),
         of_one.collect(),
         table::values(&[&metrics::STEPS, &metrics::KILLS], "result", outcomes),
-        "\n`done` and `watched` are never of kills.\n".to_owned(),
+        "\n`done` and `dry_run` do not occur in `bailiff_kills_total`.\n".to_owned(),
         table::values(
             &[&metrics::STREAM_REFUSED],
             "reason",
@@ -77,12 +78,12 @@ fn every_rules_key_is_documented() {
     compare("../docs/rules.md", &reference::page(&bailiff_engine::policy::schema()));
 }
 
-/// `promtool` checks this page in the end-to-end cases.
+/// The end-to-end tests check this page with `promtool`.
 #[test]
 fn full_page_matches_the_golden_file() {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let moment = Moment { boot: Duration::from_secs(3602), own };
     let mut page = Vec::new();
-    page::write(&made_up::full(), &moment, Format::Text, &mut page).expect("memory takes everything");
-    compare("tests/golden/full.prom", &String::from_utf8(page).expect("it is text"));
+    page::write(&made_up::full(), &moment, Format::Text, &mut page).expect("writing to memory cannot fail");
+    compare("tests/golden/full.prom", &String::from_utf8(page).expect("the text is UTF-8"));
 }

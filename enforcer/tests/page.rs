@@ -1,6 +1,6 @@
-//! The metrics page: its contents, absent values, and hostile names.
+//! Tests the metrics page: its contents, absent values, and hostile names.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
@@ -23,7 +23,7 @@ fn written(status: &Status, format: Format) -> String {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let mut out = Vec::new();
     let moment = Moment { boot: Duration::from_secs(3602), own };
-    page::write(status, &moment, format, &mut out).expect("memory takes everything");
+    page::write(status, &moment, format, &mut out).expect("writing to memory cannot fail");
     String::from_utf8(out).expect("a page is text")
 }
 
@@ -36,7 +36,8 @@ fn full_page_has_every_family_with_its_labels() {
     let page = read(&full());
     for sample in &page.samples {
         let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == sample.name);
-        let labels: Vec<&str> = family.expect("it is in the table").labels.split_ascii_whitespace().collect();
+        let labels: Vec<&str> =
+            family.expect("the metric is in the table").labels.split_ascii_whitespace().collect();
         assert!(sample.labels.keys().all(|label| labels.contains(&label.as_str())), "{sample:?}");
     }
     let seen: BTreeSet<&str> = page.samples.iter().map(|sample| sample.name.as_str()).collect();
@@ -71,7 +72,7 @@ fn unobserved_values_are_absent() {
     }
     assert_eq!(page.value("bailiff_stream_connected", &[]), Some(0.0));
     let full = read(&full());
-    assert_eq!(full.values("bailiff_rule_matches").len(), 1, "the other rule has evaluated nothing");
+    assert_eq!(full.values("bailiff_rule_matches").len(), 1, "the other rule has not been evaluated");
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn open_breaker_is_also_a_hold() {
     let page = read(&full());
     let held = |hold| page.value("bailiff_hold_active", &[("hold", hold)]);
     assert_eq!((held("mass_breaker"), held("paused"), held("stale")), (Some(1.0), Some(1.0), Some(0.0)));
-    assert_eq!(held("cooldown"), None, "that is one target's");
+    assert_eq!(held("cooldown"), None, "cooldown applies to single targets");
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "mass")]), Some(1.0));
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "unknown")]), Some(0.0));
 }
@@ -94,7 +95,7 @@ fn flag_names_its_gpu() {
     let page = read(&full());
     let gpus: Vec<Option<&String>> =
         page.values("bailiff_flag").into_iter().map(|(labels, _)| labels.get("gpu_uuid")).collect();
-    assert_eq!(gpus, [Some(&"GPU-0".to_owned()), None], "the critical one first");
+    assert_eq!(gpus, [Some(&"GPU-0".to_owned()), None], "the critical flag comes first");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The tests of the shipped rules pass, and tests that should fail do.
+//! Tests that the tests of the shipped rules pass, and that tests that should fail do fail.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -39,7 +39,7 @@ fn every_shipped_rules_file_has_tests() {
     }
 }
 
-/// A tests file beside a file with one rule.
+/// Writes a tests file and a file with one rule into the same directory.
 fn written(tests: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let rules = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 60}, then: [{flag: info}, {terminate: {}}]}\n";
@@ -131,7 +131,7 @@ fn documented_example_passes() {
     fs::write(directory.path().join("rules.yaml"), rules).unwrap();
     let (exit, text) = run(&file);
     assert_eq!(exit, Exit::Done, "{text}");
-    assert!(text.contains('2'), "both tests ran: {text}");
+    assert!(text.contains('2'), "both tests must run: {text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The enforcer's pages over real sockets, with a made-up status.
+//! Tests the enforcer's pages over real sockets, with a made-up status.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
@@ -37,8 +37,8 @@ enum Lifecycle {
 
 fn start(lifecycle: Lifecycle) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.set_nonblocking(true).expect("it is a socket");
-    let address = listener.local_addr().expect("it is bound");
+    listener.set_nonblocking(true).expect("the listener is a socket");
+    let address = listener.local_addr().expect("the listener is bound");
     let (show, status) = watch::channel(Arc::new(Status::default()));
     let (query, reloads) = mpsc::channel(1);
     let on = matches!(lifecycle, Lifecycle::On);
@@ -46,7 +46,7 @@ fn start(lifecycle: Lifecycle) -> Running {
     let (stop_sender, stop) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let web = Web::open(None).expect("it needs no file");
+        let web = Web::open(None).expect("a web config is optional");
         let site = Site { listeners: vec![listener], web };
         runtime.block_on(server::serve(site, routes, PATIENT, async { drop(stop.await) }))
     });
@@ -62,7 +62,7 @@ impl Running {
         self.show.send_replace(Arc::new(status));
     }
 
-    /// The response to a reload with this outcome.
+    /// Returns the response to a reload with this outcome.
     fn reload(&mut self, outcome: Outcome) -> String {
         let mut reloads = self.reloads.take().expect("reloads are on");
         let loop_of_ours = thread::spawn(move || {
@@ -71,18 +71,18 @@ impl Running {
             reloads
         });
         let answer = query(self.address, "POST /-/reload");
-        self.reloads = Some(loop_of_ours.join().expect("it does not panic"));
+        self.reloads = Some(loop_of_ours.join().expect("the thread does not panic"));
         answer
     }
 }
 
 fn query(address: SocketAddr, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = TcpStream::connect(address).expect("the server listens");
 
     write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-        .expect("it is open");
+        .expect("the connection is open");
     let mut text = String::new();
-    stream.read_to_string(&mut text).expect("it answers");
+    stream.read_to_string(&mut text).expect("the server responds");
     text
 }
 
@@ -121,7 +121,7 @@ fn cross_site_request_does_not_reload() {
     }
     drop(running.reloads.take());
     let own = running.query("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
-    assert_eq!(code(&own), "503", "the loop has ended: {own}");
+    assert_eq!(code(&own), "503", "the main loop has exited: {own}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn reload_response_has_the_result() {
         assert!(code(&answer) == expected && answer.ends_with(text), "{answer}");
     }
     running.reloads = None;
-    assert_eq!(code(&running.query("POST /-/reload")), "503", "no loop to reload");
+    assert_eq!(code(&running.query("POST /-/reload")), "503", "there is no main loop to reload");
 }
 
 #[test]

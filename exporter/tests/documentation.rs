@@ -1,4 +1,5 @@
-//! `docs/metrics.md` says what `metrics.rs` and the comments of the words say: `UPDATE_GOLDEN=1` renews it.
+//! Tests that `docs/metrics.md` matches `metrics.rs` and the comments on its label values.
+//! `UPDATE_GOLDEN=1` renews it.
 #![expect(clippy::disallowed_methods, reason = "the page is a file")]
 
 use std::fs;
@@ -10,14 +11,15 @@ use bailiff_snapshot::{Fault, Gap, Stuck, Why};
 
 const HEAD: &str = "# Metrics of bailiff-exporter
 
-Generated from `exporter/src/metrics.rs`. A series that is absent was not observed; no value is an estimate, a previous
-value or a 0 in place of an unknown. `gpu` is the driver's index (`0`, or `0:1` for a MIG instance), which may change at
-a reboot; `gpu_uuid` does not. Join `bailiff_process_info` on `pid`, and dcgm-exporter's `UUID` with
-`label_replace(X, \"UUID\", \"$1\", \"gpu_uuid\", \"(.*)\")`.
+Generated from `exporter/src/metrics.rs`. A series is absent if its value was not observed. The exporter never publishes
+an estimate, a previous value, or 0 for an unknown value. `gpu` is the driver's index (`0`, or `0:1` for a MIG
+instance), which can change at a reboot; `gpu_uuid` does not change. Join series with `bailiff_process_info` on `pid`,
+and with dcgm-exporter's `UUID` by `label_replace(X, \"UUID\", \"$1\", \"gpu_uuid\", \"(.*)\")`.
 
-A GPU in MIG mode and its instances all have memory: to sum it up, take `gpu!~\".*:.*\"` or `gpu=~\".*:.*\"`. In
-Kubernetes scrape with `honorLabels: true`: `pod`, `namespace` and `container` are those of the process that holds
-memory, and are written empty where it has none, so that Prometheus does not fill in the exporter's own.
+Memory is reported for a GPU in MIG mode and for each of its instances. To avoid counting it twice in sums, select GPUs
+with `gpu!~\".*:.*\"` or instances with `gpu=~\".*:.*\"`. In Kubernetes, scrape with `honorLabels: true`, because `pod`,
+`namespace` and `container` describe the process that holds memory. If the process has no such value, the label is
+empty, so that Prometheus does not add the values of the exporter's own pod.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
@@ -26,7 +28,8 @@ memory, and are written empty where it has none, so that Prometheus does not fil
 /// How a 0 is distinguished from an unknown value.
 const ZERO: &str = include_str!("../../crates/snapshot/src/utilization.md");
 
-/// Sections of values, from the words and their comments: none can be forgotten.
+/// Returns the sections about label values, generated from the enums and their comments, so that no value
+/// is missing.
 fn values() -> String {
     let stuck =
         Stuck::ALL.map(|kind| (kind.name(), format!("{} Freed by {}.", kind.about(), kind.freed_by())));
@@ -57,5 +60,5 @@ fn every_metric_is_documented() {
         fs::write(&path, &page).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page, "docs/metrics.md is not what the code says: UPDATE_GOLDEN=1 renews it");
+    assert!(found == page, "docs/metrics.md differs from the code: UPDATE_GOLDEN=1 renews it");
 }

@@ -1,6 +1,7 @@
-//! Cases of the page: what is on it, what is not, and that no name ever breaks it.
+//! Tests the metrics page: what it contains, what it does not contain, and that no name can break
+//! it.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -30,8 +31,8 @@ fn written(snapshot: &Snapshot, most: usize, format: Format) -> String {
     let dropped = selection.left_out_of(snapshot.processes.len());
     let mut out = Vec::new();
     let content = Content { snapshot, selection: &selection, dropped };
-    page::write(Some(content), format, &mut out).expect("memory takes everything");
-    page::write_tail(&page::Moment::default(), format, &mut out).expect("memory takes everything");
+    page::write(Some(content), format, &mut out).expect("writing to memory cannot fail");
+    page::write_tail(&page::Moment::default(), format, &mut out).expect("writing to memory cannot fail");
     String::from_utf8(out).expect("a page is text")
 }
 
@@ -39,13 +40,13 @@ fn page(snapshot: &Snapshot) -> Page {
     parse(&written(snapshot, usize::MAX, Format::Text))
 }
 
-/// A histogram's samples are called after their parts of it.
+/// Returns the family of a sample. The samples of a histogram have the names of its parts.
 fn family_of(sample: &parse::Sample) -> &str {
     let histogram = "bailiff_lease_wait_seconds";
     if sample.name.starts_with(histogram) { histogram } else { &sample.name }
 }
 
-/// Names of the samples that have this label.
+/// Returns the names of the samples that have this label.
 fn with<'a>(page: &'a Page, label: &str, value: &str) -> BTreeSet<&'a str> {
     let samples = page.samples.iter().filter(|sample| sample.labels.get(label).is_some_and(|v| v == value));
     samples.map(|sample| sample.name.as_str()).collect()
@@ -68,7 +69,8 @@ fn every_label_stands_in_the_table_and_most_families_on_this_page() {
     let page = page(&walk([motley(1), motley(2)]));
     for sample in &page.samples {
         let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == family_of(sample));
-        let labels: Vec<&str> = family.expect("it is in the table").labels.split_ascii_whitespace().collect();
+        let labels: Vec<&str> =
+            family.expect("the metric is in the table").labels.split_ascii_whitespace().collect();
         let stands = |label: &String| labels.contains(&label.as_str()) || label == "le";
         assert!(sample.labels.keys().all(stands), "{sample:?}");
     }
@@ -127,7 +129,7 @@ fn what_the_driver_does_not_say_is_absent() {
         "bailiff_process_gpu_idle_seconds",
         "bailiff_idle_memory_bytes",
     ] {
-        assert_eq!(first.values(name), [], "{name} in the first sample");
+        assert_eq!(first.values(name), [], "{name} must be absent in the first sample");
     }
     assert_eq!(first.values("bailiff_process_gpu_busy_seconds_total"), []);
     let why = [("pid", "41"), ("reason", "first_sample")];
@@ -158,7 +160,7 @@ fn the_parts_sum_up_to_the_total() {
     assert_eq!(
         motley.value("bailiff_gpu_memory_unaccounted_bytes", &FIRST),
         None,
-        "one holder's is not known"
+        "the memory of one holder is unknown"
     );
 }
 
@@ -177,8 +179,16 @@ fn a_sum_with_an_unknown_part_is_absent() {
 fn unlisted_processes_are_counted_per_gpu() {
     let page = page(&walk([motley(1), motley(2)]));
     assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(2.0));
-    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "2")]), Some(1.0), "by its instances");
-    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &[("gpu", "1")]), None, "it gave no list");
+    assert_eq!(
+        page.value("bailiff_gpu_unlisted_processes", &[("gpu", "2")]),
+        Some(1.0),
+        "the count is known from the instances"
+    );
+    assert_eq!(
+        page.value("bailiff_gpu_unlisted_processes", &[("gpu", "1")]),
+        None,
+        "the GPU did not report a list"
+    );
     let mut services = motley(1);
     if let Some(device_processes) = &mut services.device_processes {
         for (device_process, uid) in device_processes
@@ -191,7 +201,11 @@ fn unlisted_processes_are_counted_per_gpu() {
         }
     }
     let page = self::page(&walk([services]));
-    assert_eq!(page.value("bailiff_gpu_unlisted_processes", &FIRST), Some(1.0), "a user's own is no service");
+    assert_eq!(
+        page.value("bailiff_gpu_unlisted_processes", &FIRST),
+        Some(1.0),
+        "a user's own process is not a service"
+    );
     let mut elsewhere = motley(1);
     elsewhere.namespace = PidNamespace::Other;
     assert_eq!(self::page(&walk([elsewhere])).values("bailiff_gpu_unlisted_processes"), []);
@@ -206,11 +220,15 @@ fn beyond_the_limit_processes_are_summed_up_exactly() {
     let page = parse(&written(&snapshot, 2, Format::Text));
     let shown: Vec<&str> =
         page.values("bailiff_process_info").iter().map(|(labels, _)| labels["pid"].as_str()).collect();
-    assert_eq!(shown, ["12", "13"], "one that may hold any amount, then the largest of the lowest pid");
+    assert_eq!(
+        shown,
+        ["12", "13"],
+        "the holder that may hold any amount comes first, then the largest with the lowest pid"
+    );
     assert_eq!(page.value("bailiff_gpu_other_processes", &FIRST), Some(3.0));
     assert_eq!(page.value("bailiff_gpu_other_processes_memory_bytes", &FIRST), Some(13.0));
     assert_eq!(page.value("bailiff_processes_dropped_total", &[]), Some(3.0));
-    assert_eq!(page.value("bailiff_user_gpu_processes", &FIRST), Some(5.0), "sums are over all");
+    assert_eq!(page.value("bailiff_user_gpu_processes", &FIRST), Some(5.0), "the sums include all processes");
 }
 
 #[test]
@@ -227,7 +245,8 @@ fn a_full_node_is_in_order() {
     assert_eq!(page.values("bailiff_process_gpu_memory_bytes").len(), 800);
 }
 
-/// Two samples of a GPU of a pool that this changes, with process 41 on it.
+/// Returns a page from two samples of a GPU in a pool, with process 41 on it. `change` changes the
+/// samples.
 fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
     page(&walk([small(1), small(2)].map(|mut sample| {
         let mut leases = pool(sample.seq);
@@ -238,15 +257,15 @@ fn of_pool(change: impl Fn(u64, &mut Sample)) -> Page {
     })))
 }
 
-/// The pool has the GPU idle, and process 41 has no lease, with all facts known.
+/// Changes a sample: the GPU is idle in the pool, process 41 has no lease, and all facts are known.
 fn stolen(sample: &mut Sample) {
-    let leases = sample.leases.as_mut().expect("there is a pool");
+    let leases = sample.leases.as_mut().expect("the sample contains a pool");
     (leases.gpus[0].gpu_state, leases.gpus[0].lease) = (GpuState::Idle, None);
-    let facts = sample.processes.get_mut(&41).and_then(Seen::found_mut).expect("it is there");
+    let facts = sample.processes.get_mut(&41).and_then(Seen::found_mut).expect("the process is present");
     (facts.claim, facts.ancestors) = (Claim::Nothing, Some(Vec::new()));
 }
 
-/// A change of a sample of a pool; with its number.
+/// A change to a sample of a pool, with the sample's number.
 type Change = fn(u64, &mut Sample);
 
 fn unreserved(change: Change) -> Option<f64> {
@@ -304,12 +323,12 @@ fn uncertain_use_without_a_lease_is_absent() {
             listed(sample, Some(vec![entry(41, Some(1)), entry(0, Some(1))]));
         }),
         ("its environment is not ours to read", |_, sample| {
-            let leases = sample.leases.as_mut().expect("there is a pool");
+            let leases = sample.leases.as_mut().expect("the sample contains a pool");
             leases.held[0].holder = Some(ProcessKey { pid: 40, start_ticks: 1 });
         }),
         ("a client of GPU.py has it", |_, sample| {
             stolen(sample);
-            sample.leases.as_mut().expect("there is a pool").gpus[0].gpu_state = GpuState::Legacy;
+            sample.leases.as_mut().expect("the sample contains a pool").gpus[0].gpu_state = GpuState::Legacy;
         }),
         ("the driver gives no list", |_, sample| {
             stolen(sample);
@@ -329,16 +348,20 @@ fn pool_metrics_are_absent_without_redis() {
     let held = [("gpu", "0"), ("user", "alice"), ("mode", "run")];
     assert_eq!(page.value("bailiff_lease_held", &held), Some(1.0));
     let legacy = [("gpu", "9"), ("gpu_uuid", "GPU-elsewhere"), ("mode", "legacy")];
-    assert_eq!(page.value("bailiff_lease_held", &legacy), Some(1.0), "as the pool names it");
+    assert_eq!(page.value("bailiff_lease_held", &legacy), Some(1.0), "the GPU is labelled as in the pool");
     assert_eq!(page.value("bailiff_lease_age_seconds", &FIRST), Some(10.5));
     assert_eq!(page.value("bailiff_lease_idle_seconds", &FIRST), Some(0.0), "alice is busy");
     assert_eq!(page.value("bailiff_lease_queue_oldest_seconds", &[]), Some(1.5));
     assert_eq!(page.value("bailiff_lease_wait_seconds_bucket", &[("le", "1.0")]), Some(2.0));
     assert_eq!(page.value("bailiff_lease_wait_seconds_count", &[]), Some(3.0));
-    assert_eq!(page.value("bailiff_lease_legacy_suspect", &[]), Some(0.0), "its processes are unknown");
+    assert_eq!(
+        page.value("bailiff_lease_legacy_suspect", &[]),
+        Some(0.0),
+        "the lease's processes are unknown"
+    );
     let lost = of_pool(|_, sample| {
         sample.gpus[0].entries = Some(vec![]);
-        let leases = sample.leases.as_mut().expect("there is a pool");
+        let leases = sample.leases.as_mut().expect("the sample contains a pool");
         leases.gpus[0] = PoolGpu { id: "0".into(), uuid: None, ..pool(1).gpus[2].clone() };
     });
     assert_eq!(lost.value("bailiff_lease_legacy_suspect", &[]), Some(1.0));
@@ -349,7 +372,7 @@ fn pool_metrics_are_absent_without_redis() {
 #[test]
 fn no_name_in_the_pool_makes_a_series_twice() {
     let twice = of_pool(|_, sample| {
-        let leases = sample.leases.as_mut().expect("there is a pool");
+        let leases = sample.leases.as_mut().expect("the sample contains a pool");
         let gpu = leases.gpus[0].clone();
         let uuid = sample.gpus[0].about.id.as_ref().map(|id| id.0.clone());
         leases.gpus.extend([PoolGpu { id: "7".into(), uuid, ..gpu.clone() }, gpu]);
@@ -362,7 +385,7 @@ proptest! {
     #[test]
     fn no_name_breaks_the_page(names in proptest::collection::vec(any::<String>(), 8)) {
         let [user, comm, container, pod, job, gpu_name, command, clock] = names.as_slice() else {
-            panic!("eight were asked for")
+            panic!("eight samples were requested")
         };
         let mut hostile = facts(41, user, comm);
         hostile.command = Some(command.clone());

@@ -1,6 +1,6 @@
-//! The exporter over real sockets, with samples from the tests.
+//! Tests the exporter over real sockets, with samples from the tests.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
@@ -24,7 +24,7 @@ const OPEN: &str =
     "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1\r\n";
 const GZIP: &str = "Accept-Encoding: gzip\r\n";
 
-/// The lines that do not change from request to request.
+/// Returns the lines that do not change from request to request.
 fn fixed(page: &str) -> Vec<&str> {
     let end = page.find("# HELP bailiff_snapshot_age_seconds").expect("a page has a tail");
     page[..end].lines().collect()
@@ -60,7 +60,7 @@ fn the_client_chooses_the_format() {
 fn gzip_is_one_member_and_the_same_page() {
     let running = start(&[]);
     for seq in 1..=3 {
-        // From the second on, the page is made before it is asked for.
+        // From the second sample on, the page is rendered before it is requested.
         running.show(motley(seq));
         for headers in ["", OPEN] {
             let plain = running.get("/metrics", headers);
@@ -68,8 +68,10 @@ fn gzip_is_one_member_and_the_same_page() {
             assert!(packed.has("content-encoding: gzip") && packed.body.len() < plain.body.len() / 2);
             let mut rest = packed.body.as_slice();
             let mut text = String::new();
-            GzDecoder::new(&mut rest).read_to_string(&mut text).expect("one member, whole");
-            assert!(rest.is_empty(), "nothing after it");
+            GzDecoder::new(&mut rest)
+                .read_to_string(&mut text)
+                .expect("the body is one complete gzip member");
+            assert!(rest.is_empty(), "there must be no data after the member");
             assert_eq!(fixed(&text), fixed(&plain.text()));
             parse(&text);
         }
@@ -130,7 +132,7 @@ fn a_interval_that_hangs_is_unhealthy_and_says_why() {
         }
     };
     assert!(sick.starts_with("no new snapshot for "), "{sick}");
-    assert_eq!(running.get("/metrics", "").code(), "200", "the page still answers, with its age");
+    assert_eq!(running.get("/metrics", "").code(), "200", "the page is still served, with its age");
     let html = running.get("/", "").text();
     assert!(html.contains("<p class=\"alarm\">Out of date: no new snapshot for "), "{html}");
 }
@@ -163,15 +165,15 @@ fn the_status_page_shows_names_as_text() {
 
 #[test]
 fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
-    let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let mut seq = || {
         let mut line = Vec::new();
-        client.read_until(b'\n', &mut line).expect("a line comes");
-        wire::parse(&line).expect("it is a snapshot").seq
+        client.read_until(b'\n', &mut line).expect("a line arrives");
+        wire::parse(&line).expect("the line is a snapshot").seq
     };
     assert_eq!(seq(), 1);
     running.show(small(2));
@@ -180,52 +182,52 @@ fn a_client_of_the_stream_gets_the_latest_and_then_each_new_one() {
     assert_eq!(clients(), Some(1.0));
     drop(client);
     while clients() != Some(0.0) {}
-    running.end().expect("it ends in order");
+    running.end().expect("the server exits without an error");
     assert!(!path.exists());
 }
 
 #[test]
 fn stream_client_before_the_first_sample_receives_it() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
-    let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     running.show(small(1));
     let mut line = Vec::new();
-    client.read_until(b'\n', &mut line).expect("a line comes");
-    assert_eq!(wire::parse(&line).expect("it is a snapshot").seq, 1);
+    client.read_until(b'\n', &mut line).expect("a line arrives");
+    assert_eq!(wire::parse(&line).expect("the line is a snapshot").seq, 1);
 }
 
 #[test]
 fn a_slow_client_misses_lines_and_gets_the_newest() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
-    let mut client = BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let mut client = BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let last = 20;
     for seq in 1..=last {
-        // A line is longer than what the socket holds.
+        // A line is longer than the socket's buffer.
         running.show(large(seq, 8, 100));
     }
     let mut seqs = Vec::new();
     while seqs.last() != Some(&last) {
         let mut line = Vec::new();
-        client.read_until(b'\n', &mut line).expect("a line comes");
-        seqs.push(wire::parse(&line).expect("lines are whole").seq);
+        client.read_until(b'\n', &mut line).expect("a line arrives");
+        seqs.push(wire::parse(&line).expect("lines are complete").seq);
     }
     assert!(seqs.is_sorted() && seqs.len() < 10, "{seqs:?}");
 }
 
 #[test]
 fn the_65th_client_of_the_stream_is_turned_away() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("stream.sock");
     let running = start(&[&format!("--stream={}", path.display())]);
     running.show(small(1));
-    let client = || BufReader::new(UnixStream::connect(&path).expect("it listens"));
+    let client = || BufReader::new(UnixStream::connect(&path).expect("the server listens"));
     let gets_a_line = |client: &mut BufReader<UnixStream>| {
         let mut line = String::new();
-        client.read_line(&mut line).expect("it is served or hung up on") > 0
+        client.read_line(&mut line).expect("the client is served or disconnected") > 0
     };
     let mut clients: Vec<_> = (0..64).map(|_| client()).collect();
     assert!(clients.iter_mut().all(gets_a_line));
@@ -236,7 +238,7 @@ fn the_65th_client_of_the_stream_is_turned_away() {
 
 #[test]
 fn the_record_grows_by_a_line_a_snapshot() {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("record.ndjson");
     let running = start(&[&format!("--record={}", path.display())]);
     for seq in 1..=2 {
@@ -256,13 +258,13 @@ fn a_full_disk_is_counted_and_nothing_else() {
     let failures =
         || parse(&running.get("/metrics", "").text()).value("bailiff_record_write_failures_total", &[]);
     while failures() != Some(1.0) {}
-    running.end().expect("it ends in order");
+    running.end().expect("the server exits without an error");
 }
 
 #[test]
 fn panic_while_sampling_ends_the_exporter() {
     let running = start(&[]);
-    running.show.send(None).expect("it samples");
+    running.show.send(None).expect("the exporter accepts samples");
     let error = running.ended().expect_err("sampling has ended");
     assert!(error.to_string().starts_with("the sampling thread stopped"), "{error}");
 }

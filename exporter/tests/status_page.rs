@@ -1,6 +1,6 @@
-//! The status page of incomplete samples.
+//! Tests the status page for incomplete samples.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
 
 #[path = "made_up/mod.rs"]
 mod made_up;
@@ -11,21 +11,21 @@ use bailiff_snapshot::{About, DeviceProcesses, Fault, GpuSample, Sample, Source,
 use made_up::{entry, facts, found, gpu, motley, sample, small};
 use running::start;
 
-/// The page of a node with this newest sample.
+/// Returns the page of a node with this newest sample.
 fn page(sample: Sample) -> String {
     let running = start(&[]);
     running.show(sample);
     running.get("/", "").text()
 }
 
-/// What it says in one section.
+/// Returns the content of one section.
 fn section<'a>(html: &'a str, id: &str) -> &'a str {
     let begin = html.find(&format!("<section id=\"{id}\"")).unwrap_or_else(|| panic!("no {id} in {html}"));
     let html = &html[begin..];
-    &html[..html.find("</section>").expect("it ends")]
+    &html[..html.find("</section>").expect("the section is closed")]
 }
 
-/// A GPU with these values and no process list.
+/// Returns a GPU with these values and without a process list.
 fn without_list(index: u32) -> GpuSample {
     GpuSample { entries: None, ..gpu(1, index, vec![]) }
 }

@@ -1,5 +1,5 @@
-//! The states of an action from its confirmation to its result, and the events that cancel it. Each case checks the
-//! cells of the table in docs/rules.md.
+//! Tests the states of an action from its confirmation to its result, and the events that cancel it. Each case
+//! checks cells of the table in docs/rules.md.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -30,16 +30,16 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// Longer than any test waits.
+/// Longer than the duration of any test.
 const SYNC_DELAY_MS: u64 = 600_000;
 
-/// The table cell for an event in a state: its outcome, and what the outcome means.
+/// Returns the table cell for an event in a state: its outcome, and what the outcome means.
 fn cell(event: &str, state: &str) -> String {
     let docs = fs::read_to_string(programs::root().join("docs/rules.md")).unwrap();
     let row =
         |line: &str| line.trim_matches('|').split('|').map(|it| it.trim().to_owned()).collect::<Vec<_>>();
     let mut table = docs.lines().skip_while(|line| !line.starts_with("| event |")).map(row);
-    let head = table.next().expect("docs/rules.md has the table of an action's life");
+    let head = table.next().expect("docs/rules.md must contain the table of an action's life");
     let column = head.iter().position(|it| it == state).unwrap_or_else(|| panic!("no state {state}"));
     let row = table.take_while(|row| row.len() > 1).find(|row| row[0] == event);
     row.unwrap_or_else(|| panic!("no event {event}"))[column].clone()
@@ -64,7 +64,7 @@ impl Fixture {
         Self { sync, enforcer, tenant, node }
     }
 
-    /// The action is confirmed, and its record waits for the disk.
+    /// Returns a fixture whose action is confirmed and whose audit record is waiting for the disk.
     fn confirmed() -> Self {
         let fixture = Self::new(Tenant::ending_on_term);
         fixture.enforcer.ticks(3);
@@ -74,7 +74,7 @@ impl Fixture {
         fixture
     }
 
-    /// TERM was sent, and the tenant ignores it.
+    /// Returns a fixture whose tenant was sent TERM and ignores it.
     fn term_sent() -> Self {
         let fixture = Self::new(Tenant::ignoring_term);
         fixture.node.hold(&fixture.tenant, 0, "used: 1GiB");
@@ -82,7 +82,7 @@ impl Fixture {
         fixture
     }
 
-    /// Lets the disk write the record; the result is as documented and no signal was sent.
+    /// Lets the disk write the record, and asserts that the result is as documented and that no signal was sent.
     fn assert_result_unsent(self, event: &str) {
         self.sync.set(0);
         let expected = cell(event, "confirmed");
@@ -94,7 +94,7 @@ impl Fixture {
         }
     }
 
-    /// Waits until the action ends as documented, with or without SIGKILL.
+    /// Waits until the action ends as documented, whether or not SIGKILL was sent.
     fn assert_result(self, event: &str) {
         let expected = cell(event, "TERM sent");
         if expected == "continues" {
@@ -108,7 +108,7 @@ impl Fixture {
         assert!(self.tenant.is_running());
     }
 
-    /// The audit line with the result of the action.
+    /// Returns the audit line with the result of the action.
     fn result(&self) -> Value {
         let results = |line: &Value| {
             line["step"] == "terminate" && line["sent"].as_array().is_some_and(|it| !it.is_empty())
@@ -160,7 +160,7 @@ fn exporter_silent(fixture: &Fixture) {
 
 fn invalid_file(fixture: &Fixture) {
     fixture.node.home.write("rules: [");
-    until("it is refused", || fixture.enforcer.is_held("invalid_file").then_some(()));
+    until("the file is refused", || fixture.enforcer.is_held("invalid_file").then_some(()));
 }
 
 fn reload(fixture: &Fixture) {
@@ -194,9 +194,9 @@ macro_rules! called_off_or_not {
 }
 
 called_off_or_not! {
-    "the target is seen busy": confirmed_target_seen_busy, signalled_target_seen_busy, busy;
+    "the target is observed busy": confirmed_target_seen_busy, signalled_target_seen_busy, busy;
     "the target is unknown": confirmed_target_unknown, signalled_target_unknown, unknown;
-    "no snapshot comes": confirmed_without_snapshots, signalled_without_snapshots, exporter_silent;
+    "no snapshot arrives": confirmed_without_snapshots, signalled_without_snapshots, exporter_silent;
     "`pause`": confirmed_then_paused, signalled_then_paused, pause;
     "the rules change": confirmed_then_reloaded, signalled_then_reloaded, reload;
     "the rules become invalid": confirmed_then_invalid, signalled_then_invalid, invalid_file;
@@ -207,7 +207,7 @@ called_off_or_not! {
 fn confirmed_target_that_exits_is_gone() {
     let mut fixture = Fixture::confirmed();
     fixture.tenant.end();
-    fixture.assert_result_unsent("the target ends");
+    fixture.assert_result_unsent("the target exits");
 }
 
 /// An action that cannot be recorded is not performed: the SIGKILL waits, is reported, and can be cancelled.
@@ -250,7 +250,8 @@ fn assert_sigkill_waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
     assert!(tenant.is_running());
 }
 
-/// A pause is answered while the record of the planned stop waits for the disk; no further signal is sent.
+/// The enforcer confirms a pause while the record of the planned stop is waiting for the disk, and sends no further
+/// signal.
 #[test]
 fn pause_before_the_processes_are_stopped_cancels() {
     let fixture = Fixture::term_sent();
@@ -261,7 +262,7 @@ fn pause_before_the_processes_are_stopped_cancels() {
     fixture.assert_result("`pause`");
 }
 
-/// A TERM handler that writes a checkpoint through another program has the whole grace period.
+/// A TERM handler that writes a checkpoint through another program gets the whole grace period.
 #[test]
 fn checkpoint_written_by_a_child_is_complete() {
     let node = Node::new(&RULES.replace("grace: 2s", "grace: 60s"));
@@ -288,7 +289,7 @@ while True: time.sleep(60)",
     assert!(fs::read_to_string(&file).unwrap().ends_with("20\nsaved\n"));
 }
 
-/// Kills the enforcer while the tenant is stopped for its SIGKILL; returns false if that came too late.
+/// Kills the enforcer while the tenant is stopped for its SIGKILL. Returns false if the kill came too late.
 fn kill_enforcer_while_stopped(enforcer: &mut Enforcer, tenant: &Tenant, also: impl Fn(u32)) -> bool {
     let stat = format!("/proc/{}/stat", tenant.pid());
     let state = || bailiff_snapshot::stat::parse(&fs::read(&stat).unwrap_or_default()).map(|stat| stat.state);
@@ -304,9 +305,9 @@ fn kill_enforcer_while_stopped(enforcer: &mut Enforcer, tenant: &Tenant, also: i
     tenant.is_running()
 }
 
-/// A fixture in which the enforcer died between SIGSTOP and SIGKILL.
+/// Returns a fixture in which the enforcer was killed between SIGSTOP and SIGKILL.
 fn crash_between_stop_and_kill(also: impl Fn(u32)) -> (Node, Tenant) {
-    // Many processes, so that the check of all of them before SIGKILL takes a while.
+    // There are many processes, so that checking all of them before SIGKILL takes a while.
     let program = "trap '' TERM; echo ready; i=0; while [ $i -lt 150 ]; do sleep 1000 & i=$((i+1)); done; while :; do read nothing; done";
     for _ in 0..20 {
         let node = Node::new(&RULES.replace("grace: 2s", "grace: 500ms"));
@@ -317,12 +318,12 @@ fn crash_between_stop_and_kill(also: impl Fn(u32)) -> (Node, Tenant) {
             return (node, tenant);
         }
     }
-    panic!("the enforcer was always faster");
+    panic!("the enforcer always sent SIGKILL before it was killed");
 }
 
 fn until_running(tenant: &Tenant) {
     let stat = format!("/proc/{}/stat", tenant.pid());
-    until("it runs again", || {
+    until("the tenant runs again", || {
         let stat = bailiff_snapshot::stat::parse(&fs::read(&stat).ok()?)?;
         (stat.state != bailiff_snapshot::State::Stopped).then_some(())
     });
@@ -331,7 +332,7 @@ fn until_running(tenant: &Tenant) {
 
 #[test]
 fn group_stopped_by_a_dead_enforcer_continues_by_watchdog() {
-    assert_eq!(cell("the enforcer dies", "TERM sent"), "interrupted");
+    assert_eq!(cell("the enforcer crashes", "TERM sent"), "interrupted");
     let (node, tenant) = crash_between_stop_and_kill(|_| {});
     until_running(&tenant);
     let enforcer = node.home.enforcer(&[]);
@@ -342,7 +343,7 @@ fn group_stopped_by_a_dead_enforcer_continues_by_watchdog() {
 #[test]
 fn group_stopped_by_a_dead_enforcer_continues_at_start() {
     let (node, tenant) = crash_between_stop_and_kill(|enforcer| {
-        // A child belongs to the thread that started it.
+        // A child is listed under the thread that started it.
         let tasks = fs::read_dir(format!("/proc/{enforcer}/task")).unwrap().flatten();
         let of_task =
             |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -358,7 +359,7 @@ fn group_stopped_by_a_dead_enforcer_continues_at_start() {
     assert!(line["detail"].as_str().unwrap().contains("that it had stopped were continued"), "{line}");
 }
 
-/// The documented table has no event and no state without a test.
+/// Tests that the documented table contains neither an event nor a state without a test.
 #[test]
 fn documented_table_has_no_untested_event() {
     let docs = fs::read_to_string(programs::root().join("docs/rules.md")).unwrap();

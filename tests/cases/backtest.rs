@@ -1,4 +1,5 @@
-//! Evaluates rules over what a real Prometheus scraped from the real exporter, and over the recorded stream.
+//! Tests `backtest` with metrics that a real Prometheus server scraped from the real exporter, and with the
+//! recorded stream.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -21,7 +22,7 @@ use end_to_end::prometheus::Prometheus;
 use end_to_end::wait::until;
 use serde_json::Value;
 
-/// 60 ticks of 100 ms are 12 scrapes of 500 ms.
+/// 60 ticks of 100 ms correspond to 12 scrapes every 500 ms.
 const RULES: &str = "version: 1
 allow_root: true
 defaults: {startup_grace: 0s}
@@ -31,7 +32,8 @@ rules:
 ";
 const NEEDED: usize = 12;
 
-/// A driver that samples its devices several times per tick, so that every tick has samples.
+/// Returns a scenario whose driver samples its devices several times per tick, so that every tick has
+/// samples.
 fn held_by(holder: &Holder) -> Scenario {
     let pid = holder.pid();
     Scenario::new(&format!("sampling_period: 20ms\ngpus:\n  - processes: [{{pid: {pid}, used: 1GiB}}]\n"))
@@ -56,7 +58,7 @@ fn backtest(prometheus: &Prometheus, rules: &Path, from: Duration) -> Backtest {
         to: now(),
         instance: None,
         children: Children::Unknown,
-        // Several chunks, so that joining them is tested.
+        // The range spans several chunks, so that the test covers joining them.
         chunk: Duration::from_secs(4),
         interval: None,
         admin: Admin::Away,
@@ -66,7 +68,7 @@ fn backtest(prometheus: &Prometheus, rules: &Path, from: Duration) -> Backtest {
     backtest::rehearse(&settings).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// Times and values of a metric's raw samples, in milliseconds.
+/// Returns the times in milliseconds and the values of a metric's raw samples.
 fn samples(prometheus: &Prometheus, selector: &str) -> Vec<(u64, f64)> {
     let series = prometheus.query(&format!("{selector}[10m]")).unwrap();
     let values = series.iter().flat_map(|series| series["values"].as_array().unwrap().clone());
@@ -114,7 +116,8 @@ fn idle_process_is_a_hit_and_gaps_are_skipped() {
     let [report] = &backtest.exporters[..] else { panic!("one exporter: {backtest:#?}") };
     let [idle_rule, fully_idle] = &report.rules[..] else { panic!("two rules: {report:#?}") };
     let [action] = &idle_rule.actions[..] else { panic!("one action: {report:#?}") };
-    // Due once the streak after the gap is long enough, and confirmed one scrape later.
+    // The action becomes due once the streak after the gap is long enough, and is confirmed one scrape
+    // later.
     let due = idle[gap + 1 + NEEDED].0;
     let reported_at = action.at.since_epoch().as_secs_f64();
     assert!(
@@ -148,7 +151,7 @@ fn record_with_a_torn_end_is_replayed() {
         replay::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
         serde_json::from_slice::<Value>(&out).unwrap()
     };
-    // The number of ticks depends on how many this machine misses.
+    // The number of ticks depends on how many ticks this machine misses.
     until("a streak in the record", || {
         fs::metadata(&record).ok().filter(|about| about.len() > 0)?;
         (replay()["rules"][0]["kills"] == 1).then_some(())

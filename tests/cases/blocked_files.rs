@@ -1,5 +1,5 @@
-//! Administrator files that block: FIFOs and hung file systems. In each case the emergency brake (`pause`) and the
-//! metrics keep working, and no process is ended.
+//! Tests administrator files that block: FIFOs and files on hung file systems. In each case, the emergency brake
+//! (`pause`) and the metrics keep working, and no process is terminated.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,8 +37,8 @@ rules:
 /// Time limit for the emergency brake.
 const PAUSE_LIMIT: Duration = Duration::from_millis(100);
 
-/// Asserts that the median of five `pause` requests is below 100 ms. Retried, because a busy machine may be slow; a
-/// blocked brake is slow every time.
+/// Asserts that the median duration of five `pause` requests is below 100 ms. The measurement is repeated, because
+/// a busy machine may be slow, but a blocked brake is slow every time.
 fn assert_pause_is_fast(home: &Home) {
     let query = |question: Value| query_within(&home.control(), &question, Duration::from_secs(10));
     until("pause is answered within 100 ms", || {
@@ -67,7 +67,7 @@ fn until_held(enforcer: &Enforcer, hold: &str) {
     enforcer.until(hold, |page| (page.value("bailiff_hold_active", &[("hold", hold)])? == 1.0).then_some(()));
 }
 
-/// A text without its line breaks.
+/// Returns a text without its line breaks.
 fn unwrapped(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -78,7 +78,7 @@ fn fifo(path: &Path) {
     fs::rename(next, path).unwrap();
 }
 
-/// A hung file system that only the enforcer of this home sees.
+/// Returns a hung file system that only this home's enforcer sees.
 fn hung(home: &Home) -> Hung {
     Hung::at(home.path().join("hung"))
 }
@@ -95,7 +95,7 @@ fn assert_no_signal(enforcer: &Enforcer, tenant: &Tenant) {
     assert!(tenant.is_running() && tenant.terms_received() == 0);
 }
 
-/// A directory behind a symbolic link, for a path that is replaced in one step.
+/// Returns a directory behind a symbolic link, whose path can be replaced in one step.
 fn linked(home: &Home, name: &str) -> PathBuf {
     let (path, real) = (home.path().join(name), home.path().join(format!("{name}.real")));
     match fs::rename(&path, &real) {
@@ -112,7 +112,7 @@ fn rules_replaced_by_a_fifo_hold_actions() {
     let tenant = Tenant::ending_on_term(&node.home);
     let enforcer = node.home.enforcer(&[]);
     fifo(&node.home.rules());
-    // Also for an explicit reload.
+    // Tests an explicit reload too.
     let output = enforcer.run(&["reload"]);
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     until_held(&enforcer, "invalid_file");
@@ -146,7 +146,7 @@ fn rules_on_a_hung_file_system_hold_actions() {
     enforcer.until_waits(tenant.pid(), "invalid_file");
     assert_no_signal(&enforcer, &tenant);
     node.home.write(RULES);
-    // The thread that waits for the hung file ends only with the file system.
+    // The thread that is waiting for the hung file exits only when the file system is removed.
     drop(hung);
     tenant.gone();
 }
@@ -182,7 +182,7 @@ fn hung_audit_log_holds_actions() {
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "audit");
     assert_no_signal(&enforcer, &tenant);
-    assert_eq!(enforcer.stop(), Some(0), "nor does its end wait for the disk");
+    assert_eq!(enforcer.stop(), Some(0), "the exit does not wait for the disk");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn hung_state_holds_actions() {
     node.hold(&tenant, 0, "used: 1GiB");
     enforcer.until_waits(tenant.pid(), "state");
     assert_no_signal(&enforcer, &tenant);
-    assert_eq!(enforcer.stop(), Some(0), "nor does its end wait for the disk");
+    assert_eq!(enforcer.stop(), Some(0), "the exit does not wait for the disk");
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn hung_stream_socket_keeps_pause_working() {
     assert_eq!(enforcer.stop(), Some(0));
 }
 
-/// Rules that reference a secret in a file at this path in every supported way, and programs.
+/// Returns rules that reference a secret file at this path in every supported way, or run it as a program.
 fn rules_naming(path: &Path) -> Vec<String> {
     let path = path.display();
     let rule = |then: &str| {
@@ -296,7 +296,7 @@ fn rules_naming(path: &Path) -> Vec<String> {
     ]
 }
 
-/// Checks the brake, the metrics and the exit for these rules.
+/// Checks the emergency brake, the metrics and the exit with these rules.
 fn assert_pause_is_fast_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
     let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
@@ -314,7 +314,7 @@ fn assert_pause_is_fast_with(rules: &str, node: &Node, mut enforcer: Enforcer) {
 fn hung_rule_files_and_programs_keep_pause_working() {
     let node = Node::new(RULES);
     for index in 0..rules_naming(Path::new("")).len() {
-        // A hung file system of its own for each enforcer.
+        // Each enforcer gets its own hung file system.
         let hung = Hung::at(node.home.path().join(format!("hung-{index}")));
         let rules = &rules_naming(&hung.path("named"))[index];
         node.home.write(rules);

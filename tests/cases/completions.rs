@@ -1,9 +1,10 @@
-//! `bailiff completions`: each shell offers what `--help` shows, and runs no command while completing.
+//! Tests `bailiff completions`: each shell offers what `--help` shows, and completing does not run the
+//! command.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a case runs programs and fails loudly"
+    reason = "a test runs programs and fails loudly"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +17,8 @@ use end_to_end::leases::stdout_of;
 use end_to_end::programs;
 use tempfile::TempDir;
 
-/// Each shell, its completion file, and a script that prints what the shell offers for each line of
-/// `$HOME/asked`.
+/// For each shell: its name, its completion file, and a script that prints what the shell offers for
+/// each line in `$HOME/asked`.
 const SHELLS: [(&str, &str, &str); 3] = [
     ("bash", "completions.bash", BASH),
     ("zsh", "_bailiff", ZSH),
@@ -44,7 +45,7 @@ for asked in (cat $HOME/asked)
 end
 ";
 
-/// zsh completes only in its line editor, so a zsh runs on its own terminal (zpty) with `.zshrc`.
+/// zsh completes only in its line editor, so a zsh runs in its own terminal (zpty) with `.zshrc`.
 const ZSH: &str = r"
 zmodload zsh/zpty
 zpty editor zsh -i
@@ -94,7 +95,7 @@ impl Home {
         self.0.path()
     }
 
-    /// Runs a script of this shell in this home, in a directory without files.
+    /// Runs a script in this shell with this home directory, in a directory without files.
     fn shell(&self, shell: &str, words: &[&str]) -> Output {
         let mut command = Command::new(shell);
         let usual = std::env::var("PATH").unwrap();
@@ -105,7 +106,7 @@ impl Home {
         output.unwrap_or_else(|error| panic!("{shell}: {error}; run `tests/setup shells`"))
     }
 
-    /// The words that a shell offers for each of these partial lines.
+    /// Returns the words that a shell offers for each of these partial lines.
     fn offered(&self, (shell, _, script): (&str, &str, &str), lines: &[&str]) -> Offered {
         fs::write(self.path().join("asked"), lines.join("\n") + "\n").unwrap();
         let output = self.shell(shell, &["-c", script]);
@@ -124,7 +125,7 @@ fn completions(shell: &str) -> Output {
     Command::new(programs::bailiff()).args(["completions", shell]).output().unwrap()
 }
 
-/// The commands and long flags that a command's `--help` shows.
+/// Returns the commands and long flags that a command's `--help` shows.
 fn help(path: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let words = path.split(' ').skip(1).chain(["--help"]);
     let help = stdout_of(&Command::new(programs::bailiff()).args(words).output().unwrap());
@@ -135,7 +136,8 @@ fn help(path: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     (commands.collect(), flags.filter(|word| word.starts_with("--")).map(str::to_owned).collect())
 }
 
-/// A command path and all paths below it; the flags of gpuget are GPU.py's and are not in our help.
+/// Returns a command path and all paths below it. The flags of gpuget are those of GPU.py, and our
+/// `--help` does not list them.
 fn paths(path: &str) -> Vec<String> {
     let (commands, _) = help(path);
     let below = commands.iter().filter(|command| !["help", "gpuget"].contains(&command.as_str()));
@@ -185,7 +187,7 @@ fn completion_runs_no_command() {
             ("bailiff run --vr", "--vram"),
             ("bailiff lease acquire --format ", "env ids json uuid"),
             ("bailiff lease run --on-lost t", "term"),
-            // clap_complete offers no values of positional arguments in fish.
+            // clap_complete does not offer the values of positional arguments in fish.
             ("bailiff completions z", if shell.0 == "fish" { "" } else { "zsh" }),
             ("bailiff help lease ho", ""),
         ];

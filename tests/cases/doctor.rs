@@ -1,5 +1,5 @@
-//! `bailiff doctor` on a healthy node, and with each part broken. Needs root, to set the owner of made-up
-//! processes.
+//! Tests `bailiff doctor` on a healthy node, and on nodes where one part is broken. Needs root, to set
+//! the owner of made-up processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -42,7 +42,7 @@ struct Node {
 }
 
 impl Node {
-    /// A healthy node on which no GPU Bailiff daemon runs.
+    /// Returns a healthy node on which the GPU Bailiff daemons are not running.
     fn new(scenario: &str) -> Self {
         let procfs = Procfs::new();
         for pid in [4100, 4101, 4102, 4103, 4104, 4110, 4111] {
@@ -79,13 +79,13 @@ impl Node {
         command
     }
 
-    /// Runs the doctor with these additional flags.
+    /// Runs `bailiff doctor` with these additional flags.
     fn check(&self, flags: &[&str]) -> Report {
         Report::of(&self.doctor(&programs::bailiff(), &[&["--json"], flags].concat()).output().unwrap())
     }
 }
 
-/// The JSON report of one run.
+/// The JSON report from one run.
 struct Report {
     code: Option<i32>,
     checks: Vec<Value>,
@@ -99,7 +99,7 @@ impl Report {
         Self { code, checks: report["checks"].as_array().unwrap().clone() }
     }
 
-    /// Names of the checks with this state.
+    /// Returns the names of the checks with this state.
     fn of_state(&self, state: &str) -> Vec<&str> {
         let of_it = self.checks.iter().filter(|check| check["state"] == state);
         of_it.map(|check| check["check"].as_str().unwrap()).collect()
@@ -115,12 +115,12 @@ impl Report {
         let found = self.checks.iter().find(matches);
         let found =
             found.unwrap_or_else(|| panic!("{name} is not {state} with {text:?}: {:#?}", self.checks));
-        assert!(state == "ok" || state == "skip" || found["hint"].is_string(), "no hint in {found}");
+        assert!(state == "ok" || state == "skip" || found["hint"].is_string(), "{found} must contain a hint");
         assert_eq!(self.code, Some(i32::from(!self.of_state("fail").is_empty())));
     }
 }
 
-/// The address of a Unix socket, with a user and a password.
+/// Returns the address of a Unix socket, with a user and a password.
 fn address(redis: &Redis, password: &str) -> String {
     format!("{}?pass={password}", redis.address())
 }
@@ -160,7 +160,7 @@ fn healthy_node_passes_every_check() {
     }
     report.assert_check("mps", "skip", "no MPS daemon is running");
     report.assert_check("device order", "skip", "/nonexistent/libcuda.so.1");
-    // The hold and its author are reported until the resume.
+    // The hold and the user who set it are reported until the resume.
     assert_eq!(enforcer.run(&["pause", "--reason", "upgrade"]).status.code(), Some(0));
     let held = node.check(&[]);
     held.assert_check("enforcer", "warn", "paused");
@@ -205,7 +205,7 @@ fn restricted_proc_is_reported() {
     let report = node.check(&[]);
     report.assert_check("rights", "skip", "without CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE");
     report.assert_check("kernel module", "skip", "/proc/driver/nvidia/version does not exist");
-    assert_eq!(report.code, Some(0), "skipped checks are no failure");
+    assert_eq!(report.code, Some(0), "skipped checks do not count as failures");
     fs::remove_file(node.procfs.path().join("1/stat")).unwrap();
     let link = node.procfs.path().join("self/ns/pid");
     fs::remove_file(&link).unwrap();
@@ -229,7 +229,7 @@ fn missing_exporter_data_is_reported() {
             "sources": {"nvml": {"up": false, "fault": "timeout"}}, "gpus": [], "processes": [],
         })
     };
-    // The first client is still connected, and is not read any more.
+    // The first client is still connected, but its data is no longer read.
     let answer = |version: u32| {
         std::thread::scope(|scope| {
             let answering = scope.spawn(|| {
@@ -281,7 +281,7 @@ fn redis_without_persistence_is_reported() {
         "does not respond",
     );
     node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is not a Redis address");
-    // Without Redis the pool is on this machine.
+    // Without Redis, the pool is a directory on this machine.
     let report = node.check(&[]);
     report.assert_check("redis", "skip", "this machine uses its own pool");
     report.assert_check("leases", "skip", "there is no lease pool");

@@ -1,4 +1,5 @@
-//! From the first idle sample to released memory: real exporter, enforcer and processes over the fake driver.
+//! Tests the path from the first idle sample to the release of the memory, with a real exporter, enforcer and
+//! processes, and the fake driver.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -26,7 +27,7 @@ use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
 
-/// Three idle samples match; the owner is notified and has two more samples.
+/// Three idle samples match. The owner is then notified and gets two more samples.
 const RULES: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -43,7 +44,7 @@ fn count(page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     page.value(name, labels)
 }
 
-/// A terminal of user nobody that accepts messages, and what was written to it so far.
+/// A terminal of user nobody that accepts messages, and the text that was written to it so far.
 struct Terminal(File, String);
 
 impl Terminal {
@@ -83,8 +84,8 @@ fn idle_holder_is_flagged_notified_and_ended() {
     });
     until("the notice", || terminal.read().contains(&format!("pid {pid}")).then_some(()));
     tenant.gone();
-    assert_eq!(tenant.terms_received(), 1, "it received TERM and exited");
-    let page = enforcer.until("it is counted", |page| {
+    assert_eq!(tenant.terms_received(), 1, "the tenant received TERM and exited");
+    let page = enforcer.until("the kill is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "released")]).then(|| enforcer.page())
     });
     assert_eq!(count(&page, "bailiff_kills_total", &[("rule", "idle"), ("result", "released")]), Some(1.0));
@@ -93,7 +94,7 @@ fn idle_holder_is_flagged_notified_and_ended() {
         let labels = [("step", step), ("result", result), ("mode", "enforce")];
         assert_eq!(count(&page, "bailiff_steps_total", &labels), Some(1.0), "{step}");
     }
-    enforcer.until("it received the event", |page| {
+    enforcer.until("the enforcer received the event", |page| {
         (count(page, "bailiff_notifications_total", &[("channel", "owner"), ("result", "ok")])? == 2.0)
             .then_some(())
     });
@@ -102,16 +103,14 @@ fn idle_holder_is_flagged_notified_and_ended() {
         "{}",
         terminal.read()
     );
-    enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
+    enforcer
+        .until("the flag is cleared", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
     audited(&node, tenant.pid());
     let begun = node.home.line("terminate", "begun").unwrap();
     let snapshot = ticks.find(|snapshot| begun["evidence"]["seq"] == snapshot.seq);
     let time = humantime::parse_rfc3339(begun["time"].as_str().unwrap()).unwrap();
     let seen = UNIX_EPOCH + Duration::from_millis(snapshot.wall_ms);
-    println!(
-        "from the sample that confirmed it to the audit log line, on disk: {:?}",
-        time.duration_since(seen)
-    );
+    println!("from the confirming sample to the audit log line on the disk: {:?}", time.duration_since(seen));
     let end = node.home.line("terminate", "released").unwrap();
     println!("from the taking hold to TERM: {} ms", end["sent"][0]["at_ms"]);
 }
@@ -130,14 +129,14 @@ fn audited(node: &Node, pid: u32) {
         ("terminate", "begun"),
         ("terminate", "released"),
     ];
-    // The flag clears while the memory is checked, and channels deliver concurrently.
+    // The flag is cleared while the memory is checked, and channels deliver concurrently.
     let others: Vec<_> = of_rule
         .iter()
         .filter(|line| !matches!(line, ("flag", "cleared") | ("notify", "delivered")))
         .collect();
     assert_eq!(others, expected.iter().collect::<Vec<_>>());
     assert_eq!(of_rule.iter().filter(|line| **line == ("flag", "cleared")).count(), 1);
-    until("both notices are delivered", || {
+    until("both notifications are delivered", || {
         let lines = node.home.lines();
         let delivered = lines.iter().filter(|line| line["step"] == "notify" && line["result"] == "delivered");
         (delivered.count() == 2).then_some(())
@@ -147,7 +146,7 @@ fn audited(node: &Node, pid: u32) {
     assert_eq!((&end["vram_before"], &end["vram_after"]), (&Value::from(2 * GIB), &Value::from(0)));
     assert!(end["gone_ms"].is_u64() && end["boot_id"].is_string() && end["node"] == "gpu-07");
     let seq = |result| node.home.line("terminate", result).unwrap()["evidence"]["seq"].as_u64().unwrap();
-    assert_eq!(seq("begun"), seq("due") + 1, "decided at one snapshot, done at the next");
+    assert_eq!(seq("begun"), seq("due") + 1, "the action is due at one snapshot and begins at the next");
     let begun = node.home.line("terminate", "begun").unwrap();
     assert_eq!((begun["evidence"]["streak"].as_u64(), begun["id"].as_u64()), (Some(6), end["id"].as_u64()));
     assert_eq!(begun["target"]["members"][0]["pid"], pid);
@@ -169,7 +168,10 @@ fn holder_that_ignores_term_is_killed_after_grace() {
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
     tenant.until_terms(1);
-    assert!(node.home.line("terminate", "begun").is_some(), "on the disk before the action");
+    assert!(
+        node.home.line("terminate", "begun").is_some(),
+        "the action is recorded on the disk before it begins"
+    );
     assert_eq!(enforcer.page().value("bailiff_action_in_flight", &[]), Some(1.0));
     assert!(tenant.is_running());
     tenant.gone();
@@ -178,7 +180,7 @@ fn holder_that_ignores_term_is_killed_after_grace() {
     assert_eq!(signals, ["SIGTERM", "SIGSTOP", "SIGKILL"]);
     assert_eq!(tenant.terms_received(), 1);
     let at = |index: usize| end["sent"][index]["at_ms"].as_u64().unwrap();
-    assert!(at(2) - at(0) >= 1000, "the grace was {} ms", at(2) - at(0));
+    assert!(at(2) - at(0) >= 1000, "the grace period was {} ms", at(2) - at(0));
 }
 
 #[test]
@@ -187,11 +189,11 @@ fn holder_that_works_again_is_reprieved() {
     let tenant = Tenant::ending_on_term(&node.home);
     node.hold(&tenant, 0, "used: 1GiB");
     let enforcer = node.home.enforcer(&[]);
-    // Nine true samples are needed, and one more that confirms them.
+    // Nine matching samples are needed, and one more that confirms the match.
     enforcer.until_streak(tenant.pid(), 8);
     node.hold(&tenant, 0, "used: 1GiB, sm: 80");
     let line = node.home.until_line("reprieve", "skipped");
-    // A busy machine misses ticks, which count as unknown.
+    // A busy machine misses ticks. They count as unknown.
     let why = ["the target no longer matches", "the condition was unknown for too long"];
     assert!(why.iter().any(|why| line["detail"] == *why), "{line}");
     enforcer.ticks(3);
@@ -214,7 +216,7 @@ fn dry_run_rule_does_all_but_the_action() {
             (&line["mode"], &line["sent"]),
             (&Value::from("dry-run"), &Value::from(Vec::<Value>::new()))
         );
-        let page = enforcer.until("it is counted", |page| {
+        let page = enforcer.until("the kill is counted", |page| {
             page.happened("bailiff_steps_total", &[("result", "dry_run")]).then(|| enforcer.page())
         });
         assert_eq!(

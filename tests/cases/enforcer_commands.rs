@@ -1,4 +1,4 @@
-//! The commands, as an admin uses them, against a daemon that runs.
+//! Tests the enforcer's commands, as an administrator uses them, against a running daemon.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -82,7 +82,7 @@ fn status_and_explain_report_the_current_state() {
     let text = stdout_of(&enforcer.run(&["explain", "--pid", "1"]));
     assert!(text.contains("process 1 is not part of any target"), "{text}");
     let text = stdout_of(&enforcer.run(&["explain", "--pid", "4194305"]));
-    assert!(text.contains("there is no process 4194305"), "beyond PID_MAX_LIMIT: {text}");
+    assert!(text.contains("there is no process 4194305"), "the pid exceeds PID_MAX_LIMIT: {text}");
     let wrong = enforcer.run(&["explain", "--rule", "idel"]);
     assert!(!wrong.status.success());
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no rule \"idel\""), "{wrong:?}");
@@ -107,7 +107,7 @@ fn explain_reports_an_exempt_target() {
     node.hold(&tenant, 0, "used: 512MiB");
     let enforcer = node.home.enforcer(&[]);
     let pid = tenant.pid().to_string();
-    let text = until("it is seen", || {
+    let text = until("the process is evaluated", || {
         let text = String::from_utf8(enforcer.run(&["explain", "--pid", &pid]).stdout).unwrap();
         text.contains("exempt dry-run").then_some(text)
     });

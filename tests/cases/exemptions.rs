@@ -1,4 +1,5 @@
-//! Targets that are exempt, and the reported reasons: protected targets, workloads of several owners, reused pids.
+//! Tests which targets are exempt and which reasons are reported: protected targets, workloads of several owners,
+//! reused pids.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -73,7 +74,7 @@ fn protected_targets_are_exempt_with_a_reason() {
     assert!(node.home.lines().iter().filter(|line| line["step"] == "terminate").all(about));
 }
 
-/// A process of another owner in the same tree exempts the whole workload.
+/// A process of another owner in the same process tree exempts the whole workload.
 #[test]
 fn workload_of_several_owners_is_exempt() {
     let rules = RULES.replace("target: process", "target: workload");
@@ -84,7 +85,7 @@ fn workload_of_several_owners_is_exempt() {
     command.args(["sh", "-c", other]);
     let tenant = Tenant::spawn(&node.home, command);
     let other = child(tenant.pid(), "sleep");
-    until("both have their uids", || {
+    until("both processes have their uids", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
         (comm == "sleep\n").then_some(())
     });
@@ -93,17 +94,21 @@ fn workload_of_several_owners_is_exempt() {
     let line = node.home.until_line("terminate", "refused");
     let detail = format!("process {other} is exempt: it has uid 65533, but the target has uid {NOBODY_UID}");
     assert_eq!((&line["detail"], &line["sent"]), (&json!(detail), &json!([])));
-    enforcer.until("it is counted", |page| {
+    enforcer.until("the result is counted", |page| {
         page.happened("bailiff_kills_total", &[("result", "refused")]).then_some(())
     });
     enforcer.ticks(3);
-    assert_eq!(node.home.results("terminate"), ["due", "refused", "withheld"], "it is tried once");
+    assert_eq!(
+        node.home.results("terminate"),
+        ["due", "refused", "withheld"],
+        "the action is attempted once"
+    );
     assert!(tenant.is_running() && start(other).is_some());
     let actions = enforcer.status()["actions"].take();
     assert_eq!((&actions[0]["outcome"], &actions[0]["detail"]), (&json!("refused"), &json!(detail)));
 }
 
-/// Runs an ignored test of this file in its own PID namespace, where the next pid can be chosen.
+/// Runs an ignored test in this file in its own PID namespace, where the next pid can be chosen.
 fn inside(test: &str) {
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
@@ -122,13 +127,13 @@ fn next_pid(pid: u32) {
     fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
 }
 
-/// A tenant that ignores every signal it can, with a pid far from others.
+/// Returns a tenant that ignores every signal that can be ignored. Its pid is far from other pids.
 fn first(node: &Node) -> Tenant {
     next_pid(20_000);
     ignoring_all(node)
 }
 
-/// Another tenant with the same pid.
+/// Returns another tenant with the same pid.
 fn second(node: &Node, mut first: Tenant) -> Tenant {
     let pid = first.pid();
     first.end();
@@ -140,11 +145,11 @@ fn second(node: &Node, mut first: Tenant) -> Tenant {
 
 fn ignoring_all(node: &Node) -> Tenant {
     let program = "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done";
-    // Not by setsid, which forks.
+    // `setsid` is not used here, because it forks.
     let mut command = Command::new("/bin/sh");
     command.args(["-c", program]).uid(NOBODY_UID).gid(NOBODY_UID).process_group(0);
     let tenant = Tenant::spawn(&node.home, command);
-    until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
+    until("the tenant's first line", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 
@@ -154,7 +159,7 @@ fn reused_pid_of_an_idle_process_starts_at_zero() {
 }
 
 #[test]
-#[ignore = "run in a PID namespace of its own"]
+#[ignore = "runs in its own PID namespace"]
 fn reused_pid_inside() {
     let node = Node::new(&RULES.replace("samples: 4", "samples: 10"));
     let first = first(&node);
@@ -163,19 +168,19 @@ fn reused_pid_inside() {
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(pid, 7);
     let began = start(pid);
-    // No other process takes the pid meanwhile.
+    // While both daemons are stopped, no other process can get the pid.
     let second = node.exporter.while_stopped(|| enforcer.while_stopped(|| second(&node, first)));
     assert_ne!(start(pid), began);
-    // The sample at which the first tenant would have been ended, and two ticks later.
+    // Waits for the sample at which the first tenant would have been terminated, and for two more ticks.
     let name = format!("process:{pid}@{}", start(pid).unwrap());
     let status = enforcer.until_status("the second is seen", |status| {
         status["pending"].as_array()?.iter().any(|pending| pending["target"] == name).then(|| status.clone())
     });
-    assert!(streak(&status, pid) <= 2, "it begins with {}", streak(&status, pid));
+    assert!(streak(&status, pid) <= 2, "the new streak starts with {}", streak(&status, pid));
     enforcer.ticks(5);
     assert!(second.is_running() && second.terms_received() == 0);
     assert!(node.home.results("terminate").is_empty());
-    // It is ended after its own samples.
+    // The second tenant is terminated after its own samples.
     second.until_terms(1);
     let line = node.home.until_line("terminate", "begun");
     assert_eq!((&line["target"]["id"], &line["evidence"]["streak"]), (&json!(name), &json!(11)));
@@ -186,9 +191,9 @@ fn pid_reused_before_the_action_is_not_signalled() {
     inside("pid_reused_after_the_decision_inside");
 }
 
-/// The enforcer is stopped from the decision until another process has the pid.
+/// The enforcer is stopped between its decision and the moment at which another process has the pid.
 #[test]
-#[ignore = "run in a PID namespace of its own"]
+#[ignore = "runs in its own PID namespace"]
 fn pid_reused_after_the_decision_inside() {
     let node = Node::new(RULES);
     let first = first(&node);
@@ -197,7 +202,7 @@ fn pid_reused_after_the_decision_inside() {
     let enforcer = node.home.enforcer(&[]);
     until("the decision", || node.home.line("terminate", "due"));
     enforcer.signal(Signal::STOP);
-    // If that was too late, the action was against the first tenant.
+    // If the enforcer was stopped too late, the action was against the first tenant.
     let too_late = node.home.line("terminate", "begun").is_some();
     let terms = first.terms_received();
     node.exporter.next();

@@ -1,4 +1,5 @@
-//! A driver that hangs, is lost, slow or missing: pages are always served, report what is down, and recover.
+//! Tests a driver that hangs, is lost, slow or missing: the exporter always serves pages, reports what is down,
+//! and recovers.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +38,7 @@ fn gpu_up(page: &Page, gpu: &str) -> Option<f64> {
     page.value("bailiff_gpu_up", &[("gpu", gpu)])
 }
 
-/// Three GPUs, the second with this fault.
+/// Returns three GPUs, the second of which has this fault.
 fn three(fault: &str) -> String {
     let gpu = |pid: u32, fault: &str| format!("  - processes: [{{pid: {pid}, used: 1GiB}}]\n{fault}");
     format!("sampling_period: 20ms\ngpus:\n{}{}{}", gpu(4100, ""), gpu(4101, fault), gpu(4102, ""))
@@ -47,17 +48,17 @@ fn three(fault: &str) -> String {
 fn hung_driver_is_down_and_recovers() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     scenario.set(&format!("faults: {{hang: true}}\n{}", three("")));
     let began = exporter.tick();
-    exporter.until("it is down", |page| (nvml_up(page)? == 0.0).then_some(()));
-    assert!(exporter.tick() <= began + 3.0, "the tick that hung, or the next one, reports it");
+    exporter.until("the driver is down", |page| (nvml_up(page)? == 0.0).then_some(()));
+    assert!(exporter.tick() <= began + 3.0, "the fault is reported by the tick that hung or the next tick");
     let page = exporter.page();
     assert_eq!(reason(&page).as_deref(), Some("timeout"));
-    assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0, "nothing frozen is shown");
+    assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 0, "old values are not exported");
     assert_eq!(page.all("bailiff_gpu_memory_used_bytes", &[]).count(), 0);
     scenario.set(&three(""));
-    exporter.until("it has recovered", |page| {
+    exporter.until("the exporter has recovered", |page| {
         let all = page.all("bailiff_gpu_up", &[]).map(|(_, up)| up).sum::<f64>();
         (nvml_up(page)? == 1.0 && all == 3.0).then_some(())
     });
@@ -67,7 +68,7 @@ fn hung_driver_is_down_and_recovers() {
 fn hung_gpu_does_not_affect_others() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
+    exporter.until("all GPUs are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
     scenario.set(&three("    faults: {hang: true}\n"));
     exporter.until("the second is down", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
     for _ in 0..5 {
@@ -78,11 +79,12 @@ fn hung_gpu_does_not_affect_others() {
         );
         assert_eq!(nvml_up(&page), Some(1.0));
         assert_eq!(page.all("bailiff_process_gpu_memory_bytes", &[]).count(), 2);
-        let uuid = page.label("bailiff_gpu_up", &[("gpu", "1")], "gpu_uuid").expect("it is shown");
-        assert!(uuid.starts_with("GPU-"), "its name is remembered: {uuid:?}");
+        let uuid =
+            page.label("bailiff_gpu_up", &[("gpu", "1")], "gpu_uuid").expect("the GPU is still exported");
+        assert!(uuid.starts_with("GPU-"), "the UUID is kept: {uuid:?}");
     }
     scenario.set(&three(""));
-    exporter.until("it has recovered", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+    exporter.until("the exporter has recovered", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
 }
 
 #[test]
@@ -90,9 +92,10 @@ fn lost_gpu_does_not_affect_others() {
     for fault in ["    faults: {lost: true}\n", "    faults: {lost: late}\n"] {
         let scenario = Scenario::new(&three(""));
         let exporter = Exporter::start(&scenario, &[]);
-        exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+        exporter.until("all GPUs are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
         scenario.set(&three(fault));
-        let page = exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then(|| exporter.page()));
+        let page =
+            exporter.until("the GPU is lost", |page| (gpu_up(page, "1")? == 0.0).then(|| exporter.page()));
         assert_eq!(
             (gpu_up(&page, "0"), gpu_up(&page, "2"), nvml_up(&page)),
             (Some(1.0), Some(1.0), Some(1.0))
@@ -107,22 +110,24 @@ fn lost_gpu_does_not_affect_others() {
 fn xid_errors_count_once_and_survive_gpu_loss() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+    exporter.until("all GPUs are up", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
     let xids = |page: &Page, xid| page.value("bailiff_gpu_xid_errors_total", &[("gpu", "1"), ("xid", xid)]);
     scenario.set(&three("    xid: [79, 13, 79]\n"));
-    exporter
-        .until("all were heard", |page| (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(()));
-    // The last errors of a GPU that falls off the bus.
+    exporter.until("all Xid errors are counted", |page| {
+        (xids(page, "79")? == 2.0 && xids(page, "13")? == 1.0).then_some(())
+    });
+    // The last Xid errors from a GPU that falls off the bus.
     scenario.set(&three("    xid: [79, 13, 79, 79]\n    faults: {lost: true}\n"));
-    exporter.until("it is lost", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
-    exporter.until("its last Xid", |page| (xids(page, "79")? == 3.0).then_some(()));
+    exporter.until("the GPU is lost", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
+    exporter.until("the last Xid error", |page| (xids(page, "79")? == 3.0).then_some(()));
 }
 
 #[test]
 fn slow_driver_is_waited_for_until_its_deadline() {
     let scenario = Scenario::new(&three("    faults: {slow: {nvmlDeviceGetMemoryInfo_v2: 100ms}}\n"));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("all are up", |page| (gpu_up(page, "1")? == 1.0 && nvml_up(page)? == 1.0).then_some(()));
+    exporter
+        .until("all GPUs are up", |page| (gpu_up(page, "1")? == 1.0 && nvml_up(page)? == 1.0).then_some(()));
 }
 
 #[test]
@@ -135,7 +140,7 @@ fn library_installed_later_is_opened() {
     let page = exporter.next();
     assert_eq!((nvml_up(&page), reason(&page).as_deref()), (Some(0.0), Some("library_not_found")));
     std::os::unix::fs::symlink(programs::fake_nvml(), library).unwrap();
-    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up", |page| (nvml_up(page)? == 1.0).then_some(()));
 }
 
 #[test]
@@ -150,7 +155,7 @@ fn driver_open_failure_is_reported() {
         let exporter = Exporter::start(&scenario, &[]);
         exporter.until(expected, |page| (reason(page)? == expected).then_some(()));
         scenario.set(&three(""));
-        exporter.until("it has recovered", |page| (nvml_up(page)? == 1.0).then_some(()));
+        exporter.until("the exporter has recovered", |page| (nvml_up(page)? == 1.0).then_some(()));
     }
 }
 
@@ -194,7 +199,7 @@ fn node_without_gpus_is_reported() {
 fn killed_worker_is_replaced() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     let workers = exporter.children("sampling-worker");
     assert_eq!(workers.len(), 1);
     kill(workers[0]);
@@ -202,10 +207,11 @@ fn killed_worker_is_replaced() {
         let now = exporter.children("sampling-worker");
         (now.len() == 1 && now != workers).then_some(())
     });
-    exporter.until("it is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up again", |page| (nvml_up(page)? == 1.0).then_some(()));
 }
 
-/// A worker that is stopped while it reads a long made-up `/proc` is as silent as one that waits for a process.
+/// A worker that is stopped while it reads a long made-up `/proc` is as silent as a worker that is waiting for
+/// a process.
 #[test]
 fn command_lines_are_read_again_after_a_hang() {
     let procfs = Procfs::new();
@@ -221,7 +227,7 @@ fn command_lines_are_read_again_after_a_hang() {
     let worker = || exporter.children("sampling-worker").first().copied();
     let is_plain =
         |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|args| args.ends_with(b"\0plain\0"));
-    until("it is stopped while it reads /proc", || {
+    until("the worker is stopped while it reads /proc", || {
         let pid = worker()?;
         until_opened(&walk);
         signal(pid, rustix::process::Signal::STOP);
@@ -229,12 +235,12 @@ fn command_lines_are_read_again_after_a_hang() {
         exporter.log().contains("/proc did not respond by the deadline").then_some(())
     });
     until("command lines are left alone", || is_plain(worker()?).then_some(()));
-    until("they are read again", || (!is_plain(worker()?)).then_some(()));
+    until("command lines are read again", || (!is_plain(worker()?)).then_some(()));
     exporter.until_logged("all sources can be read again");
     assert_eq!(exporter.next().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
-/// Waits for a file to be opened; earlier events are dropped.
+/// Waits until a file is opened. Earlier events are dropped.
 fn until_opened(watch: &OwnedFd) {
     let mut events = [0; 1 << 12];
     while ioctl_fionread(watch).unwrap() > 0 {
@@ -247,7 +253,7 @@ fn until_opened(watch: &OwnedFd) {
 fn exporter_without_its_launcher_exits() {
     let scenario = Scenario::new(&three(""));
     let mut exporter = Exporter::start(&scenario, &[]);
-    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     kill(exporter.children("sampling-launcher")[0]);
     assert_eq!(exporter.ended(), Some(1));
     assert!(exporter.log().contains("launcher"), "{}", exporter.log());
@@ -262,8 +268,8 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Puts a process where no signal reaches it, not even SIGKILL, as a hung driver does: into a frozen cgroup of
-/// version 1. Systems without cgroup v1 have no such state.
+/// Puts a process into a frozen cgroup v1, where no signal reaches it, not even SIGKILL. A hung driver has the
+/// same effect. Systems without cgroup v1 do not support this state.
 struct Frozen(PathBuf);
 
 impl Frozen {
@@ -288,7 +294,7 @@ impl Drop for Frozen {
 fn unkillable_worker_does_not_affect_other_gpus() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &["--deadline", "5s"]);
-    exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
+    exporter.until("all GPUs are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
     let worker = exporter.children("sampling-worker")[0];
     scenario.set(&three("    faults: {hang: true}\n"));
     until("the worker is in the driver", || {
@@ -309,7 +315,7 @@ fn unkillable_worker_does_not_affect_other_gpus() {
         assert_eq!(page.value("bailiff_sampling_workers_hung", &[]), Some(1.0));
     }
     drop(frozen);
-    exporter.until("it has recovered", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+    exporter.until("the exporter has recovered", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
     assert_eq!(exporter.page().value("bailiff_sampling_workers_hung", &[]), Some(0.0));
 }
 
@@ -323,13 +329,13 @@ fn descriptor_count_stays_constant() {
         let pids = roles.iter().flat_map(|role| exporter.children(role)).chain([exporter.pid()]);
         pids.map(open).sum::<usize>()
     };
-    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     let before = all(&exporter);
     for _ in 0..3 {
         scenario.set(&three("    faults: {hang: true}\n"));
-        exporter.until("it hangs", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
+        exporter.until("the GPU hangs", |page| (gpu_up(page, "1")? == 0.0).then_some(()));
         scenario.set(&three(""));
-        exporter.until("it heals", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
+        exporter.until("the GPU recovers", |page| (gpu_up(page, "1")? == 1.0).then_some(()));
     }
     until("the descriptors are as many as before", || (all(&exporter) <= before).then_some(()));
 }
@@ -338,7 +344,7 @@ fn descriptor_count_stays_constant() {
 fn only_the_worker_keeps_privileges() {
     let scenario = Scenario::new(&three(""));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     let capabilities = |pid: u32, set: &str| {
         let status = fs::read(format!("/proc/{pid}/status")).unwrap();
         let status = String::from_utf8(status).unwrap();
@@ -358,7 +364,8 @@ fn pages_are_served_while_the_driver_hangs() {
     let exporter = Exporter::start(&scenario, &[]);
     let began = Instant::now();
     let pages = std::iter::repeat_with(|| exporter.page()).take(50).count();
-    // Not a measurement: a page that waits for the driver would wait for its deadline each time.
+    // This is not a performance measurement: if a page waited for the driver, it would wait for its deadline
+    // each time.
     assert!(began.elapsed() < Duration::from_millis(500) * 25, "{pages} pages");
 }
 
@@ -366,7 +373,7 @@ fn pages_are_served_while_the_driver_hangs() {
 fn sigterm_drains_and_exits() {
     let scenario = Scenario::new(&three(""));
     let mut exporter = Exporter::start(&scenario, &[]);
-    exporter.until("it is up", |page| (nvml_up(page)? == 1.0).then_some(()));
+    exporter.until("the driver is up", |page| (nvml_up(page)? == 1.0).then_some(()));
     let below: Vec<u32> =
         ["sampling-launcher", "sampling-worker"].iter().flat_map(|role| exporter.children(role)).collect();
     assert_eq!(below.len(), 2);
@@ -376,12 +383,12 @@ fn sigterm_drains_and_exits() {
     });
 }
 
-/// Processes on an instance that the driver did not report are unknown, so none is reported as gone.
+/// Processes on an instance that the driver did not report are unknown, so they are not reported as gone.
 #[test]
 fn mig_gpu_is_unknown_until_all_instances_are_read() {
     let mig = include_str!("../fakes/nvml/scenarios/mig.yaml");
     let instances = |page: &Page| page.value("bailiff_gpu_mig_instances", &[("gpu", "0")]);
-    // Each call, with whether the driver is queried again after it.
+    // Each driver call, and whether the driver is queried again after it.
     let calls =
         [("GetMaxMigDeviceCount", true), ("GetMigDeviceHandleByIndex", true), ("IsMigDeviceHandle", false)];
     for (call, again) in calls {
@@ -398,7 +405,7 @@ fn mig_gpu_is_unknown_until_all_instances_are_read() {
             "{call}: {html}"
         );
         scenario.set(mig);
-        exporter.until("all are given", |page| (instances(page)? == 3.0).then_some(()));
+        exporter.until("all instances are reported", |page| (instances(page)? == 3.0).then_some(()));
         if again {
             scenario.set(&failing);
             exporter.until(call, are_unknown);
@@ -412,7 +419,7 @@ fn page_of_a_stopped_exporter_has_no_samples() {
     let mut command = command(&scenario);
     command.args(["--interval", "500ms", "--deadline", "2s", "--look-back", "1s", "--trust-pid-namespace"]);
     let exporter = Exporter::spawn(command);
-    exporter.until("all are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
+    exporter.until("all GPUs are up", |page| (gpu_up(page, "2")? == 1.0).then_some(()));
     // The hung worker delays the next sample.
     let workers = exporter.children("sampling-worker");
     exporter.signal(Signal::STOP);
@@ -433,8 +440,9 @@ fn page_of_a_stopped_exporter_has_no_samples() {
     for family in ["bailiff_gpu_up", "bailiff_gpu_memory_used_bytes", "bailiff_process_gpu_memory_bytes"] {
         assert_eq!(page.all(family, &[]).count(), 0, "{family}");
     }
-    exporter
-        .until("it has recovered", |page| (nvml_up(page)? == 1.0 && gpu_up(page, "2")? == 1.0).then_some(()));
+    exporter.until("the exporter has recovered", |page| {
+        (nvml_up(page)? == 1.0 && gpu_up(page, "2")? == 1.0).then_some(())
+    });
 }
 
 #[test]

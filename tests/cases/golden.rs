@@ -1,6 +1,6 @@
-//! Complete pages compared with golden files: `UPDATE_GOLDEN=1` renews them; read the difference. The driver is
-//! fake and `/proc` is made up, so pages are the same on every machine; values that depend on time are
-//! masked. Needs root, to set the owner of made-up processes.
+//! Tests complete pages against golden files. `UPDATE_GOLDEN=1` renews the files; review the difference. The
+//! driver is fake and `/proc` is made up, so the pages are the same on every machine. Values that depend on
+//! time are masked. Needs root, to set the owner of made-up processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -22,7 +22,7 @@ use end_to_end::programs;
 const POD: &str = "9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f";
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Families whose values depend on when the test ran, or on the program's build.
+/// Metric families whose values depend on when the test ran or on how the program was built.
 const MASKED: [&str; 17] = [
     "bailiff_build_info",
     "bailiff_http_requests_total",
@@ -43,7 +43,7 @@ const MASKED: [&str; 17] = [
     "process_virtual_memory_bytes",
 ];
 
-/// The four processes of the scenarios: a Slurm job, a pod, a service and a session.
+/// Returns the four processes in the scenarios: a Slurm job, a pod, a service and a session.
 fn procfs() -> Procfs {
     let job = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
     let pod = format!("0::/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-{CONTAINER}.scope\n");
@@ -195,7 +195,8 @@ fn commands_when_enabled() {
     assert_eq!(command.as_deref(), Some("python3 train.py --api-key=…"));
 }
 
-/// The full page of 800 processes is too long to review; the 16 largest and the sum of the rest are not.
+/// The full page for 800 processes is too long to review, so only the 16 largest processes and the sum of the
+/// rest are compared.
 #[test]
 fn eight_gpus_with_100_processes() {
     let (scenario, procfs) = (Scenario::named("8x100"), procfs());

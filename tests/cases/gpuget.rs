@@ -1,6 +1,6 @@
-//! The drop-in for GPUGET's `GPU.py`: its output, and a shared queue with original clients (a test double), in which no
-//! GPU is lost or leased twice.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Tests the drop-in for GPUGET's `GPU.py`: its output, and a queue that it shares with original clients (a test
+//! double). No GPU is lost or leased twice.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Redis, a driver, and our program under the name of the original.
+/// Redis, a driver, and our program under the original's name.
 struct Fixture {
     redis: Redis,
     scenario: Scenario,
@@ -33,7 +33,7 @@ impl Fixture {
         Self { redis: Redis::start(), scenario: Scenario::named("8x4"), directory }
     }
 
-    /// With a pool of these GPUs.
+    /// Returns a fixture with a pool of these GPUs.
     fn of(gpus: &str) -> Self {
         let fixture = Self::new();
         let args = ["--redis-manage", gpus];
@@ -59,14 +59,14 @@ impl Fixture {
         command
     }
 
-    /// A Bash command or script.
+    /// Returns a Bash command or script.
     fn bash(&self, script: &str) -> Command {
         let mut command = self.around(Command::new("bash"));
         command.args(["-c", script]);
         command
     }
 
-    /// A script in its own session.
+    /// Starts a script in its own session.
     fn script(&self, name: &str, script: &str) -> Child {
         let path = self.directory.path().join(name);
         fs::write(&path, script).unwrap();
@@ -81,7 +81,7 @@ impl Fixture {
         command
     }
 
-    /// The output of a successful run of GPU.py.
+    /// Returns the output of a successful run of GPU.py.
     fn run(&self, args: &[&str]) -> String {
         stdout_of(&self.gpu_py(args).output().unwrap())
     }
@@ -90,7 +90,7 @@ impl Fixture {
         Legacy::run_by(&self.redis, pid)
     }
 
-    /// The state of each GPU.
+    /// Returns the state of each GPU.
     fn states(&self) -> Vec<String> {
         let output = self.lease(&["list", "--json"]).output().unwrap();
         let printed: Value = serde_json::from_str(&stdout_of(&output)).unwrap();
@@ -106,7 +106,7 @@ impl Fixture {
         self.legacy(1).query(&["EXISTS", key]) == Reply::Text("1".to_owned())
     }
 
-    /// Waits for this many blocked connections: one per client of GPU.py, two per waiter of ours.
+    /// Waits for this many blocked connections. A client of GPU.py has one, and a waiter of ours has two.
     fn blocked(&self, count: usize) {
         let mut monitor = self.legacy(1);
         until("connections to be blocked", || (monitor.blocked() == count).then_some(()));
@@ -176,7 +176,7 @@ fn flag_output_matches_the_original() {
     assert_eq!(printed.len(), golden.len());
 }
 
-/// The lines of GPUGET's README, verbatim.
+/// Runs the examples in GPUGET's README, verbatim.
 #[test]
 fn original_readme_examples_work() {
     let fixture = Fixture::new();
@@ -201,7 +201,7 @@ GPU.py --info";
     assert_eq!(lines[..4], ["8", "8", &format!("got 0 for {pid}"), "There is 1 ACTIVE GPUs, IDs: 0"]);
     assert!(
         lines[4].starts_with(&format!("GPU 0 acquired by PID {pid} at 20")),
-        "the holder of the GPU: {printed}"
+        "the holder of the GPU is listed: {printed}"
     );
     assert_eq!(lines[5], "GPU 0 released.");
     assert_eq!(lines[6], "usage: GPU.py [-h] [--gpu-count] [--managed-gpu-count]");
@@ -314,7 +314,7 @@ fn original_client_lists_our_leases() {
     assert_eq!(fixture.run(&["--get"]), "1");
     let us = std::process::id().to_string();
     let active = original.active();
-    assert_eq!(active["0"].as_deref(), Some("0"), "of a lease that a purge keeps");
+    assert_eq!(active["0"].as_deref(), Some("0"), "the purge keeps this lease");
     assert_eq!(active["1"].as_deref(), Some(us.as_str()));
     assert_eq!(original.idle(), ["2"]);
     assert_eq!(original.get(), "2");
@@ -330,7 +330,7 @@ fn original_client_lists_our_leases() {
     run.wait().unwrap();
 }
 
-/// Starts a waiter for a leased GPU.
+/// Starts a waiter that requests a leased GPU.
 fn waiter(fixture: &Fixture, blocked: usize) -> Child {
     let child = spawned(fixture.gpu_py(&["--get"]));
     fixture.blocked(blocked);
@@ -345,7 +345,7 @@ fn gpu_of_a_dead_waiter_goes_to_the_next() {
         assert_eq!(original.get(), "0");
         let mut dead = waiter(&fixture, 2);
         send(&dead, Signal::STOP);
-        // The original always loses the GPU here: Redis popped it for a client that is gone.
+        // The original always loses the GPU here, because Redis popped it for a client that no longer exists.
         assert_eq!(original.release("0"), "GPU 0 released.");
         assert_eq!(original.idle(), Vec::<String>::new());
         dead.kill().unwrap();
@@ -356,7 +356,7 @@ fn gpu_of_a_dead_waiter_goes_to_the_next() {
             std::thread::scope(|scope| {
                 let next = scope.spawn(|| fixture.legacy(1).get());
                 fixture.blocked(1);
-                // Any of our commands repairs it.
+                // Any of our commands repairs the loss.
                 fixture.run(&["--idle"]);
                 assert_eq!(next.join().unwrap(), "0");
             });
@@ -375,14 +375,14 @@ fn sigterm_removes_the_waiter_and_ends_it() {
         let mut child = waiter(&fixture, 2);
         send(&child, signal);
         assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
-        assert!(!fixture.redis_has("GPU_V2:Q"), "its ticket is withdrawn");
+        assert!(!fixture.redis_has("GPU_V2:Q"), "the ticket is removed");
     }
     let mut shell = fixture.bash("GPU.py --get & pid=$!; read line; kill -INT $pid; wait $pid; echo $?");
     shell.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut shell = shell.spawn().unwrap();
     fixture.blocked(2);
     drop(shell.stdin.take());
-    // A background process of a script ignores SIGINT, as with the original.
+    // SIGINT is ignored in a background process of a script, as with the original.
     assert_eq!(original.release("0"), "GPU 0 released.");
     assert_eq!(stdout_of(&shell.wait_with_output().unwrap()), "0\n0");
 }
@@ -395,7 +395,7 @@ fn waiter_after_server_rollback_keeps_its_place() {
     let mut child = waiter(&fixture, 2);
     send(&child, Signal::STOP);
     assert_eq!(original.release("0"), "GPU 0 released.");
-    // Removes the grant in Redis before the waiter reads it.
+    // Removes the grant from Redis before the waiter reads it.
     let Reply::Text(lease) = original.query(&["HGET", "GPU_V2:OWN", "0"]) else { panic!("no grant") };
     let key = format!("GPU_V2:LEASE:{lease}");
     for args in [
@@ -430,7 +430,7 @@ fn missing_pool_is_waited_for() {
     for number in 0..3 {
         waiters.push(waiter(&fixture, 2 * (number + 1)));
     }
-    // GPU.py lists an id as idle before it lists it as managed.
+    // GPU.py adds an id to the idle list before it adds it to the managed list.
     let mut original = fixture.legacy(1);
     assert_eq!(original.manage(&[0], 8, false), "1");
     let first = waiters.remove(0).wait_with_output().unwrap();
@@ -441,13 +441,13 @@ fn missing_pool_is_waited_for() {
     );
     assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
     assert_eq!(stdout_of(&waiters.remove(0).wait_with_output().unwrap()), "0");
-    // A waiter goes on waiting, as the original's clients do.
+    // A waiter continues to wait, as the original's clients do.
     assert!(
         error_message(&fixture.gpu_py(&["--redis-delete"]).output().unwrap(), 1).contains("1 GPU is leased")
     );
     let forced = fixture.gpu_py(&["--redis-delete"]).env("GPU_PY_FORCE", "1").output().unwrap();
     assert_eq!(stdout_of(&forced), "All Redis objects related to GPU management were deleted.");
-    assert!(!fixture.redis_has("GPU_GPU0"), "no record is left behind");
+    assert!(!fixture.redis_has("GPU_GPU0"), "the record is deleted");
     assert_eq!(fixture.run(&["--redis-manage", "5"]), "1");
     assert_eq!(stdout_of(&waiters.remove(0).wait_with_output().unwrap()), "5");
 }
@@ -510,7 +510,7 @@ fn gpu_released_by_another_client_is_free_once() {
         assert_eq!(original.idle(), ["0"]);
         assert_eq!(fixture.states(), ["idle"]);
     }
-    // Leased again by a client of the original: the earlier lease is over.
+    // The GPU is leased again by an original client, so the earlier lease is over.
     assert_eq!(fixture.run(&["--get"]), "0");
     assert_eq!(original.release("0"), "GPU 0 released.");
     assert_eq!(original.get(), "0");
@@ -524,7 +524,7 @@ fn double_release_makes_no_second_holder() {
     let fixture = Fixture::of("0");
     let (mut one, mut other) = (fixture.legacy(1), fixture.legacy(1));
     assert_eq!(one.get(), "0");
-    // The race between two releases that the original loses.
+    // Two concurrent releases, a race that the original loses.
     assert_eq!(one.refuse_release("0"), None);
     one.erase_record("0");
     assert_eq!(other.refuse_release("0"), None);
@@ -536,19 +536,19 @@ fn double_release_makes_no_second_holder() {
     let mut second = waiter(&fixture, 2);
     assert_eq!(fixture.lease(&["acquire", "--nonblock"]).output().unwrap().status.code(), Some(75));
     assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
-    assert_eq!(first_line(&mut second), "0", "the second is served when the first has released it");
+    assert_eq!(first_line(&mut second), "0", "the second waiter gets the GPU that the first released");
     assert!(second.wait().unwrap().success());
     assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
 
-    // A late release: one of our commands has the GPU by then.
+    // A late release: one of our commands already holds the GPU.
     let mut run = spawned(fixture.lease(&["run", "--", "sh", "-c", "echo begun; cat"]));
     assert_eq!(first_line(&mut run), "begun");
     let refused = error_message(&fixture.gpu_py(&["--release", "0"]).output().unwrap(), 1);
     assert!(refused.starts_with("GPU.py: GPU 0 is held by the lease "), "{refused}");
-    assert_eq!(one.release("0"), "GPU 0 released.", "the original cannot know");
+    assert_eq!(one.release("0"), "GPU 0 released.", "the original cannot see the new lease");
     let mut second = spawned(fixture.gpu_py(&["--get"]));
     fixture.blocked(2);
-    assert_eq!(one.idle(), Vec::<String>::new(), "it is not idle");
+    assert_eq!(one.idle(), Vec::<String>::new(), "the GPU is not idle");
     assert_eq!(fixture.states(), ["leased"]);
     drop(run.stdin.take());
     assert!(run.wait().unwrap().success());
@@ -556,7 +556,7 @@ fn double_release_makes_no_second_holder() {
     assert!(second.wait().unwrap().success());
 }
 
-/// Returns whether the process exists, as seen by an unprivileged user.
+/// Returns whether the process exists, from the view of an unprivileged user.
 fn process_exists(pid: &str) -> bool {
     Command::new("kill")
         .args(["-0", pid])
@@ -580,12 +580,12 @@ fn purge_by_the_original_keeps_our_leases() {
     assert_eq!(fixture.run(&["--get"]), "1");
     let mut original = fixture.legacy(1);
     original.purge(process_exists);
-    assert_eq!(original.idle(), ["1"], "the drop-in's lease plays by the original's rules");
+    assert_eq!(original.idle(), ["1"], "the drop-in's lease follows the original's rules");
     assert_eq!(fixture.states(), ["leased", "idle"]);
     assert_eq!(fixture.run(&["--get"]), "1");
     for args in [["--redis-purge"], ["---redis-purge"]] {
         let mut purge = fixture.gpu_py(&args);
-        // A process exists if it may not be signalled (EPERM).
+        // A process that cannot be signalled (EPERM) exists.
         assert_eq!(stdout_of(&purge.uid(NOBODY_UID).gid(NOBODY_UID).output().unwrap()), "");
     }
     assert_eq!(fixture.states(), ["leased", "leased"]);
@@ -596,7 +596,8 @@ fn purge_by_the_original_keeps_our_leases() {
 #[test]
 fn purge_frees_gpus_of_dead_local_holders() {
     let fixture = Fixture::of("0,1,2,3,4");
-    // One lease of a running script, taken by a subshell that has ended, and one of a script that has ended.
+    // One lease belongs to a running script but was taken by a subshell that has exited; the other belongs to a script
+    // that has exited.
     let mut alive = fixture.script("alive", "id=$(GPU.py --get | cat); echo $id; read line");
     assert_eq!(first_line(&mut alive), "0");
     let mut dead = fixture.script("dead", "read id < <(GPU.py --get); echo $id; read line");
@@ -607,13 +608,13 @@ fn purge_frees_gpus_of_dead_local_holders() {
     fixture.legacy(4_194_305).get();
     let states = |fixture: &Fixture| fixture.states().join(" ");
     assert_eq!(fixture.run(&["--redis-purge"]), "");
-    assert_eq!(states(&fixture), "leased leased leased legacy idle", "its process has exited");
+    assert_eq!(states(&fixture), "leased leased leased legacy idle", "the process has exited");
     for child in [&mut dead, &mut other] {
         child.kill().unwrap();
         child.wait().unwrap();
     }
     fixture.run(&["--idle"]);
-    assert_eq!(states(&fixture), "leased leased leased legacy idle", "only a purge ends it");
+    assert_eq!(states(&fixture), "leased leased leased legacy idle", "only a purge ends the lease");
     assert_eq!(fixture.run(&["--redis-purge"]), "");
     assert_eq!(states(&fixture), "leased idle idle legacy idle");
     alive.kill().unwrap();
@@ -652,7 +653,11 @@ fn purge_gpu_in_use_is_kept() {
     assert_eq!(String::from_utf8(output.stderr).unwrap(), printed);
     assert_eq!(fixture.states(), ["leased", "idle"]);
     assert_eq!(fixture.run(&["--redis-purge"]), "");
-    assert_eq!(fixture.states(), ["idle", "idle"], "without an exporter the process on the GPU is unknown");
+    assert_eq!(
+        fixture.states(),
+        ["idle", "idle"],
+        "without an exporter, the process on the GPU is not known"
+    );
 }
 
 #[test]

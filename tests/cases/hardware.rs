@@ -1,4 +1,5 @@
-//! `hardware` over fake drivers: the report for a driver that behaves as we assume, and for one that does not.
+//! Tests `hardware` with fake drivers: the report for a driver that behaves as documented, and for a driver that does
+//! not.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -24,16 +25,16 @@ use end_to_end::programs;
 use end_to_end::tenant::{NOBODY_UID, start};
 use serde_json::Value;
 
-/// A GPU in the terms of `tests/fakes/nvml`, kept in step with the running workers.
+/// A GPU in a scenario of `tests/fakes/nvml`, kept in step with the running workers.
 struct Gpu<'a> {
     scenario: Scenario,
-    /// Keys of the process list for a worker with this kind of work.
+    /// Returns the keys of the process list for a worker with this kind of work.
     lists: &'a dyn Fn(&str) -> String,
     workers: BTreeMap<u32, Observed>,
     written: String,
 }
 
-/// A worker, a child of one, or the MPS server.
+/// An observed process: a worker, a worker's child, or the MPS server.
 struct Observed {
     work: String,
     parent: u32,
@@ -41,7 +42,8 @@ struct Observed {
 }
 
 impl Gpu<'_> {
-    /// Lists the running workers. A forked child is not listed; memory that it keeps of its parent is unattributed.
+    /// Lists the running workers. A forked child is not listed, so the memory that it keeps from its parent is
+    /// unattributed.
     fn keep(&mut self, program: u32) {
         let known: Vec<u32> = self.workers.keys().copied().chain([program]).collect();
         for parent in known {
@@ -72,7 +74,7 @@ impl Gpu<'_> {
     }
 }
 
-/// The work on the command line of a worker; `None` of other processes. The daemon of MPS is known because it has
+/// Returns the work on a worker's command line, or `None` for other processes. The MPS daemon is recognized by its
 /// children.
 fn work(pid: u32) -> Option<String> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -81,7 +83,8 @@ fn work(pid: u32) -> Option<String> {
         "nvidia-cuda-mps-control" => return Some("mps-control".to_owned()),
         _ => {}
     }
-    // That of a process is empty once its first thread has exited; those of its other threads are not.
+    // A process's command line is empty once its first thread has exited, but the command lines of its other threads
+    // are not.
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.filter_map(Result::ok);
     let mut lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("cmdline")).ok());
     let line = lines.find(|line| !line.is_empty())?;
@@ -89,7 +92,7 @@ fn work(pid: u32) -> Option<String> {
     (args.next()? == "worker").then_some(args.next()?.to_owned())
 }
 
-/// A driver as our documentation takes it to be.
+/// Describes a process as a driver that behaves as documented reports it.
 fn as_documented(work: &str) -> String {
     let process = match work {
         "busy" => "used: 500MiB, sm: 97",
@@ -104,7 +107,7 @@ fn as_documented(work: &str) -> String {
     process.to_owned()
 }
 
-/// The program: of this build, or of the directory that `HARDWARE_PACK` names.
+/// Returns the command: from this build, or from the directory in `HARDWARE_PACK`.
 fn command(machine: &Machine, out: &Path) -> Command {
     let pack = std::env::var_os("HARDWARE_PACK").map(|pack| Path::new(&pack).join("hardware"));
     let mut command = machine.bare(pack.unwrap_or_else(|| programs::built("hardware")));
@@ -113,7 +116,8 @@ fn command(machine: &Machine, out: &Path) -> Command {
     command
 }
 
-/// Runs it over a driver that lists workers so, as this user; gives its report as JSON and Markdown, and its exit code.
+/// Runs the program as this user with a driver that lists workers in this way. Returns the report as JSON and as
+/// Markdown, and the exit code.
 fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, Option<i32>) {
     let (machine, mps, out) = (Machine::new(), Mps::of("550"), tempfile::tempdir().unwrap());
     let scenario = Scenario::new("sampling_period: 20ms\ngpus: [{}]");
@@ -149,7 +153,7 @@ fn verdicts(report: &Value) -> BTreeMap<&str, &str> {
     rows.map(|row| (row["id"].as_str().unwrap(), row["verdict"].as_str().unwrap())).collect()
 }
 
-/// What is stable of a table: each row's id, claim and verdict.
+/// Returns the stable part of a table: each row's id, claim and verdict.
 fn stable(markdown: &str) -> Vec<[&str; 3]> {
     let rows = markdown.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let cells = rows.map(|row| row.split(" | ").collect::<Vec<_>>()).filter(|cells| cells.len() == 6);

@@ -1,4 +1,4 @@
-//! Holders of GPU memory: real processes in the real `/proc`, over the fake driver.
+//! Tests holders of GPU memory: real processes in the real `/proc`, with the fake driver.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use end_to_end::orphan::{Orphan, Scope};
 use end_to_end::page::Page;
 use end_to_end::procfs::{Process, Procfs};
 
-/// One GPU with these processes.
+/// Returns a scenario with one GPU that these processes hold.
 fn scenario(processes: &[String]) -> String {
     format!("sampling_period: 20ms\ngpus:\n  - processes: [{}]\n", list(processes))
 }
@@ -62,7 +62,7 @@ fn listed_process_that_exited_is_a_dead_pid() {
     let pid = holder.pid();
     let scenario = Scenario::new(&scenario(&[held(pid)]));
     let exporter = Exporter::start(&scenario, &[]);
-    exporter.until("it lives", |page| (state(page, pid)? == "sleeping").then_some(()));
+    exporter.until("the process is running", |page| (state(page, pid)? == "sleeping").then_some(()));
     holder.end();
     let page = exporter.next();
     assert_eq!(state(&page, pid).as_deref(), Some("gone"));
@@ -81,13 +81,13 @@ fn idle_time_starts_when_work_ends() {
     let of = |page: &Page, name: &str| page.value(name, &[("pid", &pid)]);
     let utilization =
         |page: &Page| page.value("bailiff_process_gpu_utilization_ratio", &[("pid", &pid), ("engine", "sm")]);
-    exporter.until("it is busy", |page| (utilization(page)? > 0.7).then_some(()));
+    exporter.until("the process is busy", |page| (utilization(page)? > 0.7).then_some(()));
     assert_eq!(of(&exporter.page(), "bailiff_process_gpu_idle_seconds"), Some(0.0));
     let busy_seconds = exporter.until("busy time", |page| {
         of(page, "bailiff_process_gpu_busy_seconds_total").filter(|seconds| *seconds > 0.0)
     });
     scenario.set(&idle);
-    exporter.until("it is idle for a while", |page| {
+    exporter.until("the process has been idle for a while", |page| {
         (utilization(page)? == 0.0 && of(page, "bailiff_process_gpu_idle_seconds")? > 0.5).then_some(())
     });
     let page = exporter.page();
@@ -97,7 +97,7 @@ fn idle_time_starts_when_work_ends() {
         f64::from(1 << 30)
     );
     scenario.set(&busy);
-    exporter.until("it is busy again", |page| {
+    exporter.until("the process is busy again", |page| {
         (of(page, "bailiff_process_gpu_idle_seconds")? == 0.0).then_some(())
     });
 }
@@ -129,8 +129,8 @@ fn child_of(parent: u32) -> u32 {
     })
 }
 
-/// A step as slurmd starts it: its shepherd is in a session whose leader has exited, and the task below has only its
-/// own process group. Prints the pid of the task.
+/// A Slurm step as slurmd starts it. The shepherd is in a session whose leader has exited, and the task below it
+/// only has its own process group. Prints the pid of the task.
 const STEP: &str = "import ctypes, os, signal\n\
     name = lambda to: ctypes.CDLL(None).prctl(15, to)\n\
     if os.fork() == 0:\n\
@@ -144,7 +144,7 @@ const STEP: &str = "import ctypes, os, signal\n\
     \x20       signal.pause()\n\
     \x20   print(task, flush=True)\n\
     signal.pause()";
-/// A daemon that forked twice. Prints its pid.
+/// A daemon that has forked twice. Prints its pid.
 const DAEMON: &str = "import os, signal\n\
     if os.fork() == 0:\n\
     \x20   os.setsid()\n\
@@ -152,7 +152,8 @@ const DAEMON: &str = "import os, signal\n\
     \x20   print(os.getpid(), flush=True)\n\
     signal.pause()";
 
-/// A program, its descendants, and the process whose pid it printed: all in one cgroup, and ended with the test.
+/// A program, its descendants, and the process whose pid the program printed. All are in one cgroup and are
+/// terminated with the test.
 struct Session {
     leader: std::process::Child,
     pids: Vec<u32>,
@@ -207,11 +208,11 @@ fn only_a_process_of_an_ended_session_is_orphaned() {
     exporter.until("the orphan", |page| orphaned(page, orphan.pid()));
     let page = exporter.page();
     let orphan_values = pids.map(|pid| orphaned(&page, pid));
-    // The daemon is not orphaned: the login that started it still runs.
+    // The daemon is not orphaned, because the login session that started it still exists.
     assert_eq!(orphan_values, [Some(1.0), Some(0.0), None, Some(0.0)]);
 }
 
-/// A forked worker that inherited the device file is listed by no driver, and still holds memory.
+/// A forked worker that inherited the device file is not listed by the driver, but still holds memory.
 #[test]
 fn process_with_the_device_open_is_found_for_unattributed_memory() {
     let procfs = Procfs::new();
@@ -251,7 +252,7 @@ fn reused_pid_starts_new_counters() {
         (page.label("bailiff_process_info", &[("pid", "4100")], "comm")? == "another").then_some(())
     });
     let since = idle(&exporter.page()).unwrap_or_default();
-    assert!(since < 0.5, "the new process has been idle for {since} s?");
+    assert!(since < 0.5, "the new process is reported as idle for {since} s");
 }
 
 #[test]

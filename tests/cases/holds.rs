@@ -1,4 +1,4 @@
-//! What holds all actions: a pause, a full disk, a stream of another user, and open breakers.
+//! Tests what holds all actions: a pause, a full disk, a stream from another user, and open breakers.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -76,13 +76,13 @@ fn pause_in_the_grace_cancels_the_kill() {
     assert!(enforcer.run(&["pause"]).status.success());
     let line = node.home.until_line("terminate", "cancelled");
     assert_eq!(line["sent"].as_array().unwrap().len(), 1, "{line}");
-    // Longer than the grace.
+    // Wait longer than the grace period.
     enforcer.ticks(15);
     assert!(tenant.is_running() && tenant.terms_received() == 1);
     assert_eq!(enforcer.page().value("bailiff_kills_total", &[("result", "cancelled")]), Some(1.0));
 }
 
-/// Runs a command as user nobody, which may not traverse the directories on the way to the program.
+/// Runs a command as user nobody, who cannot traverse the directories on the path to the program.
 fn as_nobody(enforcer_of: &Home, arguments: &[&str]) -> Output {
     let program = File::open(programs::enforcer()).unwrap();
     let mut command = Command::new("setpriv");
@@ -102,17 +102,17 @@ fn control_socket_accepts_only_root_and_its_group() {
         assert_eq!(refused.status.code(), Some(1), "{}", stdout_of(&refused));
         assert!(stdout_of(&refused).contains("root, or membership in the group"), "{}", stdout_of(&refused));
     }
-    assert!(as_nobody(&home, &["status"]).status.success(), "any client that can connect may query");
+    assert!(as_nobody(&home, &["status"]).status.success(), "every client that can connect may send queries");
     assert!(!enforcer.is_held("paused"));
     assert_eq!(home.line("pause", "done"), None);
 }
 
-/// An enforcer whose audit log is on its own full disk.
+/// Returns an enforcer whose audit log is on its own, full disk.
 fn enforcer_on_full_disk(node: &Node) -> (Enforcer, PathBuf) {
     enforcer_on_disk(node, "head -c 65536 /dev/zero > \"$0/full\"")
 }
 
-/// An enforcer whose audit log is on its own disk, prepared by `before`.
+/// Returns an enforcer whose audit log is on its own disk, prepared by `before`.
 fn enforcer_on_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     let disk = node.home.path().join("disk");
     fs::create_dir(&disk).unwrap();
@@ -121,7 +121,7 @@ fn enforcer_on_disk(node: &Node, before: &str) -> (Enforcer, PathBuf) {
     command.args(["--mount", "sh", "-c", &prepare]).arg(&disk).arg(programs::enforcer());
     command.args(enforcer::arguments(&node.home)).arg("--audit").arg(disk.join("audit.jsonl"));
     let enforcer = Enforcer::spawn(&node.home, command);
-    // It has its own mount namespace; this is its view from outside.
+    // The enforcer has its own mount namespace. This is the path of the disk from outside.
     let seen = PathBuf::from(format!("/proc/{}/root{}", enforcer.pid(), disk.display()));
     (enforcer, seen)
 }
@@ -131,7 +131,7 @@ fn unwritable_audit_log_holds_actions() {
     let node = Node::new(RULES);
     let tenant = Tenant::ending_on_term(&node.home);
     let (enforcer, disk) = enforcer_on_full_disk(&node);
-    enforcer.until("it is held", |page| {
+    enforcer.until("actions are held", |page| {
         (page.value("bailiff_hold_active", &[("hold", "audit")])? == 1.0).then_some(())
     });
     node.hold(&tenant, 0, "used: 1GiB");
@@ -153,7 +153,7 @@ fn unwritable_audit_log_holds_actions() {
     }
 }
 
-/// Fills a disk to its last byte, with a file and the rest of the log's last page.
+/// Fills a disk to its last byte, with a file and the rest of the audit log's last page.
 fn fill(disk: &Path) {
     for name in ["full", "audit.jsonl"] {
         let mut file = File::options().create(true).append(true).open(disk.join(name)).unwrap();
@@ -174,7 +174,7 @@ fn unwritten_result_is_logged_at_the_next_start() {
     let kept = node.home.state().join("audit.unwritten.jsonl");
     assert!(kept.exists());
 
-    // Its disk is gone; another replaces it.
+    // The disk was removed, and another disk replaces it.
     let log = node.home.path().join("disk/audit.jsonl");
     let results = || {
         let lines = home::lines(&log).into_iter();
@@ -191,7 +191,10 @@ fn unwritten_result_is_logged_at_the_next_start() {
     let line = results().pop().unwrap();
     let sent = line["sent"].as_array().unwrap();
     assert_eq!((&sent[0]["pid"], &sent[0]["signal"]), (&tenant.pid().into(), &"SIGTERM".into()), "{line}");
-    assert!(home::lines(&log).iter().any(|line| line["step"] == "end"), "also the end of the run before");
+    assert!(
+        home::lines(&log).iter().any(|line| line["step"] == "end"),
+        "the end of the previous run is recorded too"
+    );
 }
 
 #[test]
@@ -200,7 +203,7 @@ fn stream_of_another_user_is_rejected() {
     let listener = UnixListener::bind(home.stream()).unwrap();
     chown(home.stream(), Some(NOBODY_UID), None).unwrap();
     let enforcer = home.enforcer(&[]);
-    enforcer.until("it is refused", |page| {
+    enforcer.until("the stream is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
     let why = format!("{} belongs to uid {NOBODY_UID}, which is not root", home.stream().display());
@@ -208,12 +211,12 @@ fn stream_of_another_user_is_rejected() {
     assert!(stdout_of(&enforcer.run(&["status"])).contains("belongs to uid"));
     assert_eq!(enforcer.page().value("bailiff_stream_connected", &[]), Some(0.0));
     listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "no connection was made");
+    assert!(listener.accept().is_err(), "the enforcer must not connect");
     drop(enforcer);
 
-    // The owner is trusted, and another user listens on the socket.
+    // The owner is trusted, but another user listens on the socket.
     let enforcer = home.enforcer(&["--stream.user", &NOBODY_UID.to_string()]);
-    enforcer.until("it is refused", |page| {
+    enforcer.until("the stream is refused", |page| {
         page.value("bailiff_stream_refused_total", &[("reason", "distrusted")])
     });
     enforcer.until_logged("but a process of uid 0 listens on it");
@@ -227,13 +230,13 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     );
     let node = Node::new(&rules);
     let enforcer = node.home.enforcer(&[]);
-    // One at a time: half of all workloads at once would open another breaker.
+    // Tenants are added one at a time: if half of all workloads were unknown at once, another breaker would open.
     for _ in 0..3 {
         let mut tenant = Tenant::ending_on_term(&node.home);
         let failed = || node.home.lines().iter().filter(|line| line["result"] == "failed").count();
         let before = failed();
         node.hold(&tenant, 0, "used: 1GiB");
-        until("it failed", || (failed() > before).then_some(()));
+        until("the action failed", || (failed() > before).then_some(()));
         tenant.end();
     }
     let tenant = Tenant::ending_on_term(&node.home);
@@ -247,7 +250,7 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     assert_eq!(
         page.value("bailiff_hold_active", &[("hold", "failure_breaker")]),
         Some(0.0),
-        "not of the node"
+        "the node's breaker stays closed"
     );
     let status = stdout_of(&enforcer.run(&["status"]));
     let words: Vec<&str> = status.split_whitespace().collect();
@@ -256,13 +259,14 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     enforcer.until("the connection is closed", |page| {
         (page.value("bailiff_breaker_open", &[("breaker", "failures")])? == 0.0).then_some(())
     });
-    until("its turn", || {
+    until("the action", || {
         let is_of_tenant = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
         node.home.lines().iter().any(|line| line["result"] == "failed" && is_of_tenant(line)).then_some(())
     });
 }
 
-/// Processes younger than two intervals do not count as unknown: a test suite that starts many does not stop the node.
+/// Processes younger than two intervals do not count as unknown, so a test suite that starts many processes does not
+/// hold the node's actions.
 #[test]
 fn short_lived_holders_do_not_open_the_unknown_breaker() {
     let ticks = ["--interval", "500ms", "--look-back", "1s", "--deadline", "10s"];
@@ -270,7 +274,7 @@ fn short_lived_holders_do_not_open_the_unknown_breaker() {
     let enforcer = node.home.enforcer(&[]);
     let (mut most_unknown, mut tenants) = (0, Vec::<Tenant>::new());
     for _ in 0..25 {
-        // The processes of the previous sample end first, so that each is in a single sample.
+        // The processes from the previous sample exit first, so that each process is in a single sample.
         tenants.clear();
         tenants.extend((0..6).map(|_| Tenant::running(&node.home, &["/bin/sleep", "60"])));
         node.hold_together(&tenants.iter().map(|tenant| (tenant, "used: 1GiB")).collect::<Vec<_>>());
@@ -283,7 +287,7 @@ fn short_lived_holders_do_not_open_the_unknown_breaker() {
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "unknown")]), Some(0.0));
 }
 
-/// A notice that no channel delivered holds later steps, if the rule requires it.
+/// A notification that no channel delivered holds later steps, if the rule requires delivery.
 #[test]
 fn terminate_that_requires_a_notice_waits_for_delivery() {
     let rules = |channels: &str| {

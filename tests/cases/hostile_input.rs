@@ -1,5 +1,5 @@
-//! Bad input: hostile names, truncated files, impossible values, invalid flags. Expected: a clear error or a counted
-//! gap; never a panic, never a wrong number.
+//! Tests bad input: hostile names, truncated files, impossible values and invalid flags. The expected result is a
+//! clear error or a counted gap, never a panic or a wrong number.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +37,8 @@ fn hostile_process_name_stays_a_label() {
     let exporter = Exporter::start(&scenario, &[]);
     let page = exporter.next();
     let pid = holder.pid().to_string();
-    let comm = page.label("bailiff_process_info", &[("pid", &pid)], "comm").expect("it is described");
+    let comm =
+        page.label("bailiff_process_info", &[("pid", &pid)], "comm").expect("the process is described");
     assert!(comm.starts_with("a\"}"), "{comm:?}");
     assert_eq!(page.value("bailiff_process_gpu_memory_bytes", &[("pid", &pid)]), Some(f64::from(1 << 30)));
 }
@@ -85,13 +86,13 @@ fn impossible_values_are_dropped_and_counted() {
     let reason = |page: &Page| {
         page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason")
     };
-    exporter.until("they are reported", |page| (reason(page)? == "garbage").then_some(()));
+    exporter.until("the samples are rejected", |page| (reason(page)? == "garbage").then_some(()));
     let page = exporter.page();
     assert!(gaps(&page, "utilization_above_100") > 0.0);
     assert_eq!(
         page.all("bailiff_process_gpu_utilization_ratio", &[]).count(),
         0,
-        "nor is anybody called idle"
+        "and no process is reported as idle"
     );
     assert_eq!(page.all("bailiff_process_state", &[("pid", "0")]).count(), 0);
 }
@@ -107,7 +108,7 @@ fn utilization_above_100_percent_is_dropped() {
     assert!(gaps(&page, "utilization_above_100") > 0.0);
 }
 
-/// With `hidepid=2` a running process looks as if it had exited; so does pid 1.
+/// With `hidepid=2`, a running process looks as if it had exited, and so does pid 1.
 #[test]
 fn process_hidden_by_hidepid_is_not_gone() {
     let procfs = Procfs::new();
@@ -120,7 +121,7 @@ fn process_hidden_by_hidepid_is_not_gone() {
     assert_eq!(page.value("bailiff_gpu_memory_parts_bytes", &[("part", "dead_pids")]), Some(0.0));
 }
 
-/// The pid was reused between the driver's list and our read.
+/// The pid was reused after the driver listed it and before the exporter read `/proc`.
 #[test]
 fn process_younger_than_the_list_is_not_listed() {
     let procfs = Procfs::new().with(&Process::new(4100));
@@ -164,8 +165,16 @@ fn old_driver_leaves_missing_values_absent() {
         (page.value("bailiff_process_gpu_utilization_ratio", &labels)? > 0.3).then_some(())
     });
     let page = exporter.page();
-    assert_eq!(page.all("bailiff_gpu_memory_reserved_bytes", &[]).count(), 0, "version 1 does not report it");
-    assert_eq!(page.all("bailiff_gpu_memory_parts_bytes", &[]).count(), 0, "so nothing can add up");
+    assert_eq!(
+        page.all("bailiff_gpu_memory_reserved_bytes", &[]).count(),
+        0,
+        "version 1 does not report reserved memory"
+    );
+    assert_eq!(
+        page.all("bailiff_gpu_memory_parts_bytes", &[]).count(),
+        0,
+        "without reserved memory, the parts cannot add up"
+    );
     assert!(page.value("bailiff_gpu_memory_used_bytes", &[]) > Some(3.0 * f64::from(1 << 30)));
 }
 
@@ -181,9 +190,11 @@ fn driver_clock_stepping_back_makes_no_process_idle() {
     let reason = |page: &Page| {
         page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", "4100")], "reason")
     };
-    exporter.until("it is idle", |page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]));
+    exporter.until("the process is idle", |page| {
+        page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")])
+    });
     scenario.set(&text("boot"));
-    exporter.until("it is unknown", |page| (reason(page)? == "clock_stepped").then_some(()));
+    exporter.until("utilization is unknown", |page| (reason(page)? == "clock_stepped").then_some(()));
     exporter.until("a new window", |page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]));
 }
 

@@ -1,6 +1,6 @@
-//! `bailiff idle-timeout` over the fake driver, with real processes and signals: a command that leaves its GPUs idle is
-//! ended, and no other process.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Tests `bailiff idle-timeout` with the fake driver, real processes and real signals: a command that leaves its GPUs
+//! idle is terminated, and other processes are not.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -17,7 +17,7 @@ use rustix::process::Signal;
 const GPUS: [&str; 2] =
     ["GPU-a5b02c30-9c95-cb81-e41e-ca204d57aa3b", "GPU-b805d632-775b-c673-fe68-26b26996cd09"];
 
-/// Two GPUs with these processes: `{pid: 41, sm: 80}`.
+/// Returns two GPUs with these processes, such as `{pid: 41, sm: 80}`.
 fn two(first: &str, second: &str) -> String {
     let gpu = |uuid, processes| format!("  - {{uuid: {uuid}, processes: [{processes}]}}\n");
     format!("sampling_period: 20ms\ngpus:\n{}{}", gpu(GPUS[0], first), gpu(GPUS[1], second))
@@ -35,7 +35,7 @@ fn code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-/// The original's log lines; all others start with our own name.
+/// Returns the original's log lines. All other lines start with our own name.
 fn original_lines(log: &[String]) -> Vec<String> {
     let of_original = |line: &&String| line.split(' ').nth(1) == Some("gpu_idle_timeout:");
     for line in log.iter().filter(|line| !of_original(line)) {
@@ -47,7 +47,7 @@ fn original_lines(log: &[String]) -> Vec<String> {
 #[test]
 fn published_session_is_reproduced() {
     let golden = fs::read_to_string(programs::root().join("tests/golden/idle-timeout.log")).unwrap();
-    // Real time in `make soak`; otherwise ten times as fast.
+    // `make soak` runs this in real time, other runs are ten times as fast.
     let as_it_was = std::env::var_os("BAILIFF_REAL_TIME").is_some();
     let (every, golden) = if as_it_was {
         ("6", golden)
@@ -69,7 +69,7 @@ fn published_session_is_reproduced() {
     assert_eq!(running.log().iter().filter(|line| line.contains(which)).count(), 1, "{:#?}", running.log());
 }
 
-/// A child of the watcher with this name.
+/// Returns the watcher's child with this name.
 fn child_of(running: &IdleTimeout, name: &str) -> u32 {
     let parent = running.pid().as_raw_nonzero();
     let children = format!("/proc/{parent}/task/{parent}/children");
@@ -80,17 +80,18 @@ fn child_of(running: &IdleTimeout, name: &str) -> u32 {
     })
 }
 
-/// A launcher with two ranks below it.
+/// A launcher with two ranks as its descendants.
 const TRAINING: &str = "sh -c 'echo $$; sleep infinity & wait' & sleep infinity & echo $!; wait";
 
-/// The values of each sample of the second GPU, in order.
+/// Returns the second GPU's utilization in each sample, in order.
 fn readings(log: &[String]) -> Vec<u32> {
     let figure =
         |line: &String| line.split_once(GPUS[1])?.1.strip_prefix(" usage ")?.strip_suffix('%')?.parse().ok();
     log.iter().filter_map(figure).collect()
 }
 
-/// A training run on two GPUs, at 20 % for seven samples; returns its ranks once both were seen at work.
+/// Starts a training run on two GPUs, with 20 % utilization for seven samples. Returns its ranks once both have been
+/// sampled.
 fn training(scenario: &Scenario) -> (IdleTimeout, Vec<u32>) {
     let args = ["-t", "20", "-s", "1", "-n", "7", "-d", "1", "-x", "--grace", "0.1", "sh", "-c", TRAINING];
     let running = IdleTimeout::start(scenario, &args);
@@ -124,7 +125,7 @@ fn hung_training_is_ended_after_seven_samples() {
     let readings = readings(&log);
     let idle = readings.iter().rev().take_while(|percent| **percent < 20).count();
     assert_eq!(idle, 7, "{log:#?}");
-    assert!(gone(&ranks), "the ranks, and not their launcher alone");
+    assert!(gone(&ranks), "the ranks were terminated, not only their launcher");
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn training_paused_for_six_samples_is_not_ended() {
     assert!(!running.log().iter().any(|line| line.contains("ERROR")), "{:#?}", running.log());
 }
 
-/// The number of samples with a broken driver: a thousand and more in `make soak`.
+/// Returns the number of samples with a broken driver. In `make soak` there are more than a thousand.
 fn sample_count() -> usize {
     std::env::var("BAILIFF_SAMPLES").ok().and_then(|count| count.parse().ok()).unwrap_or(100)
 }
@@ -169,7 +170,7 @@ fn driver_errors_end_no_process() {
         running.until_logged(sample_count() / faults.len(), unknown);
         assert!(running.is_running() && !gone(&child), "{fault}: {:#?}", running.log());
         assert_eq!(readings(&running.log()), [0_u32; 0], "{fault}");
-        // It ran all the time.
+        // The command was running all the time.
         scenario.set(&two("", ""));
         assert_eq!(running.end().code(), Some(1), "{fault}");
     }
@@ -197,7 +198,7 @@ fn hung_or_missing_driver_ends_no_process() {
     }
 }
 
-/// Starts a process in its own session, and one whose parent has ended.
+/// Starts a process in its own session, and another process whose parent has exited.
 const FAMILY: &str = "trap '' QUIT; setsid sh -c 'echo $$; sleep infinity' & \
                       sh -c 'setsid sleep infinity & echo $!'; echo $$; sleep infinity & echo $!; wait";
 
@@ -261,12 +262,15 @@ fn configured_signal_reaches_children_before_parents() {
     ];
     let places: Vec<usize> = order.iter().map(|head| at(head)).collect();
     assert!(places.is_sorted(), "{heads:#?}");
-    assert!(!log.iter().any(|line| line.contains("maybe hung")), "it ended within its grace: {log:#?}");
+    assert!(
+        !log.iter().any(|line| line.contains("maybe hung")),
+        "the command must exit within its grace period: {log:#?}"
+    );
     let verdict = log.iter().find(|line| line.starts_with("ERROR")).unwrap();
     assert!(verdict.ends_with("was below threshhold 1% for last 0.9 seconds."), "{verdict}");
 }
 
-/// A line with its pids and signal numbers masked.
+/// Returns a line with its pids and signal numbers masked.
 fn args_of(line: &str) -> String {
     let mask = |word: &str| {
         let digits = word.trim_end_matches(|letter: char| !letter.is_ascii_digit());
@@ -338,7 +342,7 @@ fn forwarded_signal_ends_the_watcher_likewise() {
     let script = "for name in INT QUIT TERM HUP USR1 USR2; do trap \"echo $name\" $name; done; echo ready; \
                   while :; do sleep 0.02; done";
     let mut running = IdleTimeout::start(&scenario, &["sh", "-c", script]);
-    until("it to be ready", || (running.output_lines() == ["ready"]).then_some(()));
+    until("the command to be ready", || (running.output_lines() == ["ready"]).then_some(()));
     let signals = [
         (Signal::INT, "INT"),
         (Signal::QUIT, "QUIT"),
@@ -363,7 +367,7 @@ fn forwarded_signal_ends_the_watcher_likewise() {
     drop(running);
 }
 
-/// Presses Ctrl-C on a terminal, waits for the byte that reports it, lets the command answer, and repeats.
+/// Presses Ctrl-C on a terminal, waits for the byte that reports the signal, lets the command continue, and repeats.
 const TERMINAL: &str = r"import os, pty, sys
 pid, tty = pty.fork()
 if pid == 0: os.execv(sys.argv[1], sys.argv[1:])
@@ -383,8 +387,9 @@ except OSError: pass
 print(said.count(b'\x02'), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
 
 /// Writes a byte for each SIGINT, before all other output, since two pending SIGINTs would merge. The byte arrives
-/// through a pipe, because a non-blocking write fails whenever another process writes to the same terminal. It does not
-/// wait in a read, because a terminal reports input while it discards that of a key (Linux 6.18).
+/// through a pipe, because a non-blocking write fails whenever another process writes to the same terminal. The
+/// program does not wait in a read: while the terminal discards the input of a key, it reports that input is available
+/// (Linux 6.18).
 const COUNTING: &str = "import os, select, signal, sys
 os.setpriority(os.PRIO_PROCESS, 0, -20)
 keys = os.open('/dev/tty', os.O_RDONLY | os.O_NONBLOCK)
@@ -430,7 +435,7 @@ fn command_inherits_descriptors_and_environment() {
     let inner = command(&scenario, &args);
     let mut nohup = Command::new("nohup");
     nohup.arg(inner.get_program()).args(inner.get_args()).env("FAKE_NVML_SCENARIO", scenario.path());
-    assert_eq!(masks(&mut nohup), (0, 1), "a command under nohup survives its terminal");
+    assert_eq!(masks(&mut nohup), (0, 1), "a command under nohup keeps running when its terminal closes");
 }
 
 #[test]
@@ -456,7 +461,7 @@ fn use_by_others_counts_only_with_all_gpus() {
         args.extend(["sh", "-c", "echo $$; read nothing"]);
         let mut running = IdleTimeout::start(&scenario, &args);
         let child = running.pids(1)[0];
-        // Another process uses the same GPU, too.
+        // Another process uses the same GPU as well.
         scenario.set(&two(&format!("{{pid: {child}}}, {busy}"), &busy));
         if ended {
             assert_eq!(running.end().code(), Some(1));
@@ -484,8 +489,8 @@ fn container_init_forwards_signals() {
     let which = "the GPUs that the command uses are unknown in this PID namespace, so all visible GPUs count: ['GPU-a5b";
     assert!(running.log().iter().any(|line| line.contains(which)), "{:#?}", running.log());
     let mut running = inside(&["sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]);
-    until("it to be ready", || (!running.output_lines().is_empty()).then_some(()));
-    // A process that cannot leave its PID namespace is reached from outside.
+    until("the command to be ready", || (!running.output_lines().is_empty()).then_some(()));
+    // A process that cannot leave its PID namespace is signalled from outside.
     let first = child_of(&running, "gpu_idle_timeou");
     rustix::process::kill_process(rustix::process::Pid::from_raw(first.cast_signed()).unwrap(), Signal::TERM)
         .unwrap();

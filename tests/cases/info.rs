@@ -1,6 +1,6 @@
-//! `bailiff info`: complete reports compared with golden files (`UPDATE_GOLDEN=1` renews them; read the difference),
-//! with and without the exporter, in pipes and on terminals, and compared with each other. Needs root, to set the owner
-//! of made-up processes.
+//! Tests `bailiff info`: complete reports against golden files (`UPDATE_GOLDEN=1` renews them; review the difference),
+//! with and without the exporter, in pipes and on terminals, and against each other. Needs root, to set the owner of
+//! made-up processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -25,10 +25,10 @@ use end_to_end::wait::until;
 use serde_json::{Value, json};
 
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-/// Long enough for the fake driver to have sampled something.
+/// Long enough for the fake driver to take samples.
 const INTERVAL: &str = "700ms";
 
-/// The processes of the scenarios: a Slurm job, a container, a service and a session.
+/// Returns the processes in the scenarios: a Slurm job, a container, a service and a session.
 fn procfs() -> Procfs {
     let job = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
     let container = format!("0::/system.slice/docker-{CONTAINER}.scope\n");
@@ -41,7 +41,7 @@ fn procfs() -> Procfs {
         .with(&Process { state: 'D', ..Process::new(4110) })
 }
 
-/// The command over a fake driver and a made-up `/proc`; it writes only to the scenario's directory.
+/// Returns the command with a fake driver and a made-up `/proc`. It writes only to the scenario's directory.
 fn info(scenario: &Scenario, procfs: &Procfs, flags: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
     command.arg("info").args(flags).args(["--interval", INTERVAL]);
@@ -71,7 +71,7 @@ fn json_of(command: Command) -> Value {
     serde_json::from_str(&stdout_of(command)).unwrap()
 }
 
-/// Masks what depends on when the test ran: the time, and short durations.
+/// Masks what depends on when the test ran: the time and short durations.
 fn masked(text: &str) -> String {
     let days = ["Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun "];
     let line = |line: &str| {
@@ -111,7 +111,7 @@ fn golden(name: &str, text: &str) {
     assert_eq!(text, expected, "{} differs; UPDATE_GOLDEN=1 renews it", path.display());
 }
 
-/// The compact and the full report.
+/// Compares the compact and the full report with their golden files.
 fn check(name: &str) {
     check_over(name, &procfs());
 }
@@ -171,7 +171,7 @@ fn absent_values_are_not_zero() {
     assert!(why.contains("library not found") && why.contains("bailiff doctor"), "{why}");
     scenario.set("gpus: []\n");
     let output = run(info(&scenario, &procfs(), &["--alone", "--json"]));
-    assert_eq!(output.status.code(), Some(69), "no GPU has invalid data");
+    assert_eq!(output.status.code(), Some(69), "the data of every GPU is invalid");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["sources"]["nvml"]["fault"], "no_devices");
 }
@@ -183,12 +183,12 @@ fn hung_driver_does_not_hang_info() {
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     let hung = Scenario::named("hung");
     let report = json_of(info(&hung, &procfs(), &["--alone", "--deadline", "1s", "--json"]));
-    assert_eq!(report["gpus"][0]["holders"][0]["pid"], 4100, "the other GPU goes on");
+    assert_eq!(report["gpus"][0]["holders"][0]["pid"], 4100, "the other GPU is still reported");
     assert_eq!(report["gpus"][1]["fault"], "timeout");
     assert_eq!(report["gpus"][1]["memory"], Value::Null);
 }
 
-/// The laptop of the original's documentation.
+/// The laptop from the original's documentation.
 const LAPTOP: &str = "gpus:
   - name: GeForce GT 750M
     compute_capability: [3, 0]
@@ -249,7 +249,7 @@ fn exporter_and_info_report_the_same() {
     assert_eq!(by, "itself");
     assert_eq!(from_exporter, alone);
     assert_eq!(alone["gpus"][0]["holders"][0]["utilization"], 92, "{alone}");
-    // A silent exporter is not waited for.
+    // `bailiff info` does not wait for an exporter that does not respond.
     let output = exporter.while_stopped(|| run(info(&scenario, &procfs, &["--json"])));
     assert!(
         String::from_utf8_lossy(&output.stderr)
@@ -286,7 +286,7 @@ fn reports_are_compared_by_tag() {
     let compared = json_of(info(&scenario, &procfs, &["--alone", "--since", "before", "--json"]));
     assert_eq!(compared["changes"][0]["holders"][0]["how"], "died");
     assert_eq!(compared["changes"][0]["back"], json!({"came_back": "stayed", "bytes": 4_u64 << 30}));
-    // The newest report of a tag is kept.
+    // For each tag, the newest report is kept.
     let again = json_of(info(&scenario, &procfs, &["--alone", "--since", "after", "--json"]));
     assert_eq!(again["changes"][0]["holders"], json!([]));
     let output = run(info(&scenario, &procfs, &["--since", "befor"]));
@@ -328,7 +328,7 @@ fn processes_with_the_device_open_are_listed() {
     assert!(report["device_processes_age_ms"].is_u64(), "{report}");
 }
 
-/// Root may read more than an exporter with few rights.
+/// Root can read more files than an exporter with few privileges.
 #[test]
 fn root_scans_what_the_exporter_could_not() {
     let procfs = procfs();
@@ -347,7 +347,7 @@ fn root_scans_what_the_exporter_could_not() {
     assert!(processes.iter().any(|process| process["pid"] == 4103), "{report}");
 }
 
-/// GPU 0 is leased to the first process and used by both, GPU 1 is idle.
+/// Asserts that GPU 0 is leased to the first process and used by both, and that GPU 1 is idle.
 fn leases_are_reported(report: &Value, (holder, intruder): (u64, u64)) {
     let lease = |gpu: usize, key: &str| report["gpus"][gpu]["lease"][key].clone();
     let (first, second) = ((lease(0, "state"), lease(0, "alive")), lease(1, "state"));
@@ -380,7 +380,7 @@ fn leases_are_listed() {
         command.env("LEASE_REDIS_URL", &address);
         command
     };
-    let report = until("both are listed", || {
+    let report = until("both processes are listed", || {
         let report = json_of(over_proc(&["--json"]));
         let holders = report["gpus"][0]["holders"].as_array().unwrap();
         holders.iter().all(|entry| entry["leased"].is_boolean()).then_some(report)
@@ -395,7 +395,7 @@ fn leases_are_listed() {
     for part in ["lease                    root for ", &owner, "lease                    none"] {
         assert!(text.contains(part), "{text}");
     }
-    // Without the exporter the command reads the pool itself, and reports if Redis does not answer.
+    // Without the exporter, the command reads the pool itself, and reports if Redis is not responding.
     let alone = json_of(over_proc(&["--json", "--alone"]));
     assert_eq!(alone["gpus"][0]["lease"]["lease"], report["gpus"][0]["lease"]["lease"]);
     drop(redis);
@@ -407,7 +407,7 @@ fn leases_are_listed() {
     leases::end(runner, rustix::process::Signal::KILL);
 }
 
-/// One GPU with 200 holders, and seven without.
+/// One GPU with 200 holders, and seven GPUs without holders.
 const MANY_HOLDERS: &str = "gpus:
   - processes: [{pid: 4100, count: 200, used: 64MiB}]
   - count: 7
@@ -430,7 +430,7 @@ fn many_processes_fit_one_screen() {
     );
 }
 
-/// Eight GPUs with this many holders each.
+/// Returns eight GPUs with this many holders each.
 fn eight(holders: u32) -> Scenario {
     let gpu = |gpu: u32| {
         let (pid, memory) = (5000 + 100 * gpu, "memory: {total: 143771MiB}");
@@ -491,8 +491,8 @@ fn watch_redraws_in_place() {
     });
     let (text, code) = terminal::shown(command, (80, 40));
     ends.join().unwrap();
-    assert_eq!(code, Some(69), "the exporter has ended: {text}");
-    assert_eq!(text.matches("\u{1b}[2J").count(), 1, "the screen is emptied once: {text:?}");
+    assert_eq!(code, Some(69), "the exporter has exited: {text}");
+    assert_eq!(text.matches("\u{1b}[2J").count(), 1, "the screen is cleared once: {text:?}");
     let drawn: Vec<&str> = text.split("\u{1b}[H").skip(1).collect();
     assert!(drawn.len() >= 2, "{text:?}");
     for report in drawn {

@@ -1,5 +1,5 @@
-//! The Kubernetes manifests and the image: they match their schemas, use flags that exist, and contain the shipped
-//! rules and alerts.
+//! Tests the Kubernetes manifests and the image: they match their schemas, use flags that exist, and contain the
+//! shipped rules and alerts.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -21,10 +21,11 @@ use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 use serde_json::Value;
 
-/// Kubernetes versions whose schemas the manifests must match: `appArmorProfile` came with the first.
+/// Kubernetes versions whose schemas the manifests must match. The first is the oldest version that supports
+/// `appArmorProfile`.
 const VERSIONS: [&str; 3] = ["1.30", "1.32", "1.37"];
 
-/// Kinds of the Prometheus operator, for which no schema is available.
+/// Kinds that the Prometheus operator defines. Schemas for them are not available.
 const OPERATORS_OWN: [&str; 2] = ["PodMonitor", "PrometheusRule"];
 
 const VALIDATE: &str = "
@@ -45,7 +46,7 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Runs a Python script with a text on its standard input.
+/// Runs a Python script with a text on standard input.
 fn python(script: &str, arguments: &[&str], text: &str) -> Output {
     let mut command = Command::new(programs::python());
     command.args(["-c", script]).args(arguments);
@@ -60,13 +61,13 @@ fn validated(version: &str, text: &str) -> Output {
     python(VALIDATE, &arguments, text)
 }
 
-/// A manifest, parsed.
+/// Returns a parsed manifest.
 fn manifest(name: &str) -> Value {
     serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &read(directory().join("base").join(name)))))
         .unwrap()
 }
 
-/// The files of the kustomization.
+/// Returns the files in the kustomization.
 fn resources() -> Vec<String> {
     let listed = manifest("kustomization.yaml");
     listed["resources"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
@@ -84,7 +85,7 @@ fn every_manifest_matches_its_schema() {
     assert!(!validated("1.32", &wrong).status.success(), "the check would not detect a fault");
 }
 
-/// No Docker daemon is used, so nothing is built.
+/// The test does not use a Docker daemon, so the image is not built.
 #[test]
 fn dockerfile_is_valid() {
     let hadolint = programs::python().with_file_name("hadolint");
@@ -101,7 +102,7 @@ fn dockerfile_is_valid() {
     );
 }
 
-/// Kustomize is part of kubectl, which is not installed everywhere.
+/// Kustomize is part of kubectl, which is not installed on every machine.
 #[test]
 fn kustomize_builds_the_manifests() {
     for name in ["base", "example"] {
@@ -114,7 +115,7 @@ fn kustomize_builds_the_manifests() {
         assert!(valid.status.success(), "{name}: {valid:?}");
         assert!(
             text.contains("name: bailiff-rules\n  namespace: bailiff\n"),
-            "no hash: it is swapped, not replaced"
+            "the name must not contain a hash, because the ConfigMap is updated in place"
         );
     }
 }
@@ -131,7 +132,7 @@ fn manifest_flags_exist() {
         };
         let program = words("command").concat();
         let program = programs::built(program.strip_prefix("/usr/bin/").unwrap());
-        // Flags are parsed from the left; `--help` is printed only if all before it are valid.
+        // Flags are parsed from left to right, and `--help` is printed only if all flags before it are valid.
         stdout_of(&Command::new(program).args(words("args")).arg("--help").output().unwrap());
         let port = container["ports"][0]["containerPort"].as_u64().unwrap();
         assert!(words("args").contains(&format!("--web.listen-address=:{port}")));
@@ -141,7 +142,7 @@ fn manifest_flags_exist() {
     }
 }
 
-/// A container has its own cgroup namespace, and reads the paths of others relative to its own.
+/// A container has its own cgroup namespace, and reads other containers' cgroup paths relative to its own.
 #[test]
 fn cgroups_are_recognised_from_inside_a_pod() {
     let (pod, container) = ("9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f", "0123456789abcdef".repeat(4));
@@ -160,7 +161,7 @@ fn cgroups_are_recognised_from_inside_a_pod() {
     assert_eq!(label("4101", "slurm_job").as_deref(), Some("4711"));
 }
 
-/// A pod has no user names of the node, so rules cannot match users by name.
+/// A pod cannot read the node's user names, so rules cannot match users by name.
 #[test]
 fn manifest_rules_are_the_shipped_without_user_names() {
     let without_users = |path: &Path| -> Vec<String> {
@@ -177,7 +178,7 @@ fn manifest_rules_are_the_shipped_without_user_names() {
     stdout_of(&Command::new(programs::enforcer()).arg("check").arg(example).output().unwrap());
 }
 
-/// Most containers run as root, which must not exempt them.
+/// Most containers run as root, so running as root must not exempt them.
 #[test]
 fn rules_flag_root_only_in_pods() {
     let directory_of_tests = tempfile::tempdir().unwrap();
@@ -202,7 +203,8 @@ tests:
     stdout_of(&Command::new(programs::enforcer()).arg("test").arg(written).output().unwrap());
 }
 
-/// Values that only the node can give a pod: its name, and the machine id that lease holders record.
+/// Tests the values that a pod can get only from the node: the node's name, and the machine id that lease holders
+/// record.
 #[test]
 fn pod_receives_node_name_and_machine_id() {
     let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
@@ -218,7 +220,7 @@ fn pod_receives_node_name_and_machine_id() {
     }
 }
 
-/// A Prometheus rules file, with its groups indented.
+/// Returns the groups of a Prometheus rules file, indented.
 fn groups(path: &str) -> String {
     let text = read(path);
     let (_, groups) = text.split_once("\ngroups:\n").unwrap();

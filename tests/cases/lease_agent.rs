@@ -1,5 +1,6 @@
-//! The enforcer as lease agent of a node: GPUs of dead holders are freed at once, or quarantined while in use; orphaned
-//! leases of GPU.py clients are freed once that is certain; and while Redis is silent no lease is freed.
+//! Tests the enforcer as a node's lease agent: GPUs of dead holders are freed at once, or quarantined while they are
+//! in use. Orphaned leases of GPU.py clients are freed once it is certain that they are orphaned. While Redis is not
+//! responding, no lease is freed.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -25,14 +26,14 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A pool, a node whose policy names it, and no process on its GPUs.
+/// A pool, a node whose policy refers to the pool, and GPUs without processes.
 struct Fixture {
     redis: Redis,
     node: Node,
 }
 
 impl Fixture {
-    /// With this many GPUs, and these keys of `leases` besides the address.
+    /// Returns a fixture with this many GPUs, and with these keys in `leases` besides the address.
     fn new(gpus: usize, leases: &str) -> Self {
         Self::with(
             gpus,
@@ -72,7 +73,7 @@ rules:
         command
     }
 
-    /// A command that holds a GPU, once it does: the runner, the pid of the command, and the GPU.
+    /// Waits until a command holds a GPU. Returns the runner, the pid of the command, and the GPU.
     fn hold(&self) -> (Child, u32, String) {
         let path = self.node.home.path().join("gpu");
         let _ = fs::remove_file(&path);
@@ -88,7 +89,7 @@ rules:
         Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap()
     }
 
-    /// An audit in dry run: it frees nothing.
+    /// Returns an audit from a dry run, which frees nothing.
     fn audit(&self) -> Audit {
         self.pool().audit().unwrap()
     }
@@ -101,7 +102,7 @@ rules:
         until("the GPU is idle", || (self.gpu(id).idle == 1).then_some(()));
     }
 
-    /// Waits until the audit log has one action of this kind with this result.
+    /// Waits until the audit log contains one action of this kind with this result.
     fn until_results(&self, action: &str, result: &str) {
         let done = || (self.node.home.results(action) == ["begun", result]).then_some(());
         until("the audit log has it", done);
@@ -114,7 +115,7 @@ rules:
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// The agent's verdict on a GPU.
+    /// Returns the agent's verdict on a GPU.
     fn verdict(enforcer: &Enforcer, id: &str) -> Option<String> {
         let status = enforcer.status();
         let judged = status["leases"]["judged"].as_array()?.clone();
@@ -122,7 +123,7 @@ rules:
         Some(of_it["judgement"].as_str()?.to_owned())
     }
 
-    /// A program that takes a GPU as GPU.py does, for its parent, and ends once the agent has seen that.
+    /// Returns a program that takes a GPU for its parent, as GPU.py does, and exits once the agent has seen that.
     fn original_client(&self) -> String {
         let path = self.node.home.path().join("get");
         let socket = self.redis.socket().display().to_string();
@@ -143,7 +144,7 @@ echo $gpu
         path.display().to_string()
     }
 
-    /// The same, without waiting for the agent.
+    /// Returns the same program without the wait for the agent.
     fn original_client_unobserved(&self) -> String {
         let path = self.original_client();
         let text = fs::read_to_string(&path).unwrap();
@@ -152,7 +153,7 @@ echo $gpu
         path
     }
 
-    /// The command that takes a GPU with our drop-in.
+    /// Returns the command that takes a GPU with our drop-in.
     fn drop_in(&self) -> String {
         let path = self.node.home.path().join("GPU.py");
         if !path.exists() {
@@ -161,12 +162,12 @@ echo $gpu
         format!("LEASE_REDIS_URL={} {} --get", self.redis.address(), path.display())
     }
 
-    /// A launcher whose task takes a GPU with this command, runs `then` and waits. Returns the pids of both.
+    /// Starts a launcher whose task takes a GPU with this command, runs `then` and waits. Returns the pids of both.
     fn task(&self, take: &str, then: &str) -> (u32, u32) {
         self.task_of(":", (take, then))
     }
 
-    /// The same with a launcher that runs `first` before.
+    /// Does the same with a launcher that runs `first` before that.
     fn task_of(&self, first: &str, (take, then): (&str, &str)) -> (u32, u32) {
         let [path, program] = ["task", "launcher"].map(|name| self.node.home.path().join(name));
         let _ = fs::remove_file(&path);
@@ -188,7 +189,7 @@ while :; do sleep 1000; done
         (launcher.parse().unwrap(), task.parse().unwrap())
     }
 
-    /// A script that takes a GPU in a subshell that has ended, and that is no descendant of this test.
+    /// Starts a script that takes a GPU in a subshell that has exited. The script is not a descendant of this test.
     /// Returns its pid.
     fn script(&self) -> u32 {
         let path = self.node.home.path().join("taken");
@@ -215,21 +216,21 @@ fn kill(pid: u32) {
     kill_process(pid, Signal::KILL).unwrap();
 }
 
-/// Ends a child, and none of its descendants.
+/// Terminates a child, but not its descendants.
 fn end(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
-/// Ends a script and its descendants.
+/// Terminates a script and its descendants.
 fn end_session(script: u32) {
     let group = Pid::from_raw(i32::try_from(script).unwrap()).unwrap();
     rustix::process::kill_process_group(group, Signal::KILL).unwrap();
     until("the script has ended", || start(script).is_none().then_some(()));
 }
 
-/// Runs an ignored test of this file in its own PID namespace, where the next pid can be chosen and the first process
-/// adopts orphans.
+/// Runs an ignored test in this file in its own PID namespace, where the next pid can be chosen and the init process
+/// (PID 1) adopts orphans.
 fn inside(test: &str) {
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
@@ -255,14 +256,14 @@ fn lease_of_a_dead_holder_is_freed_at_once() {
     let (runner, child, gpu) = fixture.hold();
     end(runner);
     enforcer.ticks(3);
-    assert_eq!(fixture.audit().leases.len(), 1, "the command lives, and so does the lease");
+    assert_eq!(fixture.audit().leases.len(), 1, "the command is still running, so the lease remains");
     kill(child);
     fixture.until_idle(&gpu);
     let line = fixture.node.home.until_line("reap_dead", "freed");
     assert!(line["target"]["id"].as_str().unwrap().starts_with("lease:"), "{line}");
     fixture.until_results("reap_dead", "freed");
     let done = [("action", "reap_dead"), ("result", "freed")];
-    enforcer.until("it is counted", |page| {
+    enforcer.until("the action is counted", |page| {
         (page.value("bailiff_lease_agent_actions_total", &done)? >= 1.0).then_some(())
     });
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(1.0));
@@ -287,8 +288,8 @@ fn gpu_still_in_use_is_quarantined_until_free() {
     fixture.node.home.until_line("reap_dead", "withheld");
     fixture.until_results("reap_dead", "withheld");
     enforcer.ticks(5);
-    assert_eq!(withheld(), Some(why), "while the process is there");
-    // Other clients are served meanwhile.
+    assert_eq!(withheld(), Some(why), "the GPU is quarantined while the process runs");
+    // Other clients can still acquire GPUs.
     let (other, _, other_gpu) = fixture.hold();
     assert_ne!(other_gpu, gpu);
     tenant.end();
@@ -303,14 +304,14 @@ fn lease_of_a_dead_subshell_is_freed_after_grace() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn dead_subshell_inside() {
     let fixture = Fixture::new(1, ", legacy_idle_grace: 1s");
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
     let script = fixture.script();
     let pid = fixture.recorded_pid("0");
-    assert!(pid != script && start(pid).is_none(), "the record names a process that has ended");
+    assert!(pid != script && start(pid).is_none(), "the record must name an exited process");
     fixture.until_idle("0");
     assert!(start(script).is_some());
     fixture.until_results("free_orphaned", "freed");
@@ -328,7 +329,7 @@ fn gpuget_lease_of_a_dead_task_is_freed_after_grace() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn dead_gpuget_task_inside() {
     let fixture = Fixture::new(1, ", legacy_idle_grace: 2s");
     let enforcer = fixture.enforcer();
@@ -337,7 +338,7 @@ fn dead_gpuget_task_inside() {
     enforcer.ticks(15);
     assert_eq!(Fixture::verdict(&enforcer, "0").as_deref(), Some("keep"));
     kill(task);
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     fixture.until_idle("0");
     assert!(start(launcher).is_some());
     fixture.until_results("free_orphaned", "freed");
@@ -350,12 +351,12 @@ fn gpu_number_inherited_by_a_process_keeps_the_lease() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn inherited_gpu_number_inside() {
     let fixture = Fixture::new(3, ", legacy_idle_grace: 1s");
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    // Processes between the program and the task that reads its output end at once.
+    // Processes between the program and the task that reads its output exit at once.
     let shapes = ["timeout 60 env", "sh -c '\"$@\"; true' sh env", "setsid -w env"];
     let tasks = shapes.map(|around| fixture.task(&format!("{around} {}", fixture.drop_in()), ""));
     enforcer.ticks(20);
@@ -378,7 +379,7 @@ fn original_lease_of_a_dead_task_is_freed_after_grace() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn dead_original_task_inside() {
     let fixture = Fixture::new(1, ", legacy_idle_grace: 4s");
     let enforcer = fixture.enforcer();
@@ -390,7 +391,7 @@ fn dead_original_task_inside() {
     let list = || String::from_utf8(fixture.bailiff(&["list"]).output().unwrap().stdout).unwrap();
     assert!(!list().contains("process gone"), "{}", list());
     kill(task);
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     assert!(status.contains("GPU 0 is suspect: ") && status.contains("; freed in "), "{status}");
     assert!(list().contains("(process gone)"), "{}", list());
@@ -405,19 +406,20 @@ fn older_session_process_with_open_device_keeps_the_lease() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn open_device_inside() {
     let fixture = Fixture::new(2, ", legacy_idle_grace: 1s");
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    // The pool leases GPU 0 first, then 1: the launcher has only the file of GPU 0 open.
+    // The pool leases GPU 0 first, then GPU 1. The launcher has only the device file of GPU 0 open.
     let device = fixture.node.home.device();
     let first = format!("exec 5<>{}", device.display());
     let (launcher, task) = fixture.task_of(&first, (&fixture.original_client(), ""));
     kill(task);
     let kept = "a process of the same session has the device open";
-    enforcer
-        .until_status("it is kept", |status| (status["leases"]["judged"][0]["why"] == kept).then_some(()));
+    enforcer.until_status("the lease is kept", |status| {
+        (status["leases"]["judged"][0]["why"] == kept).then_some(())
+    });
     enforcer.ticks(15);
     assert_eq!(fixture.gpu("0").idle, 0);
     end_session(launcher);
@@ -430,7 +432,7 @@ fn reap_without_an_agent_frees_dead_tasks() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn reap_without_agent_inside() {
     let fixture = Fixture::new(2, "");
     let (launcher, task) = fixture.task(&fixture.drop_in(), "");
@@ -444,12 +446,12 @@ fn reap_without_agent_inside() {
         assert!(output.status.success(), "{output:?}");
         [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
     };
-    assert_eq!(reap(&["--legacy"]), ["0\n", ""], "both tasks live");
+    assert_eq!(reap(&["--legacy"]), ["0\n", ""], "both tasks are running");
     kill(task);
     kill(original);
-    until("they have ended", || (start(task).or(start(original)).is_none()).then_some(()));
-    assert_eq!(reap(&[]), ["0\n", ""], "their descendants may run");
-    // A record does not name the PID namespace of its pid.
+    until("the processes have exited", || (start(task).or(start(original)).is_none()).then_some(()));
+    assert_eq!(reap(&[]), ["0\n", ""], "descendants of the tasks may still be running");
+    // A record does not contain the PID namespace of its pid.
     let elsewhere = "bailiff: GPU 1: its process does not exist here, but may be running on another host or in another container; not freed\n";
     let [lines, kept] = reap(&["--legacy", "--dry-run"]);
     assert!(lines.ends_with("GPU 0 its process has exited\n") && lines.lines().count() == 1, "{lines}");
@@ -474,18 +476,18 @@ fn lease_of_a_dead_holder_in_use_is_kept() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn dead_holder_in_use_inside() {
     let fixture = Fixture::new(2, "");
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
     end_session(fixture.script());
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     let tenant = Tenant::running(&fixture.node.home, &["sleep", "infinity"]);
     fixture.node.hold(&tenant, 0, "used: 1GiB");
     until("a process is seen on it", || (Fixture::verdict(&enforcer, "0")? == "keep").then_some(()));
     drop(tenant);
-    until("it is suspect again", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect again", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     enforcer.ticks(10);
     assert_eq!(fixture.node.home.results("free_orphaned"), [""; 0]);
     assert_eq!(fixture.gpu("0").idle, 0);
@@ -497,7 +499,7 @@ fn reused_pid_is_not_the_holder() {
 }
 
 #[test]
-#[ignore = "it needs a PID namespace of its own"]
+#[ignore = "needs its own PID namespace"]
 fn reused_pid_inside() {
     let fixture = Fixture::new(1, ", legacy_idle_grace: 1s");
     let enforcer = fixture.enforcer();
@@ -523,9 +525,9 @@ fn gpu_lost_in_transfer_is_returned() {
     let fixture = Fixture::new(1, ", lost_after: 2s");
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
-    // A client that dies between its pop and its record.
+    // A client that is killed after its pop from the idle list and before it writes its record.
     fixture.redis(&["brpop", "GPU_IDLE", "0"]);
-    until("it is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
+    until("the lease is suspect", || (Fixture::verdict(&enforcer, "0")? == "suspect").then_some(()));
     fixture.until_idle("0");
     fixture.until_results("put_back_lost", "freed");
 }
@@ -544,12 +546,12 @@ fn agent_in_dry_run_frees_nothing() {
         enforcer.ticks(15);
         assert!(fixture.gpu(&gpu).owner.is_some(), "{leases} {flags:?}");
         assert_eq!(enforcer.status()["leases"]["acts"], Value::Bool(false));
-        assert!(fixture.audit().agents.is_empty(), "other agents free them");
+        assert!(fixture.audit().agents.is_empty(), "other agents free these leases");
         for step in ["reap_dead", "put_back_lost"] {
             assert_eq!(fixture.node.home.results(step), [""; 0]);
         }
-        // Whether a process that is just ending had the lease is unknown for a moment.
-        until("it is freed", || {
+        // While a process is exiting, it is unknown for a moment whether it had the lease.
+        until("the GPU is freed", || {
             (fixture.bailiff(&["reap"]).output().unwrap().stdout == b"1\n").then_some(())
         });
     }
@@ -595,7 +597,7 @@ fn silent_redis_delays_only_lease_actions() {
     until_up(&enforcer);
 }
 
-/// Releases unused leases.
+/// Rules that release unused leases.
 const UNUSED: &str = "  - {name: unused, target: lease, when: {attached_processes: {max: 0}}, for: {samples: 5}, then: [{flag: info}, {release_lease: {}}]}";
 
 #[test]
@@ -604,7 +606,7 @@ fn idle_lease_is_released_and_its_holder_notified() {
     let tenant = Tenant::running(&fixture.node.home, &["sleep", "infinity"]);
     let (used, _, gpu) = fixture.hold();
     let lease = fixture.gpu(&gpu).owner.unwrap();
-    // The process has a lease by its environment.
+    // The process's environment refers to the lease.
     let home = &fixture.node.home;
     let mut command = Command::new("setsid");
     command.args(["sleep", "infinity"]).env("BAILIFF_LEASE_ID", &lease);
@@ -621,7 +623,7 @@ fn idle_lease_is_released_and_its_holder_notified() {
     assert_eq!(line["target"]["id"], format!("lease:{}#{token}", held.lease));
     fixture.until_idle(&other);
     assert_eq!(touch(), TicketStatus::Ended("revoked".to_owned()));
-    assert!(start(child).is_some(), "no process is ended");
+    assert!(start(child).is_some(), "no process is terminated");
     enforcer.ticks(10);
     assert_eq!(fixture.gpu(&gpu).owner, Some(lease), "the lease is in use");
     assert_eq!(home.effects("release_lease"), ["released"]);
@@ -645,13 +647,13 @@ fn without_redis_no_lease_is_evaluated() {
     until("the process without a lease is flagged", || flagged("no-lease").then_some(()));
     fixture.redis.stop();
     let unknown = |rule: &str| enforcer.page().value("bailiff_rule_unknown", &[("rule", rule)]);
-    until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
+    until("the lease's use is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
     fixture.redis.go_on();
-    until("it is observed again", || (unknown("no-lease")? == 0.0).then_some(()));
-    // A lease whose holder's node is silent is not released, however long that lasts.
+    until("the lease's use is observed again", || (unknown("no-lease")? == 0.0).then_some(()));
+    // If the holder's node does not report, the lease is not released, no matter how long that lasts.
     let (runner, child, gpu) = fixture.hold();
     fixture.redis.stop();
-    until("it is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
+    until("the lease's use is unknown", || (unknown("no-lease")? > 0.0).then_some(()));
     let released = || fixture.node.home.results("release_lease").contains(&"released".to_owned());
     let before = released();
     enforcer.ticks(15);

@@ -1,6 +1,7 @@
-//! Leases with wrong clocks, reused pids, holders of other users or in containers, and a Redis that refuses or is
-//! silent: exit codes, and that no live holder is treated as dead.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Tests leases with wrong clocks, reused pids, holders of other users or in containers, and a Redis server that
+//! refuses commands or is not responding. Checks the exit codes, and that a running holder is never treated as
+//! dead.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +15,7 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// The number of leases that `reap` freed.
+/// Returns the number of leases that `reap` has freed.
 fn reap(redis: &Redis) -> String {
     stdout_of(&run(redis, &["reap"])).trim().to_owned()
 }
@@ -27,7 +28,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// `bailiff lease` with a clock that is this many seconds off.
+/// Returns `bailiff lease` with a clock that is this many seconds off.
 fn with_clock_offset(redis: &Redis, seconds: i64, args: &[&str]) -> Command {
     let mut command = bailiff(redis, args);
     command
@@ -48,7 +49,7 @@ fn only_the_clock_of_redis_counts() {
         .unwrap();
     let date: u64 = stdout_of(&date).trim().parse().unwrap();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-    assert!(date < now - 86000, "libfaketime does nothing: {date}, {now}");
+    assert!(date < now - 86000, "libfaketime has no effect: {date}, {now}");
 
     for seconds in [-86400, 86400] {
         let redis = pool("0,1");
@@ -65,7 +66,7 @@ fn only_the_clock_of_redis_counts() {
             assert_eq!(stdout_of(&command.output().unwrap()).trim(), "0", "{seconds}");
         }
         assert_eq!(states(&redis), ["leased"; 2]);
-        // Redis set the time that both clients print.
+        // Both clients print the time that Redis has set.
         let list = json_of(&redis, &["list", "--json"]);
         for gpu in list["gpus"].as_array().unwrap() {
             let acquired = gpu["lease"]["acquired"].as_str().unwrap();
@@ -80,7 +81,7 @@ fn only_the_clock_of_redis_counts() {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-        until("it to wait", || {
+        until("the request to wait", || {
             (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
         });
         kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
@@ -142,7 +143,7 @@ fn reused_pid_is_another_holder() {
              echo $((holder - 1)) >/proc/sys/kernel/ns_last_pid; sleep infinity & echo $(($! - holder))"
         ),
         "0",
-        "another process has its pid"
+        "another process has the holder's pid"
     );
     assert_eq!(inside.query("$BAILIFF lease reap"), "1");
     assert_eq!(states(&redis), ["idle"]);
@@ -157,13 +158,13 @@ fn container_holders_are_judged_within_their_pid_namespace() {
     assert_eq!((holder(), holder()), ("0".to_owned(), "1".to_owned()));
     assert_eq!(reap(&redis), "0", "from outside");
     let mut another = Namespace::new(&redis);
-    assert_eq!(another.query("$BAILIFF lease reap"), "0", "from another process");
+    assert_eq!(another.query("$BAILIFF lease reap"), "0", "reap runs in another PID namespace");
     assert_eq!(inside.query("kill -9 $holder; wait $holder 2>/dev/null; echo dead"), "dead");
     assert_eq!((reap(&redis), another.query("$BAILIFF lease reap")), ("0".to_owned(), "0".to_owned()));
     assert_eq!(states(&redis), ["leased"; 2]);
-    assert_eq!(inside.query("$BAILIFF lease reap"), "1", "its PID namespace is visible");
+    assert_eq!(inside.query("$BAILIFF lease reap"), "1", "the holder's PID namespace is visible");
     assert_eq!(states(&redis), ["leased", "idle"]);
-    // The holder outside is not affected by processes inside.
+    // Processes inside do not affect the holder outside.
     let outside = hold(&redis, &["run"]);
     assert_eq!(
         (inside.query("$BAILIFF lease reap"), another.query("$BAILIFF lease reap")),
@@ -171,7 +172,7 @@ fn container_holders_are_judged_within_their_pid_namespace() {
     );
     end(outside, Signal::TERM);
     drop(inside);
-    assert_eq!(another.query("$BAILIFF lease reap"), "0", "a container sees only itself");
+    assert_eq!(another.query("$BAILIFF lease reap"), "0", "a container sees only its own processes");
     until("a container that is gone to have no process left", || (reap(&redis) == "1").then_some(()));
     assert_eq!(states(&redis), ["idle"; 2]);
 }
@@ -190,7 +191,7 @@ fn release_keeps_leases_of_other_containers() {
     assert_eq!(states(&redis), ["idle"; 3]);
 }
 
-/// Runs as an unprivileged user.
+/// Returns `bailiff lease` as an unprivileged user.
 fn as_user(uid: u32, redis: &Redis, args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     let uid = uid.to_string();
@@ -224,7 +225,7 @@ fn holders_of_other_users_count_as_alive() {
         ("0".to_owned(), "0".to_owned()),
         "the command is still running"
     );
-    assert_eq!(reaped(OTHERS), "0", "it is unknown");
+    assert_eq!(reaped(OTHERS), "0", "whether the command is running is unknown");
     assert_eq!(states(&redis), ["leased"; 2]);
     kill_process(command, Signal::KILL).unwrap();
     until("the lease to end with its last process", || (reaped(OTHERS) == "1").then_some(()));
@@ -280,13 +281,14 @@ fn silent_redis_times_out() {
     assert!(took < Duration::from_secs(30), "{took:?}");
     assert_eq!(states(&redis), ["leased"]);
     end(holder, Signal::TERM);
-    until("it to be idle", || {
+    until("the GPU to be idle", || {
         stdout_of(&run(&redis, &["reap"]));
         (states(&redis) == ["idle"]).then_some(())
     });
 }
 
-/// A waiter that is stopped when it is granted a GPU, and continues when another holder has the GPU.
+/// Returns a waiter that is stopped when a GPU is granted to it, and that continues when another holder has the
+/// GPU.
 fn suspended_waiters(redis: &Redis) -> (Child, Child) {
     let mut leases = Pool::open(&redis.address(), "GPU", Duration::from_secs(5)).unwrap();
     let holder = hold(redis, &["run"]);
@@ -303,11 +305,11 @@ fn suspended_waiters(redis: &Redis) -> (Child, Child) {
     let foreign = leases.audit().unwrap().queue.remove(0);
     kill_process(Pid::from_child(&waiter), Signal::STOP).unwrap();
     end(holder, Signal::TERM);
-    until("it to be granted", || {
+    until("the GPU to be granted", || {
         let audit = leases.audit().unwrap();
         audit.leases.iter().any(|lease| lease.lease == foreign && lease.state == "held").then_some(())
     });
-    // A client on another machine considered it lost after its silence.
+    // After a period without heartbeats, a client on another machine ended the lease as that of a dead holder.
     leases.end(&foreign, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
     let next = hold(redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();
@@ -346,7 +348,7 @@ fn signal_ends_a_wait_without_redis() {
     let mut redis = pool("0");
     let holder = hold(&redis, &["run"]);
     let mut waiter = bailiff(&redis, &["run", "true"]).stderr(Stdio::null()).spawn().unwrap();
-    until("it to wait", || {
+    until("the request to wait", || {
         (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == 1).then_some(())
     });
     redis.kill();

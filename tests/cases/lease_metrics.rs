@@ -1,5 +1,5 @@
-//! The exporter with a real Redis: metrics of leases, of use without a lease, and of a Redis that hangs, dies or
-//! refuses.
+//! Tests the exporter with a real Redis server: metrics of leases and of use without a lease, and a server that
+//! hangs, is killed or refuses commands.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +28,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const GIB: &str = "used: 1GiB, sm: 0";
 
-/// GPUs, each with the pids that hold it.
+/// Returns GPUs, each with the pids of the processes that hold it.
 fn gpus(held: &[&[u32]]) -> String {
     let one = |pids: &&[u32]| {
         let processes: Vec<String> = pids.iter().map(|pid| format!("{{pid: {pid}, {GIB}}}")).collect();
@@ -37,7 +37,7 @@ fn gpus(held: &[&[u32]]) -> String {
     format!("sampling_period: 20ms\ngpus:\n{}", held.iter().map(one).collect::<String>())
 }
 
-/// A late answer counts as a hang, after which environments are not read for a long time.
+/// A late reply counts as a hang. After a hang, environments are not read for a long time.
 const PATIENT: [&str; 2] = ["--deadline", "10s"];
 
 fn watch(scenario: &Scenario, redis: &Redis, arguments: &[&str]) -> Exporter {
@@ -57,7 +57,7 @@ fn unreserved(page: &Page, gpu: &str) -> Option<f64> {
     page.value("bailiff_lease_unreserved_use", &[("gpu", gpu)])
 }
 
-/// The number of lease series.
+/// Returns the number of lease series.
 fn series(page: &Page) -> usize {
     ["gpus", "held", "age_seconds", "idle_seconds", "queue_length", "unreserved_use", "events_total"]
         .iter()
@@ -65,7 +65,8 @@ fn series(page: &Page) -> usize {
         .sum()
 }
 
-/// Three GPUs: a command under a lease on the first, a process without a lease on the second.
+/// A node with three GPUs: a command under a lease is on the first, and a process without a lease is on the
+/// second.
 struct Node {
     redis: Redis,
     scenario: Scenario,
@@ -169,7 +170,7 @@ fn handover_reports_no_use_without_a_lease() {
     assert!(page.value("bailiff_lease_queue_oldest_seconds", &[]).is_some());
     assert_eq!((unreserved(&page, "1"), unreserved(&page, "0")), (None, Some(0.0)));
     end(waiter, Signal::TERM);
-    // A process orphaned by its runner is identified by its environment.
+    // A process that was orphaned by its runner is identified by its environment.
     node.runner.kill().unwrap();
     node.runner.wait().unwrap();
     let page = exporter.next();
@@ -188,7 +189,7 @@ fn intruder_on_a_leased_gpu_is_not_its_holder() {
         assert_eq!(
             unreserved(&exporter.next(), "0"),
             None,
-            "a process of the holder's own may be a part of it"
+            "the memory may belong to the holder's own process"
         );
     }
     scenario.set(&gpus(&[&[intruder.pid()]]));
@@ -226,7 +227,7 @@ fn lease_of_an_original_client_is_exported() {
     exporter.until("a process is on it", |page| {
         (page.value("bailiff_lease_legacy_suspect", &[]) == Some(0.0)).then_some(())
     });
-    assert_eq!(unreserved(&exporter.next(), "1"), None, "the record does not name its process");
+    assert_eq!(unreserved(&exporter.next(), "1"), None, "the record does not contain the process");
     holder.end();
 }
 
@@ -234,7 +235,7 @@ fn lease_of_an_original_client_is_exported() {
 fn lease_of_a_script_is_exported() {
     let (redis, directory) = (pool("0"), tempfile::tempdir().unwrap());
     std::os::unix::fs::symlink(programs::bailiff(), directory.path().join("GPU.py")).unwrap();
-    // The recorded pid is that of a subshell that has ended.
+    // The recorded pid is that of a subshell that has exited.
     let mut script = Command::new("bash");
     script.args(["-c", "D=$(GPU.py --get | cat); sleep infinity & echo $!; wait"]).process_group(0);
     let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
@@ -244,13 +245,13 @@ fn lease_of_a_script_is_exported() {
     BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let scenario = Scenario::new(&gpus(&[&[line.trim().parse().unwrap()]]));
     let exporter = watch(&scenario, &redis, &[]);
-    exporter.until("its holder is known", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
+    exporter.until("the holder is known", |page| (unreserved(page, "0") == Some(0.0)).then_some(()));
     assert_eq!(exporter.page().all("bailiff_lease_held", &[("mode", "compat")]).count(), 1);
     kill_process_group(Pid::from_child(&script), Signal::KILL).unwrap();
     script.wait().unwrap();
 }
 
-/// Waits until the pool is down for this reason, and returns that page.
+/// Waits until the pool is reported as down for this reason, and returns that page.
 fn until_down(exporter: &Exporter, reason: &str) -> Page {
     exporter.until(reason, |page| {
         let why = [("source", "redis"), ("reason", reason)];
@@ -269,22 +270,30 @@ fn failed_redis_leaves_a_gap_and_recovers() {
     exporter.until("the pool is exported", whole);
     redis.while_stopped(|| {
         let page = until_down(&exporter, "timeout");
-        assert_eq!((up(&page), series(&page)), (Some(0.0), 0), "no stale series");
+        assert_eq!((up(&page), series(&page)), (Some(0.0), 0), "stale series are not exported");
         for _ in 0..3 {
             let page = exporter.next();
             assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
-            assert_eq!(page.value("bailiff_gpu_up", &[("gpu", "0")]), Some(1.0), "all else goes on");
+            assert_eq!(
+                page.value("bailiff_gpu_up", &[("gpu", "0")]),
+                Some(1.0),
+                "other sources are not affected"
+            );
         }
     });
-    exporter.until("it heals", whole);
+    exporter.until("the pool is readable again", whole);
     redis.kill();
     let page = until_down(&exporter, "unreachable");
     assert_eq!((up(&page), series(&page)), (Some(0.0), 0));
     let _ = exporter.next();
     redis.start_again();
-    let page = exporter.until("it recovers again", |page| whole(page).map(|()| page.clone()));
-    assert_eq!(state(&page, "barrier"), Some(1.0), "idle rules wait for holders");
-    assert_eq!(page.value("bailiff_lease_events_total", &[("event", "grant")]), Some(1.0), "counts go on");
+    let page = exporter.until("the pool recovers", |page| whole(page).map(|()| page.clone()));
+    assert_eq!(state(&page, "barrier"), Some(1.0), "idle GPUs are reserved for other holders");
+    assert_eq!(
+        page.value("bailiff_lease_events_total", &[("event", "grant")]),
+        Some(1.0),
+        "events are still counted"
+    );
     assert_eq!(page.value("bailiff_lease_redis_aof_enabled", &[]), Some(1.0));
     for args in ["cannot read leases: Redis did not respond in time", "leases can be read again"] {
         exporter.until_logged(args);
@@ -308,7 +317,7 @@ fn redis_password_is_used_and_never_printed() {
     assert!(!wrong.log().contains("hunter"), "{}", wrong.log());
     let right = format!("{}?pass=hunter2", redis.address());
     let exporter = Exporter::start(&scenario, &[&PATIENT, ["--lease.redis", &right].as_slice()].concat());
-    exporter.until("it may", |page| (up(page) == Some(1.0)).then_some(()));
+    exporter.until("the exporter may read the pool", |page| (up(page) == Some(1.0)).then_some(()));
     let output = exporter::run(&["--lease.redis=redsi://bob:hunter2@host/0"]);
     let printed = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{printed}");

@@ -1,6 +1,6 @@
-//! Options of leases: particular GPUs, a duration, a holder, a place in the queue; and the output about
-//! them.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Tests options for leases: particular GPUs, a duration, a holder and a place in the queue; and the
+//! output about them.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ fn err(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The first two lines on standard error: the grant, and the line after it.
+/// Returns the first two lines on standard error: the grant, and the line after it.
 fn line_pair(runner: &mut Child) -> Vec<String> {
     BufReader::new(runner.stderr.take().unwrap()).lines().take(2).map(Result::unwrap).collect()
 }
@@ -31,19 +31,23 @@ fn lease_of_named_gpus_is_granted() {
     let holder = hold(&redis, &["run", "--gpu", "2"]);
     assert_eq!(states(&redis), ["idle", "idle", "leased", "idle"]);
     assert_eq!(code(&run(&redis, &["run", "--nonblock", "--gpu", "2", "true"])), 75);
-    assert_eq!(code(&run(&redis, &["run", "--gpu", "9", "true"])), 64, "there is none");
-    assert_eq!(code(&run(&redis, &["run", "--gpu", "1,2", "-n", "3", "true"])), 64, "more than would do");
+    assert_eq!(code(&run(&redis, &["run", "--gpu", "9", "true"])), 64, "there is no GPU 9");
+    assert_eq!(
+        code(&run(&redis, &["run", "--gpu", "1,2", "-n", "3", "true"])),
+        64,
+        "more GPUs are requested than are listed"
+    );
     let one_of = ["run", "--gpu", "2,3", "-n", "1", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"];
-    assert_eq!(ids(&one_of), "3", "either would do");
+    assert_eq!(ids(&one_of), "3", "each of the two GPUs satisfies the request");
     let waiter = bailiff(&redis, &["run", "--gpu", "2", "--", "sh", "-c", "echo $BAILIFF_LEASE_GPUS"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    until("it to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
+    until("the request to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 1).then_some(()));
     assert_eq!(
         ids(&["run", "--", "sh", "-c", "echo had"]),
         "had",
-        "a request for any GPU need not wait behind it"
+        "a request for any GPU does not wait behind a request for a leased GPU"
     );
     end(holder, Signal::TERM);
     assert_eq!(stdout_of(&waiter.wait_with_output().unwrap()).trim(), "2");
@@ -62,12 +66,12 @@ fn process_on_a_gpu_may_lease_it() {
     assert_eq!(gpu["lease"]["pid"].to_string(), pid);
     assert_eq!(gpu["lease"]["cmd"], "sleep infinity");
     assert_eq!(gpu["lease"]["evidence"], "alive");
-    assert_eq!(code(&run(&redis, &["adopt", "--gpu", "1", "--pid", &pid])), 75, "it is leased");
+    assert_eq!(code(&run(&redis, &["adopt", "--gpu", "1", "--pid", &pid])), 75, "the GPU is leased");
     process.kill().unwrap();
     process.wait().unwrap();
     let dry = stdout_of(&run(&redis, &["reap", "--dry-run"]));
     assert_eq!(dry.trim(), format!("{lease} GPU 1 the holder has exited"));
-    assert_eq!(states(&redis), ["idle", "leased"], "nothing is freed by saying so");
+    assert_eq!(states(&redis), ["idle", "leased"], "a dry run frees nothing");
     assert_eq!(stdout_of(&run(&redis, &["reap"])).trim(), "1");
     assert_eq!(states(&redis), ["idle"; 2]);
 }
@@ -90,7 +94,11 @@ fn lease_with_duration_expires() {
     assert_eq!(code(&run(&redis, &["extend", "no-such-lease", "1h"])), 4);
     let holder = hold(&redis, &["run"]);
     let name = json_of(&redis, &["list", "--json"])["gpus"][0]["lease"]["lease"].as_str().unwrap().to_owned();
-    assert_eq!(code(&run(&redis, &["extend", &name, "1h"])), 64, "it ends with its holder");
+    assert_eq!(
+        code(&run(&redis, &["extend", &name, "1h"])),
+        64,
+        "the lease ends with its holder, so it cannot be extended"
+    );
     end(holder, Signal::TERM);
 }
 
@@ -155,7 +163,7 @@ fn grant_is_printed_in_the_requested_format() {
     assert_eq!(acquire("ids"), (0, "0,1".to_owned()));
     let (code, env) = acquire("env");
     assert!(code == 0 && env.starts_with("export CUDA_VISIBLE_DEVICES="), "{env}");
-    assert_eq!(acquire("uuid").0, 69, "without a driver the pool knows none, and nothing is held");
+    assert_eq!(acquire("uuid").0, 69, "without a driver, the pool has no UUIDs, and no GPU is leased");
     let (_, json) = acquire("json");
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["gpus"].as_array().unwrap().len(), 2);
@@ -186,7 +194,9 @@ fn shell_subprocess_is_not_the_holder() {
             drop(child.stdin.take());
             child.kill().unwrap();
             child.wait().unwrap();
-            until("it to be freed", || (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(()));
+            until("the lease to be freed", || {
+                (stdout_of(&run(&redis, &["reap"])).trim() == "1").then_some(())
+            });
         }
     }
 }
@@ -200,7 +210,7 @@ fn queue_and_log_name_user_and_time() {
         .map(|(priority, note)| {
             let waiter =
                 bailiff(&redis, &["run", "--priority", priority, "--note", note, "true"]).spawn().unwrap();
-            until("it to wait", || {
+            until("the request to wait", || {
                 let report = json_of(&redis, &["queue", "--json"]);
                 report.as_array().unwrap().iter().any(|ticket| ticket["note"] == note).then_some(())
             });
@@ -239,7 +249,7 @@ fn only_root_may_jump_the_queue() {
     assert!(err(&output).contains("root"), "{output:?}");
 }
 
-/// A test certificate authority, and a server certificate signed by it.
+/// A script that creates a test certificate authority and a server certificate signed by it.
 const CERTIFY: &str =
     "new() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \"$@\"; }
     new -subj /CN=ours -keyout ca.key -out ca.pem &&
@@ -286,7 +296,7 @@ fn redis_connection_supports_tls_and_a_password() {
     assert_eq!(code(&output), 69);
     assert!(err(&output).contains("refuses") && !err(&output).contains("wrong@"), "{output:?}");
     let output = lease("s3cret", "key.pem", &["list"]);
-    assert_eq!(code(&output), 69, "an unknown authority is not believed");
+    assert_eq!(code(&output), 69, "a certificate of an unknown authority is rejected");
 }
 
 #[test]
@@ -312,7 +322,7 @@ fn unused_idle_gpus_are_leased_first() {
     let pids = squatters.each_ref().map(|squatter| squatter.pid().to_string());
     assert!(pids.iter().all(|pid| err(&all).contains(pid)), "{all:?}");
     let output = run(&redis, &["run", "--stream", "/nowhere", "echo", "had"]);
-    assert_eq!(stdout_of(&output).trim(), "had", "without an exporter any will do");
+    assert_eq!(stdout_of(&output).trim(), "had", "without an exporter, any idle GPU is leased");
 }
 
 #[test]
@@ -354,7 +364,7 @@ fn wait_without_a_terminal_reports_start_and_end() {
         let mut lines = BufReader::new(waiter.stderr.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        until("it to wait", || {
+        until("the request to wait", || {
             (json_of(&redis, &["queue", "--json"]).as_array().unwrap().len() == before + 1).then_some(())
         });
         (waiter, lines, line)
@@ -387,7 +397,7 @@ fn lease_status_lists_the_pool_and_own_leases() {
     let redis = pool("0-2");
     let holder = hold(&redis, &["run", "-n", "2", "--note", "tea"]);
     let waiter = bailiff(&redis, &["run", "-n", "3", "true"]).stderr(Stdio::null()).spawn().unwrap();
-    until("it to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 3).then_some(()));
+    until("the request to wait", || (json_of(&redis, &["queue", "--json"])[0]["want"] == 3).then_some(()));
     let text = stdout_of(&run(&redis, &["status"]));
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("3 GPUs: ") && lines[0].contains("2 leased"), "{text}");

@@ -1,6 +1,6 @@
-//! `bailiff lease` over a real Redis: output, exit codes, and that no GPU ever has two holders, even though runners and
-//! commands are killed.
-#![expect(clippy::disallowed_methods, reason = "a case runs programs and fails loudly")]
+//! Tests `bailiff lease` with a real Redis server: output, exit codes, and that a GPU never has two holders, even if
+//! runners and commands are killed.
+#![expect(clippy::disallowed_methods, reason = "a test runs programs and fails loudly")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -89,7 +89,7 @@ fn unavailable_gpus_are_reported() {
     let holder = hold(&redis, &["run"]);
     assert_eq!(code(&run(&redis, &["run", "--nonblock", "true"])), 75);
     assert_eq!(code(&run(&redis, &["run", "--wait", "100ms", "true"])), 124);
-    assert_eq!(code(&run(&redis, &["init", "--gpus", "0,1", "--force"])), 75, "not under a holder");
+    assert_eq!(code(&run(&redis, &["init", "--gpus", "0,1", "--force"])), 75, "the pool has a holder");
     assert_eq!(states(&redis), ["leased"]);
     end(holder, Signal::TERM);
     assert_eq!(states(&redis), ["idle"], "SIGTERM to a command ends its lease");
@@ -155,7 +155,7 @@ fn waiter_is_not_blocked_by_dead_ones() {
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert_eq!((states(&redis), queue()), (vec!["leased".to_owned()], 1));
-        // A tick of the wait is longer than the time waited here.
+        // The waiter polls less often than this test waits.
         stdout_of(&run(&redis, &[&["run"], args, &["true"]].concat()));
         assert_eq!((states(&redis), queue()), (vec!["idle".to_owned()], 0));
     }
@@ -166,7 +166,7 @@ fn tasks_150_over_8_gpus_never_share() {
     let redis = pool("0-7");
     let done = Tasks::start(&redis, 150).all_end(&[]);
     assert_eq!(done.len(), 150);
-    assert_eq!(BTreeSet::from_iter(done).len(), 8, "all are used");
+    assert_eq!(BTreeSet::from_iter(done).len(), 8, "all GPUs are used");
     assert_eq!(states(&redis), ["idle"; 8]);
 }
 

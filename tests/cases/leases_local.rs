@@ -1,5 +1,6 @@
-//! `bailiff lease` with a pool of this machine: which leases end with which process, whichever process is killed.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Tests `bailiff lease` with this machine's own pool: which lease ends with which process, whichever process is
+//! killed.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,14 +27,14 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The same as user nobody.
+/// Returns the same command as user nobody.
 fn bailiff_as_nobody(pool: &Directory, args: &[&str]) -> Command {
     let mut command = bailiff(pool, args);
     command.uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/");
     command
 }
 
-/// Waits for this many waiters.
+/// Waits until there are this many waiters.
 fn queued(pool: &Directory, count: usize) {
     until("waiters", || {
         (json_of(pool, &["queue", "--json"]).as_array().unwrap().len() == count).then_some(())
@@ -44,7 +45,7 @@ fn tickets(pool: &Directory) -> usize {
     fs::read_dir(pool.path().join("queue")).unwrap().count()
 }
 
-/// A task that waits for a GPU, and writes its name when it has one.
+/// Starts a task that waits for a GPU, and that writes its name when it gets a GPU.
 fn waiter(pool: &Directory, name: &str) -> Child {
     let file = pool.path().with_file_name("order");
     let script = format!("echo {name} >>{}", file.display());
@@ -89,7 +90,7 @@ fn command_keeps_its_gpus_until_it_exits() {
     assert_eq!(states(&pool), ["leased"; 3]);
     assert_eq!(code(&run(&pool, &["run", "--nonblock", "true"])), 75);
     assert_eq!(code(&run(&pool, &["run", "--wait", "100ms", "true"])), 124);
-    assert_eq!(code(&run(&pool, &["init", "--gpus", "0,1", "--force"])), 75, "not under a holder");
+    assert_eq!(code(&run(&pool, &["init", "--gpus", "0,1", "--force"])), 75, "the pool has a holder");
     end(holder, Signal::TERM);
     assert_eq!(states(&pool), ["idle"; 3]);
     assert_eq!(tickets(&pool), 0);
@@ -116,7 +117,7 @@ fn missing_pool_message_names_both_fixes() {
     let path = directory.path();
     let here = ["list", "--json", "--pool-dir", path.to_str().unwrap()];
     assert_eq!(list(&["list", "--json"], &|args| bailiff(&redis, args)), 1);
-    assert_eq!(list(&here, &|args| bailiff(&redis, args)), 2, "a flag is louder than the environment");
+    assert_eq!(list(&here, &|args| bailiff(&redis, args)), 2, "a flag takes precedence over the environment");
     assert_eq!(list(&["list", "--json", "--redis", &address], &|args| bailiff(&directory, args)), 1);
     assert_eq!(code(&run(&directory, &[&here[..], &["--redis", &address]].concat())), 64);
 }
@@ -126,7 +127,7 @@ fn waiters_are_served_in_order_without_dead_ones() {
     let pool = Directory::of("0");
     let holder = hold(&pool, &["run"]);
     let mut waiters: Vec<Child> = ["a", "b", "c", "d", "e"].iter().map(|name| waiter(&pool, name)).collect();
-    // The first waiter, and one in the middle.
+    // The first waiter, and a waiter in the middle of the queue.
     let (third, first) = (waiters.remove(2), waiters.remove(0));
     end(third, Signal::KILL);
     end(first, Signal::KILL);
@@ -155,9 +156,9 @@ fn several_gpus_are_granted_together_or_not() {
         .spawn()
         .unwrap();
     queued(&pool, 1);
-    assert_eq!(states(&pool), ["leased", "idle"], "the waiter has none");
+    assert_eq!(states(&pool), ["leased", "idle"], "the waiter has no GPU");
     let late = waiter(&pool, "late");
-    assert_eq!(order(&pool), Vec::<String>::new(), "no waiter overtakes, though one GPU is idle");
+    assert_eq!(order(&pool), Vec::<String>::new(), "no later waiter gets the idle GPU first");
     end(holder, Signal::TERM);
     assert_eq!(stdout_of(&both.wait_with_output().unwrap()).trim(), "0,1");
     assert!(late.wait_with_output().unwrap().status.success());
@@ -199,7 +200,7 @@ fn killed_runner_leaves_the_lease_to_its_command() {
     assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(command.as_raw_nonzero().get().cast_unsigned()));
     assert_eq!(held["lease"]["evidence"], "alive");
     assert_eq!(stdout_of(&run(&pool, &["reap", "--dry-run"])), "");
-    assert_eq!(code(&run(&pool, &["release", &name])), 3, "a running command keeps its GPU");
+    assert_eq!(code(&run(&pool, &["release", &name])), 3, "the GPU of a running command is not released");
     let next = waiter(&pool, "next");
     kill_process(command, Signal::KILL).unwrap();
     assert!(next.wait_with_output().unwrap().status.success());
@@ -219,7 +220,7 @@ fn daemon_started_inside_keeps_the_lease_and_is_reported() {
         (listed != u64::from(daemon) && fs::read(format!("/proc/{daemon}/comm")).ok()? == b"sleep\n")
             .then_some(daemon)
     });
-    // A SIGTERM ends the runner, which would wait for the daemon forever; the lease remains.
+    // SIGTERM ends the runner, which would otherwise wait for the daemon indefinitely. The lease remains.
     until("the runner to go", || {
         kill_process(Pid::from_child(&runner), Signal::TERM).ok()?;
         runner.try_wait().unwrap()
@@ -227,7 +228,7 @@ fn daemon_started_inside_keeps_the_lease_and_is_reported() {
     let held = gpu(&pool, 0);
     assert_eq!((u64_of(&held["lease"]["pid"]), &held["state"]), (daemon.into(), &Value::from("leased")));
     kill_process(Pid::from_raw(daemon.cast_signed()).unwrap(), Signal::KILL).unwrap();
-    until("it to be free", || (states(&pool) == ["idle"]).then_some(()));
+    until("the GPU to be idle", || (states(&pool) == ["idle"]).then_some(()));
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn acquired_gpus_are_freed_when_their_holder_exits() {
     assert_eq!(u64_of(&held["lease"]["pid"]), u64::from(holder.id()));
     assert_eq!((&held["lease"]["evidence"], &held["lease"]["mode"]), (&"alive".into(), &"acquire".into()));
     holder.kill().unwrap();
-    until("it to be free", || (states(&pool) == ["idle"]).then_some(()));
+    until("the GPU to be idle", || (states(&pool) == ["idle"]).then_some(()));
     holder.wait().unwrap();
     let acquire = |args: &[&str]| {
         let printed = stdout_of(&run(&pool, &[&["acquire"][..], args].concat()));
@@ -309,7 +310,7 @@ fn lease_holder_keeps_no_other_descriptor() {
     );
     let (name, value) = end_to_end::leases::LeasePool::variable(&pool);
     let output = Command::new("bash").args(["-c", &script]).env(name, value).output().unwrap();
-    assert_eq!(states(&pool), ["leased"], "the lease outlives the script, whose pipe has closed");
+    assert_eq!(states(&pool), ["leased"], "the lease remains after the script's pipe was closed");
     assert!(Command::new("flock").args(["-n"]).arg(&path).arg("true").status().unwrap().success());
     stdout_of(&run(&pool, &["release", stdout_of(&output).trim()]));
     assert_eq!(states(&pool), ["idle"]);
@@ -337,7 +338,7 @@ fn users_share_a_pool_and_cannot_release_others() {
         (&seen["gpus"][0]["lease"]["user"], &seen["gpus"][1]["lease"]["user"]),
         (&"nobody".into(), &"root".into())
     );
-    // One waiter of each user, and neither can remove the other's ticket.
+    // Each user has one waiter, and neither user can remove the other's ticket.
     let root = waiter(&pool, "root");
     let mut other = bailiff_as_nobody(&pool, &["run", "true"]).spawn().unwrap();
     queued(&pool, 2);
@@ -353,7 +354,7 @@ fn users_share_a_pool_and_cannot_release_others() {
     assert_eq!(
         code(&bailiff_as_nobody(&pool, &["init", "--force", "--gpus", "0"]).output().unwrap()),
         69,
-        "it is root's"
+        "the pool belongs to root"
     );
 }
 
@@ -369,9 +370,9 @@ fn dead_ticket_of_another_user_blocks_no_waiter() {
     until("two tickets, one of a dead process of root", || (tickets(&pool) == 2).then_some(()));
     end(holder, Signal::TERM);
     assert!(waiter.wait_with_output().unwrap().status.success());
-    assert_eq!(tickets(&pool), 1, "user nobody may not remove it");
+    assert_eq!(tickets(&pool), 1, "user nobody cannot remove root's ticket");
     assert_eq!(states(&pool), ["idle"]);
-    assert_eq!(tickets(&pool), 0, "it is root's");
+    assert_eq!(tickets(&pool), 0, "root removes its own ticket");
 }
 
 #[test]
@@ -379,7 +380,7 @@ fn tasks_150_over_8_gpus_never_share() {
     let pool = Directory::of("0-7");
     let done = Tasks::start(&pool, 150).all_end(&[]);
     assert_eq!(done.len(), 150);
-    assert_eq!(BTreeSet::from_iter(done).len(), 8, "all are used");
+    assert_eq!(BTreeSet::from_iter(done).len(), 8, "all GPUs are used");
     assert_eq!(states(&pool), ["idle"; 8]);
     assert_eq!(tickets(&pool), 0);
 }
@@ -402,7 +403,8 @@ fn tasks_150_with_some_killed_never_share() {
     assert_eq!(tickets(&pool), 0);
 }
 
-/// The command of a runner, if it has started. Its parent is checked again once the pidfd excludes pid reuse.
+/// Returns a pidfd of a runner's command, if it has started. Its parent is checked again once the pidfd rules out
+/// pid reuse.
 fn pidfd_of_command(runner: &Child) -> Option<OwnedFd> {
     let children = format!("/proc/{0}/task/{0}/children", runner.id());
     let child = || Pid::from_raw(fs::read_to_string(&children).ok()?.split(' ').next()?.parse().ok()?);

@@ -1,4 +1,5 @@
-//! End-to-end cases, one module per subject, in one program: linking it takes less time than linking one for each.
+//! End-to-end tests: one module per subject, all in one program, because linking one program is faster than
+//! linking one per subject.
 
 mod action_lifecycle;
 mod backtest;

@@ -1,5 +1,5 @@
-//! Prometheus and Grafana files against the real programs: every dashboard query has data, every alert is tested and
-//! documented, and no file names a metric that does not exist.
+//! Tests the Prometheus and Grafana files against the real programs: every dashboard query returns data, every alert
+//! is tested and documented, and no file refers to a metric that does not exist.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -31,7 +31,7 @@ use serde_json::Value;
 
 const BOARDS: [&str; 3] = ["node", "cluster", "enforcement"];
 
-/// An idle target is notified and ended; one that is only flagged stays.
+/// Rules with which an idle target is notified and terminated by one rule, and only flagged by another.
 const RULES: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, clear_after: 1, grace: 30s}
@@ -55,20 +55,20 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Checks a file of `alerts/` with the tool of its reader.
+/// Checks a file in `alerts/` with the tool for its consumer.
 fn check(tool: &str, arguments: &[&str]) {
     let directory = root().join("alerts");
     let output = Command::new(programs::tool(tool)).args(arguments).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// The panels of a dashboard, row after row.
+/// Returns the panels in a dashboard, row by row.
 fn panels(board: &str) -> Vec<Value> {
     let board: Value = serde_json::from_str(&read(&format!("grafana/dashboards/{board}.json"))).unwrap();
     board["panels"].as_array().unwrap().clone()
 }
 
-/// Every query of a dashboard, with the panel that it belongs to.
+/// Returns every query in a dashboard, with the panel that contains it.
 fn queries(board: &str) -> Vec<(String, String)> {
     let of = |panel: &Value| {
         let title = panel["title"].as_str().unwrap().to_owned();
@@ -78,14 +78,14 @@ fn queries(board: &str) -> Vec<(String, String)> {
     panels(board).iter().flat_map(of).collect()
 }
 
-/// Metric names in a query: ours, and those of the recording rules.
+/// Returns the metric names in a query: our own, and those defined by the recording rules.
 fn names(query: &str) -> BTreeSet<String> {
     let is_of_a_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == ':';
     let words = query.split(|letter| !is_of_a_name(letter));
     words.filter(|word| word.contains("bailiff_")).map(str::to_owned).collect()
 }
 
-/// Names in the metrics tables; for histograms also their series.
+/// Returns the names in the metrics tables, and for histograms also the names of their series.
 fn known_metrics() -> BTreeSet<String> {
     let tables = read("docs/metrics.md") + &read("docs/enforcer-metrics.md");
     let rows = tables.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
@@ -99,7 +99,7 @@ fn known_metrics() -> BTreeSet<String> {
     known_metrics
 }
 
-/// Rules as a real server has loaded them, each with its health.
+/// Returns the rules as a real server has loaded them, each with its health.
 fn rules(prometheus: &Prometheus) -> Vec<Value> {
     let rules = || {
         let groups = prometheus.get("rules")?["groups"].as_array()?.clone();
@@ -133,7 +133,7 @@ fn every_alert_is_valid_tested_and_documented() {
         let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
         assert_eq!(rule["health"], "ok", "{rule}");
         let strange: Vec<String> = names(query).difference(&known_metrics).cloned().collect();
-        assert_eq!(strange, Vec::<String>::new(), "{name} names what is no metric");
+        assert_eq!(strange, Vec::<String>::new(), "{name} refers to metrics that do not exist");
         if rule["type"] == "alerting" {
             let text = |key: &str| rule["annotations"][key].as_str().unwrap_or_default().to_owned();
             assert!(["critical", "warning", "info"].contains(&rule["labels"]["severity"].as_str().unwrap()));
@@ -144,16 +144,16 @@ fn every_alert_is_valid_tested_and_documented() {
             assert_eq!(heads, ["Meaning", "Impact", "Diagnosis", "Mitigation"], "{name}");
             pages.insert(format!("{name}.md"));
             let fires = format!("alertname: {name}\n        exp_alerts:\n          - exp_labels:");
-            assert!(tests.contains(&fires), "no test lets {name} fire");
+            assert!(tests.contains(&fires), "no test in which {name} fires");
             let silent = format!("alertname: {name}, exp_alerts: []");
-            assert!(tests.contains(&silent), "no test has {name} silent");
+            assert!(tests.contains(&silent), "no test in which {name} does not fire");
         } else {
             assert!(recorded.contains(&format!("- expr: {name}\n")), "no test of {name}");
         }
     }
     let written = fs::read_dir(root().join("alerts/runbooks")).unwrap();
     let written = written.map(|page| page.unwrap().file_name().into_string().unwrap());
-    assert_eq!(written.collect::<BTreeSet<_>>(), pages, "a page for each alert, and no other");
+    assert_eq!(written.collect::<BTreeSet<_>>(), pages, "there must be exactly one page for each alert");
 }
 
 #[test]
@@ -181,18 +181,18 @@ fn every_panel_has_a_description_and_unit() {
     }
 }
 
-/// Two nodes: one active, with an enforcer, leases and a quota; and one made up.
+/// Two nodes: an active node with an enforcer, leases and a quota, and a made-up node.
 struct Fixture {
     node: Node,
     enforcer: Enforcer,
     other: Exporter,
-    /// A tenant that works until its action is due.
+    /// A tenant that is busy until its action is due.
     due: Tenant,
     _running: (Vec<Running>, Tenant, Holder),
     _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir),
 }
 
-/// A lease holder, ended with its descendants.
+/// A lease holder, which is terminated with its descendants on drop.
 struct Holder(Option<Child>);
 
 impl Drop for Holder {
@@ -236,7 +236,7 @@ impl Fixture {
     }
 }
 
-/// A Kubernetes container, and a process in uninterruptible sleep.
+/// Returns a process in a Kubernetes container, and a process in uninterruptible sleep.
 fn others() -> Procfs {
     let pod = "0::/kubepods.slice/kubepods-pod9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f.slice/cri-containerd-\
                0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope\n";
@@ -249,7 +249,7 @@ fn quiet(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// A program that requested more than its shared quota, and is held on the GPU.
+/// Starts a program that has requested more than its shared quota and that holds memory on the GPU.
 fn limited(machine: &Machine, quota: &Path, node: &Node) -> Running {
     let (some, much) = (format!("alloc {}", 40 << 20), format!("alloc {}", 90 << 20));
     let mut command = machine.client("dl", &["init 0", &some, &much, "wait"]);
@@ -261,7 +261,8 @@ fn limited(machine: &Machine, quota: &Path, node: &Node) -> Running {
     running
 }
 
-/// A query with its variables replaced as Grafana does, for all values and this test's steps.
+/// Returns a query whose variables are replaced as Grafana does, with all values selected and with this test's
+/// steps.
 fn interpolate(query: &str) -> String {
     let mut query = query.replace("$__range:1m", "1m:1s").replace("$__rate_interval", "10s");
     for variable in ["cluster", "node", "gpu", "user", "rule"] {
@@ -279,8 +280,10 @@ fn every_dashboard_query_returns_data() {
     fixture
         .node
         .change(|driver| driver.gpus[0].text = "memory: {unaccounted: 2GiB}\n    xid: [79]".to_owned());
-    // Prometheus has scraped the counters at 0.
-    until("it is seen", || prometheus.query("bailiff_kills_total").filter(|found| !found.is_empty()));
+    // Waits until Prometheus has scraped the counters at 0.
+    until("the counter is scraped", || {
+        prometheus.query("bailiff_kills_total").filter(|found| !found.is_empty())
+    });
     fixture.node.hold(&fixture.due, 0, "used: 1GiB");
     let mut left: Vec<(String, String)> = BOARDS.iter().flat_map(|board| queries(board)).collect();
     assert!(left.len() > 60, "{}", left.len());
@@ -295,5 +298,5 @@ fn every_dashboard_query_returns_data() {
         left.is_empty().then_some(())
     });
     let bad: Vec<Value> = rules(&prometheus).into_iter().filter(|rule| rule["health"] != "ok").collect();
-    assert_eq!(bad, Vec::<Value>::new(), "with data they are evaluated too");
+    assert_eq!(bad, Vec::<Value>::new(), "the rules must be valid with data as well");
 }

@@ -1,4 +1,5 @@
-//! `bailiff mps` with a stand-in for MPS, the fake driver, and an `nvidia-smi` that records its arguments.
+//! Tests `bailiff mps` with a stand-in for MPS, the fake driver, and an `nvidia-smi` that records its
+//! arguments.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -40,7 +41,7 @@ impl Machine {
         machine
     }
 
-    /// The UUID of a GPU by number.
+    /// Returns the UUID of a GPU by its number.
     fn uuid(&self, index: usize) -> String {
         format!("GPU-{:08x}-{:04x}-4000-8000-{index:012x}", std::process::id(), self.number)
     }
@@ -68,12 +69,12 @@ impl Machine {
         command
     }
 
-    /// Runs it; returns exit code and output.
+    /// Runs the command and returns its exit code and output.
     fn run(&self, name: &str, args: &[&str]) -> (Option<i32>, String) {
         code_and_output(&self.bailiff(name, args).output().unwrap())
     }
 
-    /// Starts it in the background.
+    /// Starts the command in the background.
     fn spawn(&self, name: &str, args: &[&str]) -> Child {
         let mut command = self.bailiff(name, args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -176,7 +177,7 @@ fn hung_daemon_is_reported_within_5_seconds() {
     }
     assert!(machine.mps.smi_calls().is_empty());
     machine.mps.signal("a", Signal::CONT);
-    until("its answer", || {
+    until("the daemon's reply", || {
         (machine.mps.query("a", "get_default_active_thread_percentage") == "100.0\n").then_some(())
     });
 }
@@ -187,7 +188,7 @@ fn stale_pipe_directory_is_reported_and_reusable() {
     machine.mps.start("a", &machine.uuid(0));
     machine.modes(["exclusive_process", "default"]);
     machine.mps.signal("a", Signal::KILL);
-    let report = until("its end", || {
+    let report = until("the exit", || {
         let (_, report) = machine.status("a");
         (report["daemons"][0]["state"] == "stale").then_some(report)
     });
@@ -195,7 +196,7 @@ fn stale_pipe_directory_is_reported_and_reusable() {
     assert!(report["warnings"].to_string().contains("no daemon runs"), "{report}");
     let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(0), "{printed}");
-    assert!(machine.mps.smi_calls().is_empty(), "it was exclusive already");
+    assert!(machine.mps.smi_calls().is_empty(), "the compute mode was already exclusive");
 }
 
 #[test]
@@ -205,12 +206,12 @@ fn start_over_a_leftover_server_is_refused() {
     let _client = machine.mps.client("a");
     machine.mps.signal("a", Signal::KILL);
     let orphan = machine.mps.server("a");
-    until("its end", || (machine.run("a", &["stop"]).0 == Some(69)).then_some(()));
+    until("the exit", || (machine.run("a", &["stop"]).0 == Some(69)).then_some(()));
     let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(75), "{printed}");
     assert!(printed.contains(&format!("server {orphan} of an exited daemon")), "{printed}");
     assert_eq!(machine.status("a").1["orphans"][0]["pid"], orphan);
-    assert_eq!(machine.mps.servers("a"), [orphan], "it lives");
+    assert_eq!(machine.mps.servers("a"), [orphan], "the server is still running");
 }
 
 #[test]
@@ -396,13 +397,13 @@ fn log_that_is_no_regular_file_is_not_opened() {
     assert_eq!(report["daemons"][0]["log"], "no_file", "{report}");
 }
 
-/// A background command that ends with the test.
+/// A background command that is killed with the test.
 struct Background(Child);
 
 impl Background {
-    /// Waits for it; returns exit code and output.
+    /// Waits for the command to exit; returns its exit code and output.
     fn finish(mut self) -> (Option<i32>, String) {
-        until("its end", || self.0.try_wait().unwrap());
+        until("the exit", || self.0.try_wait().unwrap());
         let mut text = String::new();
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -494,8 +495,8 @@ fn silent_started_daemon_keeps_gpu_modes() {
         let wrapped_control = machine.mps.wrapped_control("exec sleep 1000").display().to_string();
         let mut start =
             Background(machine.spawn("a", &[form, &["--mps-control", &wrapped_control]].concat()));
-        until("its end", || start.0.try_wait().unwrap());
-        // The daemon still runs, and has the outputs open.
+        until("the exit", || start.0.try_wait().unwrap());
+        // The daemon is still running and has the output files open.
         machine.mps.signal("a", Signal::KILL);
         let (code, printed) = start.finish();
         assert_eq!(code, Some(69), "{printed}");
@@ -504,7 +505,7 @@ fn silent_started_daemon_keeps_gpu_modes() {
     }
 }
 
-/// Returns whether a process waits for a file lock.
+/// Returns whether a process is waiting for a file lock.
 fn waits_for_a_lock(pid: u32) -> bool {
     let locks = std::fs::read_to_string("/proc/locks").unwrap();
     let pid = pid.to_string();
@@ -516,9 +517,9 @@ fn two_concurrent_starts_start_one_daemon() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let first = Background(machine.spawn("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
-    until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
+    until("the command sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
     let mut second = Background(machine.spawn("a", &["start", "--gpu", "0"]));
-    until("it waits, or has ended", || {
+    until("the command is waiting or has exited", || {
         (waits_for_a_lock(second.0.id()) || second.0.try_wait().unwrap().is_some()).then_some(())
     });
     machine.mps.go();
@@ -536,7 +537,7 @@ fn sigterm_before_the_daemon_starts_restores_the_modes() {
     let machine = Machine::new("550");
     let smi = machine.mps.slow_smi().display().to_string();
     let start = Background(machine.spawn("a", &["start", "--gpu", "0", "--nvidia-smi", &smi]));
-    until("it sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
+    until("the command sets a mode", || (!machine.mps.smi_calls().is_empty()).then_some(()));
     start.signal(Signal::INT);
     machine.mps.go();
     let (code, printed) = start.finish();
@@ -552,7 +553,7 @@ fn daemons_are_queried_concurrently() {
     for name in names {
         machine.mps.start(name, &machine.uuid(0));
     }
-    // The first query is answered once four are waiting.
+    // The stand-in replies to the first query once four queries are waiting.
     let queries = machine.mps.pipes("asks").display().to_string();
     let wrapped_control = machine.mps.wrapped_control(&format!(
         "echo >> {queries}; until [ $(wc -l < {queries}) -ge 4 ]; do sleep 0.02; done"

@@ -1,5 +1,5 @@
-//! MPS metrics of the exporter, with a stand-in for NVIDIA's MPS: the output and logs of daemons are exported; a daemon
-//! that is silent, dead or refuses costs only its own metrics; and logs may contain anything.
+//! Tests the exporter's MPS metrics with a stand-in for NVIDIA's MPS. The output and the logs of daemons are exported.
+//! A daemon that is silent, dead or refuses queries affects only its own metrics. Logs can contain anything.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -30,7 +30,7 @@ use serde_json::Value;
 const NOBODY_UID: u32 = 65534;
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// An MPS daemon in its own directories.
+/// An MPS daemon with its own directories.
 struct Mps {
     directory: tempfile::TempDir,
     daemon: Running,
@@ -41,13 +41,13 @@ impl Mps {
         Self::start_in(tempfile::tempdir().unwrap(), release, 0)
     }
 
-    /// A user's daemon in this directory, which may hold others.
+    /// Starts a user's daemon in this directory, to which other users may have access.
     fn start_in(directory: tempfile::TempDir, release: &str, uid: u32) -> Self {
         chown(directory.path(), Some(uid), Some(uid)).unwrap();
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.arg("-f").env("FAKE_MPS_RELEASE", release).uid(uid).gid(uid);
         let mps = Self { daemon: Running(places(&directory, &mut command).spawn().unwrap()), directory };
-        until("it answers", || mps.query("get_server_list\n").then_some(()));
+        until("the daemon responds", || mps.query("get_server_list\n").then_some(()));
         mps
     }
 
@@ -64,7 +64,7 @@ impl Mps {
         file.unwrap().write_all(text).unwrap();
     }
 
-    /// A program that computes under the daemon, and the pid of its server.
+    /// Starts a program that computes under the daemon. Returns it and the pid of its server.
     fn client(&self) -> (Running, u32) {
         let mut command = Command::new(programs::built("fake-mps-client"));
         let mut child = places(&self.directory, &mut command).stdout(Stdio::piped()).spawn().unwrap();
@@ -79,12 +79,12 @@ impl Mps {
         assert!(self.query(text));
     }
 
-    /// Sends a query; returns whether the daemon was there.
+    /// Sends a query and returns whether the daemon was running.
     fn query(&self, text: &str) -> bool {
         let mut command = Command::new(programs::built("nvidia-cuda-mps-control"));
         command.stdin(Stdio::piped()).stderr(Stdio::null());
         let mut child = places(&self.directory, &mut command).spawn().unwrap();
-        // The process may have ended already if no daemon listens.
+        // The process may already have exited if no daemon is listening.
         let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
         child.wait().unwrap().success()
     }
@@ -93,7 +93,7 @@ impl Mps {
         kill_process(Pid::from_child(&self.daemon.0), signal).unwrap();
     }
 
-    /// A metric of this daemon, whatever else runs on this machine.
+    /// Returns a metric of this daemon, independent of other daemons on this machine.
     fn of(&self, page: &Page, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let directory = self.directory.path().join("pipes").display().to_string();
         page.value(&format!("bailiff_mps_{name}"), &[&[("pipe_directory", &*directory)], labels].concat())
@@ -102,7 +102,7 @@ impl Mps {
 
 impl Drop for Mps {
     fn drop(&mut self) {
-        // Servers are children of the daemon, and survive it.
+        // Servers are children of the daemon and keep running after it exits.
         for server in end_to_end::holder::children(self.daemon.0.id()) {
             let pid = Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
             let _ = kill_process(pid, Signal::KILL);
@@ -130,7 +130,7 @@ fn control() -> String {
     programs::built("nvidia-cuda-mps-control").display().to_string()
 }
 
-/// A script in place of NVIDIA's client.
+/// Returns a script that replaces NVIDIA's client.
 fn script(directory: &tempfile::TempDir, text: &str) -> String {
     let path = directory.path().join("client");
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -145,7 +145,7 @@ fn daemon_output_of_both_releases_is_exported() {
         mps.send("set_default_device_pinned_mem_limit 0 2G\n");
         let scenario = Scenario::new(&scenario(&[]));
         let exporter = watch(&scenario, &control(), "100ms");
-        exporter.until("it answers", |page| {
+        exporter.until("the daemon responds", |page| {
             mps.of(page, "control_responsive", &[]).filter(|answers| *answers == 1.0)
         });
         let page = exporter.next();
@@ -155,11 +155,15 @@ fn daemon_output_of_both_releases_is_exported() {
         let limit = mps.of(&page, "default_pinned_memory_limit_bytes", &[("device", "0")]);
         assert_eq!(limit, Some(2_147_483_648.0));
         assert_eq!(page.value("bailiff_source_up", &[("source", "mps")]), Some(1.0));
-        assert_eq!(mps.of(&page, "server_starts_total", &[]), Some(0.0), "none since it was observed");
+        assert_eq!(
+            mps.of(&page, "server_starts_total", &[]),
+            Some(0.0),
+            "no server has started since the first observation"
+        );
         let (client, server) = mps.client();
         scenario.set(&self::scenario(&[(server, "compute"), (client.0.id(), "[compute, mps]")]));
         let server = [("server", &*server.to_string())];
-        exporter.until("its client is exported", |page| {
+        exporter.until("the client is exported", |page| {
             mps.of(page, "clients", &server).filter(|clients| *clients == 1.0)
         });
         let page = exporter.next();
@@ -173,13 +177,13 @@ fn daemon_output_of_both_releases_is_exported() {
         assert_eq!(page.value("bailiff_process_gpu_memory_bytes", &[("pid", &*pid)]), Some(1_073_741_824.0));
         assert_eq!(mps.of(&page, "server_starts_total", &[]), Some(1.0));
         assert_eq!(mps.of(&page, "log_state", &[("log", "server"), ("state", "read")]), Some(1.0));
-        assert_eq!(mps.of(&page, "log_unparsed_lines_total", &[]), Some(0.0), "every log line is known");
+        assert_eq!(mps.of(&page, "log_unparsed_lines_total", &[]), Some(0.0), "every log line is parsed");
         let shown = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(shown.contains(">MPS</h2>") && shown.contains("control daemon"), "{shown}");
         if status.is_some() {
             mps.send(&format!("fake_fault {}\n", server[0].1));
             let fault = [&server[..], &[("status", "fault")]].concat();
-            exporter.until("its fault is exported", |page| mps.of(page, "server_status", &fault));
+            exporter.until("the fault is exported", |page| mps.of(page, "server_status", &fault));
             exporter.until("and counted", |page| {
                 mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
             });
@@ -191,7 +195,7 @@ fn daemon_output_of_both_releases_is_exported() {
 fn stopped_daemon_is_reported_at_the_next_sample() {
     let mps = Mps::start("550");
     let scenario = Scenario::new(&scenario(&[]));
-    // The daemon is queried once a minute, and its processes are read at each tick.
+    // The daemon is queried once a minute, but its processes are read at each tick.
     let exporter = watch(&scenario, &control(), "1m");
     let responsive = |expected| {
         exporter.until("the server responds or closes", |page| {
@@ -219,8 +223,8 @@ fn silent_daemon_is_reported_and_its_query_ended() {
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &client, "1m");
     let pids = || fs::read_to_string(&query).unwrap_or_default();
-    until("it is queried", || pids().contains('\n').then_some(()));
-    // Ticks continue meanwhile.
+    until("the daemon is queried", || pids().contains('\n').then_some(()));
+    // Ticks continue during the query.
     let (tick, page) = (exporter.tick(), exporter.next());
     assert!(exporter.tick() >= tick + 2.0);
     assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
@@ -250,16 +254,17 @@ fn unavailable_queries_are_reported() {
         let exporter = watch(&scenario, &client, "100ms");
         exporter.until(reason, |page| mps.of(page, "control_fault_info", &[("reason", reason)]));
         let page = exporter.next();
-        assert_eq!(mps.of(&page, "control_responsive", &[]), None, "it is unknown");
+        assert_eq!(mps.of(&page, "control_responsive", &[]), None, "the state is unknown");
         assert_eq!(mps.of(&page, "control_up", &[]), Some(1.0));
         assert_eq!(page.value("bailiff_source_up", &[("source", "mps")]), Some(0.0));
     }
     let exporter = watch(&scenario, "", "100ms");
-    exporter.until("it is seen", |page| mps.of(page, "log_state", &[("log", "control")]));
-    assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "it was not queried");
+    exporter.until("the log is exported", |page| mps.of(page, "log_state", &[("log", "control")]));
+    assert_eq!(mps.of(&exporter.next(), "control_fault_info", &[]), None, "the daemon was not queried");
 }
 
-/// A daemon of root in a mount namespace with its own directories: at their path here is a user's daemon.
+/// Root's daemon runs in a mount namespace with its own directories. Outside that namespace, a user's daemon has the
+/// same paths.
 #[test]
 fn daemon_at_the_path_of_another_is_not_confused() {
     let directory = tempfile::tempdir().unwrap();
@@ -276,7 +281,9 @@ fn daemon_at_the_path_of_another_is_not_confused() {
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
     let pid = hidden.0.id().to_string();
-    exporter.until("it is seen", |page| users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")]));
+    exporter.until("the daemon is exported", |page| {
+        users.of(page, "control_info", &[("pid", &*pid), ("uid", "0")])
+    });
     exporter.until("the reason is exported", |page| {
         users.of(page, "control_fault_info", &[("reason", "foreign")])
     });
@@ -288,7 +295,7 @@ fn daemon_at_the_path_of_another_is_not_confused() {
     let page = exporter.next();
     is_reported_foreign(&page);
     assert_eq!(users.of(&page, "log_state", &[("log", "control"), ("state", "foreign")]), Some(1.0));
-    // The silence of the user's daemon is not attributed to root's.
+    // If the user's daemon is not responding, root's daemon is not reported as unresponsive.
     users.signal(Signal::STOP);
     for _ in 0..5 {
         is_reported_foreign(&exporter.next());
@@ -300,20 +307,20 @@ fn user_daemon_is_queried_despite_a_foreign_claim() {
     let directory = tempfile::tempdir().unwrap();
     let stand_in = end_to_end::mps::Mps::of("550");
     let pipes = directory.path().join("pipes").display().to_string();
-    // This process is older, and there are more than may be queried.
+    // These processes started earlier, and there are more of them than the exporter queries.
     let names = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
     let _pretenders: Vec<Running> =
         (0..9).map(|_| stand_in.impostor("nvidia-cuda-mps-control", NOBODY_UID - 1, &names)).collect();
     let mps = Mps::start_in(directory, "550", NOBODY_UID);
     let scenario = Scenario::new(&scenario(&[]));
     let exporter = watch(&scenario, &control(), "100ms");
-    exporter.until("it is seen", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
-    exporter.until("it answers", |page| {
+    exporter.until("the daemon is exported", |page| mps.of(page, "control_info", &[("pid", &*mps.pid())]));
+    exporter.until("the daemon responds", |page| {
         mps.of(page, "control_responsive", &[]).filter(|answers| *answers == 1.0)
     });
 }
 
-/// The exporter of another user, with these capabilities for its children.
+/// Starts the exporter as another user, with these capabilities for its children.
 fn unattributed(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
     let real = exporter::command(scenario);
     let mut command = Command::new("setpriv");
@@ -339,7 +346,7 @@ fn daemon_without_permission_is_unknown() {
     let flags = ["--deadline", "10s", "--mps.control", &*control, "--mps.interval", "100ms"];
     let recorded = [&flags[..], &["--record", record.to_str().unwrap()]].concat();
     let _exporter = unattributed(&scenario, "-all", &recorded);
-    let daemon = until("it is seen", || {
+    let daemon = until("the daemon is exported", || {
         let text = fs::read_to_string(&record).ok()?;
         let snapshots = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut daemons = snapshots.filter_map(|snapshot| snapshot["mps"]["daemons"].as_array().cloned());
@@ -381,13 +388,13 @@ fn exited_daemon_leaves_only_its_server() {
     let scenario = Scenario::new(&scenario(&[(server, "compute")]));
     let exporter = watch(&scenario, &control(), "100ms");
     let label = server.to_string();
-    exporter.until("its client is exported", |page| mps.of(page, "clients", &[("server", &label)]));
+    exporter.until("the client is exported", |page| mps.of(page, "clients", &[("server", &label)]));
     mps.daemon.0.kill().unwrap();
     mps.daemon.0.wait().unwrap();
-    exporter.until("it is gone", |page| mps.of(page, "control_up", &[]).filter(|up| *up == 0.0));
+    exporter.until("the daemon is down", |page| mps.of(page, "control_up", &[]).filter(|up| *up == 0.0));
     let page = exporter.next();
     assert_eq!(mps.of(&page, "server_info", &[("server", &label)]), Some(1.0));
-    assert_eq!(mps.of(&page, "clients", &[]), None, "its last output is not exported any more");
+    assert_eq!(mps.of(&page, "clients", &[]), None, "the last output is no longer exported");
     assert_eq!(mps.of(&page, "control_responsive", &[]), None);
     assert!(page.value("bailiff_mps_orphan_servers", &[]) >= Some(1.0));
     kill_process(Pid::from_raw(i32::try_from(server).unwrap()).unwrap(), Signal::KILL).unwrap();
@@ -436,7 +443,7 @@ fn logs_are_read_across_rotation_and_truncation() {
     }
     fs::remove_file(mps.log("server.log")).unwrap();
     state("absent");
-    // Waits until this process is gone.
+    // Waits until this process has exited.
     let mut waits = Running(Command::new("sleep").arg("1000").uid(1001).spawn().unwrap());
     let line = format!(
         "[2026-11-21 06:27:48.525 Control 1] NEW CLIENT {} from user 1001: Server is not ready, push client to pending list\n",
@@ -484,6 +491,7 @@ fn hostile_logs_are_bounded() {
         "server.log",
         b"\n[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n",
     );
-    exporter
-        .until("it goes on", |page| mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0));
+    exporter.until("the log is read again", |page| {
+        mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
+    });
 }

@@ -1,5 +1,5 @@
-//! Cgroups that a container's processes create with misleading names: they affect no other container, and moving
-//! between them does not prevent an action. Real exporter, real enforcer, real processes in real cgroups.
+//! Tests cgroups with misleading names that a container's processes create: they do not affect other containers,
+//! and moving between them does not prevent an action. Exporter, enforcer, processes and cgroups are real.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -27,11 +27,11 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// Logs each signal that a shell can trap, and ignores it.
+/// Logs and ignores each signal that a shell can trap.
 const LOGGING: &str = "for signal in HUP INT QUIT USR1 USR2 CONT; do trap \"echo $signal\" $signal; done; \
     trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done";
 
-/// A container id unique to this test, since tests run concurrently.
+/// Returns a container id that is unique to this test, since tests run concurrently.
 fn id(digit: char) -> String {
     format!("{digit}{:063x}", std::process::id())
 }
@@ -40,7 +40,7 @@ fn scope(digit: char) -> String {
     format!("docker-{}.scope", id(digit))
 }
 
-/// A process of this user, in this cgroup, that logs each signal.
+/// Starts a process of this user in this cgroup. The process logs each signal.
 fn tenant(node: &Node, uid: u32, (slice, below): (&Slice, &str)) -> Tenant {
     let mut command = Command::new("setpriv");
     let owner = uid.to_string();
@@ -83,7 +83,11 @@ fn nested_cgroup_name_affects_no_other_container() {
         let target = format!("workload:container:{}", slice.path(&own));
         assert_eq!(line["target"]["id"], Value::from(target), "uid {uid}");
         for other in [&busy, &outside] {
-            assert_eq!(other.output_lines(), ["ready"], "uid {uid}: it was sent nothing");
+            assert_eq!(
+                other.output_lines(),
+                ["ready"],
+                "uid {uid}: the other container must not receive a signal"
+            );
             assert!(other.is_running(), "uid {uid}");
         }
     }
@@ -95,7 +99,7 @@ fn memory_of_a_nested_cgroup_belongs_to_the_outer_container() {
     let slice = Slice::new();
     let idle = tenant(&node, 1000, (&slice, &format!("{}/{}", scope('a'), scope('b'))));
     node.hold(&idle, 0, "used: 2GiB");
-    let container = until("its labels", || label(&node, idle.pid(), "container"));
+    let container = until("the process's labels", || label(&node, idle.pid(), "container"));
     assert_eq!(container, id('a'));
 }
 
@@ -106,7 +110,7 @@ fn holder_that_moved_between_its_own_cgroups_is_ended() {
         let slice = Slice::new();
         let idle = tenant(&node, 1000, (&slice, &format!("{own}/one")));
         node.hold(&idle, 0, "used: 2GiB");
-        until("its labels", || label(&node, idle.pid(), "comm"));
+        until("the process's labels", || label(&node, idle.pid(), "comm"));
         slice.take(&format!("{own}/two"), idle.pid());
         let _enforcer = node.home.enforcer(&[]);
         let results = until("a result", || {

@@ -1,5 +1,5 @@
-//! Other NVML clients, NVIDIA's Python binding and nvitop, report through the fake driver what the exporter reports,
-//! process by process.
+//! Tests that other NVML clients (NVIDIA's Python binding and nvitop) report the same as the exporter for each
+//! process, with the fake driver.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use end_to_end::page::Page;
 use end_to_end::programs;
 use serde_json::Value;
 
-/// The clients' reports as JSON; the clients were compared with each other before.
+/// Returns the clients' reports as JSON. The script has already compared the clients with each other.
 fn clients(scenario: &Scenario) -> Value {
     let libraries = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(programs::fake_nvml(), libraries.path().join("libnvidia-ml.so.1")).unwrap();
@@ -32,7 +32,7 @@ fn clients(scenario: &Scenario) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Bytes by pid, from the driver's lists; none if a list was refused.
+/// Returns the bytes by pid from the driver's lists, or `None` if a list was refused.
 fn listed(unit: &Value) -> Option<BTreeMap<String, Option<f64>>> {
     let mut holders = BTreeMap::new();
     for list in ["compute", "graphics", "mps"] {
@@ -45,7 +45,7 @@ fn listed(unit: &Value) -> Option<BTreeMap<String, Option<f64>>> {
 
 fn units(gpu: &Value) -> Vec<&Value> {
     let instances = gpu["mig"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // The processes of a GPU in MIG mode are in its instances.
+    // The processes on a GPU in MIG mode are listed in its instances.
     if instances.is_empty() { vec![gpu] } else { instances.iter().collect() }
 }
 
@@ -97,8 +97,8 @@ fn compare_utilization(page: &Page, gpu: &Value) -> usize {
     samples.len()
 }
 
-/// A page of a tick with a driver sample of every GPU: after a late tick, the next one may follow within the driver's
-/// sampling period, and utilization is unknown in it.
+/// Returns the page of a tick with a driver sample of every GPU. After a late tick, the next tick may follow within
+/// the driver's sampling period, and its utilization is unknown.
 fn sampled_page(exporter: &Exporter, reported: &Value) -> Page {
     exporter.next();
     exporter.until("the utilization of all sampled processes", |page| {
@@ -117,7 +117,7 @@ fn agree(scenario_name: &str) -> (usize, usize) {
     let scenario = Scenario::named(scenario_name);
     let reported = clients(&scenario);
     assert_eq!(reported["disagreements"].as_array().map(Vec::len), Some(0));
-    // A tick must hold at least one sampling period of the fake driver.
+    // A tick must span at least one sampling period of the fake driver.
     let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
     let page = sampled_page(&exporter, &reported);
     let (mut processes, mut samples) = (0, 0);

@@ -1,4 +1,5 @@
-//! Stopped or frozen targets: exempt from rules about idleness, and sent TERM if a rule matches on their state.
+//! Tests that stopped or frozen targets are exempt from rules about idleness, and that they are sent TERM if a
+//! rule matches their state.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -37,7 +38,7 @@ fn signal(tenant: &Tenant, signal: Signal) {
     kill_process_group(Pid::from_raw(tenant.pid().cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// A frozen cgroup of this test, of version 1 or 2, whichever is mounted.
+/// A frozen cgroup for this test, of version 1 or 2, whichever is mounted.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -77,12 +78,12 @@ impl Drop for Cgroup {
         for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
             let _ = fs::write(&root, pid);
         }
-        // A process leaves its cgroup a moment after it ends.
+        // A process leaves its cgroup a moment after it exits.
         until("the cgroup is empty", || fs::remove_dir(&self.0).ok());
     }
 }
 
-/// Thaws the cgroup before its processes are waited for: with version 1, frozen processes cannot end.
+/// Thaws the cgroup before its processes are waited for, because in version 1 frozen processes cannot exit.
 struct Thaw<'a>(&'a Cgroup);
 
 impl Drop for Thaw<'_> {
@@ -116,7 +117,7 @@ fn stopped_target_of_a_matching_rule_receives_term() {
     node.hold(&tenant, 0, "used: 1GiB");
     let _enforcer = node.home.enforcer(&[]);
     tenant.gone();
-    assert_eq!(tenant.terms_received(), 1, "it handled TERM");
+    assert_eq!(tenant.terms_received(), 1, "the tenant handled TERM");
     let line = node.home.until_line("terminate", "released");
     let sent = line["sent"].as_array().unwrap();
     let names: Vec<&str> = sent.iter().map(|sent| sent["signal"].as_str().unwrap()).collect();
@@ -126,17 +127,17 @@ fn stopped_target_of_a_matching_rule_receives_term() {
 #[test]
 fn frozen_target_is_thawed_only_by_a_matching_rule() {
     let cgroups = Cgroup::all();
-    assert!(!cgroups.is_empty(), "these tests need a cgroup file system that root may write to");
+    assert!(!cgroups.is_empty(), "these tests need a cgroup file system that root can write to");
     for cgroup in cgroups {
         let node = Node::new(&rules(IDLE));
         let tenant = Tenant::ending_on_term(&node.home);
         cgroup.enter(tenant.pid());
         let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
-        until("it is frozen", || cgroup.is_frozen().then_some(()));
+        until("the cgroup is frozen", || cgroup.is_frozen().then_some(()));
         node.hold(&tenant, 0, "used: 1GiB");
         let pid = tenant.pid().to_string();
-        node.exporter.until("its state", |page| {
+        node.exporter.until("the process's state", |page| {
             page.value("bailiff_process_state", &[("pid", &pid), ("state", "frozen")])
         });
         let enforcer = node.home.enforcer(&[]);
@@ -144,7 +145,7 @@ fn frozen_target_is_thawed_only_by_a_matching_rule() {
         assert!(node.home.results("terminate").is_empty() && cgroup.is_frozen());
         node.home.write(&rules(HELD));
         tenant.gone();
-        assert_eq!(tenant.terms_received(), 1, "it handled TERM");
+        assert_eq!(tenant.terms_received(), 1, "the tenant handled TERM");
         assert!(!cgroup.is_frozen());
         node.home.until_line("terminate", "released");
     }
@@ -159,7 +160,7 @@ fn shared_frozen_cgroup_is_not_thawed() {
         cgroup.enter(other.pid());
         let _thaw = Thaw(&cgroup);
         cgroup.freeze(true);
-        until("it is frozen", || cgroup.is_frozen().then_some(()));
+        until("the cgroup is frozen", || cgroup.is_frozen().then_some(()));
         node.hold(&tenant, 0, "used: 1GiB");
         let _enforcer = node.home.enforcer(&[]);
         let line = node.home.until_line("terminate", "refused");

@@ -1,5 +1,5 @@
-//! No process is ended for samples that are missing: exporter, enforcer and driver stop, end, hang and lose GPUs. No
-//! streak grows meanwhile, and afterwards a rule needs its full samples again.
+//! Tests that no process is terminated because of missing samples: exporter, enforcer and driver stop, exit, hang and
+//! lose GPUs. No streak grows during the outage. After it, a rule needs its full number of samples again.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use end_to_end::wait::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// True samples that an action needs.
+/// Number of matching samples that an action needs.
 const NEEDED: u64 = 7;
 
 const RULES: &str = "version: 1
@@ -61,17 +61,17 @@ impl Setup {
         assert!(self.node.home.results("terminate").is_empty());
     }
 
-    /// The streak never grows, is reset, and stays at 0.
+    /// Asserts that the streak never grows, is reset, and stays at 0.
     fn assert_streak_is_reset(&self) {
         let pid = self.tenant.pid();
         let mut last = self.enforcer.streak(pid);
         let over_at = self.enforcer.until_status("the streak is over", |status| {
             let now = streak(status, pid);
-            assert!(now <= last + 1, "it grew from {last} to {now}");
+            assert!(now <= last + 1, "the streak grew from {last} to {now}");
             last = last.min(now);
             (now == 0).then(|| status["stream"]["seq"].as_u64().unwrap())
         });
-        // Not for long: each failed query doubles the time until the next one.
+        // The test does not wait long, because each failed query doubles the time until the next query.
         self.enforcer.until_status("ticks without data", |status| {
             assert_eq!(streak(status, pid), 0);
             (status["stream"]["seq"].as_u64()? > over_at + 3).then_some(())
@@ -79,7 +79,7 @@ impl Setup {
         self.assert_no_signal();
     }
 
-    /// Asserts that from this snapshot on the tenant is ended after the full samples, and not before.
+    /// Asserts that the tenant is terminated after the full number of samples from this snapshot on, and not earlier.
     fn assert_ended_after_full_samples(self, seq: u64) {
         self.tenant.gone();
         let due = self.node.home.until_line("terminate", "due");
@@ -91,7 +91,7 @@ impl Setup {
     }
 }
 
-/// Waits for enough missed samples that the action would have been done.
+/// Waits until so many samples were missed that the action would otherwise have been performed.
 fn until_samples_missed(enforcer: &Enforcer) {
     enforcer.until("a long time without a snapshot", |page| {
         (page.value("bailiff_enforcer_snapshot_age_seconds", &[])? > 1.5).then_some(())
@@ -122,7 +122,7 @@ fn missing_exporter_freezes_streaks() {
     setup.assert_ended_after_full_samples(0);
 }
 
-/// A hundred ticks of 50 ms; the exporter continues meanwhile.
+/// The outage lasts a hundred ticks of 50 ms, during which the exporter continues.
 #[test]
 fn stopped_enforcer_freezes_streaks() {
     let ticks = ["--interval", "50ms", "--look-back", "100ms", "--deadline", "10s"];
@@ -132,11 +132,11 @@ fn stopped_enforcer_freezes_streaks() {
     let seq = until("a hundred ticks", || Some(setup.node.tick()).filter(|tick| *tick >= stopped_at + 100));
     setup.assert_no_signal();
     setup.enforcer.signal(Signal::CONT);
-    // Snapshots less than two ticks old may be evaluated; older ones are not.
+    // Snapshots that are less than two ticks old may be evaluated, older snapshots are not.
     setup.assert_ended_after_full_samples(seq - 3);
 }
 
-/// The driver has this fault, and recovers.
+/// Asserts that streaks are frozen while the driver has this fault, and that the driver recovers.
 fn assert_frozen_while_driver(head: &str, also: impl FnOnce(&Setup)) {
     let ticks = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "1s"];
     let setup = Setup::on(Node::with_ticks(RULES, &[""], &ticks));
@@ -161,7 +161,7 @@ fn hung_driver_freezes_streaks() {
     assert_frozen_while_driver("faults: {hang: true}", |setup| until_samples_missed(&setup.enforcer));
 }
 
-/// The driver is unloaded; opening it again fails.
+/// The driver is unloaded, and opening it again fails.
 #[test]
 fn missing_driver_freezes_streaks() {
     assert_frozen_while_driver("init: driver_not_loaded", |setup| {
@@ -192,11 +192,12 @@ fn lost_gpu_freezes_only_its_streaks() {
     setup.tenant.gone();
     let home = &setup.node.home;
     let is_due = |line: &Value| line["target"]["members"][0]["pid"] == pid && line["result"] == "due";
-    let due = until("its end", || home.lines().into_iter().find(is_due));
+    let due = until("the action to become due", || home.lines().into_iter().find(is_due));
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }
 
-/// The holder of two GPUs is idle on the first while the second is not observed; other holders on the first are ended.
+/// Asserts that the holder of two GPUs is spared: it is idle on the first GPU while the second is not observed. Other
+/// holders on the first GPU are terminated.
 fn assert_holder_survives_once(lose: impl FnOnce(&mut Driver)) {
     let rules =
         RULES.replace("rules:", "limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:");
@@ -216,7 +217,7 @@ fn assert_holder_survives_once(lose: impl FnOnce(&mut Driver)) {
         other.gone();
         assert!(tenant.is_running() && tenant.terms_received() == 0, "{why}");
     };
-    another_is_ended(&node, "it may compute on the lost GPU");
+    another_is_ended(&node, "the tenant might be computing on the lost GPU");
     assert_eq!(enforcer.streak(pid), 0);
     drop(enforcer);
     let enforcer = node.home.enforcer(&[]);

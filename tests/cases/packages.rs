@@ -1,5 +1,6 @@
-//! The contents of a package, laid out in a directory from this build: everything is where units and programs expect
-//! it, and installing the enforcer ends no process. `make packages-test` installs the packages themselves.
+//! Tests the contents of a package that is staged in a directory from this build: all files are where units and
+//! programs expect them, and installing the enforcer does not terminate a process. `make packages-test` installs the
+//! packages themselves.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -17,7 +18,7 @@ use end_to_end::programs;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A directory with the layout of an installed machine.
+/// A directory with the file layout of an installed machine.
 struct Staged(TempDir);
 
 impl Staged {
@@ -32,7 +33,7 @@ impl Staged {
         Self(directory)
     }
 
-    /// The path in this directory for a path on the machine.
+    /// Returns the path in this directory for a path on the machine.
     fn at(&self, path: &str) -> PathBuf {
         self.0.path().join("root").join(path.trim_start_matches('/'))
     }
@@ -88,11 +89,11 @@ fn installed_enforcer_ends_no_process() {
     let manifest = fs::read_to_string(programs::root().join("cli/Cargo.toml")).unwrap();
     assert!(
         manifest.contains(r#"{ unit-name = "bailiff-enforcer", enable = false, start = false }"#),
-        "Debian would start it"
+        "the package would start the unit on Debian"
     );
 }
 
-/// The part of the manifest for one of the two packagers, up to the next table.
+/// Returns the part of the manifest for one of the two packagers, up to the next table.
 fn section_of<'a>(manifest: &'a str, packager: &str) -> &'a str {
     let (_, after) = manifest.split_once(&format!("[package.metadata.{packager}]")).unwrap();
     after.split_once("\n[").map_or(after, |(table, _)| table)
@@ -116,7 +117,7 @@ fn both_packages_have_the_same_files() {
     }
 }
 
-/// Links of a Markdown or HTML page, except those to other sites and its own headings.
+/// Returns the links in a Markdown or HTML page, except links to other sites and to headings on the page itself.
 fn links(page: &str) -> Vec<String> {
     let marks = [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"'), ("href=\"", '"')];
     let found = marks.iter().flat_map(|(mark, end)| {
@@ -136,7 +137,7 @@ fn man_pages_reference_installed_files() {
     for page in pages {
         for link in links(&fs::read_to_string(page).unwrap()) {
             let to = if link.starts_with('/') { staged.at(&link) } else { page.with_file_name(&link) };
-            assert!(to.exists(), "{} leads to {link}, which is not there", page.display());
+            assert!(to.exists(), "{} links to {link}, which does not exist", page.display());
             seen += 1;
         }
     }
@@ -155,7 +156,7 @@ fn readme_build_includes_the_quota_library() {
     let (build, _) = block.split_once("bailiff info").unwrap();
     let (programs_line, rest) = build.split_once('\n').unwrap();
     assert!(programs_line.starts_with("cargo build --release"), "{programs_line}");
-    // The release build takes minutes: this build's program is copied to a directory without the library.
+    // A release build would take minutes, so this build's program is copied to a directory without the library.
     let directory = tempfile::tempdir().unwrap();
     fs::copy(programs::bailiff(), directory.path().join("bailiff")).unwrap();
     let script = format!("{rest}PATH=$DIRECTORY:$PATH bailiff run --vram 1GiB -- echo begun");

@@ -1,4 +1,5 @@
-//! Rules about a whole GPU: `pick` frees memory by ending one holder; and an MPS server without clients is shut down.
+//! Tests rules about a whole GPU: `pick` frees memory by terminating one holder, and an MPS server without clients is
+//! shut down.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -36,7 +37,7 @@ rules:
       idle_for: {samples: 4}
     then: [{flag: warning}, {after: {samples: 2}, terminate: {}}]
 ";
-    // Four GiB are free, and eight are required: three are too little, and six are enough.
+    // Four GiB are free and eight are required, so freeing three would not be enough, but freeing six is.
     let node = Node::of(rules, &["memory: {total: 40GiB, reserved: 0MiB}"]);
     let [large, enough, small] = [(); 3].map(|()| Tenant::running(&node.home, &["sleep", "infinity"]));
     node.hold_together(&[(&large, "used: 27GiB"), (&enough, "used: 6GiB"), (&small, "used: 3GiB")]);
@@ -50,7 +51,7 @@ rules:
     let status = String::from_utf8(enforcer.run(&["status"]).stdout).unwrap();
     let name = end["target"]["id"].as_str().unwrap();
     let done = status.split("\nDONE").nth(1).unwrap_or_else(|| panic!("{status}"));
-    assert!(done.contains(&format!(" {name} ")), "{name} is whole in a pipe: {status}");
+    assert!(done.contains(&format!(" {name} ")), "{name} is not truncated in a pipe: {status}");
     let leaves: Vec<&str> = end["evidence"]["leaves"]
         .as_array()
         .unwrap()
@@ -60,9 +61,9 @@ rules:
     assert_eq!(
         leaves,
         ["vram_free", "gpu_util", "cpu_util", "vram"],
-        "reasons for the GPU and for the holder"
+        "the reasons cover the GPU and the holder"
     );
-    // Longer than a second action would have taken.
+    // Wait longer than a second action would have taken.
     enforcer.ticks(10);
     assert!(large.is_running() && small.is_running());
     assert_eq!(node.home.effects("terminate"), ["released"]);
@@ -93,9 +94,10 @@ fn picked_holder_is_reported_with_its_countdown() {
     let name = flagged["target"]["id"].as_str().unwrap().to_owned();
     let run = |arguments: &[&str]| String::from_utf8(enforcer.run(arguments).stdout).unwrap();
     let status = run(&["status"]);
-    let coming = status.split("\nCOMING").nth(1).unwrap_or_else(|| panic!("nothing is coming: {status}"));
+    let coming =
+        status.split("\nCOMING").nth(1).unwrap_or_else(|| panic!("the section COMING is missing: {status}"));
     let row = coming.lines().find(|line| line.starts_with(&name));
-    let row = row.unwrap_or_else(|| panic!("{name} is not named: {status}"));
+    let row = row.unwrap_or_else(|| panic!("{name} is not listed: {status}"));
     assert!(row.contains(&pid) && row.contains("terminate") && row.contains("sleep"), "{row}");
     assert!(["3m", "2m"].iter().any(|left| row.ends_with(left)), "1,000 samples of 0.2 s: {row}");
     let printed = run(&["explain", "--pid", &pid]);
@@ -104,24 +106,24 @@ fn picked_holder_is_reported_with_its_countdown() {
     {
         assert!(printed.contains(part), "no {part} in\n{printed}");
     }
-    // An unrelated reload keeps the countdown, the flag and the notification.
+    // An unrelated reload does not reset the countdown, the flag or the notification.
     let before = left(&enforcer, &name);
     node.home.write(&format!("{COUNTDOWN}limits: {{per_user_hour: 2}}\n"));
     until("the rules are read again", || (node.home.results("reload") == ["done"]).then_some(()));
     enforcer.ticks(2);
-    assert!(left(&enforcer, &name) < before, "it goes on");
+    assert!(left(&enforcer, &name) < before, "the countdown continues");
     assert_eq!(node.home.results("flag"), ["raised"]);
     assert!(victim.is_running());
 }
 
-/// Seconds until the next step against a target.
+/// Returns the seconds until the next step against a target.
 fn left(enforcer: &Enforcer, target: &str) -> f64 {
     let status = enforcer.status();
     let coming = status["pending"].as_array().unwrap().iter().find(|coming| coming["target"] == target);
     coming.unwrap_or_else(|| panic!("{status:#}"))["due_in"].as_f64().unwrap()
 }
 
-/// Stands in for the control daemon that queries and ends an MPS server, and records its input.
+/// Replaces the control daemon that queries and shuts down an MPS server. Records its input.
 const CONTROL: &str = "#!/bin/sh
 while read -r line; do
   echo \"$line in $CUDA_MPS_PIPE_DIRECTORY\" >> \"${0%/*}/commands\"
@@ -158,7 +160,7 @@ rules:
         .gid(NOBODY_UID);
     let server = Tenant::spawn(&node.home, command);
     let comm = format!("/proc/{}/comm", server.pid());
-    until("its name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
+    until("the process's name", || (fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
     node.hold(&server, 0, "used: 30MiB");
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
     let mut command = enforcer::command(&node.home);
@@ -172,7 +174,7 @@ rules:
     let pid = server.pid();
     let expected = format!("get_client_list {pid} in /tmp/pipes\nshutdown_server {pid} in /tmp/pipes\n");
     assert_eq!(printed, expected);
-    enforcer.until("it is counted", |page| {
+    enforcer.until("the kill is counted", |page| {
         page.happened("bailiff_steps_total", &[("step", "shutdown_mps"), ("result", "done")]).then_some(())
     });
 }

@@ -1,4 +1,5 @@
-//! Pages are read by a real Prometheus server, promtool and the parsers of Python's client.
+//! Tests that a real Prometheus server, promtool and the parsers of Python's client library can
+//! read the pages.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -33,7 +34,11 @@ fn prometheus_scrapes_without_an_error() {
     assert_eq!(prometheus.number(busy), Some(0.92));
     let used =
         "sum(bailiff_gpu_memory_parts_bytes{gpu=\"0\"}) == sum(bailiff_gpu_memory_total_bytes{gpu=\"0\"})";
-    assert_eq!(prometheus.query(used).map(|result| result.len()), Some(1), "memory adds up in PromQL too");
+    assert_eq!(
+        prometheus.query(used).map(|result| result.len()),
+        Some(1),
+        "the parts of the memory add up in PromQL too"
+    );
 }
 
 #[test]
@@ -44,10 +49,10 @@ fn killed_holder_is_stale_at_the_next_scrape() {
     let exporter = Exporter::start(&scenario, &[]);
     let prometheus = Prometheus::scraping(exporter.address());
     let query = "bailiff_process_gpu_memory_bytes";
-    until("it is stored", || (prometheus.query(query)?.len() == 1).then_some(()));
+    until("the sample is stored", || (prometheus.query(query)?.len() == 1).then_some(()));
     holder.end();
     scenario.set(&text(""));
-    until("it is stale", || prometheus.query(query)?.is_empty().then_some(()));
+    until("the sample is stale", || prometheus.query(query)?.is_empty().then_some(()));
 }
 
 fn promtool(page: &[u8]) {
@@ -57,14 +62,14 @@ fn promtool(page: &[u8]) {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("promtool is there: run `tests/setup prometheus`");
+        .expect("promtool must be installed: run `tests/setup prometheus`");
     child.stdin.take().unwrap().write_all(page).unwrap();
     let output = child.wait_with_output().unwrap();
     let printed = [output.stdout, output.stderr].concat();
     assert!(output.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
 }
 
-/// Parses the page with Python's parsers; prints the number of samples.
+/// Parses the page with Python's parsers, and prints the number of samples.
 const PARSERS: &str = "
 import sys
 from prometheus_client.parser import text_string_to_metric_families as text
@@ -105,8 +110,8 @@ fn every_parser_accepts_pages_of_0_to_8_gpus() {
 }
 
 fn accepted(exporter: &Exporter, name: &str) {
-    // On a busy machine one of the two may be outdated and lack process samples.
-    until(&format!("{name}: two pages of as many samples"), || {
+    // On a busy machine, one of the two pages may be outdated and lack process samples.
+    until(&format!("{name}: two pages with the same number of samples"), || {
         let plain = http::get(exporter.address(), "/metrics", &[]).unwrap();
         promtool(&plain.body);
         let text = python_samples(&plain.body);
@@ -124,7 +129,7 @@ fn every_parser_accepts_a_page_with_leases() {
     let redis = leases::pool("0-1");
     let runner = leases::hold(&redis, &["run"]);
     let scenario = Scenario::named("busy");
-    // Both pages are of one sample.
+    // The interval is so long that both pages show the same sample.
     let ticks = ["--interval", "2s", "--deadline", "10s", "--look-back", "4s"];
     let exporter =
         Exporter::start(&scenario, &[&ticks, ["--lease.redis", &redis.address()].as_slice()].concat());

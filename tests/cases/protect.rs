@@ -1,4 +1,5 @@
-//! Exemptions are evaluated for every process of a target: helpers without GPU memory, and processes that start later.
+//! Tests that exemptions are evaluated for every process of a target: helpers without GPU memory, and processes that
+//! start later.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -22,7 +23,7 @@ use end_to_end::programs;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 
-/// Ends idle targets; KIND and EXEMPT are replaced.
+/// Rules that terminate idle targets. KIND and EXEMPT are replaced.
 const RULES: &str = "version: 1
 mode: enforce
 defaults: {startup_grace: 0s, grace: 1s}
@@ -36,14 +37,14 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// A helper that logs TERM and ignores it; its holder is another program, with another command line.
+/// A helper that logs and ignores TERM. Its holder is another program with another command line.
 const HELPER: &str = "bash -c \"trap 'echo HELPER' TERM; while :; do read x <&3; done\"";
 
 fn rules(kind: &str, protect: &str, except: &str) -> String {
     RULES.replace("KIND", kind).replace("PROTECT", protect).replace("EXCEPT", except)
 }
 
-/// The path of a program as `/proc/PID/exe` has it.
+/// Returns the path of a program as in `/proc/PID/exe`.
 fn exe(name: &str) -> PathBuf {
     fs::canonicalize(name).unwrap()
 }
@@ -52,7 +53,7 @@ fn node(rules: &str) -> Node {
     Node::with_ticks(rules, &[""], &[TICKS.as_slice(), &["--process.command"]].concat())
 }
 
-/// A holder that logs TERM and ignores it, with a helper.
+/// Returns a holder that logs and ignores TERM, and its helper.
 fn with_helper(node: &Node) -> (Tenant, u32) {
     let program =
         format!("exec 3<&0; trap 'echo TERM' TERM; {HELPER} & echo ready; while :; do read x <&3; done");
@@ -99,7 +100,7 @@ fn exempt_helper_protects_its_holder() {
     }
 }
 
-/// The helper is missing in the snapshot that confirmed the action: `/proc` is read before each signal.
+/// The helper is not in the snapshot that confirmed the action, but `/proc` is read again before each signal.
 #[test]
 fn helper_started_after_the_snapshot_cancels_the_action() {
     let bash = exe("/bin/bash").display().to_string();
@@ -132,7 +133,7 @@ fn process_with_the_name_of_a_daemon_is_ended() {
     let program = directory.path().join("bailiff-x");
     fs::copy(exe("/bin/sleep"), &program).unwrap();
     let tenant = Tenant::running(&node.home, &[program.to_str().unwrap(), "1000"]);
-    until("its name", || {
+    until("the process's name", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
         (comm == "bailiff-x\n").then_some(())
     });
@@ -142,7 +143,7 @@ fn process_with_the_name_of_a_daemon_is_ended() {
     node.home.until_line("terminate", "released");
 }
 
-/// The exporter under another name, listed as a holder, with rules that may touch root's processes.
+/// The exporter runs under another name and is listed as a holder, and the rules may act on root's processes.
 #[test]
 fn exporter_is_exempt_whatever_its_name() {
     let home = Home::with(&rules("process", "allow_root: true", ""));
@@ -158,7 +159,7 @@ fn exporter_is_exempt_whatever_its_name() {
     let pid = exporter.pid();
     scenario.set(&format!("gpus: [{{processes: [{{pid: {pid}, used: 1GiB}}]}}]\n"));
     let enforcer = home.enforcer(&[]);
-    let text = until("it is evaluated", || {
+    let text = until("the target is evaluated", || {
         let text = explained(&enforcer, pid);
         text.contains("protection").then_some(text)
     });

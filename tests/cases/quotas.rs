@@ -1,5 +1,5 @@
-//! Shared quota files with the exporter and the enforcer: what the real library writes is exported for the processes
-//! that use it; hostile files affect neither, and no process of another user.
+//! Tests shared quota files with the exporter and the enforcer: what the real library writes is exported for the
+//! processes that use the file. Hostile files affect neither the daemons nor another user's processes.
 #![allow(
     clippy::disallowed_methods,
     clippy::cast_precision_loss,
@@ -31,7 +31,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 const MIB: u64 = 1 << 20;
 
-/// Offsets in a file of version 1, as in docs/quota.md.
+/// Offsets in a version 1 file, as described in docs/quota.md.
 const LIMIT: u64 = 128 + 16;
 const SLOTS: u64 = 1152;
 const USED: u64 = 9344;
@@ -46,12 +46,12 @@ fn watch(scenario: &Scenario, directory: &Path) -> Exporter {
     Exporter::start(scenario, &["--deadline", "10s", "--quota.dir", &directory.display().to_string()])
 }
 
-/// A metric of the only quota.
+/// Returns a metric of the only quota.
 fn of(page: &Page, name: &str) -> Option<f64> {
     page.value(&format!("bailiff_quota_{name}"), &[])
 }
 
-/// A CUDA client under a shared quota, which makes these calls and stops at each `wait`.
+/// A CUDA client under a shared quota, which makes the given calls and stops at each `wait`.
 struct Client(Running, BufReader<std::process::ChildStdout>);
 
 impl Client {
@@ -67,7 +67,7 @@ impl Client {
         let mut line = String::new();
         while line != "waiting\n" {
             line.clear();
-            assert_ne!(self.1.read_line(&mut line).unwrap(), 0, "it ended before it waited");
+            assert_ne!(self.1.read_line(&mut line).unwrap(), 0, "the client exited before its `wait`");
         }
     }
 
@@ -96,7 +96,7 @@ fn quota_file_is_exported_for_its_processes() {
     let figures = ["region_valid", "limit_bytes", "used_bytes", "peak_bytes", "denied_total"];
     let mib = |mib: u64| Some((mib * MIB) as f64);
     assert_eq!(figures.map(|name| of(&page, name)), [Some(1.0), mib(100), mib(40), mib(40), Some(0.0)]);
-    assert_eq!(of(&page, "unaccounted_bytes"), mib(260), "memory of the context");
+    assert_eq!(of(&page, "unaccounted_bytes"), mib(260), "the context's memory is not accounted");
     let labels = [("quota", "1000/a"), ("gpu", "0"), ("gpu_uuid", UUID), ("pid", &pid.to_string())];
     assert_eq!(page.value("bailiff_quota_process_used_bytes", &labels), mib(40));
     assert_eq!((of(&page, "processes"), of(&page, "dead_slots")), (Some(1.0), Some(0.0)));
@@ -107,7 +107,8 @@ fn quota_file_is_exported_for_its_processes() {
     client.go_on();
     let page = exporter.next();
     assert_eq!((of(&page, "denied_total"), of(&page, "denied_bytes_total")), (Some(1.0), mib(70)));
-    // The process and its driver memory are gone; its slot and its part of the ledger remain until they are needed.
+    // The process and its driver memory are gone, but its slot and the memory in the slot remain until the slot is
+    // reused.
     drop(client);
     scenario.set(&self::scenario(&[]));
     let page = exporter.next();
@@ -125,7 +126,7 @@ fn missing_directory_leaves_quotas_absent() {
     assert_eq!(page.value("bailiff_source_up", &[("source", "quota")]), None);
     assert_eq!(of(&page, "region_valid"), None);
     fs::create_dir(directory.path().join("none")).unwrap();
-    exporter.until("the directory is seen", |page| page.value("bailiff_source_up", &[("source", "quota")]));
+    exporter.until("the directory is read", |page| page.value("bailiff_source_up", &[("source", "quota")]));
     assert_eq!(of(&exporter.next(), "region_valid"), None);
 }
 
@@ -156,7 +157,7 @@ fn hostile_files_are_rejected() {
     fs::write(path("text"), "x".repeat(30_000)).unwrap();
     fs::write(path("small"), "BAILIFFQ").unwrap();
     fs::write(path("new\nline{a=\"b\"} 1"), "").unwrap();
-    // Impossible numbers, one GPU in all rows, and a process that does not use the file.
+    // Impossible numbers, the same GPU in all rows, and a process that does not use the file.
     let absurd = quota_file(path("absurd"));
     for row in 0..16 {
         absurd.write_all_at(&uuid(0), 128 + 64 * row).unwrap();
@@ -176,11 +177,11 @@ fn hostile_files_are_rejected() {
         let labels = [("quota", name), ("reason", reason)];
         assert_eq!(page.value("bailiff_quota_region_fault_info", &labels), Some(1.0), "{name}");
     }
-    assert_eq!(page.all("bailiff_quota_region_valid", &[]).count(), 5, "the empty one is not exported");
+    assert_eq!(page.all("bailiff_quota_region_valid", &[]).count(), 5, "the empty file is not exported");
     assert_eq!(page.value("bailiff_quota_processes", &[("quota", "absurd")]), Some(3.0));
-    assert_eq!(of(&page, "process_used_bytes"), None, "it has not mapped the file");
+    assert_eq!(of(&page, "process_used_bytes"), None, "the process has not mapped the file");
     assert_eq!(of(&page, "unaccounted_bytes"), None);
-    // The file is truncated and restored while it is read.
+    // The file is truncated and restored while the exporter reads it.
     let before = exporter.children("sampling-worker");
     for _ in 0..20 {
         for _ in 0..200 {
@@ -215,11 +216,11 @@ fn process_of_another_pid_namespace_is_matched() {
     let exporter = watch(&scenario, directory.path());
     let labels = [("pid", &*pid.to_string())];
     let used = |page: &Page| page.value("bailiff_quota_process_used_bytes", &labels);
-    assert_eq!(exporter.until("it is named", used), (7 * MIB) as f64);
+    assert_eq!(exporter.until("the process is exported", used), (7 * MIB) as f64);
     assert_eq!(of(&exporter.next(), "unaccounted_bytes"), Some((293 * MIB) as f64));
 }
 
-/// A program that maps a file of this directory, and runs `then` once it is released.
+/// Starts a program that maps a file in this directory, and that runs `then` once the test lets it continue.
 fn mapping_process(directory: &Path, then: &str) -> Running {
     let program = format!(
         "import mmap, os, sys\nfile = open('{}/a', 'r+b')\nmapped = mmap.mmap(file.fileno(), 0)\n\
@@ -247,11 +248,15 @@ fn process_that_left_its_file_is_not_listed() {
         write_claim(&file, (0, user.0.id()), 7 * MIB);
         let scenario = Scenario::new(&scenario(&[(user.0.id(), 300)]));
         let exporter = watch(&scenario, directory.path());
-        exporter.until("it is named", |page| of(page, "process_used_bytes"));
+        exporter.until("the process is exported", |page| of(page, "process_used_bytes"));
         user.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         assert_eq!(line(), "done\n");
         assert_eq!(of(&exporter.next(), "process_used_bytes"), None, "{then}");
-        assert_eq!(of(&exporter.next(), "used_bytes"), Some((7 * MIB) as f64), "the file still says so");
+        assert_eq!(
+            of(&exporter.next(), "used_bytes"),
+            Some((7 * MIB) as f64),
+            "the file still contains the claim"
+        );
     }
 }
 
@@ -284,7 +289,7 @@ fn thousand_files_of_one_user_hide_no_others() {
     for (name, owner) in [("crowd-0", 1001), ("crowd-1", 1001), ("honest", 1002)] {
         std::os::unix::fs::chown(path(name), Some(owner), None).unwrap();
     }
-    // A hard link to the same file, and a directory elsewhere.
+    // A hard link to the same file, and a directory outside the quota directory.
     fs::hard_link(path("honest/a"), path("honest/b")).unwrap();
     symlink(path("honest"), path("link")).unwrap();
     let scenario = Scenario::new(&scenario(&[]));
@@ -330,14 +335,17 @@ rules:
     until("the file is mapped", || (!user.output_lines().is_empty()).then_some(()));
     let victim = Tenant::running(&node.home, &["sleep", "infinity"]);
     write_claim(&greedy, (0, user.pid()), 90 * MIB);
-    // Both files name a process that uses neither; one of them with a tiny limit.
+    // Both files contain a process that uses neither of them, and one of the files has a tiny limit.
     write_claim(&greedy, (1, victim.pid()), 0);
     write_claim(&forged, (0, victim.pid()), MIB);
     forged.write_all_at(&MIB.to_le_bytes(), LIMIT).unwrap();
     node.hold_together(&[(&user, "used: 105MiB, sm: 0"), (&victim, "used: 1GiB, sm: 0")]);
     let enforcer = node.home.enforcer(&[]);
     enforcer.ticks(10);
-    assert!(user.is_running() && victim.is_running(), "105 of 100 is less than a tenth more");
+    assert!(
+        user.is_running() && victim.is_running(),
+        "105 MiB of 100 MiB exceeds the limit by less than a tenth"
+    );
     node.hold(&user, 0, "used: 150MiB, sm: 0");
     user.gone();
     let end = node.home.until_line("terminate", "released");

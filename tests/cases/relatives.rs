@@ -1,4 +1,5 @@
-//! Workloads of holders and their other members: real and made-up processes, on the stream.
+//! Tests the workloads of holders and their other members, with real and made-up processes, as reported
+//! on the stream.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -20,7 +21,7 @@ use end_to_end::wait::until;
 
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// An exporter with one GPU that these processes hold, and its stream.
+/// An exporter with one GPU that these processes hold, and the exporter's stream.
 struct StreamReader {
     ticks: Ticks,
     _exporter: Exporter,
@@ -44,7 +45,7 @@ impl StreamReader {
         Self::new(holders, &["--procfs", procfs.path().to_str().unwrap()])
     }
 
-    /// The first snapshot with relatives.
+    /// Returns the first snapshot with relatives.
     fn next_with_relatives(&mut self) -> Snapshot {
         self.ticks.find(|snapshot| snapshot.relatives.is_some())
     }
@@ -67,7 +68,7 @@ fn relatives(snapshot: &Snapshot) -> Vec<u32> {
     snapshot.relatives.as_ref().unwrap().iter().map(|relative| relative.pid).collect()
 }
 
-/// The name of a process tree, from `/proc`.
+/// Returns the name of a process tree, computed from `/proc`.
 fn tree(root: u32) -> String {
     let stat = bailiff_snapshot::stat::parse(&std::fs::read(format!("/proc/{root}/stat")).unwrap()).unwrap();
     format!("tree:{root}@{}", stat.key.start_ticks)
@@ -126,7 +127,7 @@ fn session_led_by_a_program_is_one_workload() {
 
 #[test]
 fn each_job_of_a_shell_is_its_own_workload() {
-    // The inner shell runs a script; the outer one leads the session, as a terminal's shell does.
+    // The inner shell runs a script. The outer shell leads the session, as a terminal's shell does.
     let session =
         Session::of(&["bash", "-c", "sh -c 'sleep 300 & sleep 301 & wait' & tail -f /dev/null & wait"]);
     let (script, other) = (session.child("sh"), session.child("tail"));
@@ -136,7 +137,11 @@ fn each_job_of_a_shell_is_its_own_workload() {
     assert_eq!(workload(&snapshot, holder), tree(script));
     assert_eq!(workload(&snapshot, other), tree(other));
     let sibling = sleeps.into_iter().find(|pid| *pid != holder).unwrap();
-    assert_eq!(relatives(&snapshot), sorted(vec![script, sibling]), "and never the prompt");
+    assert_eq!(
+        relatives(&snapshot),
+        sorted(vec![script, sibling]),
+        "the interactive shell is not a relative"
+    );
 }
 
 #[test]
@@ -150,7 +155,7 @@ fn descendant_in_another_session_is_reported() {
     assert_eq!(
         relative(&snapshot, below).unwrap().workload,
         tree(below),
-        "a workload of its own all the same"
+        "the child still has its own workload"
     );
 }
 
@@ -170,7 +175,7 @@ fn only_processes_of_the_same_container_are_members() {
     let snapshot = StreamReader::over(&procfs, &[4100, 4200, 4300]).next_with_relatives();
     assert_eq!(workload(&snapshot, 4100), format!("container:{container}"));
     assert_eq!(workload(&snapshot, 4200), format!("unit:{}", of_user(1000)));
-    assert_eq!(workload(&snapshot, 4300), "tree:4300@100", "a session is no workload");
+    assert_eq!(workload(&snapshot, 4300), "tree:4300@100", "a session is not a workload");
     assert_eq!(relatives(&snapshot), [4101, 4201]);
     let other = relative(&snapshot, 4101).unwrap();
     assert_eq!((other.cpu_seconds, other.reaped_cpu_seconds, other.state.as_str()), (20.0, 0.5, "sleeping"));
@@ -188,7 +193,7 @@ fn overlong_cgroup_path_is_absent() {
     let snapshot = StreamReader::over(&procfs, &[4100]).next_with_relatives();
     let other = relative(&snapshot, 4200).unwrap();
     assert_eq!((other.place.cgroup.as_str(), other.exe.as_deref()), ("", None));
-    assert_eq!(facts(&snapshot, 4100).exe, None, "too long once escaped as JSON");
+    assert_eq!(facts(&snapshot, 4100).exe, None, "the path is too long once escaped as JSON");
 }
 
 #[test]
@@ -204,7 +209,8 @@ fn exited_thread_group_leader_is_reported() {
     assert_eq!((state(4200), state(4300)), ("zombie_leader", "zombie"));
 }
 
-/// An incomplete list is absent, and returns once it is complete; holders are always reported.
+/// An incomplete list is left out, and is reported again once it is complete. Holders are always
+/// reported.
 #[test]
 fn incomplete_member_list_is_absent() {
     let job = Process { session: Some(4100), ..Process::new(4100) };
@@ -218,7 +224,11 @@ fn incomplete_member_list_is_absent() {
 
     procfs.write("4200/stat", "4200 (cut");
     let snapshot = reader.ticks.find(none);
-    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "its own ancestors were read");
+    assert_eq!(
+        workload_of(&snapshot).as_deref(),
+        Some("tree:4100@100"),
+        "the holder's own ancestors were read"
+    );
     procfs.write("4100/stat", "4100 (cut");
     reader.ticks.until("an ancestor not in the process table", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
@@ -229,14 +239,18 @@ fn incomplete_member_list_is_absent() {
 
     procfs.remove(1);
     let snapshot = reader.ticks.find(none);
-    assert_eq!(workload_of(&snapshot).as_deref(), Some("tree:4100@100"), "observed processes stay");
+    assert_eq!(
+        workload_of(&snapshot).as_deref(),
+        Some("tree:4100@100"),
+        "processes that were observed earlier remain"
+    );
     procfs.remove(4100);
     reader.ticks.until("a parent that may be hidden", |snapshot| {
         (none(snapshot) && workload_of(snapshot).is_none()).then_some(())
     });
 }
 
-/// A process that cannot be attributed does not affect others.
+/// A process that cannot be attributed does not affect other processes.
 #[test]
 fn process_with_unreadable_cgroup_is_left_out() {
     let procfs = Procfs::new().with(&Process::new(4100)).with(&Process::new(4200));
@@ -255,7 +269,8 @@ fn process_with_unreadable_cgroup_is_left_out() {
 fn process_table_over_the_limit_is_not_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
     for pid in 100_000..100_000 + (16 << 10) {
-        // Hard links of one file are faster to create and remove than directories; only the names matter.
+        // Hard links to one file are faster to create and remove than directories, and only the names
+        // matter.
         std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();
     }
     let snapshot = StreamReader::over(&procfs, &[4100]).ticks.find(|snapshot| !snapshot.processes.is_empty());
@@ -301,7 +316,9 @@ fn mps_daemon_server_and_client_are_distinguished() {
     std::fs::copy("/bin/sleep", &program).unwrap();
     let session = Session::of(&[program.to_str().unwrap(), "300"]);
     let comm = format!("/proc/{}/comm", session.leader());
-    until("its name", || (std::fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(()));
+    until("the process's name", || {
+        (std::fs::read_to_string(&comm).ok()? == "nvidia-cuda-mps\n").then_some(())
+    });
     let role = |snapshot: &Snapshot, pid| facts(snapshot, pid).role.clone();
     let snapshot = StreamReader::new(&[session.leader()], &[]).next_with_relatives();
     assert_eq!(role(&snapshot, session.leader()).as_deref(), Some("mps_server"));
@@ -316,12 +333,12 @@ fn mps_daemon_server_and_client_are_distinguished() {
     assert_eq!(
         role(&snapshot, 4100).as_deref(),
         Some("mps_control"),
-        "by its name, if its program is unknown"
+        "a process with an unknown program is recognized by its name"
     );
     assert_eq!((role(&snapshot, 4200), role(&snapshot, 4300)), (None, None));
 }
 
-/// A process is moved into its cgroup shortly after its start, so a young process is soon read again.
+/// A process is moved into its cgroup shortly after it starts, so a young process is read again soon.
 #[test]
 fn young_process_moved_to_another_cgroup_is_reread() {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
@@ -335,5 +352,5 @@ fn young_process_moved_to_another_cgroup_is_reread() {
     let mut reader = StreamReader::over(&procfs, &[4100]);
     assert!(relatives(&reader.next_with_relatives()).is_empty());
     procfs.write("4200/cgroup", &container);
-    reader.ticks.until("its move", |snapshot| relative(snapshot, 4200).map(drop));
+    reader.ticks.until("the process's new cgroup", |snapshot| relative(snapshot, 4200).map(drop));
 }

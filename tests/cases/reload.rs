@@ -1,5 +1,4 @@
-//! Reloads of rules: every way to edit the file, every way to request a reload, and invalid
-//! files.
+//! Tests reloads of the rules: every way to edit the file, every way to request a reload, and invalid files.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -28,7 +27,7 @@ use rustix::process::Signal;
 
 const BAD: &str = "version: 1\nrules:\n  - name: idle\n    targt: process\n    when: {gpu_utill: {max: 1%}}\n    for: {samples: 3}\n    then: [{flag: loud}]\n";
 
-/// Rules with their own name, to see which are in force.
+/// Returns rules with this name, which shows which rules are in force.
 fn rules_named(name: &str) -> String {
     format!(
         "version: 1\nrules:\n  - {{name: {name}, target: process, when: {{gpu_util: {{max: 1%}}}}, for: {{samples: 3}}, then: [{{flag: info}}]}}\n"
@@ -40,12 +39,12 @@ fn in_force(page: &Page) -> (String, String) {
     (label("bailiff_rule_info", "rule"), label("bailiff_policy_info", "sha256"))
 }
 
-/// Edits three times.
+/// Edits the file three times.
 fn edit_three_times(home: &Home, edit: impl Fn(&Path, &str)) {
     timed_edits((home, home.enforcer(&[])), edit);
 }
 
-/// Edits three times, and returns how long each edit took to be in force.
+/// Edits the file three times, and returns how long each edit took to be in force.
 fn timed_edits((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)) -> Vec<Duration> {
     let mut known = vec![in_force(&enforcer.page()).1];
     let mut took = Vec::new();
@@ -55,7 +54,7 @@ fn timed_edits((home, enforcer): (&Home, Enforcer), edit: impl Fn(&Path, &str)) 
         enforcer.until(name, |page| (in_force(page).0 == name).then_some(()));
         took.push(began.elapsed());
         let sha256 = in_force(&enforcer.page()).1;
-        assert!(!known.contains(&sha256), "the policy's hash changes");
+        assert!(!known.contains(&sha256), "the policy's hash must change");
         known.push(sha256);
     }
     let page = enforcer.page();
@@ -80,7 +79,8 @@ fn file_renamed_over_is_read() {
     });
 }
 
-/// As vim with `backupcopy=no`: the old file becomes the backup, and a new one is written in its place.
+/// Saves the file as vim does with `backupcopy=no`: the old file becomes the backup, and a new file is written
+/// in its place.
 #[test]
 fn file_saved_with_a_backup_is_read() {
     edit_three_times(&Home::with(&rules_named("zero")), |directory, text| {
@@ -90,7 +90,8 @@ fn file_saved_with_a_backup_is_read() {
     });
 }
 
-/// As the kubelet: `rules.yaml -> ..data/rules.yaml`, and `..data` is swapped as a whole.
+/// Changes the file as the kubelet does: `rules.yaml` links to `..data/rules.yaml`, and `..data` is swapped as
+/// a whole.
 #[test]
 fn swapped_config_map_is_read() {
     let swap = |directory: &Path, text: &str| {
@@ -107,7 +108,8 @@ fn swapped_config_map_is_read() {
     edit_three_times(&home, swap);
 }
 
-/// Replaces the directory of the rules: the change is seen within 2 s, on a busy machine well within a minute.
+/// Replaces the directory that contains the rules. The change is noticed within 2 s, and on a busy machine
+/// well within a minute.
 fn replace_directory(begin: impl Fn(&Path, &str), edit: impl Fn(&Path, &str)) {
     let home = Home::new();
     begin(home.path(), &rules_named("zero"));
@@ -121,7 +123,7 @@ fn replace_directory(begin: impl Fn(&Path, &str), edit: impl Fn(&Path, &str)) {
     assert!(within(2) > 0 && within(15) == 3, "{took:?}");
 }
 
-/// A directory with these rules in it.
+/// Creates a directory with these rules in it.
 fn rules_directory(path: &Path, text: &str) {
     fs::create_dir(path).unwrap();
     fs::write(path.join("rules.yaml"), text).unwrap();
@@ -161,7 +163,7 @@ fn swapped_directory_link_is_read_at_once() {
     replace_directory(swap, swap);
 }
 
-/// Another name of the file, in another directory, which is not watched.
+/// Creates a second hard link to the file, in another directory that is not watched.
 fn unwatched_link() -> (Home, tempfile::TempDir) {
     let elsewhere = tempfile::tempdir().unwrap();
     let home = Home::new();
@@ -176,7 +178,7 @@ fn every_reload_request_is_served() {
     let edit = |text: &str| fs::write(elsewhere.path().join("rules.yaml"), text).unwrap();
     let enforcer = home.enforcer(&["--web.enable-lifecycle"]);
     let rule = |enforcer: &Enforcer| in_force(&enforcer.page()).0;
-    // The change may be noticed just before the request: then it is edited again.
+    // If the change is noticed just before the request, the file is edited again.
     let edit_three_times = |name: &str, query: &dyn Fn() -> bool| {
         until(name, || {
             edit(&rules_named("other"));
@@ -263,8 +265,9 @@ fn invalid_file_keeps_previous_rules_without_actions() {
     enforcer.until_waits(tenant.pid(), "invalid_file");
     enforcer.ticks(3);
     assert!(tenant.is_running() && tenant.terms_received() == 0);
-    // The enforcer's own audit log is beside the rules, and changes the directory.
-    assert_eq!(node.home.results("reload"), ["refused"], "reported once");
+    // The enforcer's own audit log is in the same directory as the rules, so writing to it changes the
+    // directory.
+    assert_eq!(node.home.results("reload"), ["refused"], "the refused reload is reported once");
     let status = enforcer.run(&["status"]);
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(
@@ -299,7 +302,7 @@ fn invalid_file_prevents_the_start() {
     }
     let _ = fs::remove_file(home.rules());
     let output = enforcer::run(&arguments);
-    assert_eq!(output.status.code(), Some(64), "nor does the command start without one");
+    assert_eq!(output.status.code(), Some(64), "the command does not start without valid rules");
 }
 
 #[test]
@@ -331,7 +334,7 @@ fn unchanged_file_keeps_its_load_time() {
     let enforcer = home.enforcer(&[]);
     let read = |page: &Page| page.value("bailiff_policy_last_reload_success_timestamp_seconds", &[]);
     let (loaded, before) = (enforcer.status()["policy"]["loaded"].as_f64(), read(&enforcer.page()));
-    enforcer.until("it is read again", |page| {
+    enforcer.until("the file is read again", |page| {
         let output = enforcer.run(&["reload"]);
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "unchanged");
         (read(page) > before).then_some(())

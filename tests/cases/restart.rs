@@ -1,5 +1,5 @@
-//! The enforcer is killed at any step and restarted: no process is sent KILL without a new TERM, budgets are kept, and
-//! the audit log has the interrupted action.
+//! Tests that the enforcer can be killed at any step and restarted: no process is sent KILL without a new TERM,
+//! budgets are kept, and the audit log contains the interrupted action.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -30,7 +30,7 @@ rules:
     )
 }
 
-/// Ids of actions with this result.
+/// Returns the ids of actions with this result.
 fn ids(node: &Node, result: &str) -> Vec<u64> {
     let lines = node.home.lines().into_iter();
     let found = lines.filter(|line| line["step"] == "terminate" && line["result"] == result);
@@ -41,7 +41,7 @@ fn signals(line: &Value) -> Vec<&str> {
     line["sent"].as_array().unwrap().iter().filter_map(|sent| sent["signal"].as_str()).collect()
 }
 
-/// A tenant that ignores TERM; the enforcer is killed at a given moment, and restarted.
+/// A tenant that ignores TERM, and an enforcer that is killed at a given moment and restarted.
 struct Crash {
     tenant: Tenant,
     node: Node,
@@ -61,7 +61,7 @@ impl Crash {
         Self { tenant, node, enforcer }
     }
 
-    /// Asserts that the tenant is ended, and was sent TERM again before.
+    /// Asserts that the tenant is terminated, and that it was sent TERM again first.
     fn assert_ended_with_new_term(&self, earlier: usize) {
         self.tenant.gone();
         let end = self.node.home.until_line("terminate", "released");
@@ -70,7 +70,7 @@ impl Crash {
         let begun = ids(&self.node, "begun");
         assert_eq!(begun.last().copied(), end["id"].as_u64());
         let interrupted = ids(&self.node, "interrupted");
-        assert_eq!([interrupted, ids(&self.node, "released")].concat(), begun, "every process has ended");
+        assert_eq!([interrupted, ids(&self.node, "released")].concat(), begun, "every process has exited");
     }
 }
 
@@ -83,14 +83,14 @@ fn killed_before_the_decision() {
 #[test]
 fn killed_after_the_decision() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "due")));
-    // The kill may have come a moment too late.
+    // The kill may have come a moment too late, so there may be no interrupted action.
     crash.assert_ended_with_new_term(ids(&crash.node, "interrupted").len());
 }
 
 #[test]
 fn killed_right_after_the_action_began() {
     let crash = Crash::at(&rules("1s", 6), |node, _, _| drop(node.home.until_line("terminate", "begun")));
-    // Whether TERM was sent before the kill is random; the next one counts.
+    // It is random whether TERM was sent before the kill. Only later TERMs are counted.
     let earlier = crash.tenant.terms_received();
     assert_eq!(ids(&crash.node, "interrupted"), [1]);
     crash.assert_ended_with_new_term(earlier);
@@ -99,12 +99,12 @@ fn killed_right_after_the_action_began() {
 #[test]
 fn killed_in_the_grace() {
     let crash = Crash::at(&rules("2s", 6), |_, tenant, _| tenant.until_terms(1));
-    assert_eq!(ids(&crash.node, "interrupted"), [1], "the log has it before any other event");
+    assert_eq!(ids(&crash.node, "interrupted"), [1], "the interruption is logged before any other event");
     crash.enforcer.until_logged("exited before its result was written");
     crash.assert_ended_with_new_term(1);
 }
 
-/// A started action counts for the budget, even if its end was not recorded.
+/// An action that has started counts towards the budget, even if its end was not recorded.
 #[test]
 fn budgets_survive_a_restart() {
     let crash = Crash::at(&rules("30s", 1), |_, tenant, _| tenant.until_terms(1));
@@ -121,7 +121,7 @@ fn budgets_survive_a_restart() {
     assert_eq!(ids(&crash.node, "begun"), [1]);
 }
 
-/// On SIGTERM the enforcer cancels its action: the log has the signals sent, and no KILL follows.
+/// On SIGTERM, the enforcer cancels its action: the log contains the signals that were sent, and no KILL follows.
 #[test]
 fn unreadable_state_is_a_pause() {
     let node = Node::new(&rules("30s", 6));
@@ -133,7 +133,7 @@ fn unreadable_state_is_a_pause() {
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_waits(tenant.pid(), "paused");
     assert!(tenant.is_running() && tenant.terms_received() == 0);
-    assert!(state.join("state.json.unread").exists(), "the previous value is kept");
+    assert!(state.join("state.json.unread").exists(), "the previous file is kept");
 }
 
 #[test]
@@ -144,9 +144,10 @@ fn stopped_in_the_grace() {
     let mut enforcer = node.home.enforcer(&[]);
     tenant.until_terms(1);
     assert_eq!(enforcer.stop(), Some(0));
-    let line = node.home.line("terminate", "cancelled").expect("it is written before it ends");
+    let line =
+        node.home.line("terminate", "cancelled").expect("the line must be written before the enforcer exits");
     assert_eq!(signals(&line), ["SIGTERM"]);
     assert_eq!(node.home.lines().last().unwrap()["step"], "end");
     assert!(tenant.is_running() && tenant.terms_received() == 1);
-    assert!(until("no socket is left behind", || Some(!node.home.control().exists())));
+    assert!(until("the socket is removed", || Some(!node.home.control().exists())));
 }

@@ -1,6 +1,6 @@
-//! `bailiff run`: a limit shared by all descendants of a command, its own GPUs, an end when it idles or exceeds its
-//! time; and everything is released, however it ends.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Tests `bailiff run`: a limit that all descendants of a command share, its own GPUs, and a stop when the command
+//! is idle or exceeds its time. All resources are released, however the command ends.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -18,7 +18,7 @@ use end_to_end::tenant::start;
 use end_to_end::wait::until;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-/// `bailiff run` with a fake driver, no NVIDIA libraries, and quotas in a directory of this test.
+/// Returns `bailiff run` with a fake driver, without NVIDIA libraries, and with quotas in a directory of this test.
 fn bailiff(machine: &Machine, args: &[&str]) -> Command {
     let mut command = machine.bare(programs::bailiff());
     for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD"] {
@@ -46,7 +46,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A running command that has printed a line, killed with its test.
+/// A running command that has printed a line. It is killed with its test.
 struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -78,7 +78,7 @@ impl Running {
         holder::children(self.child.id())
     }
 
-    /// Its standard error, once it has ended.
+    /// Returns the standard error of the command, once it has exited.
     fn stderr_text(&mut self) -> String {
         let mut text = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -86,7 +86,7 @@ impl Running {
     }
 
     fn ends_with(&mut self, expected: i32) {
-        let status = until("its end", || self.child.try_wait().unwrap());
+        let status = until("the command's exit", || self.child.try_wait().unwrap());
         assert_eq!(status.code(), Some(expected), "{status:?}");
     }
 }
@@ -108,7 +108,7 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
-/// The longest duration that can be written.
+/// The longest duration that can be specified.
 const FOREVER: &str = "18446744073709551615s";
 
 #[test]
@@ -139,7 +139,7 @@ fn command_runs_unchanged() {
     let script = "echo ${LD_PRELOAD-none} ${WRAPPER_SHARED-none} ${CUDA_VISIBLE_DEVICES-none} $0";
     let output = run(&machine, &["--quiet", "--", "sh", "-c", script, "--vram"]);
     assert_eq!(stdout_of(&output), "none none none --vram\n");
-    assert_eq!(err(&output), "", "nothing is said where nothing is asked for");
+    assert_eq!(err(&output), "", "without options, nothing is printed");
     assert!(err(&run(&machine, &["sh", "-c", "exit 7"])).contains("the command exited with 7 after"));
 }
 
@@ -193,7 +193,7 @@ fn limit_above_the_gpu_is_refused_with_its_size() {
     assert_eq!(
         stdout_of(&limited(&["--vram", "400TiB"], "0,1")),
         "begun\n",
-        "a GPU does not report its size"
+        "the size of one GPU is unknown"
     );
     assert_eq!(stdout_of(&run(&machine, &["--vram", "400TiB", "echo", "begun"])), "begun\n", "no driver");
 }
@@ -214,7 +214,7 @@ fn unwritable_stderr_does_not_stop_the_command() {
     }
 }
 
-/// Starts a child that leaves another behind, then execs the command.
+/// Starts a child that leaves a process behind, then executes the command.
 const EXEC_WITH_CHILD: &str = "( sleep 0.2; echo $$; sleep infinity & echo $! ) & exec \"$0\" \"$@\"";
 
 #[test]
@@ -278,7 +278,8 @@ fn waiter_under_nohup_survives_the_terminal() {
     second.ends_with(0);
 }
 
-/// One process that uses the whole limit, one that is refused, and one that gets it once the first has ended.
+/// Starts three processes: one uses the whole limit, one is refused, and one gets the memory once the first has
+/// exited.
 const THREE: &str = r#"cd $0; mkfifo in; stat -c %a $WRAPPER_SHARED ${WRAPPER_SHARED%/*}
 $1 proc "init 0" "alloc 8192" wait <in >out & exec 9>in
 until grep -q waiting out; do sleep 0.01; done
@@ -293,7 +294,7 @@ fn descendants_share_the_limit_of_the_command() {
     let work = machine.path("work");
     fs::create_dir(&work).unwrap();
     let mut command = bailiff(&machine, &["--vram", "8KiB", "--", "sh", "-c", THREE]);
-    // It takes precedence over the limit for one GPU and over the switch that disables limits.
+    // The shared quota takes precedence over the limit on one GPU and over the switch that disables limits.
     command.env("WRAPPER_MAX_MEMORY_0", "1").env("WRAPPER_DISABLE", "1");
     let output = command.arg(work).arg(client).output().unwrap();
     assert_eq!(stdout_of(&output), "600\n700\n0\n2\n0\n0\n", "{output:?}");
@@ -355,7 +356,7 @@ fn quota_file_is_removed_after_the_last_descendant() {
     let mut running =
         Running::start(bailiff(&machine, &["--quiet", "--vram", "1GiB", "--", "sh", "-c", script]));
     let left = running.pid();
-    // No other sign shows that the command has ended, and a descendant remains.
+    // The number of children is the only sign that the command has exited while a descendant remains.
     until("the end of the command", || (start(left).is_some() && running.children() == [left]).then_some(()));
     assert_eq!(files(&machine).len(), 1);
     kill(left);
@@ -367,7 +368,7 @@ fn quota_file_is_removed_after_the_last_descendant() {
     }
 }
 
-/// Ends the descendant that remains; the next run removes the file.
+/// Kills the remaining descendant, and asserts that the next run removes the quota file.
 fn assert_next_run_removes_the_file_of(left: u32, machine: &Machine) {
     kill(left);
     gone(left);
@@ -406,7 +407,7 @@ fn quota_file_of_a_killed_run_is_removed_once_unused() {
     assert_next_run_removes_the_file_of(left, &machine);
 }
 
-/// Overwrites its whole environment, as `setproctitle` does.
+/// Overwrites the program's whole environment, as `setproctitle` does.
 const TITLED: &str = r"import ctypes, time
 begin, end = (int(field) for field in open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49])
 ctypes.memset(begin, 0, end - begin)
@@ -426,7 +427,7 @@ fn process_with_a_changed_title_keeps_the_quota_file() {
     assert_next_run_removes_the_file_of(left, &machine);
 }
 
-/// Its first thread ends, and another continues.
+/// The first thread exits, and another thread continues.
 const HEADLESS: &str = r"import ctypes, os, threading
 threading.Thread(target=threading.Event().wait).start()
 print(os.getpid(), flush=True)
@@ -438,7 +439,7 @@ fn exited_leader_with_threads_keeps_the_quota_file() {
     let python = programs::python().display().to_string();
     let mut running = Running::start(bailiff(&machine, &["--vram", "1GiB", "--", &python, "-c", HEADLESS]));
     let left = running.pid();
-    until("its first thread to end", || {
+    until("the first thread to exit", || {
         fs::read_to_string(format!("/proc/{left}/stat")).unwrap().contains(") Z ").then_some(())
     });
     running.signal(Signal::KILL);
@@ -464,7 +465,7 @@ fn unreadable_proc_entries_count_as_running() {
     kill(first);
     gone(first);
     for _ in 0..20 {
-        assert_eq!(states(&pool), ["leased"], "one is left");
+        assert_eq!(states(&pool), ["leased"], "a descendant is still running");
     }
     prlimit(us, Resource::Nofile, before).unwrap();
     kill(left);
@@ -483,7 +484,7 @@ fn run_terminated_before_its_start_leaves_no_file() {
     let mut running = Running::start(command);
     until("the helper that asks the driver", || (!running.children().is_empty()).then_some(()));
     running.signal(Signal::TERM);
-    until("its end", || running.child.try_wait().unwrap());
+    until("the command's exit", || running.child.try_wait().unwrap());
     assert_eq!(files(&machine), Vec::<PathBuf>::new());
 }
 
@@ -499,13 +500,13 @@ fn gpus_are_leased_and_released() {
     assert_eq!(
         stdout_of(&leased(&["--gpu", "1", "echo", "-p", "0:{index}"])),
         "-p 0:0\n",
-        "it sees no other"
+        "the command sees only its own GPU"
     );
     assert_eq!(stdout_of(&leased(&["--gpus", "2", "echo", "{index}"])), "0,1\n");
     assert_eq!(
         stdout_of(&leased(&["echo", "{index}"])),
         "{index}\n",
-        "a word like others without GPUs of its own"
+        "without own GPUs, the placeholder is not replaced"
     );
     for (args, expected) in [
         (&["--gpus", "1", "nosuch-program"][..], 127),
@@ -524,13 +525,13 @@ fn gpus_are_leased_and_released() {
     let late = leased(&["--gpus", "1", "--vram", "1GiB", "--wait", "50ms", "true"]);
     assert_eq!(code(&late), 124);
     assert_eq!(code(&leased(&["--gpus", "1", "--nonblock", "true"])), 75);
-    assert_eq!(files(&machine).len(), 1, "a waiter that gives up leaves no file");
+    assert_eq!(files(&machine).len(), 1, "a waiter that gives up leaves no quota file");
     held.signal(Signal::TERM);
     held.ends_with(143);
     assert_eq!(states(&pool), ["idle"; 2]);
 }
 
-/// Two processes that ignore all but SIGKILL, and print their pids.
+/// Two processes that ignore all signals except SIGKILL, and that print their pids.
 const DEAF: &str = "trap '' TERM QUIT; sleep infinity & echo $!; echo $$; while :; do wait; done";
 
 #[test]
@@ -566,7 +567,7 @@ fn command_that_exits_first_is_not_timed_out() {
 const GPUS: [&str; 2] =
     ["GPU-a5b02c30-9c95-cb81-e41e-ca204d57aa3b", "GPU-b805d632-775b-c673-fe68-26b26996cd09"];
 
-/// Two GPUs, the first with these processes.
+/// Returns two GPUs, the first of which has these processes.
 fn gpus(processes: &str) -> String {
     let [first, second] = GPUS;
     format!(
@@ -574,7 +575,7 @@ fn gpus(processes: &str) -> String {
     )
 }
 
-/// A command with an idle timeout, over the fake driver.
+/// Starts a command with an idle timeout, with the fake driver.
 fn running(machine: &Machine, scenario: &Scenario) -> Running {
     let library = programs::fake_nvml().display().to_string();
     let args = ["--idle-timeout", "600ms", "--grace", "100ms", "--nvml-library", &library];
@@ -583,7 +584,7 @@ fn running(machine: &Machine, scenario: &Scenario) -> Running {
     Running::start(command)
 }
 
-/// Waits as long as it takes to detect that a command is idle.
+/// Waits for the time that it takes to detect that a command is idle.
 fn until_idle_command_is_ended(machine: &Machine) {
     running(machine, &Scenario::new(&gpus(""))).ends_with(124);
 }
@@ -596,7 +597,7 @@ fn idle_gpus_end_all_processes() {
     let holds = |usage: u32| gpus(&format!("{{pid: {}, sm: {usage}, used: 3GiB}}", pids[0]));
     scenario.set(&holds(70));
     until_idle_command_is_ended(&machine);
-    assert!(pids.iter().all(|pid| start(*pid).is_some()), "it is at work");
+    assert!(pids.iter().all(|pid| start(*pid).is_some()), "the command is busy");
     scenario.set(&holds(0));
     running.ends_with(124);
     assert!(pids.iter().all(|pid| start(*pid).is_none()));
@@ -640,7 +641,7 @@ fn command_starts_once_enough_memory_is_free() {
     }
     let mut waiting = Running::start(command(&["--quiet"]));
     until("the lease", || (states(&pool) == ["leased"]).then_some(()));
-    assert_eq!(waiting.children().len(), 1, "only the helper");
+    assert_eq!(waiting.children().len(), 1, "only the helper process");
     scenario.set(&gpus(""));
     assert_eq!(waiting.line(), "begun");
     waiting.ends_with(0);

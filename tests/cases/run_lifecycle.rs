@@ -1,5 +1,5 @@
-//! `bailiff run` as a whole, over a real Redis: what the exporter shows while it runs, and that nothing of it remains,
-//! whichever process was sent which signal, and when.
+//! Tests the whole lifecycle of `bailiff run` with a real Redis server: what the exporter shows while a command runs,
+//! and that nothing remains of it, no matter which process was sent which signal at which time.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -31,10 +31,10 @@ const GIB: u64 = 1 << 30;
 /// UUIDs of the GPUs in the fake drivers, CUDA and NVML.
 const GPUS: [&str; 2] =
     ["GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"];
-/// Environment variable that marks all processes of a round.
+/// Environment variable that marks all processes in a round.
 const TAG: &str = "RUN_WHOLE";
 
-/// Two GPUs, the first with this process.
+/// Returns two GPUs, the first of which has this process.
 fn gpus(process: &str) -> String {
     let [first, second] = GPUS;
     format!(
@@ -59,7 +59,7 @@ impl Fixture {
         Self { machine, scenario, redis }
     }
 
-    /// The directory that contains those of the users.
+    /// Returns the directory that contains the users' quota directories.
     fn quotas(&self) -> PathBuf {
         self.machine.path("quotas")
     }
@@ -80,12 +80,12 @@ impl Fixture {
         command
     }
 
-    /// An audit in dry run.
+    /// Returns an audit from a dry run.
     fn audit(&self) -> Audit {
         Pool::open(&self.redis.address(), "GPU", Duration::from_secs(30)).unwrap().audit().unwrap()
     }
 
-    /// The number of idle GPUs; none if one is leased or requested.
+    /// Returns the number of idle GPUs, or `None` if a GPU is leased or requested.
     fn idle(&self) -> Option<u32> {
         let audit = self.audit();
         audit.leases.is_empty().then(|| audit.gpus.iter().map(|gpu| u32::from(gpu.idle == 1)).sum())
@@ -111,7 +111,7 @@ fn series_count(page: &Page, name: &str) -> usize {
     page.all(name, &[]).count()
 }
 
-/// The client's calls: one allocation within 4 GiB, and one beyond.
+/// The client's calls: one allocation that fits into 4 GiB, and one that does not.
 const CLIENT: &str = r#"echo $$; exec "$0" proc "init 0" "alloc 3221225472" "alloc 2147483648" wait"#;
 
 #[test]
@@ -127,7 +127,7 @@ fn limited_command_is_exported_until_it_idles() {
     let holds = |usage: u32| gpus(&format!("{{pid: {pid}, sm: {usage}, used: 3500MiB}}"));
     fixture.scenario.set(&holds(70));
     let answers: Vec<String> = lines.by_ref().take(4).collect();
-    assert_eq!(answers, ["0", "0", "2", "waiting"], "the second is past the limit");
+    assert_eq!(answers, ["0", "0", "2", "waiting"], "the second allocation exceeds the limit");
     let page = exporter
         .until("all is shown", |page| of(page, "process_used_bytes", &[("pid", &pid)]).map(|_| page.clone()));
     for gpu in ["0", "1"] {
@@ -144,7 +144,7 @@ fn limited_command_is_exported_until_it_idles() {
     fixture.scenario.set(&holds(0));
     let status = until("the idle timeout ends it", || running.0.try_wait().unwrap());
     assert_eq!(status.code(), Some(124));
-    // Only the launcher releases them.
+    // The launcher is the only process that releases the GPUs and the file.
     assert_eq!((fixture.idle(), fixture.files()), (Some(2), Vec::new()));
     assert_eq!(start(pid.parse().unwrap()), None);
     assert_summary(&mut running);
@@ -155,7 +155,7 @@ fn limited_command_is_exported_until_it_idles() {
     });
 }
 
-/// The start and end of each line; between them is a duration.
+/// Asserts the start and the end of each line; between them is a duration.
 fn assert_summary(running: &mut Running) {
     let expected = [
         ("bailiff: GPUs 0,1 leased", ""),
@@ -181,7 +181,7 @@ fn assert_summary(running: &mut Running) {
     assert!(fits && printed.lines().count() == expected.len(), "{printed}");
 }
 
-/// A process of a round.
+/// A kind of process in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Launcher,
@@ -189,17 +189,18 @@ enum Part {
     Helper,
     Child,
     Grandchild,
-    /// A process before its exec.
+    /// A process that has forked and not yet called exec.
     Beginning,
 }
 
-/// The command: a child, and below it a process with memory under the quota and one that keeps it waiting.
+/// The command: a child with two descendants, one with memory under the quota, and one on which the child waits.
 const TREE: &str = r#"sleep "$1" | "$0" proc "init 0" "alloc 4096" wait & sleep 0.02; wait"#;
-/// How long it waits: most are signalled while they end, or outlive their parent.
+/// The time for which the child waits. With this time, most processes are signalled while they exit, or outlive their
+/// parent.
 const SHORT: &str = "0.05";
 const LONG: &str = "0.4";
 
-/// The number of random rounds: few in the usual run, more in `make soak`.
+/// Returns the number of random rounds: few in the usual run, more in `make soak`.
 fn times(usual: usize, variable: &str) -> usize {
     std::env::var(variable).ok().and_then(|times| times.parse().ok()).unwrap_or(usual)
 }
@@ -218,7 +219,7 @@ impl Dice {
     }
 }
 
-/// A disturbance of a round.
+/// A disturbance in a round.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     /// The previous holder of a GPU releases it.
@@ -226,7 +227,7 @@ enum Act {
     Send(Part, Signal),
 }
 
-/// A schedule of disturbances.
+/// Returns a schedule of disturbances.
 fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
     let most = u64::try_from(span.as_micros()).unwrap();
     let parts = [Part::Launcher, Part::Launcher, Part::Child, Part::Grandchild, Part::Helper];
@@ -244,7 +245,7 @@ fn plan(dice: &mut Dice, span: Duration) -> Vec<(Duration, Act)> {
     plan
 }
 
-/// A process tree that is disturbed; what remains of it is ended on drop.
+/// A process tree that is disturbed. Its remaining processes are killed on drop.
 struct Round<'a> {
     fixture: &'a Fixture,
     seed: String,
@@ -265,7 +266,7 @@ impl<'a> Round<'a> {
         Self { fixture, seed, tag, launcher, rival }
     }
 
-    /// Returns whether this process is of the tree and running.
+    /// Returns whether this process belongs to the tree and is running.
     fn has(&self, pid: u32) -> bool {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let tag = format!("{TAG}={}", self.tag);
@@ -285,39 +286,39 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns whether it is no child of a shell of the tree: shells fork before they exec.
+    /// Returns whether the process was not forked by a shell in the tree (shells fork before they call exec).
     fn is_first(&self, pid: u32) -> bool {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok();
         let parent = stat.and_then(|stat| bailiff_snapshot::stat::parse(&stat)).map(|stat| stat.ppid);
         parent.is_some_and(|parent| parent == self.launcher.id() || !self.has(parent))
     }
 
-    /// The running processes of the tree.
+    /// Returns the running processes in the tree.
     fn members(&self) -> BTreeMap<u32, Part> {
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
         let pids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
         pids.filter(|pid| self.has(*pid)).map(|pid| (pid, self.part(pid))).collect()
     }
 
-    /// The running processes of the command.
+    /// Returns the running processes of the command.
     fn command(&self) -> Vec<u32> {
         let of_it = |part: &Part| matches!(part, Part::Child | Part::Grandchild);
         self.members().into_iter().filter(|(_, part)| of_it(part)).map(|(pid, _)| pid).collect()
     }
 
-    /// Signals a process of the tree, and no process that reuses its pid.
+    /// Signals a process in the tree, but never another process that has reused its pid.
     fn signal(&self, pid: u32, signal: Signal) -> bool {
         let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         let handle = pidfd_open(process, PidfdFlags::empty());
         handle.is_ok_and(|handle| self.has(pid) && pidfd_send_signal(&handle, signal).is_ok())
     }
 
-    /// Applies a disturbance; returns whether there was a process for it.
+    /// Applies a disturbance. Returns whether there was a process for it.
     fn act(&mut self, act: Act, dice: &mut Dice) -> bool {
         match act {
             Act::Free => self.rival.take().map(|rival| leases::end(rival, Signal::TERM)).is_some(),
             Act::Send(Part::Launcher, signal) => {
-                // Its pid cannot be reused until it has been waited for.
+                // The pid cannot be reused before the launcher has been waited for.
                 self.has(self.launcher.id()) && kill_process(Pid::from_child(&self.launcher), signal).is_ok()
             }
             Act::Send(part, signal) => {
@@ -328,25 +329,25 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Its standard error so far.
+    /// Returns the standard error of the launcher so far.
     fn stderr_text(&self) -> String {
         fs::read_to_string(self.fixture.machine.path("stderr")).unwrap_or_default()
     }
 
-    /// Asserts that nothing remains, without help.
+    /// Asserts that nothing remains and that no cleanup is needed.
     fn assert_nothing_left(&self) {
         assert_eq!(self.command(), Vec::<u32>::new());
         assert_eq!(self.fixture.files(), Vec::<PathBuf>::new());
-        // A launcher that ends just as its GPUs are granted leaves them to the next command.
+        // A launcher that exits at the moment when GPUs are granted to it leaves them for the next command to release.
         if self.fixture.idle() != Some(2) {
-            assert!(!self.stderr_text().contains("the command"), "it has not released its GPUs");
+            assert!(!self.stderr_text().contains("the command"), "the launcher has not released its GPUs");
             self.reap();
         }
         assert_eq!(self.fixture.idle(), Some(2));
     }
 
-    /// Asserts that remaining processes keep everything until they end; the next commands free it then.
-    /// Returns whether a process remained.
+    /// Asserts that remaining processes keep all resources until they exit, and that later commands free the resources
+    /// then. Returns whether a process remained.
     fn assert_used_resources_kept(&self) -> bool {
         let before = self.command();
         self.reap();
@@ -397,7 +398,7 @@ impl Drop for Round<'_> {
     }
 }
 
-/// Disturbs one tree. Returns what was done, and how it ended.
+/// Disturbs one tree. Returns what was done and how the tree ended.
 fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let mut dice = Dice(seed);
     let plan = plan(&mut dice, span);
@@ -408,7 +409,7 @@ fn disturb(fixture: &Fixture, seed: u64, span: Duration) -> Vec<String> {
     let began = if has_rival { Instant::now() } else { began };
     let mut done = Vec::new();
     for (moment, act) in plan {
-        // Only the moment is random here.
+        // Only the moment of the disturbance is random.
         std::thread::park_timeout(moment.saturating_sub(began.elapsed()));
         let met = round.act(act, &mut dice);
         done.push(if met { format!("{act:?}") } else { "no process".to_owned() });

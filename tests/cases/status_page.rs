@@ -1,5 +1,5 @@
-//! The status pages in a real browser: they fit every screen, follow accessibility rules, show no 0 for unknown values,
-//! work without scripts, and never render a process name as markup.
+//! Tests the status pages in a real browser: they fit every screen, follow accessibility rules, do not show unknown
+//! values as 0, work without scripts, and never render a process name as markup.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -27,7 +27,8 @@ use serde_json::json;
 const NONE: &str = "gpus: []\n";
 const ONE: &str = "sampling_period: 20ms\ngpus:\n  - memory: {unaccounted: 2GiB}\n    \
     processes: [{pid: 4100, used: 40GiB}, {pid: 4101, used: 12GiB, sm: 63}]\n";
-/// A typical node: some GPUs busy, some held and idle, one lost, one with unattributed memory, one without holders.
+/// A typical node: some GPUs are busy, some are held and idle, one is lost, one has unattributed memory, and one has
+/// no holders.
 const EIGHT: &str = "sampling_period: 20ms
 gpus:
   - {power: 612W, temperature: 71, processes: [{pid: 4100, used: 118GiB, sm: 97, memory: 41}]}
@@ -44,14 +45,14 @@ gpus:
   - {count: 8, power: 500W, processes: [{pid: 4100, count: 25, pid_step: 100, used: 1GiB, sm: 4}, {pid: 4125, count: 75, pid_step: 100, used: 512MiB}]}
 ";
 
-/// How far the page is wider than its window.
+/// Number of pixels by which the page is wider than its window.
 const TOO_WIDE: &str = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
-/// Elements that none of our pages has, and attributes that would run a script.
+/// Elements that must not appear on our pages, and attributes that would run a script.
 const FOREIGN: &str = "[...document.querySelectorAll('*')].filter(one => ['SCRIPT', 'IMG', 'IFRAME', 'OBJECT', 'EMBED', \
     'FORM', 'B', 'BASE', 'LINK'].includes(one.tagName) || [...one.attributes].some(attribute => \
     attribute.name.startsWith('on') || attribute.name == 'style')).map(one => one.outerHTML)";
 
-/// Asserts that a page fits each of these screens, and follows accessibility rules on it.
+/// Asserts that a page fits each of these screens and follows accessibility rules on them.
 fn assert_fits(browser: &mut Browser, url: &str, screens: &[Screen]) {
     for screen in screens {
         fits(browser, url, screen);
@@ -59,9 +60,10 @@ fn assert_fits(browser: &mut Browser, url: &str, screens: &[Screen]) {
     }
 }
 
-/// Asserts that a page is no wider than this screen, has no foreign element, and causes no browser complaint.
+/// Asserts that a page is no wider than this screen, contains no foreign element, and causes no errors in the
+/// browser's console.
 fn fits(browser: &mut Browser, url: &str, screen: &Screen) {
-    // With `still`, since a page under test must not refresh.
+    // `still` turns off the automatic refresh while the page is tested.
     browser.visit(&format!("{url}?still"), *screen);
     assert_eq!(browser.query("window.innerWidth"), json!(screen.width), "{screen:?}");
     let wide = "[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > innerWidth \
@@ -130,7 +132,7 @@ fn eight_gpus_with_leases_fit_every_screen() {
     end(holder, Signal::TERM);
 }
 
-/// An empty bar would look like a bar of 0, so there is none.
+/// An empty bar would look like the value 0, so no bar is shown.
 #[test]
 fn unknown_value_has_a_reason_and_no_bar() {
     let node = Showcase::new(include_str!("../fakes/nvml/scenarios/mig.yaml"), 4);
@@ -200,7 +202,7 @@ fn response_is_uncached_and_sandboxed() {
     assert!(answer.text().contains("href=\"http://127.0.0.1:9837/\""), "{}", answer.text());
     let mut browser = Browser::start();
     browser.visit(&node.url(), Screen::WIDE);
-    assert_eq!(browser.console_errors(), [""; 0], "its own style is allowed");
+    assert_eq!(browser.console_errors(), [""; 0], "the page's own style is allowed");
     browser.query("document.body.insertAdjacentHTML('beforeend', '<p id=red style=\"color: red\">')");
     browser.query(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))",
@@ -214,7 +216,7 @@ fn response_is_uncached_and_sandboxed() {
     assert!(browser.console_errors().iter().any(|text| text.contains("Content Security Policy")));
 }
 
-/// Names with markup, bidirectional controls, invisible characters, and excessive length.
+/// Names with markup, bidirectional control characters, invisible characters, and excessive length.
 #[test]
 fn process_names_are_never_markup() {
     let names = [
@@ -291,7 +293,8 @@ fn enforcer_page_fits_every_screen() {
     let enforcer = node.home.enforcer(&[]);
     enforcer.until_streak(idle.pid(), 4);
     node.hold(&large, 0, "used: 3GiB, sm: 80");
-    enforcer.until("it is ended", |page| page.happened("bailiff_kills_total", &[]).then_some(()));
+    enforcer
+        .until("the target is terminated", |page| page.happened("bailiff_kills_total", &[]).then_some(()));
     let mut browser = Browser::start();
     let url = format!("http://{}/", enforcer.address());
     assert_fits(&mut browser, &url, &ALL);
@@ -315,11 +318,14 @@ fn enforcer_page_fits_every_screen() {
 
 const HOSTILE: &str = "open('/proc/self/comm', 'w').write('<b>x</b>\\u202e')\nimport signal\nsignal.pause()";
 
-/// Renders the documentation's pictures: `make screenshots`.
+/// Renders the pictures in the documentation: `make screenshots`.
 #[test]
-#[ignore = "it writes pictures into the documentation"]
+#[ignore = "writes pictures into the documentation"]
 fn pictures() {
-    let directory = PathBuf::from(std::env::var_os("BAILIFF_SCREENSHOTS").expect("where pictures go"));
+    let directory = PathBuf::from(
+        std::env::var_os("BAILIFF_SCREENSHOTS")
+            .expect("BAILIFF_SCREENSHOTS must be set to the output directory"),
+    );
     std::fs::create_dir_all(&directory).unwrap();
     let mut browser = Browser::start();
     let mut take = |url: &str, screen: Screen, name: &str| {

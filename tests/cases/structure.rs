@@ -1,4 +1,5 @@
-//! The structure of the repository: dependencies between crates, imports between modules, links between documents.
+//! Tests the structure of the repository: dependencies between crates, imports between modules, links between
+//! documents.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -13,7 +14,7 @@ use std::process::Command;
 use end_to_end::programs::root;
 use serde_json::Value;
 
-/// Each crate that is shipped, and the crates of this workspace that it may depend on.
+/// Each crate that is shipped, and the workspace crates on which it may depend.
 const DEPENDENCIES: [(&str, &[&str]); 15] = [
     ("bailiff-snapshot", &[]),
     ("bailiff-subprocess", &[]),
@@ -69,11 +70,11 @@ const DEPENDENCIES: [(&str, &[&str]); 15] = [
     ),
 ];
 
-/// Crates without access to the outside, and packages that would give them access.
+/// Crates that must not access the outside world, and packages that would give them access.
 const PURE: [&str; 3] = ["bailiff-snapshot", "bailiff-engine", "bailiff-size"];
 const IMPURE: [&str; 7] = ["tokio", "hyper", "redis", "rustix", "nix", "ureq", "nvml-wrapper"];
 
-/// The packages of the workspace, as `cargo metadata` describes them.
+/// Returns the packages in the workspace, as reported by `cargo metadata`.
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
@@ -85,7 +86,7 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// The dependencies of a package, without those of its tests.
+/// Returns the dependencies of a package, except those that only its tests need.
 fn dependencies(package: &Value) -> BTreeSet<&str> {
     let all = package["dependencies"].as_array().unwrap().iter();
     all.filter(|dependency| dependency["kind"].is_null()).map(|one| one["name"].as_str().unwrap()).collect()
@@ -119,7 +120,8 @@ fn pure_crates_cannot_access_the_outside() {
     }
 }
 
-/// The modules of a crate: their files by path, such as `info::rows`; the crate's root is "".
+/// Returns a crate's modules: the content of each file by module path, such as `info::rows`. The path of the
+/// crate's root is "".
 fn modules(source: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut directories = vec![source.to_owned()];
@@ -145,13 +147,13 @@ fn modules(source: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// The code of a file without comments and unit tests.
+/// Returns the code in a file without comments and unit tests.
 fn without_tests(text: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The paths in a tree of a `use` declaration.
+/// Returns the paths in the tree of a `use` declaration.
 fn expanded(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((before, inner)) = tree.split_once('{') else {
@@ -171,7 +173,7 @@ fn expanded(tree: &str) -> Vec<String> {
     inner.map(|path| format!("{}{path}", before.trim())).collect()
 }
 
-/// The trees of all `use` declarations of a file, and whether each is re-exported.
+/// Returns the trees of all `use` declarations in a file, and whether each is a re-export.
 fn uses(code: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("use ") {
@@ -184,7 +186,7 @@ fn uses(code: &str) -> Vec<(bool, String)> {
     found
 }
 
-/// Paths such as `super::text::pair` outside of `use` declarations.
+/// Returns paths such as `super::text::pair` that are not in `use` declarations.
 fn inline_paths(code: &str) -> Vec<String> {
     let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
     let paths = code.split(|letter| !is_path(letter));
@@ -192,7 +194,7 @@ fn inline_paths(code: &str) -> Vec<String> {
     paths.filter(starts).map(str::to_owned).collect()
 }
 
-/// The parts of a path from the crate's root; none for a path into another crate.
+/// Returns the parts of a path from the crate's root, or `None` for a path into another crate.
 fn absolute(module: &str, path: &str, modules: &BTreeMap<String, String>) -> Option<Vec<String>> {
     let mut base: Vec<String> =
         module.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
@@ -219,10 +221,10 @@ fn absolute(module: &str, path: &str, modules: &BTreeMap<String, String>) -> Opt
     )
 }
 
-/// What each module re-exports: by name, the path.
+/// The re-exports of each module: the path for each name.
 type Exports = BTreeMap<String, BTreeMap<String, Vec<String>>>;
 
-/// The module that defines what a path names, through re-exports.
+/// Returns the module that defines the item at a path. Re-exports are followed.
 fn defined_in(path: &[String], modules: &BTreeMap<String, String>, exports: &Exports, depth: u32) -> String {
     let known = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length].join("::")));
     let length = known.unwrap_or_default();
@@ -237,7 +239,7 @@ fn defined_in(path: &[String], modules: &BTreeMap<String, String>, exports: &Exp
     }
 }
 
-/// The imports between modules of a crate; those between a module and one below it are left out.
+/// Returns the imports between modules in a crate, except imports between a module and its submodules.
 fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let modules = modules(source);
     let mut exports = Exports::new();
@@ -264,7 +266,7 @@ fn imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
     imports
 }
 
-/// The modules that import themselves through others.
+/// Returns the modules that import themselves through other modules.
 fn in_cycles(imports: &BTreeMap<String, BTreeSet<String>>) -> Vec<&str> {
     let reaches_itself = |start: &&String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![*start]);
@@ -316,7 +318,7 @@ fn planted_import_cycle_is_found() {
     assert_eq!(in_cycles(&imports(directory.path())), ["high", "low"]);
 }
 
-/// All Markdown files, except fragments of others.
+/// Returns all Markdown files, except those that are parts of other files.
 fn documents() -> Vec<PathBuf> {
     let (mut found, mut directories) = (Vec::new(), vec![root()]);
     while let Some(directory) = directories.pop() {
@@ -335,7 +337,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The anchor of a heading, as GitHub forms it.
+/// Returns the anchor of a heading, as GitHub generates it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|letter| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter));
@@ -347,7 +349,7 @@ fn every_link_between_documents_leads_somewhere() {
     let mut broken = Vec::new();
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
-        // Odd parts are code.
+        // Every second part is code.
         let prose: String = text.split("```").step_by(2).collect();
         for link in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if link.contains(':') || link.contains(' ') {

@@ -1,6 +1,6 @@
-//! Holders that are stuck or orphaned, each made for real: how they are reported, which rules flag them, what frees
-//! them, and whether their memory is released. Only the driver is fake. Needs root, to start processes of others and
-//! mount.
+//! Tests real holders that are stuck or orphaned: how they are reported, which rules flag them, what frees them, and
+//! whether their memory is released. Only the driver is fake. Needs root, to start processes as other users and to
+//! mount file systems.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -27,35 +27,35 @@ use end_to_end::wait::until;
 const GIB: f64 = 1_073_741_824.0;
 const UNRELEASED: &str = "bailiff_gpu_memory_unreleased_bytes";
 
-/// Its first thread ends, and another continues.
+/// The first thread exits, and another thread continues.
 const ZOMBIE_LEADER: &str = "import ctypes, threading\n\
     threading.Thread(target=lambda: threading.Event().wait()).start()\n\
     print('ready')\n\
     ctypes.CDLL(None).pthread_exit(None)";
-/// It does not wait for a child that has exited.
+/// A program that does not wait for a child that has exited.
 const ZOMBIES_PARENT: &str =
     "import os, signal\npid = os.fork() or os._exit(0)\nprint('ready')\nsignal.pause()";
-/// In vfork a parent waits in the kernel, in state D, until its child starts a program or exits: this child does
-/// neither, and ends with its parent.
+/// During a vfork, the parent waits in the kernel, in state D, until its child executes a program or exits. This
+/// child does neither, and is killed with its parent.
 const WAITING_IN_THE_KERNEL: &str = "import ctypes, signal\n\
     libc = ctypes.CDLL(None)\nprint('ready')\n\
     if libc.vfork() == 0:\n    libc.prctl(1, 9)\n    signal.pause()";
 
-/// A program of user nobody that has the device open.
+/// Starts a program as user nobody that has the device open.
 fn tenant(node: &Node, program: &str) -> Tenant {
     let tenant = Tenant::running(&node.home, &["python3", "-u", "-c", program]);
-    until("its word", || (!tenant.output_lines().is_empty()).then_some(()));
+    until("the tenant's first line", || (!tenant.output_lines().is_empty()).then_some(()));
     tenant
 }
 
-/// An orphaned process of user nobody with the device open.
+/// Starts an orphaned process as user nobody that has the device open.
 fn orphan(node: &Node) -> Orphan {
     let mut command = Command::new("setsid");
     command.uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/").stdin(node.home.open_device());
     Orphan::under(command)
 }
 
-/// The rules of these examples, with three samples, enforced and without notifications.
+/// Returns the rules in these examples, with three samples, enforced and without notifications.
 fn examples(names: &[&str]) -> String {
     let mut rules = "version: 1\ndefaults: {startup_grace: 0s, clear_after: 1, grace: 30s}\n".to_owned();
     rules.push_str("limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:\n");
@@ -91,7 +91,7 @@ fn status_page(node: &Node) -> String {
     http::get(node.exporter.address(), "/", &[]).unwrap().text()
 }
 
-/// The rows of the status page's table of stuck holders that have this in a cell.
+/// Returns the rows in the status page's table of stuck holders that contain this text in a cell.
 fn rows(html: &str, cell: &str) -> Vec<String> {
     let table = html.split("id=\"stuck-table-caption\"").nth(1).unwrap_or_default();
     let table = table.split("</table>").next().unwrap_or_default();
@@ -140,7 +140,7 @@ fn each_kind_is_flagged_with_its_fix() {
     let of = |name: &str, pid: u32| page.value(name, &[("pid", &pid.to_string())]);
     assert_eq!(of("bailiff_process_orphaned", left.pid()), Some(1.0));
     let parents: Vec<_> = page.all("bailiff_process_parent_info", &[]).map(|(labels, _)| labels).collect();
-    assert_eq!(parents.len(), 1, "of the exited process");
+    assert_eq!(parents.len(), 1, "only the exited process has a parent metric");
     assert_eq!(parents[0]["parent"], parent.pid().to_string());
     node.exporter.until("the process that inherited the device", |page| {
         (page.value("bailiff_gpu_unlisted_processes", &[])? >= 1.0).then_some(())
@@ -153,11 +153,12 @@ fn each_kind_is_flagged_with_its_fix() {
     flagged(&enforcer, "unlisted-processes", None);
     enforcer.ticks(3);
     let unaccounted = enforcer.page().all("bailiff_flag", &[("rule", "unaccounted-vram")]).count();
-    assert_eq!(unaccounted, 0, "a listed process may hold it");
+    assert_eq!(unaccounted, 0, "a listed process may hold the memory");
     assert!(!enforcer.page().happened("bailiff_kills_total", &[]));
 }
 
-/// Asserts that the status page and the report list each with what frees it, and both name the device process.
+/// Asserts that the status page and the report list each process together with what frees it, and that both name the
+/// device process.
 fn assert_reported(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
     let html = status_page(node);
     let text = info(node, &["--who"]);
@@ -176,7 +177,7 @@ fn assert_reported(node: &Node, stuck: &[(u32, &str)], device_process: u32) {
 #[test]
 fn many_of_one_kind_are_all_counted() {
     let node = Node::new(&examples(&["stuck-context"]));
-    // Just below the highest pid, which no machine reaches soon.
+    // These pids are just below the highest possible pid, so no machine reaches them soon.
     for pid in (4_190_001..).take(40) {
         node.hold_pid(pid, "used: 1GiB");
     }
@@ -185,13 +186,13 @@ fn many_of_one_kind_are_all_counted() {
     });
     assert_eq!(rows(&status_page(&node), "4190040").len(), 1);
     let enforcer = node.home.enforcer(&[]);
-    until("it is explained", || {
+    until("the target is explained", || {
         let printed = String::from_utf8(enforcer.run(&["explain", "--pid", "4190001"]).stdout).unwrap();
         (printed.matches("a pid for which no process exists, so there is nothing to exempt").count() == 2)
             .then_some(())
     });
     let of = |kind| node.exporter.page().value("bailiff_gpu_stuck_processes", &[("kind", kind)]);
-    assert_eq!(of("disk_sleep"), Some(0.0), "all were checked");
+    assert_eq!(of("disk_sleep"), Some(0.0), "all processes were checked");
 }
 
 #[test]
@@ -204,11 +205,11 @@ fn killable_holders_are_ended_and_memory_is_freed() {
     let enforcer = node.home.enforcer(&[]);
     left.gone();
     leader.gone();
-    until("both are released", || {
+    until("both targets are released", || {
         (node.home.results("terminate").iter().filter(|result| *result == "released").count() == 2)
             .then_some(())
     });
-    enforcer.until("both are counted", |page| {
+    enforcer.until("both kills are counted", |page| {
         (page.value("bailiff_memory_released_bytes_total", &[])? == 3.0 * GIB).then_some(())
     });
     node.exporter.until("the exporter saw its release", |page| {
@@ -222,7 +223,7 @@ fn killable_holders_are_ended_and_memory_is_freed() {
     );
 }
 
-/// `kill -9 69938` of the original's documentation: an old Python process that holds memory and is nearly idle.
+/// `kill -9 69938` in the original's documentation: an old Python process that holds memory and is nearly idle.
 #[test]
 fn old_python_process_is_ended_and_memory_is_freed() {
     let rules = "version: 1
@@ -241,13 +242,14 @@ rules:
     let other = Tenant::ignoring_term(&node.home);
     node.hold_together(&[(&old, "used: 1GiB"), (&other, "used: 512MiB")]);
     let used = |page: &Page| page.value("bailiff_gpu_memory_used_bytes", &[]);
-    let before = node.exporter.until("it holds memory", |page| used(page).filter(|bytes| *bytes > GIB));
+    let before =
+        node.exporter.until("the process holds memory", |page| used(page).filter(|bytes| *bytes > GIB));
     assert!(info(&node, &["--tag", "before"]).contains("python3"));
     let enforcer = node.home.enforcer(&[]);
     flagged(&enforcer, "forgotten", Some(old.pid()));
     old.gone();
     node.home.until_line("terminate", "released");
-    let page = node.exporter.until("its memory is back", |page| {
+    let page = node.exporter.until("the memory is released", |page| {
         (page.value(UNRELEASED, &[])? == 0.0 && used(page)? == before - GIB).then(|| page.clone())
     });
     assert_eq!(page.value("bailiff_gaps_total", &[("gap", "unreleased")]), Some(0.0));
@@ -265,23 +267,24 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     node.hold_pid(leaking.pid(), "used: 2GiB");
     let unreleased = |page: &Page| page.value(UNRELEASED, &[]);
     let pid = leaking.pid();
-    node.exporter.until("both are reported, and no memory is missing", |page| {
+    node.exporter.until("both processes are reported and no memory is unreleased", |page| {
         (state(page, pid)? == "sleeping" && unreleased(page)? == 0.0).then_some(())
     });
-    // Two samples without a new holder: the later samples are compared with these.
+    // Waits for two samples without a new holder, because the later samples are compared with them.
     node.exporter.next();
     let enforcer = node.home.enforcer(&[]);
     leaking.end();
     let missing = |page: &Page| (unreleased(page)? == 2.0 * GIB).then_some(());
     node.exporter.until("the driver lists an exited process", missing);
-    // Its memory becomes unattributed within one tick.
+    // The memory becomes unattributed within one tick.
     node.change(|driver| {
         driver.unlist(pid);
         driver.gpus[0].text = "memory: {unaccounted: 2GiB}".to_owned();
     });
-    node.exporter
-        .until("it is unlisted", |page| (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(()));
-    node.exporter.until("it is still missing", missing);
+    node.exporter.until("the process is unlisted", |page| {
+        (page.value("bailiff_gpu_processes", &[])? == 1.0).then_some(())
+    });
+    node.exporter.until("the memory is still unreleased", missing);
     flagged(&enforcer, "unreleased-vram", None);
     let row = rows(&status_page(&node), "not released after its holders exited");
     assert!(row.len() == 1 && row[0].contains("2.0 GiB"), "{row:?}");
@@ -289,15 +292,17 @@ fn memory_kept_by_the_driver_is_reported_until_freed() {
     assert!(
         info(&node, &["--full"]).contains("memory unreleased 2.0GiB, not released after its holders exited")
     );
-    // Another holder takes some: the value is absent for a tick, and then the same.
+    // Another holder allocates some memory. The value is absent for a tick, and then the same as before.
     let third = Tenant::ignoring_term(&node.home);
     node.hold(&third, 0, "used: 3GiB");
-    node.exporter
-        .until("a third waiter", |page| (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(()));
-    node.exporter.until("still missing", missing);
+    node.exporter.until("the other holder is listed", |page| {
+        (page.value("bailiff_gpu_processes", &[])? == 2.0).then_some(())
+    });
+    node.exporter.until("the memory is still unreleased", missing);
     node.change(|driver| driver.gpus[0].text = "memory: {unaccounted: 512MiB}".to_owned());
-    node.exporter.until("a part is back", |page| (unreleased(page)? == 0.5 * GIB).then_some(()));
+    node.exporter.until("a part is released", |page| (unreleased(page)? == 0.5 * GIB).then_some(()));
     node.change(|driver| driver.gpus[0].text = String::new());
-    node.exporter.until("all is back", |page| (unreleased(page)? == 0.0).then_some(()));
-    enforcer.until("the flag is down", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
+    node.exporter.until("all memory is released", |page| (unreleased(page)? == 0.0).then_some(()));
+    enforcer
+        .until("the flag is cleared", |page| page.all("bailiff_flag", &[]).next().is_none().then_some(()));
 }

@@ -1,5 +1,5 @@
-//! The random trial, for as long as a test may take; `make soak` runs it for longer.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Runs the random trial for as long as is acceptable in a test; `make soak` runs it for longer.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::process::Command;
 

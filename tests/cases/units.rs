@@ -1,4 +1,5 @@
-//! The systemd units: they are valid, grant few rights, and both daemons send the expected notifications.
+//! Tests the systemd units: they are valid, grant few privileges, and both daemons send the expected
+//! notifications.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -21,7 +22,7 @@ use end_to_end::home::Home;
 use end_to_end::{programs, wait};
 use rustix::process::Signal;
 
-/// Upper bound of `systemd-analyze security` for each unit, from 0 (best) to 10; documented.
+/// Documented upper bound for the score of `systemd-analyze security` for each unit, from 0 (best) to 10.
 const MOST: [(&str, &str); 2] = [("bailiff-exporter", "31"), ("bailiff-enforcer", "33")];
 
 const RULES: &str = "version: 1
@@ -29,7 +30,7 @@ rules:
   - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
 ";
 
-/// The units, with the programs of this build in place of the installed ones.
+/// Returns the units, with the programs from this build in place of the installed programs.
 fn units(directory: &Path) -> Vec<PathBuf> {
     let directory_of_units = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
     let programs = programs::bailiff().parent().unwrap().display().to_string();
@@ -46,7 +47,7 @@ fn analyze(arguments: &[&str], units: &[&PathBuf]) {
     let output = Command::new("systemd-analyze").args(arguments).args(units).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
-    // It only warns about unknown settings.
+    // The command only warns about unknown settings.
     assert!(!message.contains("bailiff"), "{message}");
 }
 
@@ -71,7 +72,7 @@ impl Manager {
         Self(socket, directory)
     }
 
-    /// A command line with this socket and this watchdog interval.
+    /// Returns a command line with this socket and this watchdog interval.
     fn watch(&self, mut command: Command, often: Duration) -> Command {
         command.env("NOTIFY_SOCKET", self.1.path().join("notify"));
         command.env("WATCHDOG_USEC", often.as_micros().to_string());

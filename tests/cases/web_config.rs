@@ -1,5 +1,5 @@
-//! The web config (`--web.config.file`): a real Prometheus over TLS, with valid and invalid client certificates and
-//! passwords; changes while it runs; and clients that use up connections.
+//! Tests the web config (`--web.config.file`): a real Prometheus server over TLS, with valid and invalid client
+//! certificates and passwords; changes to the file while the exporter runs; and clients that use up connections.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -41,7 +41,7 @@ rules:
   - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
 ";
 
-/// A directory with a web config and the files that it names.
+/// A directory with a web config and the files that it references.
 struct Site {
     directory: tempfile::TempDir,
     authority: Authority,
@@ -49,7 +49,7 @@ struct Site {
 }
 
 impl Site {
-    /// With a certificate of its own authority.
+    /// Creates a site with a certificate from its own authority.
     fn new(config: &str) -> Self {
         let authority = Authority::new("ours");
         let site =
@@ -89,7 +89,7 @@ fn users(password: &str, cost: u32) -> String {
     format!("basic_auth_users:\n  alice: {}\n", bcrypt::hash(password, cost).unwrap())
 }
 
-/// A job of the Prometheus configuration.
+/// Returns a job in the Prometheus configuration.
 fn job(name: &str, target: SocketAddr, rest: &str) -> String {
     format!("  - {{job_name: {name}, static_configs: [{{targets: ['{target}']}}], {rest}}}\n")
 }
@@ -99,7 +99,7 @@ fn prometheus(jobs: &[String]) -> Prometheus {
     Prometheus::of(&format!("global: {{scrape_interval: 2s, scrape_timeout: 2s}}\nscrape_configs:\n{jobs}"))
 }
 
-/// Prometheus' status of the last scrape of a job, once there was one.
+/// Returns the status of a job's last scrape as Prometheus reports it, once there was a scrape.
 fn scraped(prometheus: &Prometheus, job: &str) -> (String, String) {
     until(job, || {
         let targets = prometheus.get("targets")?;
@@ -158,7 +158,7 @@ fn prometheus_is_authenticated_by_the_file() {
     assert_eq!(prometheus.number("sum(up)"), Some(2.0));
 }
 
-/// A request on a kept-alive connection; returns the first line of the response.
+/// Sends a request on a kept-alive connection, and returns the first line of the response.
 fn request_again(stream: &mut Stream) -> io::Result<String> {
     stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let mut response = Vec::new();
@@ -182,7 +182,7 @@ fn new_certificate_applies_without_a_failed_scrape() {
     let mut kept = site.client().connect(exporter.address()).unwrap();
     assert_eq!(request_again(&mut kept).unwrap(), "HTTP/1.1 200 OK");
 
-    // Both in one step, or key and certificate do not match for a moment.
+    // Both are written in one step, because otherwise the key and the certificate would not match for a moment.
     let pair = next.signs(&["127.0.0.1"]);
     let inline = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
     let (certificate, key) = (inline(&pair.certificate), inline(&pair.key));
@@ -190,9 +190,9 @@ fn new_certificate_applies_without_a_failed_scrape() {
     assert_eq!(Client::new(&next, None).get(exporter.address(), "/-/healthy", &[]).unwrap().status, 200);
     assert!(
         site.client().get(exporter.address(), "/-/healthy", &[]).is_err(),
-        "it shows the old one no more"
+        "the old certificate is no longer used"
     );
-    request_again(&mut kept).expect_err("connections of before the change are closed");
+    request_again(&mut kept).expect_err("connections from before the change are closed");
     let before = prometheus.number("count_over_time(up[5m])").unwrap();
     until("more scrapes", || (prometheus.number("count_over_time(up[5m])")? >= before + 2.0).then_some(()));
     assert_eq!(prometheus.number("min_over_time(up[5m])"), Some(1.0));
@@ -218,7 +218,7 @@ fn new_password_applies_at_once() {
 
 #[test]
 fn password_removed_during_its_check_is_rejected() {
-    // bcrypt cost 12 takes half a second here.
+    // A check with bcrypt cost 12 takes half a second on this machine.
     let site = Site::new(&users("correct horse", 12));
     let exporter = site.exporter(&[]);
     let query = |header: &str| {
@@ -232,9 +232,10 @@ fn password_removed_during_its_check_is_rejected() {
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    // The wrong password is checked first; when it is refused, the check of the other begins.
+    // The wrong password is checked first. The check of the right password starts when the wrong one has been
+    // refused.
     let wrong = query(WRONG);
-    assert!(request(query("X: y")).contains(" 401 "), "the exporter has read what was sent before");
+    assert!(request(query("X: y")).contains(" 401 "), "the exporter has read the earlier request");
     let right = query(RIGHT);
     assert!(request(wrong).contains(" 401 "));
     site.write("web.yml", &users("another", 4));
@@ -244,7 +245,7 @@ fn password_removed_during_its_check_is_rejected() {
 
 #[test]
 fn password_guessing_delays_no_other_client() {
-    // At most the number of waiting requests.
+    // At most as many as requests may wait.
     const GUESSES: usize = 8;
     let site = Site::new(&users("correct horse", 10));
     let exporter = site.exporter(&[]);
@@ -260,7 +261,10 @@ fn password_guessing_delays_no_other_client() {
         until("the first to be refused", || (refused.load(Relaxed) > 0).then_some(()));
         assert_eq!(http::get(exporter.address(), "/metrics", &[RIGHT]).unwrap().status, 200);
         let before = refused.load(Relaxed);
-        assert!(before <= GUESSES / 2, "{before} of {GUESSES} were checked before it");
+        assert!(
+            before <= GUESSES / 2,
+            "{before} of {GUESSES} guesses were checked before the right password"
+        );
     });
 }
 
@@ -287,7 +291,11 @@ fn headers_are_on_every_response() {
             let line = format!("\r\n{}: {value}\r\n", name.to_ascii_lowercase());
             assert_eq!(head.matches(&line).count(), 1, "{path} {status}: {head}");
         }
-        assert_eq!(head.matches("content-security-policy").count(), 1, "ours gave way: {head}");
+        assert_eq!(
+            head.matches("content-security-policy").count(),
+            1,
+            "the exporter's own header must be replaced: {head}"
+        );
     }
     let Answer { head, body, .. } = get("/metrics", &[]);
     assert!(head.to_ascii_lowercase().contains("\r\nwww-authenticate: basic realm="), "{head}");
@@ -322,7 +330,10 @@ fn invalid_file_rejects_every_request() {
         assert!(get().is_err(), "{bad}");
         let answer = http::exchange(&mut kept, ("GET", "/-/healthy"), &[RIGHT]).unwrap();
         assert_eq!((answer.status, answer.text().contains("web.yml")), (500, false), "{bad}");
-        assert!(http::get(exporter.address(), "/-/healthy", &[RIGHT]).is_err(), "nor in the clear: {bad}");
+        assert!(
+            http::get(exporter.address(), "/-/healthy", &[RIGHT]).is_err(),
+            "plain HTTP must be refused too: {bad}"
+        );
         exporter.until_logged(why);
         site.write("web.yml", &good);
     }
@@ -332,7 +343,7 @@ fn invalid_file_rejects_every_request() {
     exporter.until_logged("server.crt: no such file");
 }
 
-/// An exporter with a certificate and a user, and a Prometheus that scrapes it all the time.
+/// An exporter with a certificate and a user, and a Prometheus server that scrapes it all the time.
 struct LoadedExporter {
     site: Site,
     exporter: Exporter,
@@ -356,7 +367,7 @@ impl LoadedExporter {
         self.prometheus.number("count_over_time(up[5m])").unwrap_or_default()
     }
 
-    /// Asserts that at least one scrape begins after this call, and all so far succeeded.
+    /// Asserts that at least one scrape starts after this call, and that all scrapes so far succeeded.
     fn assert_scrapes_continue(&self) {
         let before = self.scrapes();
         until("two more scrapes", || (self.scrapes() >= before + 2.0).then_some(()));
@@ -367,7 +378,7 @@ impl LoadedExporter {
         until("a connection", || self.site.client().connect(self.exporter.address()).ok())
     }
 
-    /// If the kernel's queue is full, the client retries after a second, which is not waited for here.
+    /// If the kernel's queue is full, the client would retry after a second. This function does not wait for that.
     fn begin_handshake(&self) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.exporter.address(), Duration::from_millis(200))?;
         stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1])?;
@@ -402,7 +413,7 @@ fn scrapes_continue_beside_clients_that_do_not_read() {
     let mut stuck: Vec<Stream> = (0..20).map(|_| loaded.connect()).collect();
     for stream in &mut stuck {
         stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-        // Until the buffers are full, since the client does not read.
+        // Writes until the buffers are full, since the client does not read.
         while stream.write_all(request.as_bytes()).is_ok() {}
     }
     loaded.assert_scrapes_continue();
@@ -440,7 +451,7 @@ fn scrapes_continue_beside_10000_connections() {
                 let mut open = VecDeque::new();
                 for _ in 0..500 {
                     open.extend(loaded.begin_handshake().ok());
-                    // The limit of open files of a process.
+                    // A process's limit on open files ends the loop.
                     if open.len() > 25 {
                         open.pop_front();
                     }

@@ -1,5 +1,5 @@
-//! A headless Chromium, controlled over a pipe with the `DevTools` protocol: text and width of a page, and violations
-//! of accessibility rules. It reaches only loopback.
+//! A headless Chromium, controlled over a pipe with the `DevTools` protocol. It returns the text and the width of a
+//! page and violations of accessibility rules, and it can connect only to loopback addresses.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::programs;
 use crate::wait::until;
 
-/// Chromium reads from descriptor 3 and writes to 4.
+/// Chromium reads from descriptor 3 and writes to descriptor 4.
 const ON_PIPES: &str = "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1";
 
 const FLAGS: [&str; 15] = [
@@ -40,46 +40,46 @@ const FLAGS: [&str; 15] = [
 /// The user's preferred colour scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// Dark on light.
+    /// Dark text on a light background.
     Light,
-    /// Light on dark.
+    /// Light text on a dark background.
     Dark,
 }
 
 /// A screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Screen {
-    /// CSS pixels across.
+    /// Width in CSS pixels.
     pub width: u32,
-    /// CSS pixels down.
+    /// Height in CSS pixels.
     pub height: u32,
-    /// A handheld device.
+    /// Whether the device is a handheld device.
     pub mobile: bool,
-    /// Its colours.
+    /// Preferred colour scheme.
     pub scheme: Scheme,
 }
 
 impl Screen {
     /// A desktop screen.
     pub const WIDE: Self = Self { width: 1280, height: 900, mobile: false, scheme: Scheme::Light };
-    /// A small phone's.
+    /// The screen of a small phone.
     pub const PHONE: Self = Self { width: 360, height: 740, mobile: true, scheme: Scheme::Light };
 
-    /// The same with the dark scheme.
+    /// Returns the same screen with the dark scheme.
     #[must_use]
     pub const fn dark(self) -> Self {
         Self { scheme: Scheme::Dark, ..self }
     }
 }
 
-/// A browser with one window, ended with its test.
+/// A browser with one window, closed with its test.
 pub struct Browser {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     session: Option<String>,
     sent: u64,
-    /// Events that were received but not read yet.
+    /// Events that were received but not yet read.
     events: Vec<Value>,
     _profile: TempDir,
 }
@@ -95,12 +95,12 @@ impl Browser {
         let mut command = Command::new("sh");
         command.args(["-c", ON_PIPES, "chromium"]);
         command.arg(format!("--user-data-dir={}", profile.path().display())).args(FLAGS);
-        // Other files that it keeps go there, too.
+        // Chromium also stores other files there.
         command.env("HOME", profile.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_CACHE_HOME");
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn().expect("a shell");
-        let to = child.stdin.take().expect("it has an input");
-        let from = BufReader::new(child.stdout.take().expect("it has an output"));
+        let to = child.stdin.take().expect("stdin is piped");
+        let from = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let mut browser =
             Self { child, to, from, session: None, sent: 0, events: Vec::new(), _profile: profile };
         let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
@@ -130,15 +130,15 @@ impl Browser {
         }
     }
 
-    /// Allows or forbids scripts of pages.
+    /// Enables or disables scripts in pages.
     pub fn scripts(&mut self, allowed: bool) {
         self.call("Emulation.setScriptExecutionDisabled", &json!({"value": !allowed}));
     }
 
-    /// Evaluates an expression in the current page. It works also if scripts of pages are forbidden.
+    /// Evaluates an expression in the current page, even if scripts in pages are disabled.
     ///
     /// # Panics
-    /// If it throws.
+    /// If the expression throws.
     pub fn query(&mut self, expression: &str) -> Value {
         let query = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut answer = self.call("Runtime.evaluate", &query);
@@ -146,12 +146,12 @@ impl Browser {
         answer["result"]["value"].take()
     }
 
-    /// Evaluates an expression, as text.
+    /// Evaluates an expression and returns its text.
     pub fn text(&mut self, expression: &str) -> String {
         self.query(expression).as_str().unwrap_or_default().to_owned()
     }
 
-    /// Waits until the expression is true; a page that is still loading counts as false.
+    /// Waits until the expression is true. While the page is loading, the expression counts as false.
     pub fn until(&mut self, expression: &str) {
         let query = json!({"expression": expression, "returnByValue": true});
         until(expression, || {
@@ -160,7 +160,7 @@ impl Browser {
         });
     }
 
-    /// Violations of accessibility rules, each with its element.
+    /// Returns violations of accessibility rules, each with its element.
     ///
     /// # Panics
     /// If `tests/setup chromium` has not been run.
@@ -175,7 +175,8 @@ impl Browser {
         result.iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Complaints of the browser since the visit: violations of the content security policy, missing files.
+    /// Returns the browser's error messages since the visit, such as violations of the content security policy and
+    /// missing files.
     #[must_use]
     pub fn console_errors(&self) -> Vec<String> {
         let entries = self.events.iter().filter(|event| event["method"] == "Log.entryAdded");
@@ -185,7 +186,7 @@ impl Browser {
     /// Saves a screenshot of the page's first `height` pixels.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn picture(&mut self, to: &Path) {
         let result = self.call("Page.captureScreenshot", &json!({"format": "png"}));
         let result = result["data"].as_str().expect("a picture");
@@ -220,14 +221,14 @@ impl Browser {
     fn read(&mut self) -> Value {
         let mut text = Vec::new();
         self.from.read_until(0, &mut text).expect("the browser can be read");
-        assert_eq!(text.pop(), Some(0), "chromium ended: is it installed? (tests/setup chromium)");
-        serde_json::from_slice(&text).expect("it speaks JSON")
+        assert_eq!(text.pop(), Some(0), "chromium has exited: is it installed? (tests/setup chromium)");
+        serde_json::from_slice(&text).expect("the message is JSON")
     }
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its children are in its process group.
+        // The browser's children are in its process group.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }

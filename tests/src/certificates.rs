@@ -1,4 +1,4 @@
-//! Certificates, signed by the test's own authorities.
+//! Certificates that are signed by the test's own authorities.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd,
@@ -16,7 +16,7 @@ pub struct Pair {
 }
 
 impl Authority {
-    /// A new authority with this name.
+    /// Creates an authority with this name.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
@@ -26,19 +26,19 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
 
-    /// Its own certificate, in PEM.
+    /// Returns the authority's own certificate in PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// A certificate with these names, valid for a long time.
+    /// Returns a certificate with these names that is valid for a long time.
     #[must_use]
     pub fn signs(&self, names: &[&str]) -> Pair {
         self.signs_until(2100, names)
     }
 
-    /// A certificate with these names, valid until this year begins.
+    /// Returns a certificate with these names that is valid until the start of this year.
     #[must_use]
     pub fn signs_until(&self, year: i32, names: &[&str]) -> Pair {
         let mut params = CertificateParams::default();
@@ -52,7 +52,7 @@ impl Authority {
 }
 
 fn san(name: &str) -> SanType {
-    let text = name.try_into().expect("it is ASCII");
+    let text = name.try_into().expect("the name is ASCII");
     match name.parse() {
         Ok(ip) => SanType::IpAddress(ip),
         Err(_) if name.contains("://") => SanType::URI(text),

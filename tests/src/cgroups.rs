@@ -1,4 +1,4 @@
-//! Real cgroups of version 2 below the test's own slice, removed with it.
+//! Real version 2 cgroups below the test's own slice, removed with the slice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,37 +6,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::wait::until;
 
-/// A slice at the root, as container runtimes create.
+/// A slice at the root, as created by container runtimes.
 pub struct Slice {
     mount: PathBuf,
     name: String,
 }
 
 impl Slice {
-    /// An empty slice.
+    /// Creates an empty slice.
     ///
     /// # Panics
-    /// If none can be created: that takes root, and a writable `/sys/fs/cgroup`.
+    /// If the slice cannot be created, which needs root and a writable `/sys/fs/cgroup`.
     #[must_use]
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let mounts = fs::read_to_string("/proc/mounts").expect("what is mounted");
+        let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts is readable");
         let version_2 =
             mounts.lines().find_map(|line| line.split(' ').nth(1).filter(|_| line.contains(" cgroup2 ")));
         let mount = PathBuf::from(version_2.expect("cgroups of version 2"));
         let name = format!("bailiff_test{}n{number}.slice", std::process::id());
-        fs::create_dir(mount.join(&name)).expect("a cgroup can be made, as root");
+        fs::create_dir(mount.join(&name)).expect("a cgroup can be created (needs root)");
         Self { mount, name }
     }
 
-    /// The path of a cgroup below it, as `/proc/PID/cgroup` has it.
+    /// Returns the path of a cgroup below the slice, as in `/proc/PID/cgroup`.
     #[must_use]
     pub fn path(&self, below: &str) -> String {
         format!("/{}/{below}", self.name)
     }
 
-    /// Creates a cgroup below it unless it exists, and moves a process into it.
+    /// Creates a cgroup below the slice, unless it exists, and moves a process into it.
     ///
     /// # Panics
     /// If the process cannot be moved.
@@ -44,11 +44,11 @@ impl Slice {
         assert!(self.try_take(below, pid), "a process can be moved");
     }
 
-    /// The same for a process that may have exited; returns whether it was moved.
+    /// Does the same for a process that may have exited. Returns whether it was moved.
     #[must_use]
     pub fn try_take(&self, below: &str, pid: u32) -> bool {
         let directory = self.mount.join(&self.name).join(below);
-        fs::create_dir_all(&directory).expect("a cgroup can be made");
+        fs::create_dir_all(&directory).expect("a cgroup can be created");
         fs::write(directory.join("cgroup.procs"), pid.to_string()).is_ok()
     }
 }
@@ -62,12 +62,12 @@ impl Default for Slice {
 impl Drop for Slice {
     fn drop(&mut self) {
         let directory = self.mount.join(&self.name);
-        // It is busy until its last process has been waited for.
+        // The cgroup is busy until its last process has been waited for.
         until("an empty cgroup", || remove(&directory).ok());
     }
 }
 
-/// Removes a cgroup and all below it. The kernel removes their files.
+/// Removes a cgroup and all cgroups below it. The kernel removes their files.
 fn remove(directory: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

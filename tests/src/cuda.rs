@@ -1,5 +1,5 @@
-//! Programs on a fake CUDA driver, with the quota library or without: compiled from C, run, and compared with what the
-//! driver really allocated.
+//! Programs on a fake CUDA driver, with or without the quota library: compiled from C, run, and compared with what the
+//! driver has actually allocated.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{OsStr, OsString};
@@ -13,12 +13,12 @@ use tempfile::TempDir;
 
 use crate::programs;
 
-/// A machine with a driver, and its record of the real allocations.
+/// A machine with a driver that records the actual allocations.
 pub struct Machine {
     directory: TempDir,
 }
 
-/// The UUID of the fake driver's GPU with this number, by which processes share a quota.
+/// Returns the UUID of the fake driver's GPU with this number, by which processes share a quota.
 #[must_use]
 pub fn uuid(gpu: u8) -> [u8; 16] {
     let mut uuid = *b"\0\0\0\0\0\0\x40\0\x80\0\0\0\0\0\0\0";
@@ -26,43 +26,43 @@ pub fn uuid(gpu: u8) -> [u8; 16] {
     uuid
 }
 
-/// Capacity of the record; `tests/fakes/cuda/src/truth.rs` has its layout.
+/// Number of GPUs in the record, whose layout is described in `tests/fakes/cuda/src/truth.rs`.
 const GPUS: usize = 8;
 const PROCESSES: usize = 4096;
 
 impl Machine {
-    /// A machine without allocations.
+    /// Returns a machine without allocations.
     ///
     /// # Panics
-    /// If nothing can be written, or the driver is not built.
+    /// If a file cannot be written or the driver is not built.
     #[must_use]
     pub fn new() -> Self {
         let machine = Self { directory: tempfile::tempdir().expect("a temporary directory") };
-        fs::write(machine.path("truth"), "").expect("the truth can be written");
+        fs::write(machine.path("truth"), "").expect("the record is writable");
         for name in ["libcuda.so.1", "libcuda.so"] {
             symlink(programs::built("libfake_cuda.so"), machine.path(name)).expect("a link can be made");
         }
         machine
     }
 
-    /// A file in its directory.
+    /// Returns the path of a file in the machine's directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// A shared quota with this limit for the first GPU.
+    /// Creates a shared quota with this limit on the first GPU.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If the quota cannot be created.
     #[must_use]
     pub fn quota(&self, limit: u64) -> PathBuf {
         let path = self.path("quota");
-        bailiff_ledger::create(&path, &[(uuid(0), limit)]).expect("a quota can be made");
+        bailiff_ledger::create(&path, &[(uuid(0), limit)]).expect("a quota can be created");
         path
     }
 
-    /// A program with the fake driver, and without our library.
+    /// Returns a command that runs a program with the fake driver and without the quota library.
     pub fn bare(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -75,14 +75,15 @@ impl Machine {
         command
     }
 
-    /// A program with the fake driver and the quota library.
+    /// Returns a command that runs a program with the fake driver and the quota library.
     pub fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.bare(program);
         command.env("LD_PRELOAD", library());
         command
     }
 
-    /// The test program of `client.c` with this way to reach the driver (`dl`, `proc`, `linked`, …) and these calls.
+    /// Returns a command that runs the test program `client.c` with this interface to the driver (`dl`, `proc`,
+    /// `linked`, …) and these calls.
     #[must_use]
     pub fn client(&self, interface: &str, calls: &[&str]) -> Command {
         let mut command = self.program(client(interface));
@@ -90,7 +91,7 @@ impl Machine {
         command
     }
 
-    /// Memory that all processes have allocated on a GPU now.
+    /// Returns the memory that all processes have currently allocated on a GPU.
     #[must_use]
     pub fn used(&self, gpu: usize) -> u64 {
         let words = self.truth();
@@ -100,14 +101,14 @@ impl Machine {
         rows.filter(|row| row[0] != 0 && started(row[0]) == Some(row[1])).map(|row| row[2 + gpu]).sum()
     }
 
-    /// The peak of a GPU's allocations.
+    /// Returns the peak of the allocations on a GPU.
     #[must_use]
     pub fn peak(&self, gpu: usize) -> u64 {
         self.truth()[GPUS + gpu]
     }
 
     fn truth(&self) -> Vec<u64> {
-        let bytes = fs::read(self.path("truth")).expect("the truth can be read");
+        let bytes = fs::read(self.path("truth")).expect("the record is readable");
         let (words, _) = bytes.as_chunks();
         words.iter().map(|word| u64::from_le_bytes(*word)).collect()
     }
@@ -119,26 +120,26 @@ impl Default for Machine {
     }
 }
 
-/// The start time of a process, unless it has exited.
+/// Returns the start time of a process, unless it has exited.
 fn started(pid: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     if fields[0] == "Z" { None } else { fields[19].parse().ok() }
 }
 
-/// The quota library.
+/// Returns the path of the quota library.
 #[must_use]
 pub fn library() -> PathBuf {
     programs::built("libbailiff_quota.so")
 }
 
-/// The test program for a way to reach the driver: `linked` needs one linked with it.
+/// Returns the test program for an interface to the driver. `linked` needs a program that is linked with the driver.
 #[must_use]
 pub fn client(interface: &str) -> PathBuf {
     if interface == "linked" { linked("client", &["-DLINKED"]) } else { compiled("client", &[]) }
 }
 
-/// A C program linked with the driver.
+/// Returns a C program that is linked with the driver.
 #[must_use]
 pub fn linked(name: &str, flags: &[&str]) -> PathBuf {
     let machine = Machine::new();
@@ -146,7 +147,7 @@ pub fn linked(name: &str, flags: &[&str]) -> PathBuf {
     build(name, &[flags, &[&directory, "-lcuda"]].concat(), flags)
 }
 
-/// A C program of `tests/fixtures/quota`; compiled once for each set of flags.
+/// Returns a C program from `tests/fixtures/quota`, compiled once for each set of flags.
 #[must_use]
 pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     build(name, flags, flags)
@@ -162,7 +163,7 @@ fn build(name: &str, flags: &[&str], key: &[&str]) -> PathBuf {
     let built = directory.join(format!("{name}-{:016x}", hash.finish()));
     if !built.exists() {
         fs::create_dir_all(&directory).expect("target/ can be written");
-        // Renamed into place, since other tests may execute it.
+        // The program is renamed into place, because other tests may be executing it.
         let next = directory.join(format!("{name}-{}", std::process::id()));
         let mut command = Command::new("cc");
         command.args(["-O2", "-g", "-Wall", "-Werror", "-pthread", "-o"]).arg(&next).arg(&source).args(flags);
@@ -173,10 +174,10 @@ fn build(name: &str, flags: &[&str], key: &[&str]) -> PathBuf {
     built
 }
 
-/// The output of a client, a line per call: values, and the driver's code last.
+/// Returns the output of a client, one line per call: values, and the driver's code last.
 ///
 /// # Panics
-/// If it fails.
+/// If the client fails.
 #[must_use]
 pub fn answers(command: &mut Command) -> Vec<Vec<i64>> {
     let output = output(command);
@@ -189,7 +190,7 @@ pub fn answers(command: &mut Command) -> Vec<Vec<i64>> {
     String::from_utf8_lossy(&output.stdout).lines().map(line).collect()
 }
 
-/// The driver's codes only.
+/// Returns only the driver's codes.
 #[must_use]
 pub fn codes(command: &mut Command) -> Vec<i64> {
     answers(command).iter().map(|answer| *answer.last().expect("a code")).collect()
@@ -198,7 +199,7 @@ pub fn codes(command: &mut Command) -> Vec<i64> {
 /// Runs a program, which must succeed.
 ///
 /// # Panics
-/// If it is not.
+/// If the program fails.
 #[must_use]
 pub fn output(command: &mut Command) -> Output {
     let output = command.stdin(Stdio::null()).output().expect("a test program starts");
@@ -206,7 +207,7 @@ pub fn output(command: &mut Command) -> Output {
     output
 }
 
-/// A running program, ended with its test.
+/// A running program, killed with its test.
 pub struct Running(pub Child);
 
 impl Drop for Running {
@@ -216,10 +217,10 @@ impl Drop for Running {
     }
 }
 
-/// An allocator of `tests/setup allocators`.
+/// Returns an allocator that `tests/setup allocators` has installed.
 ///
 /// # Panics
-/// If it is not there.
+/// If the allocator is not installed.
 #[must_use]
 pub fn allocator(name: &str) -> OsString {
     let directory = programs::root().join("target/tools/allocators/usr/lib");

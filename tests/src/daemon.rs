@@ -1,4 +1,4 @@
-//! One of our daemons that serves pages: started, queried, and ended with its test.
+//! One of our daemons that serves pages: started, queried, and terminated with its test.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -25,11 +25,11 @@ impl Daemon {
     /// Starts a command line, and waits until it logs its address.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the daemon does not listen.
     #[must_use]
     pub fn spawn(name: &'static str, mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
-        let stderr = child.stderr.take().expect("it has an error output");
+        let stderr = child.stderr.take().expect("stderr is piped");
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&log);
         std::thread::spawn(move || {
@@ -48,36 +48,36 @@ impl Daemon {
         Self { name, child, address, log }
     }
 
-    /// The address on which it listens.
+    /// Returns the address on which the daemon listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its pid.
+    /// Returns the daemon's pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its log so far.
+    /// Returns the log so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
     }
 
-    /// Waits until it has logged this text; the log is read asynchronously.
+    /// Waits until the daemon has logged this text. The log is read asynchronously.
     pub fn until_logged(&self, text: &str) {
         until(text, || self.log().contains(text).then_some(()));
     }
 
-    /// The current page.
+    /// Returns the current page.
     ///
     /// # Panics
-    /// If it does not answer with one.
+    /// If the daemon does not respond with a page.
     #[must_use]
     pub fn page(&self) -> Page {
-        let answer = http::get(self.address, "/metrics", &[]).expect("the program answers");
+        let answer = http::get(self.address, "/metrics", &[]).expect("the program responds");
         assert_eq!(answer.status, 200, "{}", answer.text());
         Page::read(&answer.text())
     }
@@ -87,12 +87,12 @@ impl Daemon {
         until(what, || query(&self.page()))
     }
 
-    /// Sends it a signal.
+    /// Sends the daemon a signal.
     ///
     /// # Panics
-    /// If it cannot be sent.
+    /// If the signal cannot be sent.
     pub fn signal(&self, signal: Signal) {
-        // Its pid cannot be reused until it has been waited for.
+        // The pid cannot be reused before the daemon has been waited for.
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         kill_process(pid, signal).expect("our own child can be signalled");
     }
@@ -100,7 +100,7 @@ impl Daemon {
     /// Runs `act` while the daemon is stopped by SIGSTOP.
     ///
     /// # Panics
-    /// If it cannot be stopped.
+    /// If the daemon cannot be stopped.
     pub fn while_stopped<T>(&self, act: impl FnOnce() -> T) -> T {
         self.signal(Signal::STOP);
         until("it stands still", || {
@@ -112,28 +112,28 @@ impl Daemon {
         done
     }
 
-    /// Sends SIGTERM, and returns its exit code.
+    /// Sends SIGTERM and returns the exit code.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If the daemon does not exit.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.ended()
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the daemon and waits until it has exited.
     ///
     /// # Panics
-    /// If it cannot be ended.
+    /// If the daemon cannot be killed.
     pub fn kill(&mut self) {
         self.child.kill().expect("our own child can be ended");
         self.child.wait().expect("our own child can be waited for");
     }
 
-    /// Waits for its end, and returns its exit code.
+    /// Waits until the daemon has exited, and returns its exit code.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If the daemon does not exit.
     pub fn ended(&mut self) -> Option<i32> {
         until("the program ends", || self.child.try_wait().expect("our own child can be waited for")).code()
     }

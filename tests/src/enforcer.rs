@@ -13,7 +13,7 @@ use crate::home::Home;
 use crate::programs;
 use crate::wait::until;
 
-/// A running enforcer, ended with its test.
+/// A running enforcer, terminated with its test.
 pub struct Enforcer {
     daemon: Daemon,
     control: PathBuf,
@@ -37,7 +37,7 @@ impl Enforcer {
     /// Starts an enforcer in a directory, with these additional arguments.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the enforcer does not listen.
     #[must_use]
     pub fn start(home: &Home, arguments: &[&str]) -> Self {
         let mut command = command(home);
@@ -45,10 +45,10 @@ impl Enforcer {
         Self::spawn(home, command)
     }
 
-    /// Starts any command line of the enforcer, and waits until it can be queried.
+    /// Starts any command line of the enforcer, and waits until the enforcer responds to queries.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the enforcer does not listen.
     #[must_use]
     pub fn spawn(home: &Home, command: Command) -> Self {
         Self { daemon: Daemon::spawn("enforcer", command), control: home.control() }
@@ -57,17 +57,17 @@ impl Enforcer {
     /// Sends a request over the control socket, and returns the response.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the enforcer does not respond.
     #[must_use]
     pub fn query(&self, question: &Value) -> Value {
         let mut socket = UnixStream::connect(&self.control).expect("the control socket");
         writeln!(socket, "{question}").expect("a request can be sent");
         let mut answer = String::new();
-        BufReader::new(socket).read_line(&mut answer).expect("it answers");
-        serde_json::from_str(&answer).expect("it answers in JSON")
+        BufReader::new(socket).read_line(&mut answer).expect("the enforcer responds");
+        serde_json::from_str(&answer).expect("the response is JSON")
     }
 
-    /// Its status.
+    /// Returns the enforcer's status.
     #[must_use]
     pub fn status(&self) -> Value {
         self.query(&json!({"command": "status"}))["status"].take()
@@ -78,7 +78,7 @@ impl Enforcer {
         until(what, || query(&self.status()))
     }
 
-    /// The streak of a process under the only rule; 0 if it has none.
+    /// Returns the streak of a process under the only rule, or 0 if the process has no streak.
     #[must_use]
     pub fn streak(&self, pid: u32) -> u64 {
         streak(&self.status(), pid)
@@ -89,13 +89,13 @@ impl Enforcer {
         until("the streak", || (self.streak(pid) >= samples).then_some(()));
     }
 
-    /// The number of the snapshot that was evaluated last.
+    /// Returns the number of the last snapshot that was evaluated.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.status()["stream"]["seq"].as_u64().unwrap_or_default()
     }
 
-    /// Waits until this many more snapshots were evaluated.
+    /// Waits until this many more snapshots have been evaluated.
     pub fn ticks(&self, ticks: u64) {
         let judged = |status: &Value| status["counters"]["snapshots"].as_u64();
         let before = judged(&self.status()).unwrap_or_default();
@@ -108,15 +108,15 @@ impl Enforcer {
         self.page().value("bailiff_hold_active", &[("hold", hold)]) == Some(1.0)
     }
 
-    /// Waits until a step against a process waits for this hold.
+    /// Waits until a step against a process is waiting for this hold.
     pub fn until_waits(&self, pid: u32, hold: &str) {
         self.until_status(hold, |status| (pending(status, pid)?["hold"] == hold).then_some(()));
     }
 
-    /// Runs a command that queries it.
+    /// Runs a command that queries the enforcer.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the command cannot be started.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(programs::enforcer());
@@ -125,7 +125,7 @@ impl Enforcer {
     }
 }
 
-/// The pending action against a process.
+/// Returns the pending action against a process.
 #[must_use]
 pub fn pending(status: &Value, pid: u32) -> Option<&Value> {
     let name = format!("process:{pid}@");
@@ -133,13 +133,13 @@ pub fn pending(status: &Value, pid: u32) -> Option<&Value> {
     all.iter().find(|pending| pending["target"].as_str().is_some_and(|target| target.starts_with(&name)))
 }
 
-/// The streak of a process in a status; 0 if it has none.
+/// Returns the streak of a process in a status, or 0 if the process has no streak.
 #[must_use]
 pub fn streak(status: &Value, pid: u32) -> u64 {
     pending(status, pid).and_then(|pending| pending["streak"].as_u64()).unwrap_or_default()
 }
 
-/// The enforcer's command in a directory, not started.
+/// Returns the enforcer's command in a directory, not started.
 #[must_use]
 pub fn command(home: &Home) -> Command {
     let mut command = Command::new(programs::enforcer());
@@ -147,7 +147,7 @@ pub fn command(home: &Home) -> Command {
     command
 }
 
-/// Its command line in a directory.
+/// Returns the enforcer's command line in a directory.
 #[must_use]
 pub fn arguments(home: &Home) -> Vec<String> {
     let path = |path: PathBuf| path.display().to_string();
@@ -168,10 +168,10 @@ pub fn arguments(home: &Home) -> Vec<String> {
     arguments
 }
 
-/// Runs a command line of the enforcer to its end.
+/// Runs a command line of the enforcer until it exits.
 ///
 /// # Panics
-/// If it cannot be started.
+/// If the command cannot be started.
 #[must_use]
 pub fn run(arguments: &[&str]) -> Output {
     Command::new(programs::enforcer()).args(arguments).output().expect("the enforcer starts")

@@ -1,4 +1,4 @@
-//! The real exporter, started over the fake driver.
+//! The real exporter, started with the fake driver.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -9,11 +9,11 @@ use crate::fake::Scenario;
 use crate::page::Page;
 use crate::programs;
 
-/// Short ticks, so that a test counts ticks instead of waiting.
+/// Short ticks, so that tests can count ticks instead of waiting.
 pub const TICKS: [&str; 7] =
     ["--interval", "100ms", "--deadline", "500ms", "--look-back", "200ms", "--trust-pid-namespace"];
 
-/// A running exporter, ended with its test.
+/// A running exporter, terminated with its test.
 pub struct Exporter(Daemon);
 
 impl Deref for Exporter {
@@ -31,10 +31,10 @@ impl DerefMut for Exporter {
 }
 
 impl Exporter {
-    /// Starts an exporter over a scenario, with short ticks and these additional arguments.
+    /// Starts an exporter with a scenario, short ticks and these additional arguments.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the exporter does not listen.
     #[must_use]
     pub fn start(scenario: &Scenario, arguments: &[&str]) -> Self {
         let mut command = command(scenario);
@@ -45,7 +45,7 @@ impl Exporter {
     /// Starts any command line of the exporter.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the exporter does not listen.
     #[must_use]
     pub fn spawn(command: Command) -> Self {
         Self::spawn_at(command, "127.0.0.1:0".parse().expect("an address"))
@@ -54,20 +54,20 @@ impl Exporter {
     /// Starts any command line of the exporter, listening on this address.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the exporter does not listen.
     #[must_use]
     pub fn spawn_at(mut command: Command, address: SocketAddr) -> Self {
         command.args(["--web.listen-address", &address.to_string()]);
         Self(Daemon::spawn("exporter", command))
     }
 
-    /// The number of the newest snapshot.
+    /// Returns the number of the newest snapshot.
     #[must_use]
     pub fn tick(&self) -> f64 {
         self.page().value("bailiff_snapshots_total", &[]).unwrap_or_default()
     }
 
-    /// A page of a snapshot that began after this call.
+    /// Returns the page of a snapshot that began after this call.
     pub fn next(&self) -> Page {
         let now = self.tick();
         self.until("two more ticks", |page| {
@@ -76,7 +76,7 @@ impl Exporter {
         self.page()
     }
 
-    /// Its descendants with this first argument.
+    /// Returns the exporter's descendants with this first argument.
     ///
     /// # Panics
     /// If `/proc` cannot be read.
@@ -98,7 +98,7 @@ impl Exporter {
     }
 }
 
-/// The exporter's command over the fake driver, not started.
+/// Returns the exporter's command with the fake driver, not started.
 #[must_use]
 pub fn command(scenario: &Scenario) -> Command {
     let mut command = Command::new(programs::exporter());
@@ -106,10 +106,10 @@ pub fn command(scenario: &Scenario) -> Command {
     command
 }
 
-/// Runs a command line of the exporter to its end.
+/// Runs a command line of the exporter until it exits.
 ///
 /// # Panics
-/// If it cannot be started.
+/// If the command cannot be started.
 #[must_use]
 pub fn run(arguments: &[&str]) -> Output {
     Command::new(programs::exporter()).args(arguments).output().expect("the exporter starts")

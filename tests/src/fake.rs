@@ -1,4 +1,4 @@
-//! The fake driver's scenario: a file that it re-reads when it changes.
+//! The fake driver's scenario: a file that the driver reads again when it changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use tempfile::TempDir;
 
 use crate::programs;
 
-/// A scenario of one test, which may change while the driver runs.
+/// The scenario in one test, which may change while the driver is running.
 pub struct Scenario {
     directory: TempDir,
 }
 
 impl Scenario {
-    /// A scenario with this text.
+    /// Creates a scenario with this text.
     ///
     /// # Panics
-    /// If no file can be written.
+    /// If the file cannot be written.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let scenario = Self { directory: tempfile::tempdir().expect("a temporary directory") };
@@ -25,10 +25,10 @@ impl Scenario {
         scenario
     }
 
-    /// A scenario of `tests/fakes/nvml/scenarios`.
+    /// Returns a scenario from `tests/fakes/nvml/scenarios`.
     ///
     /// # Panics
-    /// If there is none with this name.
+    /// If there is no scenario with this name.
     #[must_use]
     pub fn named(name: &str) -> Self {
         let path = programs::root().join("tests/fakes/nvml/scenarios").join(format!("{name}.yaml"));
@@ -38,24 +38,24 @@ impl Scenario {
     /// Replaces the text.
     ///
     /// # Panics
-    /// If no file can be written.
+    /// If the file cannot be written.
     pub fn set(&self, text: &str) {
         let next = self.directory.path().join("next");
         fs::write(&next, text).expect("a scenario can be written");
-        // The kernel's own timestamps advance by up to 10 ms at a time, and inodes are reused: the fake driver would not
-        // notice a second change within that time.
+        // The kernel's own timestamps advance by up to 10 ms at a time, and inodes are reused. The fake driver would
+        // not notice a second change within that time.
         let file = fs::File::options().write(true).open(&next).expect("a scenario can be opened");
         file.set_modified(SystemTime::now()).expect("a scenario has a modification time");
         fs::rename(next, self.path()).expect("a scenario can be replaced");
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("scenario.yaml")
     }
 
-    /// A directory with the same lifetime.
+    /// Returns a directory with the same lifetime.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()

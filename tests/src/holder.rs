@@ -1,4 +1,4 @@
-//! Real processes to hold GPUs. Each is ended with its test.
+//! Real processes to hold GPUs. Each process is killed with its test.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -9,33 +9,33 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use crate::programs;
 use crate::wait::until;
 
-/// A process of this test.
+/// A process in this test.
 pub struct Holder(Child);
 
 impl Holder {
-    /// A sleeping process.
+    /// Starts a sleeping process.
     ///
     /// # Panics
-    /// If no process can be started.
+    /// If the process cannot be started.
     #[must_use]
     pub fn sleeping() -> Self {
         Self(Command::new("sleep").arg("infinity").process_group(0).spawn().expect("sleep starts"))
     }
 
-    /// A sleeping process of another user.
+    /// Starts a sleeping process as another user.
     ///
     /// # Panics
-    /// If no process can be started.
+    /// If the process cannot be started.
     #[must_use]
     pub fn sleeping_as(uid: u32) -> Self {
         let mut command = Command::new("sleep");
         Self(command.arg("infinity").process_group(0).uid(uid).spawn().expect("sleep starts"))
     }
 
-    /// A Python program that has printed a line.
+    /// Starts a Python program, and waits until it has printed a line.
     ///
     /// # Panics
-    /// If it does not start, or prints nothing.
+    /// If the program does not start or does not print a line.
     #[must_use]
     pub fn python(program: &str) -> Self {
         let mut command = Command::new(programs::python());
@@ -46,22 +46,22 @@ impl Holder {
             .spawn()
             .expect("python starts");
         let mut line = String::new();
-        let out = child.stdout.take().expect("it has an output");
-        BufReader::new(out).read_line(&mut line).expect("it prints a line");
-        assert!(!line.is_empty(), "the program ended before it printed a line");
+        let out = child.stdout.take().expect("stdout is piped");
+        BufReader::new(out).read_line(&mut line).expect("the process prints a line");
+        assert!(!line.is_empty(), "the program exited before it printed a line");
         Self(child)
     }
 
-    /// Its pid.
+    /// Returns the pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    /// Ends it, and waits for its end.
+    /// Kills the process and waits until it has exited.
     ///
     /// # Panics
-    /// If it cannot be ended.
+    /// If the process cannot be killed.
     pub fn end(&mut self) {
         self.0.kill().expect("our own child can be ended");
         self.0.wait().expect("our own child can be waited for");
@@ -75,22 +75,23 @@ impl Drop for Holder {
     }
 }
 
-/// A session whose process group and leader's children end with the test.
+/// A session. Its process group and the leader's children are killed with the test.
 pub struct Session(Child);
 
 impl Session {
-    /// A session led by this program.
+    /// Starts a session that is led by this program.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the program cannot be started.
     #[must_use]
     pub fn of(program: &[&str]) -> Self {
-        // setsid execs the program without a fork, since a child of ours leads no process group.
+        // setsid executes the program without a fork, because a child of ours does not lead a
+        // process group.
         let started = Command::new("setsid").args(program).stdout(Stdio::null()).spawn();
         Self(started.expect("setsid starts"))
     }
 
-    /// Its leader.
+    /// Returns the pid of the leader.
     #[must_use]
     pub fn leader(&self) -> u32 {
         self.0.id()
@@ -105,11 +106,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // First the children with sessions of their own, which cannot be found without their parent.
+        // Children with their own sessions are killed first, because they cannot be found without
+        // their parent.
         for child in children(self.leader()) {
             let _ = pid(child).map(|child| kill_process(child, Signal::KILL));
         }
-        // Its pid cannot be reused until it has been waited for.
+        // The pid cannot be reused before the leader has been waited for.
         let _ = pid(self.leader()).map(|group| kill_process_group(group, Signal::KILL));
         let _ = self.0.wait();
     }
@@ -126,7 +128,7 @@ pub fn child(parent: u32, name: &str) -> u32 {
     until(name, || children(parent).into_iter().find(|pid| comm(pid).trim_end() == name))
 }
 
-/// The children of a process.
+/// Returns the children of a process.
 #[must_use]
 pub fn children(parent: u32) -> Vec<u32> {
     let path = format!("/proc/{parent}/task/{parent}/children");

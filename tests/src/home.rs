@@ -15,21 +15,21 @@ use crate::wait::until;
 pub struct Home(TempDir);
 
 impl Home {
-    /// An empty directory that other users may read.
+    /// Creates an empty directory that other users can read.
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn new() -> Self {
         let home = Self(tempfile::tempdir().expect("a temporary directory"));
-        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("our own directory");
+        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("the directory is writable");
         fs::create_dir(home.state()).expect("a directory");
-        // A FIFO without a writer: its reader blocks without needing another program.
+        // A FIFO without a writer. Its reader blocks without the help of another program.
         mknodat(CWD, home.device(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
         home
     }
 
-    /// A directory with these rules.
+    /// Creates a directory with these rules.
     #[must_use]
     pub fn with(rules: &str) -> Self {
         let home = Self::new();
@@ -37,52 +37,52 @@ impl Home {
         home
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The rules.
+    /// Returns the path of the rules.
     #[must_use]
     pub fn rules(&self) -> PathBuf {
         self.path().join("rules.yaml")
     }
 
-    /// The exporter's stream socket.
+    /// Returns the path of the exporter's stream socket.
     #[must_use]
     pub fn stream(&self) -> PathBuf {
         self.path().join("stream.sock")
     }
 
-    /// The control socket.
+    /// Returns the path of the control socket.
     #[must_use]
     pub fn control(&self) -> PathBuf {
         self.path().join("control.sock")
     }
 
-    /// The state directory, which survives a restart.
+    /// Returns the path of the state directory, which is kept across restarts.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.path().join("state")
     }
 
-    /// The audit log.
+    /// Returns the path of the audit log.
     #[must_use]
     pub fn audit(&self) -> PathBuf {
         self.path().join("audit.jsonl")
     }
 
-    /// The stand-in for a device file.
+    /// Returns the path of the stand-in for a device file.
     #[must_use]
     pub fn device(&self) -> PathBuf {
         self.path().join("nvidia0")
     }
 
-    /// The device, open.
+    /// Opens the device file.
     ///
     /// # Panics
-    /// If it cannot be opened.
+    /// If the device file cannot be opened.
     #[must_use]
     pub fn open_device(&self) -> fs::File {
         OpenOptions::new().read(true).write(true).open(self.device()).expect("the device can be opened")
@@ -91,23 +91,23 @@ impl Home {
     /// Replaces the rules.
     ///
     /// # Panics
-    /// If they cannot be written.
+    /// If the rules cannot be written.
     pub fn write(&self, rules: &str) {
         let next = self.path().join("next");
         fs::write(&next, rules).expect("rules can be written");
         fs::rename(next, self.rules()).expect("rules can be replaced");
     }
 
-    /// Starts an enforcer in it, with these additional arguments.
+    /// Starts an enforcer in the directory, with these additional arguments.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the enforcer does not listen.
     #[must_use]
     pub fn enforcer(&self, arguments: &[&str]) -> Enforcer {
         Enforcer::start(self, arguments)
     }
 
-    /// The lines of the audit log.
+    /// Returns the lines of the audit log.
     ///
     /// # Panics
     /// If a line is not JSON.
@@ -116,19 +116,19 @@ impl Home {
         lines(&self.audit())
     }
 
-    /// The first audit line of this step with this result.
+    /// Returns the first audit line about this step with this result.
     #[must_use]
     pub fn line(&self, step: &str, result: &str) -> Option<Value> {
         self.lines().into_iter().find(|line| line["step"] == step && line["result"] == result)
     }
 
-    /// Waits for such a line.
+    /// Waits for an audit line about this step with this result.
     #[expect(clippy::must_use_candidate, reason = "waiting may be all that is needed")]
     pub fn until_line(&self, step: &str, result: &str) -> Value {
         until(&format!("{step} {result}"), || self.line(step, result))
     }
 
-    /// Results of a step's actions, in order.
+    /// Returns the results of a step's actions, in order.
     #[must_use]
     pub fn results(&self, step: &str) -> Vec<String> {
         let of_step = self.lines().into_iter().filter(|line| line["step"] == step);
@@ -158,7 +158,7 @@ impl Drop for Home {
     }
 }
 
-/// Complete lines of an audit log at any path.
+/// Returns the complete lines of an audit log at any path.
 ///
 /// # Panics
 /// If a line is not JSON.

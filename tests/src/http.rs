@@ -11,14 +11,14 @@ use rustix::net::{AddressFamily, SocketType, bind, socket};
 pub struct Answer {
     /// Status code.
     pub status: u16,
-    /// Header lines, as they came.
+    /// Header lines, unchanged.
     pub head: String,
     /// Body.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// The body as text.
+    /// Returns the body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
@@ -28,7 +28,7 @@ impl Answer {
 /// Sends a GET request with additional header lines.
 ///
 /// # Errors
-/// If the server does not answer, or not in HTTP.
+/// If the server does not respond, or if the response is not HTTP.
 pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answer> {
     request(address, ("GET", path), headers)
 }
@@ -36,7 +36,7 @@ pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answ
 /// Sends an empty POST request.
 ///
 /// # Errors
-/// If the server does not answer, or not in HTTP.
+/// If the server does not respond, or if the response is not HTTP.
 pub fn post(address: SocketAddr, path: &str) -> io::Result<Answer> {
     request(address, ("POST", path), &["Content-Length: 0"])
 }
@@ -45,20 +45,20 @@ fn request(address: SocketAddr, what: (&str, &str), headers: &[&str]) -> io::Res
     exchange(connect(address)?, what, headers)
 }
 
-/// A connection with a timeout of ten seconds.
+/// Returns a connection with a timeout of ten seconds.
 ///
 /// # Errors
-/// If no server listens.
+/// If no server is listening.
 pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     Ok(stream)
 }
 
-/// The same from another local address, such as 127.0.0.2.
+/// Returns such a connection from another local address, such as 127.0.0.2.
 ///
 /// # Errors
-/// If no server listens, or the address is not ours.
+/// If no server is listening, or if the address is not local.
 pub fn connect_from(client: IpAddr, address: SocketAddr) -> io::Result<TcpStream> {
     let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket(family, SocketType::STREAM, None)?;
@@ -70,7 +70,7 @@ pub fn connect_from(client: IpAddr, address: SocketAddr) -> io::Result<TcpStream
 /// Sends a request over any connection, and reads until the server closes it.
 ///
 /// # Errors
-/// If the server does not answer, or not in HTTP.
+/// If the server does not respond, or if the response is not HTTP.
 pub fn exchange(
     mut stream: impl Read + Write,
     (method, path): (&str, &str),

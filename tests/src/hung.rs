@@ -1,22 +1,22 @@
-//! A file system that never answers, as a network file system may: FUSE without a reader of its requests. Programs that
-//! use it block in the kernel as long as it is mounted.
+//! A file system that never responds, like a hung network file system: FUSE without a reader of its requests. Programs
+//! that use it block in the kernel while it is mounted.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The file system, removed with its test: blocked calls fail then.
+/// The file system. It is removed with its test, and blocked calls then fail.
 pub struct Hung {
     device: File,
     root: PathBuf,
 }
 
 impl Hung {
-    /// A file system on a new directory.
+    /// Creates a file system on a new directory.
     ///
     /// # Panics
-    /// If it cannot be made, or there is no `/dev/fuse`.
+    /// If the file system cannot be created, or if there is no `/dev/fuse`.
     #[must_use]
     pub fn at(root: PathBuf) -> Self {
         fs::create_dir(&root).expect("a directory");
@@ -24,16 +24,16 @@ impl Hung {
         Self { device, root }
     }
 
-    /// A path in it.
+    /// Returns a path in the file system.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// The same command line, in its own mount namespace with the file system.
+    /// Returns the same command line, to be run in its own mount namespace with the file system.
     ///
     /// # Panics
-    /// If there are no descriptors left.
+    /// If no descriptors are left.
     #[must_use]
     pub fn in_namespace(&self, command: &Command) -> Command {
         let mount = "mount -i -t fuse -o fd=0,rootmode=40000,user_id=0,group_id=0 hung \"$0\" && exec \"$@\" </dev/null";
@@ -48,7 +48,7 @@ impl Hung {
 /// Makes `path` a symbolic link to `target` atomically.
 ///
 /// # Panics
-/// If that cannot be done.
+/// If the link cannot be created.
 pub fn link(target: &Path, path: &Path) {
     let next = path.with_extension("next");
     symlink(target, &next).expect("a symbolic link");

@@ -1,4 +1,4 @@
-//! A command under `bailiff idle-timeout`, over the fake driver.
+//! A command under `bailiff idle-timeout`, with the fake driver.
 #![expect(clippy::unwrap_used, reason = "runs programs and fails loudly")]
 
 use std::fs::{self, File};
@@ -13,19 +13,19 @@ use crate::programs;
 use crate::tenant::start;
 use crate::wait::until;
 
-/// A long deadline, so that a busy machine does not look like a hung driver.
+/// A long deadline, so that a busy machine is not mistaken for a hung driver.
 const PATIENT: [&str; 2] = ["--deadline", "10"];
 
-/// A running command; it and the processes whose pids it printed end with the test.
+/// A running command. The command and the processes whose pids it printed are killed with the test.
 pub struct IdleTimeout {
     child: Child,
     directory: TempDir,
 }
 
-/// `gpu_idle_timeout.py` with these arguments.
+/// Returns `gpu_idle_timeout.py` with these arguments.
 ///
 /// # Panics
-/// If there is no such program.
+/// If the program does not exist.
 #[must_use]
 pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
     let name = scenario.directory().join("gpu_idle_timeout.py");
@@ -40,7 +40,7 @@ pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
 }
 
 impl IdleTimeout {
-    /// Starts it, with an open and empty standard input.
+    /// Starts the command with an open and empty standard input.
     #[must_use]
     pub fn start(scenario: &Scenario, args: &[&str]) -> Self {
         Self::spawn(command(scenario, args))
@@ -49,7 +49,7 @@ impl IdleTimeout {
     /// Starts any command line.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the program does not start.
     #[must_use]
     pub fn spawn(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
@@ -59,25 +59,25 @@ impl IdleTimeout {
         Self { child: command.spawn().unwrap(), directory }
     }
 
-    /// Its pid.
+    /// Returns the pid.
     ///
     /// # Panics
-    /// Never: a child has one.
+    /// Never: a child always has a pid.
     #[must_use]
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// The command's output, in lines.
+    /// Returns the command's output, in lines.
     #[must_use]
     pub fn output_lines(&self) -> Vec<String> {
         self.lines("stdout")
     }
 
-    /// The pids that the command printed, once there are this many.
+    /// Returns the pids that the command printed, once there are this many.
     ///
     /// # Panics
-    /// If they are not printed.
+    /// If the pids are not printed.
     #[must_use]
     pub fn pids(&self, count: usize) -> Vec<u32> {
         until("pids", || {
@@ -86,50 +86,50 @@ impl IdleTimeout {
         })
     }
 
-    /// The log, without its times.
+    /// Returns the log without times.
     #[must_use]
     pub fn log(&self) -> Vec<String> {
         let time = "2026-11-21 23:22:16,266: ".len();
         self.lines("log").iter().map(|line| line.get(time..).unwrap_or(line).to_owned()).collect()
     }
 
-    /// Waits until the log has this many lines with this text.
+    /// Waits until the log contains this many lines with this text.
     ///
     /// # Panics
-    /// If they are not logged.
+    /// If the lines are not logged.
     pub fn until_logged(&self, times: usize, text: &str) {
         until(text, || {
             let found = self.log().iter().filter(|line| line.contains(text)).count();
             (found >= times).then_some(()).or_else(|| {
                 let over = self.log().iter().any(|line| line.contains("ERROR"));
-                assert!(!over || text.contains("ERROR"), "it is over: {:#?}", self.log());
+                assert!(!over || text.contains("ERROR"), "the command has exited: {:#?}", self.log());
                 None
             })
         });
     }
 
-    /// Sends it a signal.
+    /// Sends the command a signal.
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the command has exited.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Closes its standard input.
+    /// Closes the standard input.
     pub fn close_input(&mut self) {
         self.child.stdin = None;
     }
 
-    /// Waits for its end.
+    /// Waits until the command has exited.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the command does not exit.
     pub fn end(&mut self) -> ExitStatus {
         until("its end", || self.child.try_wait().unwrap())
     }
 
-    /// Returns whether it is running.
+    /// Returns whether the command is running.
     ///
     /// # Panics
     /// If that cannot be determined.
@@ -150,7 +150,8 @@ impl Drop for IdleTimeout {
             let _ = self.child.wait();
         }
         for pid in self.output_lines().iter().filter_map(|line| line.parse::<u32>().ok()) {
-            // Only processes started here print a pid, and they belong to this test's session or its child's.
+            // Only processes that were started here print a pid, and they belong to this test's session or
+            // its child's session.
             if start(pid).is_some()
                 && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
             {

@@ -1,4 +1,4 @@
-//! `bailiff lease` on a test's own pool.
+//! `bailiff lease` with a test's own pool.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use crate::wait::until;
 
 /// A test's pool.
 pub trait LeasePool {
-    /// The environment variable that selects the pool.
+    /// Returns the environment variable that selects the pool.
     fn variable(&self) -> (&'static str, OsString);
 }
 
@@ -33,11 +33,11 @@ impl LeasePool for Redis {
     }
 }
 
-/// A directory for a pool of this machine, readable by other users; in memory, as `/run` is.
+/// A directory for this machine's own pool. It can be read by other users and is in memory, like `/run`.
 pub struct Directory(TempDir);
 
 impl Directory {
-    /// An empty directory.
+    /// Creates an empty directory.
     ///
     /// # Panics
     /// If that fails.
@@ -50,7 +50,7 @@ impl Directory {
         Self(directory)
     }
 
-    /// A directory with a pool of these GPUs.
+    /// Creates a directory with a pool of these GPUs.
     ///
     /// # Panics
     /// If that fails.
@@ -61,7 +61,7 @@ impl Directory {
         directory
     }
 
-    /// The path of the pool.
+    /// Returns the path of the pool.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.0.path().join("lease")
@@ -80,7 +80,7 @@ impl LeasePool for Directory {
     }
 }
 
-/// The command `bailiff lease …` on a pool.
+/// Returns the command `bailiff lease …` for a pool.
 ///
 /// # Panics
 /// If that fails.
@@ -104,7 +104,7 @@ pub fn run(pool: &impl LeasePool, args: &[&str]) -> Output {
     bailiff(pool, args).output().unwrap()
 }
 
-/// The exit code of a run.
+/// Returns the exit code of a run.
 ///
 /// # Panics
 /// If that fails.
@@ -113,17 +113,17 @@ pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
 }
 
-/// The standard output of a successful run.
+/// Returns the standard output of a successful run.
 ///
 /// # Panics
 /// If that fails.
-#[expect(clippy::must_use_candidate, reason = "that it succeeded may be enough")]
+#[expect(clippy::must_use_candidate, reason = "a caller may only need the success")]
 pub fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The state of each GPU, in order.
+/// Returns the state of each GPU, in order.
 ///
 /// # Panics
 /// If that fails.
@@ -133,7 +133,7 @@ pub fn states(pool: &impl LeasePool) -> Vec<String> {
     list["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A pool of these GPUs in its own Redis.
+/// Creates a pool of these GPUs in its own Redis server.
 ///
 /// # Panics
 /// If that fails.
@@ -144,7 +144,7 @@ pub fn pool(gpus: &str) -> Redis {
     redis
 }
 
-/// A running command under a lease.
+/// Starts a command under a lease, and waits until it is running.
 ///
 /// # Panics
 /// If that fails.
@@ -159,7 +159,7 @@ pub fn hold(pool: &impl LeasePool, args: &[&str]) -> Child {
     child
 }
 
-/// Ends a child by a signal, and waits for its end.
+/// Signals a child and waits until it has exited.
 ///
 /// # Panics
 /// If that fails.
@@ -168,7 +168,7 @@ pub fn end(mut child: Child, signal: Signal) {
     child.wait().unwrap();
 }
 
-/// The process of the command that a lease was run for.
+/// Returns the process of the command for which a lease was taken.
 ///
 /// # Panics
 /// If that fails.
@@ -190,19 +190,20 @@ pub fn json_of(redis: &Redis, args: &[&str]) -> Value {
     serde_json::from_str(&stdout_of(&run(redis, args))).unwrap()
 }
 
-/// Holds a GPU for a moment, under a kernel lock, and records if another task had the GPU at the same time.
+/// A task that holds a GPU for a moment, under a kernel lock, and records if another task had the GPU at
+/// the same time.
 const TASK: &str =
     "exec 9>$0/gpu-$CUDA_VISIBLE_DEVICES; flock -n 9 || echo $CUDA_VISIBLE_DEVICES >>$0/doubled
 sleep 0.0$(($$ % 5 + 1)); echo $CUDA_VISIBLE_DEVICES >>$0/done";
 
-/// Many tasks that each need a GPU.
+/// Many tasks, each of which needs a GPU.
 pub struct Tasks {
     directory: TempDir,
     tasks: Vec<Child>,
 }
 
 impl Tasks {
-    /// Starts all of them at once.
+    /// Starts all tasks at once.
     ///
     /// # Panics
     /// If that fails.
@@ -214,17 +215,17 @@ impl Tasks {
         Self { directory, tasks }
     }
 
-    /// The runners.
+    /// Returns the runners.
     #[must_use]
     pub fn runners(&self) -> &[Child] {
         &self.tasks
     }
 
-    /// Waits for all; those not killed must succeed. Returns the GPUs used, one for each task that
-    /// finished.
+    /// Waits for all tasks. Tasks that were not killed must succeed. Returns the GPUs that were used, one
+    /// for each task that finished.
     ///
     /// # Panics
-    /// If one fails, or a GPU had two.
+    /// If a task fails, or if a GPU had two holders.
     #[must_use]
     pub fn all_end(self, killed: &[u32]) -> Vec<String> {
         for mut task in self.tasks {

@@ -1,5 +1,5 @@
-//! A test double of GPUGET's `GPU.py`: the commands that it sends, one by one, and the texts that it prints. Each step
-//! can be run alone, since its races are between two steps.
+//! A test double for GPUGET's `GPU.py`: the commands that it sends, one by one, and the texts that it prints. Each
+//! step can be run alone, because its races occur between two steps.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,17 +7,17 @@ use std::os::unix::net::UnixStream;
 
 use crate::redis::Redis;
 
-/// A time in its format; the value does not matter.
+/// A time in the format of GPU.py. The value does not matter.
 const TIME: &str = "2024-06-13 12:00:00";
 
 /// One run of the program.
 pub struct Legacy {
     stream: BufReader<UnixStream>,
-    /// The process that ran it.
+    /// Pid of the process that ran the program.
     pid: u32,
 }
 
-/// A reply of Redis.
+/// A reply from Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// A status, a text or a number.
@@ -29,7 +29,7 @@ pub enum Reply {
 }
 
 impl Legacy {
-    /// Connects; it will record this pid.
+    /// Connects to Redis. This pid will be recorded.
     pub fn run_by(redis: &Redis, pid: u32) -> Self {
         let mut legacy =
             Self { stream: BufReader::new(UnixStream::connect(redis.socket()).expect("Redis listens")), pid };
@@ -51,7 +51,7 @@ impl Legacy {
 
     fn answer(&mut self) -> Reply {
         let mut line = String::new();
-        self.stream.read_line(&mut line).expect("Redis answers");
+        self.stream.read_line(&mut line).expect("Redis responds");
         let (kind, rest) = line.trim_end().split_at_checked(1).expect("an answer");
         let length = || rest.parse::<i64>().expect("a number");
         match kind {
@@ -76,7 +76,7 @@ impl Legacy {
         self.query(&["LPUSH", "GPU_EVENTS", &format!("{TIME}: {what}")]);
     }
 
-    /// `--redis-manage …` with these GPUs out of `count`; returns its output.
+    /// Runs `--redis-manage …` with these GPUs out of `count`, and returns the output.
     pub fn manage(&mut self, ids: &[u32], count: u32, force: bool) -> String {
         let begun = !self.query(&["HGETALL", "GPU_INIT"]).texts().is_empty();
         if begun && !force {
@@ -99,19 +99,19 @@ impl Legacy {
         ids.len().to_string()
     }
 
-    /// `--get`; returns its output.
+    /// Runs `--get`, and returns the output.
     pub fn get(&mut self) -> String {
         let id = self.pop();
         self.record(&id);
         id
     }
 
-    /// The first step of `--get`.
+    /// Runs the first step of `--get`.
     pub fn pop(&mut self) -> String {
         self.query(&["BRPOP", "GPU_IDLE", "0"]).texts().remove(1)
     }
 
-    /// The other steps of `--get`.
+    /// Runs the other steps of `--get`.
     pub fn record(&mut self, id: &str) {
         self.note(&format!("GPU {id} acquired by PID {}.", self.pid));
         let (key, pid) = (format!("GPU_GPU{id}"), self.pid.to_string());
@@ -119,7 +119,7 @@ impl Legacy {
         self.query(&["HSET", &key, "TIME", TIME]);
     }
 
-    /// `--release`; returns its output.
+    /// Runs `--release`, and returns the output.
     pub fn release(&mut self, id: &str) -> String {
         if let Some(refused) = self.refuse_release(id) {
             return refused;
@@ -128,7 +128,7 @@ impl Legacy {
         self.push_idle(id)
     }
 
-    /// The first steps of `--release`; returns its output if it refuses.
+    /// Runs the first steps of `--release`. Returns the output if the release is refused.
     pub fn refuse_release(&mut self, id: &str) -> Option<String> {
         let idle = self.list("GPU_IDLE");
         let managed = self.list("GPU_MANAGED");
@@ -138,19 +138,19 @@ impl Legacy {
         idle.iter().any(|other| other == id).then(|| format!("GPU {id} is already idle."))
     }
 
-    /// The next steps of `--release`.
+    /// Runs the next steps of `--release`.
     pub fn erase_record(&mut self, id: &str) {
         self.note(&format!("GPU {id} released by PID {}.", self.pid));
         self.query(&["DEL", &format!("GPU_GPU{id}")]);
     }
 
-    /// The last step of `--release`.
+    /// Runs the last step of `--release`.
     pub fn push_idle(&mut self, id: &str) -> String {
         self.query(&["LPUSH", "GPU_IDLE", id]);
         format!("GPU {id} released.")
     }
 
-    /// `--redis-purge`, with a check whether a pid exists.
+    /// Runs `--redis-purge` with a function that checks whether a pid exists.
     pub fn purge(&mut self, is_there: impl Fn(&str) -> bool) {
         let managed = self.list("GPU_MANAGED");
         let idle = self.list("GPU_IDLE");
@@ -168,7 +168,7 @@ impl Legacy {
         }
     }
 
-    /// `--active`: the holder of each GPU.
+    /// Runs `--active`, and returns the holder of each GPU.
     pub fn active(&mut self) -> BTreeMap<String, Option<String>> {
         let managed = self.list("GPU_MANAGED");
         let idle = self.list("GPU_IDLE");
@@ -177,25 +177,25 @@ impl Legacy {
             let key = format!("GPU_GPU{id}");
             let pid = self.query(&["HGET", &key, "PID"]);
             let time = self.query(&["HGET", &key, "TIME"]);
-            assert_eq!(pid == Reply::Nil, time == Reply::Nil, "a record is whole: {pid:?} {time:?}");
+            assert_eq!(pid == Reply::Nil, time == Reply::Nil, "a record must be complete: {pid:?} {time:?}");
             active.insert(id, if let Reply::Text(pid) = pid { Some(pid) } else { None });
         }
         active
     }
 
-    /// `--idle`, from the left to the right of the list.
+    /// Runs `--idle`, and returns the list from left to right.
     pub fn idle(&mut self) -> Vec<String> {
         self.list("GPU_IDLE")
     }
 
-    /// `--log`, without times.
+    /// Runs `--log`, and returns the lines without times.
     pub fn log(&mut self) -> Vec<String> {
         let mut lines = self.list("GPU_EVENTS");
         lines.reverse();
         lines.iter().map(|line| line[TIME.len() + 2..].to_owned()).collect()
     }
 
-    /// The number of blocked connections.
+    /// Returns the number of blocked connections.
     pub fn blocked(&mut self) -> usize {
         let Reply::Text(info) = self.query(&["INFO", "clients"]) else { panic!("Redis lists its clients") };
         let count = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
@@ -204,10 +204,11 @@ impl Legacy {
 }
 
 impl Reply {
-    /// The texts of an array.
+    /// Returns the texts in an array.
     pub fn texts(self) -> Vec<String> {
-        let Self::List(all) = self else { panic!("{self:?} is no list") };
-        let text = |reply| if let Self::Text(text) = reply { text } else { panic!("{reply:?} is no text") };
+        let Self::List(all) = self else { panic!("{self:?} is not a list") };
+        let text =
+            |reply| if let Self::Text(text) = reply { text } else { panic!("{reply:?} is not a text") };
         all.into_iter().map(text).collect()
     }
 }

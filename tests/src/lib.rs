@@ -1,5 +1,5 @@
-//! Shared parts of the end-to-end cases: the real programs, a made-up `/proc`, a strict parser of pages, and
-//! waiting for conditions. Everything here may panic, since only tests and the demo use it.
+//! Code that the end-to-end tests share: the real programs, a made-up `/proc`, a strict parser for pages,
+//! and waiting for conditions. All of it may panic, since only tests and the demo use it.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The stand-in for MPS: daemons in the test's own directories, clients, and an `nvidia-smi` that records its
-//! arguments. All processes that a test has started there end with it.
+//! A stand-in for MPS: daemons in the test's own directories, clients, and an `nvidia-smi` that records its
+//! arguments. All processes that a test starts there are killed with the test.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
@@ -18,21 +18,23 @@ use crate::wait::until;
 /// Program names of MPS.
 const PARTS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
 
-/// Directories for daemons, and programs to start them.
+/// Directories for daemons, and the programs that start them.
 pub struct Mps {
     directory: TempDir,
     release: &'static str,
 }
 
 impl Mps {
-    /// Directories without daemons; the daemons behave as of this driver release: 535 or 550.
+    /// Creates directories without daemons. The daemons will behave like those in this driver release (535 or
+    /// 550).
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn of(release: &'static str) -> Self {
         let mps = Self { directory: tempfile::tempdir().expect("a temporary directory"), release };
-        fs::set_permissions(mps.directory.path(), Permissions::from_mode(0o755)).expect("our own directory");
+        fs::set_permissions(mps.directory.path(), Permissions::from_mode(0o755))
+            .expect("the directory is writable");
         fs::create_dir(mps.bin()).expect("a directory");
         symlink(programs::built(PARTS[0]), mps.bin().join(PARTS[0])).expect("a link");
         let text = format!("echo \"$@\" >> {}", mps.directory.path().join("smi").display());
@@ -40,32 +42,32 @@ impl Mps {
         mps
     }
 
-    /// The directory of its programs.
+    /// Returns the directory of the programs.
     #[must_use]
     pub fn bin(&self) -> PathBuf {
         self.directory.path().join("bin")
     }
 
-    /// The pipe directory of a daemon.
+    /// Returns the pipe directory of a daemon.
     #[must_use]
     pub fn pipes(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// The log directory of a daemon.
+    /// Returns the log directory of a daemon.
     #[must_use]
     pub fn logs(&self, name: &str) -> PathBuf {
         self.directory.path().join(format!("{name}-log"))
     }
 
-    /// The arguments of each call of `nvidia-smi`, a line per call.
+    /// Returns the arguments of each call of `nvidia-smi`, one line per call.
     #[must_use]
     pub fn smi_calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.directory.path().join("smi")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// A program whose PATH has the stand-in, with this pipe directory.
+    /// Returns a command whose PATH contains the stand-in, with this pipe directory.
     #[must_use]
     pub fn command(&self, program: &Path, name: &str) -> Command {
         let mut command = Command::new(program);
@@ -80,66 +82,70 @@ impl Mps {
     /// Starts a daemon with this GPU.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the daemon does not start.
     pub fn start(&self, name: &str, uuid: &str) {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
         command.arg("-d").env("CUDA_VISIBLE_DEVICES", uuid);
-        assert!(command.status().expect("it runs").success());
+        assert!(command.status().expect("the program starts").success());
     }
 
-    /// A daemon's answer to a command.
+    /// Returns a daemon's reply to a command.
     ///
     /// # Panics
-    /// If it cannot be queried.
+    /// If the daemon cannot be queried.
     #[must_use]
     pub fn query(&self, name: &str, text: &str) -> String {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
-        writeln!(child.stdin.take().expect("a pipe"), "{text}").expect("it reads");
-        String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("text")
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        writeln!(child.stdin.take().expect("a pipe"), "{text}").expect("the program reads its input");
+        String::from_utf8(child.wait_with_output().expect("the program exits").stdout).expect("text")
     }
 
-    /// A client of a daemon that has reported its start.
+    /// Starts a client of a daemon, and waits until it has reported its start.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the client does not start.
     #[must_use]
     pub fn client(&self, name: &str) -> Client {
         let mut command = self.command(&programs::built("fake-mps-client"), name);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut first = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut first).expect("it says a word");
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut first)
+            .expect("the program prints a word");
         Client { child, first: first.trim_end().to_owned() }
     }
 
-    /// The pid of a daemon.
+    /// Returns the pid of a daemon.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the daemon is not running.
     #[must_use]
     pub fn daemon(&self, name: &str) -> u32 {
         until("a daemon", || parts(&self.pipes(name), PARTS[0]).first().copied())
     }
 
-    /// The pid of a daemon's server, once its environment is readable: the starter returns slightly earlier.
+    /// Returns the pid of a daemon's server, once the server's environment is readable, which is slightly
+    /// after its start.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no server.
     #[must_use]
     pub fn server(&self, name: &str) -> u32 {
         until("a server", || self.servers(name).first().copied())
     }
 
-    /// The servers of a daemon, including leftover ones.
+    /// Returns the servers of a daemon, including leftover servers.
     #[must_use]
     pub fn servers(&self, name: &str) -> Vec<u32> {
         parts(&self.pipes(name), PARTS[1])
     }
 
-    /// A process of this user with the name of an MPS program: a waiting shell with these variables.
+    /// Starts a process of this user with the name of an MPS program: a waiting shell with these variables.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the process does not start.
     #[must_use]
     pub fn impostor(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
         let directory = self.directory.path().join("impostors");
@@ -151,16 +157,18 @@ impl Mps {
         let mut command = Command::new(program);
         command.args(["-c", "echo; read word", "-d"]).uid(uid).gid(uid).current_dir("/").env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(variables.iter().copied());
-        let mut child = command.spawn().expect("it runs");
+        let mut child = command.spawn().expect("the program starts");
         let mut first = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut first).expect("it runs");
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut first)
+            .expect("the program starts");
         Running(child)
     }
 
-    /// An `nvidia-smi` that records its arguments and then waits for [`Self::go`].
+    /// Returns an `nvidia-smi` that records its arguments and then waits for [`Self::go`].
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn slow_smi(&self) -> PathBuf {
         let smi = self.directory.path().join("slow-smi");
@@ -171,18 +179,18 @@ impl Mps {
         )
     }
 
-    /// Lets [`Self::slow_smi`] end.
+    /// Lets [`Self::slow_smi`] exit.
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     pub fn go(&self) {
-        fs::write(self.directory.path().join("go"), "").expect("our own directory");
+        fs::write(self.directory.path().join("go"), "").expect("the directory is writable");
     }
 
-    /// A control program whose commands are answered by this shell script if a daemon runs.
+    /// Returns a control program that passes commands through this shell script if a daemon is running.
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn wrapped_control(&self, text: &str) -> PathBuf {
         let real = self.bin().join(PARTS[0]);
@@ -195,16 +203,16 @@ impl Mps {
         program(&self.directory.path().join("wrapped_control"), &text)
     }
 
-    /// Sends the daemon a signal.
+    /// Sends a signal to the daemon.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the daemon is not running.
     pub fn signal(&self, name: &str, with: Signal) {
-        assert!(signal(self.daemon(name), with), "it lives");
+        assert!(signal(self.daemon(name), with), "the daemon is running");
     }
 }
 
-/// Ends all processes with one of its directories as their pipe directory.
+/// Kills all processes whose pipe directory is one of these directories.
 impl Drop for Mps {
     fn drop(&mut self) {
         let directory = self.directory.path().to_owned();
@@ -216,15 +224,15 @@ impl Drop for Mps {
     }
 }
 
-/// A client, ended with its test.
+/// A client, killed with its test.
 pub struct Client {
     child: Child,
-    /// The report of its start.
+    /// What the client reported at its start.
     pub first: String,
 }
 
 impl Client {
-    /// Its pid.
+    /// Returns the client's pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -238,14 +246,14 @@ impl Drop for Client {
     }
 }
 
-/// A script.
+/// Writes a script.
 fn program(path: &Path, text: &str) -> PathBuf {
     fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("a script");
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a script");
     path.to_owned()
 }
 
-/// Running processes of an MPS program with this pipe directory or one below it.
+/// Returns the running processes of an MPS program with this pipe directory or a directory below it.
 fn parts(pipes: &Path, program: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,5 +1,5 @@
-//! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a directory for an enforcer. The driver
-//! lists a tenant until it has exited, as a real one does.
+//! A node: GPUs of the fake driver, tenants that hold them, an exporter, and a directory for an enforcer. Like a
+//! real driver, the fake driver lists a tenant until it has exited.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,13 +10,13 @@ use crate::fake::Scenario;
 use crate::home::Home;
 use crate::tenant::{Tenant, start};
 
-/// Ticks of 200 ms: a busy machine is late by less than the two ticks after which a snapshot is too old.
-/// A sample that takes longer than its deadline counts as a hang, with effects for minutes.
+/// Ticks of 200 ms. A busy machine is late by less than two ticks, after which a snapshot would be too old. A sample
+/// that takes longer than its deadline counts as a hang, which has effects for minutes.
 pub const TICKS: [&str; 6] = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "10s"];
 
 /// The node.
 pub struct Node {
-    /// Its exporter.
+    /// Exporter of the node.
     pub exporter: Exporter,
     /// The enforcer's directory.
     pub home: Home,
@@ -36,32 +36,32 @@ pub struct Driver {
 /// A GPU.
 #[derive(Default)]
 pub struct NodeGpu {
-    /// Keys of the GPU other than its holders: `memory: {total: 40GiB}`.
+    /// Keys of the GPU other than its holders, such as `memory: {total: 40GiB}`.
     pub text: String,
     held: Vec<HeldMemory>,
 }
 
 struct HeldMemory {
     pid: u32,
-    /// Its start time; a process without one is listed forever.
+    /// Start time of the process. A process without a start time is listed indefinitely.
     start: Option<u64>,
     text: String,
 }
 
 impl Node {
-    /// One GPU without holders, and these rules.
+    /// Creates a node with one GPU without holders, and these rules.
     #[must_use]
     pub fn new(rules: &str) -> Self {
         Self::of(rules, &[""])
     }
 
-    /// GPUs with these keys, and these rules.
+    /// Creates a node with GPUs with these keys, and these rules.
     #[must_use]
     pub fn of(rules: &str, gpus: &[&str]) -> Self {
         Self::with_ticks(rules, gpus, &TICKS)
     }
 
-    /// The same, with other ticks.
+    /// Creates such a node with other ticks.
     #[must_use]
     pub fn with_ticks(rules: &str, gpus: &[&str], ticks: &[&str]) -> Self {
         let gpus = gpus.iter().map(|text| NodeGpu { text: (*text).to_owned(), held: Vec::new() });
@@ -76,12 +76,12 @@ impl Node {
         Self { exporter, home, ticks, driver }
     }
 
-    /// Makes the tenant hold memory of a GPU, with these keys: `used: 1GiB, sm: 80`.
+    /// Makes the tenant hold memory on a GPU, with keys such as `used: 1GiB, sm: 80`.
     pub fn hold(&self, tenant: &Tenant, gpu: usize, text: &str) {
         self.change(|driver| driver.list(gpu, HeldMemory::by(tenant, text)));
     }
 
-    /// Makes tenants hold memory of the first GPU, all from the same moment on.
+    /// Makes tenants hold memory on the first GPU, all from the same moment on.
     pub fn hold_together(&self, tenants: &[(&Tenant, &str)]) {
         self.change(|driver| {
             for (tenant, text) in tenants {
@@ -90,12 +90,12 @@ impl Node {
         });
     }
 
-    /// Makes the driver list a pid forever, whichever process has it.
+    /// Makes the driver list a pid indefinitely, whichever process has it.
     pub fn hold_pid(&self, pid: u32, text: &str) {
         self.change(|driver| driver.list(0, HeldMemory { pid, start: None, text: text.to_owned() }));
     }
 
-    /// Makes the process with this pid hold memory of the first GPU until it exits.
+    /// Makes the process with this pid hold memory on the first GPU until it exits.
     pub fn hold_process(&self, pid: u32, text: &str) {
         self.change(|driver| driver.list(0, HeldMemory { pid, start: start(pid), text: text.to_owned() }));
     }
@@ -103,14 +103,14 @@ impl Node {
     /// Changes the scenario.
     ///
     /// # Panics
-    /// If that cannot be written.
+    /// If the scenario cannot be written.
     pub fn change(&self, change: impl FnOnce(&mut Driver)) {
         let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut driver);
         driver.write_scenario();
     }
 
-    /// The number of the exporter's newest snapshot.
+    /// Returns the number of the exporter's newest snapshot.
     #[must_use]
     pub fn tick(&self) -> u64 {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
@@ -118,7 +118,7 @@ impl Node {
         tick
     }
 
-    /// Starts the exporter again, once it has ended.
+    /// Starts the exporter again after it has exited.
     pub fn restart_exporter(&mut self) {
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         self.exporter = exporter(&driver.scenario, &self.home, &self.ticks);

@@ -1,4 +1,4 @@
-//! Orphaned processes: their parent and its session have ended. Each ends with its test.
+//! Orphaned processes, whose parent and its session have exited. Each process is killed with its test.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,38 +11,38 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::tenant::start;
 use crate::wait::until;
 
-/// A process of this test whose parent is init, alone in the cgroup of its session.
+/// A process whose parent is init. It is alone in the cgroup of its session.
 pub struct Orphan {
     pid: u32,
     began: Option<u64>,
     _scope: Scope,
 }
 
-/// A cgroup with the name of a login session, removed once it is empty.
+/// A cgroup with the name of a login session. It is removed once it is empty.
 pub struct Scope(PathBuf);
 
 impl Scope {
-    /// An empty cgroup.
+    /// Creates an empty cgroup.
     ///
     /// # Panics
-    /// If none can be created: that takes root, and a writable `/sys/fs/cgroup`.
+    /// If the cgroup cannot be created, which needs root and a writable `/sys/fs/cgroup`.
     #[must_use]
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("session-test{}n{number}.scope", std::process::id());
-        let mounts = fs::read_to_string("/proc/mounts").expect("what is mounted");
+        let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts is readable");
         let version_2 =
             mounts.lines().find_map(|line| line.split(' ').nth(1).filter(|_| line.contains(" cgroup2 ")));
         let path = Path::new(version_2.expect("cgroups of version 2")).join(name);
-        fs::create_dir(&path).expect("a cgroup can be made, as root");
+        fs::create_dir(&path).expect("a cgroup can be created (needs root)");
         Self(path)
     }
 
-    /// Moves a process into it.
+    /// Moves a process into the cgroup.
     ///
     /// # Panics
-    /// If it cannot be moved.
+    /// If the process cannot be moved.
     pub fn take(&self, pid: u32) {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("a process can be moved");
     }
@@ -56,7 +56,7 @@ impl Default for Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // It is busy until its last process has been waited for.
+        // The cgroup is busy until its last process has been waited for.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -66,25 +66,26 @@ impl Drop for Scope {
     }
 }
 
-/// A session that starts a sleeping process, prints its pid and ends.
+/// A session that starts a sleeping process, prints its pid and exits.
 const LEAVING: &str = "import os, signal\n\
     pid = os.fork()\n\
     if pid == 0:\n    signal.pause()\n\
     print(pid, flush=True)";
 
-/// Its own `/dev` with a stand-in for a GPU's device file, open as descriptor 3.
+/// A private `/dev` with a stand-in for a GPU's device file, which is open as descriptor 3.
 const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && : > /dev/nvidia0 && \
     exec 3<>/dev/nvidia0 && exec setsid \"$@\"";
 
 impl Orphan {
-    /// A sleeping process started by this command, for example `setsid`.
+    /// Starts a sleeping process with this command, for example `setsid`.
     #[must_use]
     pub fn under(mut command: Command) -> Self {
         command.args(["python3", "-c", LEAVING]);
         Self::run(command)
     }
 
-    /// A process that inherited a GPU's device file: `/proc` shows it as `/dev/nvidia0`, as in a container.
+    /// Starts a process that inherits a GPU's device file, which `/proc` shows as `/dev/nvidia0`, as in a
+    /// container.
     #[must_use]
     pub fn with_device() -> Self {
         let mut command = Command::new("unshare");
@@ -95,8 +96,8 @@ impl Orphan {
     fn run(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the session starts");
         let mut line = String::new();
-        let out = child.stdout.take().expect("it has an output");
-        BufReader::new(out).read_line(&mut line).expect("it says a pid");
+        let out = child.stdout.take().expect("stdout is piped");
+        BufReader::new(out).read_line(&mut line).expect("the program prints a pid");
         let pid = line.trim().parse().expect("a pid");
         child.wait().expect("our own child can be waited for");
         let scope = Scope::new();
@@ -104,13 +105,13 @@ impl Orphan {
         Self { pid, began: start(pid), _scope: scope }
     }
 
-    /// Its pid.
+    /// Returns the pid.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has exited.
     pub fn gone(&self) {
         until("the orphan has ended", || (start(self.pid) != self.began).then_some(()));
     }

@@ -1,8 +1,9 @@
-//! A strict parser of the text exposition format, written from its specification and independent of our writer.
+//! A strict parser for the text exposition format, written from the specification and independent of our
+//! writer.
 
 use std::collections::BTreeMap;
 
-/// The labels of a series, sorted.
+/// Labels of a series, sorted.
 pub type Labels = BTreeMap<String, String>;
 
 /// A parsed page.
@@ -28,22 +29,23 @@ impl Page {
                 {
                     name.clone_into(&mut family);
                     let twice = page.kinds.insert(name.to_owned(), kind.to_owned());
-                    assert!(twice.is_none(), "family {name} stands twice");
+                    assert!(twice.is_none(), "duplicate family: {name}");
                 }
                 continue;
             }
             let (name, labels, value) = sample(line).unwrap_or_else(|| panic!("not a sample: {line:?}"));
-            assert!(name.starts_with(&family), "{line:?} stands in family {family}");
+            assert!(name.starts_with(&family), "{line:?} is in family {family}");
             let twice = page.series.insert((name, labels), value);
-            assert!(twice.is_none(), "series stands twice: {line}");
+            assert!(twice.is_none(), "duplicate series: {line}");
         }
         page
     }
 
-    /// The value of the only series with this name and these labels; none if there is no such series.
+    /// Returns the value of the only series with this name and these labels, or `None` if there is no such
+    /// series.
     ///
     /// # Panics
-    /// If there are several.
+    /// If there are several such series.
     #[must_use]
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut found = self.all(name, labels);
@@ -52,7 +54,7 @@ impl Page {
         first
     }
 
-    /// All series with this name and these labels.
+    /// Returns all series with this name and these labels.
     pub fn all<'a>(
         &'a self,
         name: &'a str,
@@ -71,19 +73,19 @@ impl Page {
         self.all(name, labels).any(|(_, count)| count > 0.0)
     }
 
-    /// A label of the first series with this name and these labels.
+    /// Returns a label of the first series with this name and these labels.
     #[must_use]
     pub fn label(&self, name: &str, labels: &[(&str, &str)], expected: &str) -> Option<String> {
         self.all(name, labels).next()?.0.get(expected).cloned()
     }
 
-    /// The number of series.
+    /// Returns the number of series.
     #[must_use]
     pub fn len(&self) -> usize {
         self.series.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no series.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.series.is_empty()
@@ -109,7 +111,7 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
     (!name.is_empty()).then_some((name.to_owned(), labels, value))
 }
 
-/// The unescaped text up to the closing quote, and the rest.
+/// Returns the unescaped text up to the closing quote, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// The owner of made-up processes: a uid without a user name.
+/// Owner of made-up processes: a uid without a user name.
 pub const OWNER: u32 = 4_242_424;
 
 /// A directory that looks like `/proc`.
@@ -17,26 +17,26 @@ pub struct Procfs {
 /// One made-up process.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// Its pid.
+    /// Pid.
     pub pid: u32,
-    /// Its name.
+    /// Name.
     pub comm: String,
-    /// Its state letter.
+    /// State letter.
     pub state: char,
-    /// Its parent.
+    /// Pid of the parent.
     pub ppid: u32,
-    /// The leader of its session; itself if none.
+    /// Leader of the session, or `None` if the process is the leader.
     pub session: Option<u32>,
-    /// Its cgroup file.
+    /// Content of the cgroup file.
     pub cgroup: String,
-    /// State letters of its threads other than the leader.
+    /// State letters of the threads other than the leader.
     pub threads: Vec<char>,
-    /// Its owner.
+    /// Uid of the owner.
     pub owner: u32,
 }
 
 impl Process {
-    /// A sleeping Python in a user's session.
+    /// Returns a sleeping Python process in a user's session.
     #[must_use]
     pub fn new(pid: u32) -> Self {
         Self {
@@ -53,10 +53,10 @@ impl Process {
 }
 
 impl Procfs {
-    /// A `/proc` of the initial PID namespace, without processes.
+    /// Creates a `/proc` of the initial PID namespace, without processes.
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn new() -> Self {
         let procfs = Self { directory: tempfile::tempdir().expect("a temporary directory") };
@@ -70,7 +70,7 @@ impl Procfs {
         procfs
     }
 
-    /// Its path.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
@@ -79,7 +79,7 @@ impl Procfs {
     /// Adds a process.
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn with(self, process: &Process) -> Self {
         self.add(process);
@@ -89,7 +89,7 @@ impl Procfs {
     /// Adds a process, or replaces it.
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     pub fn add(&self, process: &Process) {
         let pid = process.pid;
         self.write(&format!("{pid}/stat"), &stat(process, pid, process.state));
@@ -109,7 +109,7 @@ impl Procfs {
     /// Adds an open file to a process.
     ///
     /// # Panics
-    /// If nothing can be written.
+    /// If a file cannot be written.
     pub fn open_file(&self, pid: u32, target: &str) {
         let descriptors = self.path().join(format!("{pid}/fd"));
         fs::create_dir_all(&descriptors).expect("a directory");
@@ -119,15 +119,15 @@ impl Procfs {
     /// Removes a process.
     ///
     /// # Panics
-    /// If it cannot be removed.
+    /// If the process cannot be removed.
     pub fn remove(&self, pid: u32) {
         fs::remove_dir_all(self.path().join(pid.to_string())).expect("a made-up process can end");
     }
 
-    /// Writes any file in it.
+    /// Writes any file in the made-up `/proc`.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, name: &str, text: &str) {
         let path: PathBuf = self.path().join(name);
         fs::create_dir_all(path.parent().expect("a file has a directory")).expect("a directory");

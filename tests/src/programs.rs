@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-/// The workspace's root.
+/// Returns the workspace's root.
 #[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the workspace").to_owned()
 }
 
-/// A program or library of this build, next to the running test.
+/// Returns a program or library from this build, in the directory of the running test.
 ///
 /// # Panics
-/// If it has not been built.
+/// If the program has not been built.
 #[must_use]
 pub fn built(name: &str) -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a file");
@@ -19,31 +19,31 @@ pub fn built(name: &str) -> PathBuf {
     directory.unwrap_or_else(|| panic!("{name} is not built: run `cargo build --workspace`")).join(name)
 }
 
-/// The exporter.
+/// Returns the path of the exporter.
 #[must_use]
 pub fn exporter() -> PathBuf {
     built("bailiff-exporter")
 }
 
-/// The enforcer.
+/// Returns the path of the enforcer.
 #[must_use]
 pub fn enforcer() -> PathBuf {
     built("bailiff-enforcer")
 }
 
-/// The user's command.
+/// Returns the path of the user's command.
 #[must_use]
 pub fn bailiff() -> PathBuf {
     built("bailiff")
 }
 
-/// The fake driver.
+/// Returns the path of the fake driver.
 #[must_use]
 pub fn fake_nvml() -> PathBuf {
     built("libfake_nvml.so")
 }
 
-/// Python with the packages of `tests/requirements.txt`.
+/// Returns a Python with the packages in `tests/requirements.txt`.
 ///
 /// # Panics
 /// If `tests/setup python` has not been run.
@@ -54,7 +54,7 @@ pub fn python() -> PathBuf {
     python
 }
 
-/// A program of `target/tools`, or of the system.
+/// Returns a program in `target/tools`, or the system's program.
 #[must_use]
 pub fn tool(name: &str) -> PathBuf {
     let exe = root().join("target/tools/bin").join(name);

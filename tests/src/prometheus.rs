@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{http, programs};
 
-/// A running server, ended with its test.
+/// A running server, terminated with its test.
 pub struct Prometheus {
     child: Child,
     address: SocketAddr,
@@ -16,19 +16,19 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// A server that scrapes an exporter every second.
+    /// Starts a server that scrapes an exporter every second.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the server does not start.
     #[must_use]
     pub fn scraping(target: SocketAddr) -> Self {
         Self::scraping_each(target, "1s")
     }
 
-    /// A server that scrapes an exporter at this interval.
+    /// Starts a server that scrapes an exporter at this interval.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the server does not start.
     #[must_use]
     pub fn scraping_each(target: SocketAddr, interval: &str) -> Self {
         Self::of(&format!(
@@ -37,10 +37,10 @@ impl Prometheus {
         ))
     }
 
-    /// A server with this configuration.
+    /// Starts a server with this configuration.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the server does not start.
     #[must_use]
     pub fn of(config: &str) -> Self {
         let directory = tempfile::tempdir().expect("a file, a directory and a port");
@@ -57,23 +57,23 @@ impl Prometheus {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("prometheus is there: run `tests/setup prometheus`");
+            .expect("prometheus must be installed: run `tests/setup prometheus`");
         Self { child, address, _directory: directory }
     }
 
-    /// The address on which it listens.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The values of an instant query; none if it does not answer yet.
+    /// Returns the values of an instant query, or `None` if the server does not respond yet.
     #[must_use]
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
         Some(self.get(&format!("query?query={}", encoded(query)))?["result"].as_array()?.clone())
     }
 
-    /// The response below `/api/v1/`; none if it does not answer yet.
+    /// Returns the response below `/api/v1/`, or `None` if the server does not respond yet.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<Value> {
         let answer = http::get(self.address, &format!("/api/v1/{path}"), &[]).ok()?;
@@ -83,7 +83,7 @@ impl Prometheus {
         Some(value["data"].clone())
     }
 
-    /// The first value of an instant query.
+    /// Returns the first value of an instant query.
     #[must_use]
     pub fn number(&self, query: &str) -> Option<f64> {
         self.query(query)?.first()?["value"][1].as_str()?.parse().ok()

@@ -1,4 +1,4 @@
-//! A test's own Redis, on its own socket.
+//! A test's own Redis server, on its own socket.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::wait::until;
 
-/// A running server; it ends with its test.
+/// A running server, terminated with its test.
 pub struct Redis {
     directory: TempDir,
     options: Vec<String>,
@@ -23,7 +23,7 @@ pub struct Redis {
 impl Redis {
     /// Starts a server.
     ///
-    /// # Panics
+    /// If Redis is not installed, or does not listen.
     /// If it is not installed, or does not listen.
     #[must_use]
     pub fn start() -> Self {
@@ -33,30 +33,30 @@ impl Redis {
     /// Starts a server with additional options.
     ///
     /// # Panics
-    /// If it is not installed, or does not listen.
+    /// If Redis is not installed, or does not listen.
     #[must_use]
     pub fn with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        // Other users are clients too.
+        // Other users connect as well.
         let _ = fs::set_permissions(directory.path(), Permissions::from_mode(0o755));
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let child = server(&directory, &options);
         Self { directory, options, child }
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the server and waits until it has exited.
     ///
     /// # Panics
-    /// If it cannot be ended.
+    /// If the server cannot be killed.
     pub fn kill(&mut self) {
         self.child.kill().expect("our own child can be ended");
         self.child.wait().expect("our own child can be waited for");
     }
 
-    /// Restarts it at the same place, with its persisted data.
+    /// Restarts the server at the same address, with its persisted data.
     ///
     /// # Panics
-    /// If it does not listen.
+    /// If the server does not listen.
     pub fn start_again(&mut self) {
         let _ = fs::remove_file(self.socket());
         self.child = server(&self.directory, &self.options);
@@ -65,7 +65,7 @@ impl Redis {
     /// Runs `act` while the server is stopped by SIGSTOP.
     ///
     /// # Panics
-    /// If it cannot be stopped.
+    /// If the server cannot be stopped.
     pub fn while_stopped<T>(&self, act: impl FnOnce() -> T) -> T {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).expect("our own child can be signalled");
@@ -74,55 +74,55 @@ impl Redis {
         done
     }
 
-    /// Its process.
+    /// Returns the server's pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its reply to a command with a text reply.
+    /// Returns the server's reply to a command that has a text reply.
     ///
     /// # Panics
-    /// If it does not answer, or with another type.
+    /// If the server does not respond, or if the reply is not a text.
     #[must_use]
     pub fn query(&self, command: &str) -> String {
         let mut stream = BufReader::new(UnixStream::connect(self.socket()).expect("Redis listens"));
         stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).expect("Redis reads");
         let mut length = String::new();
-        stream.read_line(&mut length).expect("Redis answers");
+        stream.read_line(&mut length).expect("Redis responds");
         let length = length.trim().strip_prefix('$').and_then(|length| length.parse().ok());
         let mut text = vec![0; length.unwrap_or_else(|| panic!("{command}: no text"))];
-        stream.read_exact(&mut text).expect("Redis answers");
+        stream.read_exact(&mut text).expect("Redis responds");
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Its socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("redis.sock")
     }
 
-    /// Stops it by SIGSTOP until [`Self::go_on`].
+    /// Stops the server by SIGSTOP until [`Self::go_on`] is called.
     ///
     /// # Panics
-    /// If it cannot be stopped.
+    /// If the server cannot be stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Continues it.
+    /// Continues the server.
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the server has exited.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child), signal).expect("Redis is running");
     }
 
-    /// Its URL, as clients write it.
+    /// Returns the server's URL, as clients write it.
     #[must_use]
     pub fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
@@ -136,19 +136,19 @@ fn server(directory: &TempDir, options: &[String]) -> Child {
     command.arg("--unixsocket").arg(&socket);
     command.args(options);
     let child = command.arg("--dir").arg(directory.path()).stdout(Stdio::null()).spawn();
-    let child = child.expect("redis-server is installed: tests/setup redis");
+    let child = child.expect("redis-server must be installed: tests/setup redis");
     until("Redis to listen", || UnixStream::connect(&socket).ok());
     child
 }
 
-/// A free port, for a server that cannot choose one itself.
+/// Returns a free port, for a server that cannot choose a port itself.
 ///
 /// # Panics
-/// If the system has none.
+/// If the system has no free port.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("it listens").port()
+    listener.local_addr().expect("the server listens").port()
 }
 
 impl Drop for Redis {

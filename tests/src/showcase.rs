@@ -1,5 +1,5 @@
-//! A made-up node for screenshots: a host name, users, pods, jobs and services on GPUs of the fake driver. Its own host
-//! name and user list need root.
+//! A made-up node for screenshots: a host name, users, pods, jobs and services on GPUs of the fake driver. Setting the
+//! host name and the user list needs root.
 
 use std::fs;
 use std::process::Command;
@@ -10,39 +10,39 @@ use crate::exporter::{self, Exporter};
 use crate::fake::Scenario;
 use crate::procfs::{Process, Procfs};
 
-/// Its name.
+/// Name of the node.
 pub const NAME: &str = "gpu-7";
-/// Ticks of a second, so that pages are not outdated on a busy machine.
+/// Ticks of one second, so that pages are not outdated on a busy machine.
 const TICKS: [&str; 7] =
     ["--interval", "1s", "--look-back", "2s", "--deadline", "10s", "--trust-pid-namespace"];
 const POD: &str = "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f";
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-/// Users of the node, with uids from `FIRST_USER` on.
+/// Users on the node, with uids starting at `FIRST_USER`.
 const USERS: [&str; 5] = ["alice", "bob", "carol", "dan", "erin"];
 const FIRST_USER: u32 = 42_000;
 
-/// The node.
+/// A made-up node.
 pub struct Showcase {
-    /// Its exporter.
+    /// Exporter of the node.
     pub exporter: Exporter,
-    /// Its driver's scenario.
+    /// Scenario of the driver.
     pub scenario: Scenario,
-    /// Its processes.
+    /// Processes on the node.
     pub procfs: Procfs,
     _directory: TempDir,
 }
 
 impl Showcase {
-    /// A node with this scenario, and this many processes with pids from 4100 on.
+    /// Creates a node with this scenario, and this many processes with pids starting at 4100.
     #[must_use]
     pub fn new(scenario: &str, processes: u32) -> Self {
         Self::with(scenario, processes, &[])
     }
 
-    /// The same, with more flags.
+    /// Creates such a node with additional flags.
     ///
     /// # Panics
-    /// If it cannot be set up.
+    /// If the node cannot be set up.
     #[must_use]
     pub fn with(scenario: &str, processes: u32, flags: &[&str]) -> Self {
         let (scenario, procfs, directory) =
@@ -62,7 +62,7 @@ impl Showcase {
         Self { exporter: Exporter::spawn(command), scenario, procfs, _directory: directory }
     }
 
-    /// The address of its status page.
+    /// Returns the address of the status page.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/", self.exporter.address())
@@ -75,7 +75,7 @@ fn passwd() -> String {
     format!("root:x:0:0:root:/root:/bin/sh\n{}", users.map(line).collect::<String>())
 }
 
-/// The process with this number: of a job, a pod, a service or a container, in turn.
+/// Returns the process with this number. The processes belong to a job, a pod, a service and a container, in turn.
 #[must_use]
 pub fn process(nth: u32) -> Process {
     let pod = POD.replace('-', "_");

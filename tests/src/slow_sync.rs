@@ -1,4 +1,4 @@
-//! A slow audit log: a library preloaded into an enforcer delays fsync.
+//! A slow audit log: a library that is preloaded into an enforcer delays fsync.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,18 @@ use std::process::Command;
 
 use crate::programs;
 
-/// The delay of one enforcer.
+/// The delay for one enforcer.
 pub struct SlowSync {
     library: PathBuf,
     delay: PathBuf,
 }
 
 impl SlowSync {
-    /// No delay yet; the library and the file with the delay are in this directory.
+    /// Compiles the library, without a delay yet. The library and the file with the delay are in
+    /// this directory.
     ///
     /// # Panics
-    /// If it cannot be compiled.
+    /// If the library cannot be compiled.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         let source = programs::root().join("tests/fixtures/slow_sync.c");
@@ -28,7 +29,7 @@ impl SlowSync {
         Self { library, delay }
     }
 
-    /// Preloads it into a command.
+    /// Preloads the library into a command.
     pub fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("SLOW_SYNC", &self.delay);
     }
@@ -36,7 +37,7 @@ impl SlowSync {
     /// Sets the duration of syncs, including those in progress.
     ///
     /// # Panics
-    /// If that cannot be written.
+    /// If the delay cannot be written.
     pub fn set(&self, milliseconds: u64) {
         let next = self.delay.with_extension("next");
         fs::write(&next, milliseconds.to_string()).expect("a delay can be written");

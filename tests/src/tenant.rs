@@ -1,5 +1,5 @@
-//! Tenants: processes of user nobody, who is not root and so not protected, each in its own session and with a
-//! device file open, as processes that hold GPUs have.
+//! Tenants: processes of user nobody, which are not protected because they are not root's. Like processes that
+//! hold GPUs, each has a device file open. Each is in its own session.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -13,31 +13,31 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::home::Home;
 use crate::wait::until;
 
-/// The uid of user nobody, which runs them.
+/// Uid of user nobody, as which the tenants run.
 pub const NOBODY_UID: u32 = 65534;
 
-/// A tenant; it and its process group end with the test.
+/// A tenant. The tenant and its process group are killed with the test.
 pub struct Tenant {
     pid: u32,
-    /// None once it has been waited for, when its pid may be reused.
+    /// `None` once the child has been waited for, because its pid may then be reused.
     child: Option<Child>,
     log: PathBuf,
 }
 
 impl Tenant {
-    /// A tenant that logs TERM and exits.
+    /// Starts a tenant that logs TERM and exits.
     #[must_use]
     pub fn ending_on_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done")
     }
 
-    /// A tenant that logs TERM and ignores it.
+    /// Starts a tenant that logs and ignores TERM.
     #[must_use]
     pub fn ignoring_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done")
     }
 
-    /// A shell program that has printed its first line.
+    /// Starts a shell program, and waits until it has printed its first line.
     #[must_use]
     pub fn shell(home: &Home, program: &str) -> Self {
         let tenant = Self::running(home, &["/bin/sh", "-c", program]);
@@ -45,7 +45,7 @@ impl Tenant {
         tenant
     }
 
-    /// Any program.
+    /// Starts any program.
     #[must_use]
     pub fn running(home: &Home, program: &[&str]) -> Self {
         let mut command = Command::new("setsid");
@@ -53,10 +53,10 @@ impl Tenant {
         Self::spawn(home, command)
     }
 
-    /// Any command line, which has to create its session itself.
+    /// Starts any command line, which must create its session itself.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the command cannot be started.
     #[must_use]
     pub fn spawn(home: &Home, mut command: Command) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -67,47 +67,47 @@ impl Tenant {
         Self { pid: child.id(), child: Some(child), log }
     }
 
-    /// Its pid.
+    /// Returns the pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Returns whether it is running; a zombie is not.
+    /// Returns whether the tenant is running. A zombie is not running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         start(self.pid()).is_some()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the tenant has exited.
     pub fn gone(&self) {
         until("the tenant has ended", || (!self.is_running()).then_some(()));
     }
 
-    /// Its output, in lines.
+    /// Returns the tenant's output, in lines.
     #[must_use]
     pub fn output_lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// How often it received TERM, according to its log.
+    /// Returns how often the tenant has received TERM, according to its log.
     #[must_use]
     pub fn terms_received(&self) -> usize {
         self.output_lines().iter().filter(|line| *line == "TERM").count()
     }
 
-    /// Waits until it has received TERM this many times.
+    /// Waits until the tenant has received TERM this many times.
     pub fn until_terms(&self, times: usize) {
         until("TERM", || (self.terms_received() >= times).then_some(()));
     }
 
-    /// Ends it, and waits for its end.
+    /// Kills the tenant and waits until it has exited.
     ///
     /// # Panics
-    /// If it cannot be ended.
+    /// If the tenant cannot be killed.
     pub fn end(&mut self) {
-        let mut child = self.child.take().expect("it was not ended before");
+        let mut child = self.child.take().expect("the tenant has not been terminated before");
         child.kill().expect("our own child can be ended");
         child.wait().expect("our own child can be waited for");
     }
@@ -123,7 +123,8 @@ impl Drop for Tenant {
     }
 }
 
-/// The start time of a running process, in clock ticks; it runs as long as one of its threads does.
+/// Returns the start time of a running process in clock ticks. A process runs as long as one of its threads
+/// runs.
 #[must_use]
 pub fn start(pid: u32) -> Option<u64> {
     let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;

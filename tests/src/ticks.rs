@@ -1,4 +1,4 @@
-//! The stream, snapshot by snapshot.
+//! The exporter's stream, read snapshot by snapshot.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -12,24 +12,24 @@ use crate::wait::until;
 pub struct Ticks(BufReader<UnixStream>);
 
 impl Ticks {
-    /// Connects to this socket, once it listens.
+    /// Connects to this socket once a server is listening.
     pub fn of(path: &Path) -> Self {
         Self(BufReader::new(until("the stream", || UnixStream::connect(path).ok())))
     }
 
-    /// The next snapshot.
+    /// Returns the next snapshot.
     pub fn tick(&mut self) -> Snapshot {
         let mut line = Vec::new();
         self.0.read_until(b'\n', &mut line).expect("the stream goes on");
         wire::parse(&line).expect("a snapshot of our version")
     }
 
-    /// The first result of the closure on the next snapshots.
+    /// Returns the closure's first result for the next snapshots.
     pub fn until<T>(&mut self, what: &str, query: impl Fn(&Snapshot) -> Option<T>) -> T {
         until(what, || query(&self.tick()))
     }
 
-    /// The first of the next snapshots that matches.
+    /// Returns the first of the next snapshots that matches.
     pub fn find(&mut self, expected: impl Fn(&Snapshot) -> bool) -> Snapshot {
         until("such a snapshot", || Some(self.tick()).filter(|snapshot| expected(snapshot)))
     }

@@ -14,14 +14,14 @@ use crate::http::{self, Answer};
 /// A connection.
 pub type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Its trusted authority, and its certificate.
+/// The trusted authority and the client's own certificate.
 pub struct Client(Arc<ClientConfig>);
 
 impl Client {
-    /// A client that trusts an authority, and presents a certificate if it has one.
+    /// Returns a client that trusts an authority and presents a certificate, if it has one.
     ///
     /// # Panics
-    /// If they are invalid.
+    /// If the authority or the certificate is invalid.
     #[must_use]
     pub fn new(authority: &Authority, shows: Option<&Pair>) -> Self {
         let mut roots = RootCertStore::empty();
@@ -41,10 +41,10 @@ impl Client {
         Self(Arc::new(config))
     }
 
-    /// A connection after its handshake.
+    /// Returns a connection after its handshake.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the connection or the handshake fails.
     pub fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
         let name = ServerName::from(address.ip());
         let connection = ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)?;
@@ -58,7 +58,7 @@ impl Client {
     /// Sends a GET request.
     ///
     /// # Errors
-    /// If it is not answered.
+    /// If the server does not respond.
     pub fn get(&self, address: SocketAddr, path: &str, headers: &[&str]) -> io::Result<Answer> {
         http::exchange(self.connect(address)?, ("GET", path), headers)
     }

@@ -8,7 +8,7 @@ pub const LONG: Duration = Duration::from_mins(1);
 /// Polls until the closure returns a value.
 ///
 /// # Panics
-/// If it returns none within [`LONG`].
+/// If the closure does not return a value within [`LONG`].
 pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {

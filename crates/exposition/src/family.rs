@@ -5,7 +5,7 @@
 pub enum Kind {
     /// Value that can rise and fall.
     Gauge,
-    /// Value that only rises until this daemon, or the process that it describes, restarts.
+    /// Value that only rises until this daemon, or the described process, restarts.
     Counter,
     /// Constant 1: the labels carry the information.
     Info,

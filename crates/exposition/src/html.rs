@@ -92,7 +92,7 @@ impl Html {
         self.raw("</header>\n<main>");
     }
 
-    /// Writes the footer and returns the whole page.
+    /// Writes the footer, and returns the whole page.
     #[must_use]
     pub fn end(mut self, words: &str) -> String {
         self.raw("</main>\n<footer><p>");
@@ -115,7 +115,7 @@ impl Html {
         self.raw("</section>");
     }
 
-    /// Writes a paragraph of this CSS class.
+    /// Writes a paragraph with this CSS class.
     pub fn paragraph(&mut self, class: &'static str, words: &str) {
         self.raw("<p");
         self.attribute("class", class);
@@ -124,7 +124,7 @@ impl Html {
         self.raw("</p>");
     }
 
-    /// Writes the findings that need attention as a list; nothing if there are none.
+    /// Writes the findings that need attention as a list. Writes nothing if there are no findings.
     pub fn notes(&mut self, notes: &[String]) {
         if notes.is_empty() {
             return;

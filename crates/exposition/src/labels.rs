@@ -82,7 +82,8 @@ impl Labels {
     }
 }
 
-/// Returns text that is safe to display: bounded, and without characters that hide or reorder others.
+/// Returns text that is safe to display: bounded, and without characters that hide or reorder other
+/// characters.
 /// Newlines are kept, because label values can escape them.
 #[must_use]
 pub fn bounded(value: &str) -> Cow<'_, str> {

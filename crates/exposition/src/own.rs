@@ -65,7 +65,7 @@ impl Own {
     }
 }
 
-/// Writes the metrics of the figures that are known.
+/// Writes the metrics for the figures that are known.
 pub fn write(own: &Own, page: &mut Writer<'_>) {
     let none = Labels::default();
     if let Some(seconds) = own.cpu_seconds {

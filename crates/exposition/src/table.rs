@@ -49,7 +49,7 @@ pub fn values<V: AsRef<str>>(
     section
 }
 
-/// Returns the faults in the families of one page, each with the name of its family.
+/// Returns the faults in the families of a page, each with the name of its family.
 #[must_use]
 pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Vec<String> {
     let mut faults = Vec::new();

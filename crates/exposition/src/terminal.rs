@@ -65,13 +65,13 @@ pub fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
 }
 
-/// Returns the number of columns that a text takes on a terminal; CJK characters take two.
+/// Returns the number of columns that a text takes on a terminal. A CJK character takes two.
 #[must_use]
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// Shortens text to at most this many columns, with `…` at the end.
+/// Shortens a text to at most this many columns, with `…` at the end.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> String {
     if width(text) <= most {

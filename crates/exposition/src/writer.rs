@@ -271,8 +271,8 @@ mod tests {
         writer.put(&SNAPSHOTS, &Labels::default(), u64::MAX);
         writer.put_as((&GAPS, "gap", "memory"), &Labels::default(), 0_u64);
         writer.put_as((&GPU_CLOCK, "clock", "sm"), &gpu, 1_980_000_000_u64);
-        writer.end().expect("a Vec takes everything");
-        String::from_utf8(out).expect("it is text")
+        writer.end().expect("writing to a Vec cannot fail");
+        String::from_utf8(out).expect("the text is UTF-8")
     }
 
     #[test]
@@ -282,8 +282,8 @@ mod tests {
         let mut writer = Writer::new(Format::OpenMetrics, &mut out);
         let waits = Histogram { buckets: vec![(0.01, 2), (1.0, 0), (60.0, 3)], larger: 1, sum: 12.5 };
         writer.put_histogram(&WAITS, &Labels::default(), &waits);
-        writer.end().expect("a Vec takes everything");
-        let page = String::from_utf8(out).expect("it is text");
+        writer.end().expect("writing to a Vec cannot fail");
+        let page = String::from_utf8(out).expect("the text is UTF-8");
         assert!(page.contains("# TYPE bailiff_lease_wait_seconds histogram\n"));
         let expected = [
             "bailiff_lease_wait_seconds_bucket{le=\"0.01\"} 2",

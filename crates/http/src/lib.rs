@@ -1,4 +1,5 @@
-//! HTTP server of the daemons, with limits, and with TLS and authentication by a Prometheus web config.
+//! The daemons' HTTP server, with limits, and with TLS and authentication as configured in a Prometheus
+//! web config.
 
 pub mod body;
 mod handler;

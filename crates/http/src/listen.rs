@@ -8,17 +8,18 @@ use bailiff_lifecycle::exit::plain;
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another process listens there.
+    /// Another process is listening on the address.
     #[error(
         "cannot listen on {0}: address already in use; check whether another instance is running, or choose another address with --web.listen-address"
     )]
     InUse(String),
-    /// The address is not one of this machine, permission was denied, or another error.
+    /// The address does not belong to this machine, permission was denied, or another error
+    /// occurred.
     #[error("cannot listen on {0}: {why}", why = plain(.1))]
     Other(String, io::Error),
 }
 
-/// Returns whether a text looks like `HOST:PORT`; an empty host means all addresses.
+/// Returns whether a text looks like `HOST:PORT`. An empty host means all addresses.
 #[must_use]
 pub fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
@@ -26,10 +27,10 @@ pub fn is_address(text: &str) -> bool {
     })
 }
 
-/// Opens a socket on each address.
+/// Opens a socket for each address.
 ///
 /// # Errors
-/// At the first address that fails.
+/// If a socket cannot be opened. The remaining addresses are then not tried.
 pub fn open(addresses: &[String]) -> Result<Vec<TcpListener>, ListenError> {
     addresses.iter().map(|address| open_one(address)).collect()
 }
@@ -66,8 +67,8 @@ mod tests {
     #[test]
     fn port_in_use_is_reported_with_its_address() {
         let first = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let address = first.local_addr().expect("it is bound").to_string();
-        let error = open(std::slice::from_ref(&address)).expect_err("it is taken");
+        let address = first.local_addr().expect("the listener is bound").to_string();
+        let error = open(std::slice::from_ref(&address)).expect_err("the address is in use");
         assert!(
             error.to_string().starts_with(&format!("cannot listen on {address}: address already in use"))
         );

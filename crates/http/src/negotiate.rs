@@ -19,22 +19,22 @@ pub enum Encoding {
 /// A media type that can be served.
 #[derive(Debug, Clone, Copy)]
 pub struct Media<'a> {
-    /// `text/plain`.
+    /// Name of the type, such as `text/plain`.
     pub name: &'a str,
-    /// Its `version` parameter.
+    /// Value of the `version` parameter.
     pub version: &'a str,
 }
 
-/// Preference of a client for a media type.
+/// A client's preference for a media type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Preference {
-    /// Whether the type was named, and not only matched by a wildcard.
+    /// Whether the client named the type itself, not only a wildcard that matches it.
     pub named: bool,
-    /// Quality in thousandths; 0 is not acceptable.
+    /// Quality in thousandths; 0 means not acceptable.
     pub quality: u16,
 }
 
-/// Returns the preferred content encoding; gzip only if the client names it.
+/// Returns the preferred content encoding. Gzip is used only if the client names it.
 #[must_use]
 pub fn encoding(headers: &HeaderMap) -> Encoding {
     let mut gzip = None;
@@ -54,14 +54,14 @@ pub fn encoding(headers: &HeaderMap) -> Encoding {
 }
 
 /// Returns whether the client names `OpenMetrics` and prefers it at least as much as the text format. Other
-/// clients get the text format, whatever they accept, because a page is better than none.
+/// clients get the text format, whatever they accept, because any page is better than none.
 #[must_use]
 pub fn wants_open_metrics(headers: &HeaderMap) -> bool {
     let (open, plain) = (preference(headers, OPEN_METRICS), preference(headers, TEXT));
     open.named && open.quality > 0 && open.quality >= plain.quality
 }
 
-/// Returns the client's preference for a media type; without an `Accept` header it accepts anything.
+/// Returns the client's preference for a media type. Without an `Accept` header, all types are accepted.
 #[must_use]
 pub fn preference(headers: &HeaderMap, media: Media<'_>) -> Preference {
     if !headers.contains_key(ACCEPT) {
@@ -71,14 +71,14 @@ pub fn preference(headers: &HeaderMap, media: Media<'_>) -> Preference {
         let closeness = item.closeness(media)?;
         Some((closeness, item.quality()))
     });
-    // The most specific match applies, as the RFC requires.
+    // The most specific match applies, as RFC 9110 requires.
     preferences
         .max()
         .map(|(closeness, quality)| Preference { named: closeness >= 2, quality })
         .unwrap_or_default()
 }
 
-/// One element of such a header.
+/// One element of an `Accept` or `Accept-Encoding` header.
 struct Item<'a> {
     name: &'a str,
     parameters: &'a str,
@@ -100,7 +100,7 @@ impl Item<'_> {
         })
     }
 
-    /// Returns the quality in thousandths; an unreadable one counts as 1, as if it were absent.
+    /// Returns the quality in thousandths. An invalid quality counts as 1, as if it were absent.
     fn quality(&self) -> u16 {
         let Some(text) = self.parameter("q") else { return 1000 };
         let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -109,7 +109,8 @@ impl Item<'_> {
         if whole == "0" { thousandths } else { 1000 }
     }
 
-    /// Returns how specific the match is: 3 with the version, 2 without, 1 for `text/*`, 0 for `*/*`.
+    /// Returns how specific the match is: 3 with the version, 2 without the version, 1 for `text/*`, 0 for
+    /// `*/*`.
     fn closeness(&self, media: Media<'_>) -> Option<u8> {
         if self.name == "*/*" {
             return Some(0);

@@ -1,4 +1,4 @@
-//! The kinds of responses: a line of text, a page for programs, a page for people.
+//! The kinds of responses: a line of text, a page for programs, and a page for people.
 
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
@@ -19,14 +19,14 @@ pub fn text(status: StatusCode, line: &str) -> Response<Body> {
     response
 }
 
-/// Returns a page of this media type.
+/// Returns a page with this media type.
 #[must_use]
 pub fn page(kind: &'static str, body: Body) -> Response<Body> {
     let response = with(Response::new(body), CONTENT_TYPE, kind);
     with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
-/// Returns an HTML page that must not be cached, with its content security policy.
+/// Returns an HTML page that must not be cached, with this content security policy.
 #[must_use]
 pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
     let response = with(page(HTML, page_text.into()), CONTENT_SECURITY_POLICY, policy);
@@ -34,7 +34,7 @@ pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
     with(response, CACHE_CONTROL, "no-store")
 }
 
-/// Returns a health check's result: 200 with this text, or 503 with the reason.
+/// Returns the result of a health check: 200 with this text, or 503 with the reason.
 #[must_use]
 pub fn health(verdict: Result<(), String>, good: &str) -> Response<Body> {
     match verdict {
@@ -43,7 +43,7 @@ pub fn health(verdict: Result<(), String>, good: &str) -> Response<Body> {
     }
 }
 
-/// Refuses all methods but these.
+/// Returns the response to a request whose method is not one of these.
 #[must_use]
 pub fn only(methods: &'static str) -> Response<Body> {
     with(

@@ -1,5 +1,5 @@
-//! An HTTP/1 server with limits on the time of a handshake and a request, on the time to read the response, and
-//! on the number of connections.
+//! An HTTP/1 server with limits on the duration of a handshake and a request, on the time for reading the
+//! response, and on the number of connections.
 
 use std::future::Future;
 use std::io;
@@ -27,17 +27,18 @@ use crate::write_deadline::WriteDeadline;
 /// Maximum size of a request's line and headers.
 const HEADER_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// Time that a refused client has to read the refusal.
+/// Time for a refused client to read the refusal.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// Pause after an error of `accept` that is not the client's, such as a lack of descriptors.
+/// Pause after an error of `accept` that the client has not caused, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limits of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum number of connections, over all addresses.
+    /// Maximum number of connections, summed over all addresses.
     pub connections: usize,
-    /// Time limit of the handshake and of each request's headers; an idle connection is closed after it.
+    /// Time limit for the handshake and for each request's headers. An idle connection is closed after this
+    /// time.
     pub header: Duration,
     /// Time limit for reading a response.
     pub write: Duration,
@@ -45,7 +46,7 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-/// Listeners, and the web config.
+/// Listeners and the web config.
 #[derive(Debug)]
 pub struct Site {
     /// Open sockets.
@@ -140,8 +141,8 @@ impl<H: Handler> Admission<H> {
             return;
         }
         self.handler.refused();
-        // Further connections are dropped without a response, because responses cost memory; so are connections
-        // that would need a TLS handshake first.
+        // Further connections are dropped without a response, because responses cost memory. The same applies
+        // to connections that would need a TLS handshake first.
         if self.web.answers_without_handshake()
             && let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned()
         {
@@ -170,8 +171,8 @@ async fn converse<H: Handler>(visit: Visit<H>, stream: visit::Stream, (limits, w
     }
 }
 
-/// Sends a refusal, then reads what the client sends: closing a socket with unread bytes resets the connection,
-/// and the client might not receive the refusal.
+/// Sends a refusal, then reads what the client sends. Closing a socket with unread bytes would reset the
+/// connection, and the client might not receive the refusal.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
         Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";

@@ -1,4 +1,4 @@
-//! An accepted connection: its handshake, and its requests.
+//! An accepted connection: its handshake and its requests.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,19 +31,19 @@ pub(crate) struct Visit<H> {
     client: IpAddr,
 }
 
-/// The config has changed since the connection was accepted. The connection is closed without a response;
-/// clients retry on a new one.
+/// Error: the web config has changed since the connection was accepted. The connection is closed without
+/// a response, and the client retries on a new connection.
 #[derive(Debug, thiserror::Error)]
 #[error("the web config changed")]
 pub(crate) struct Outdated;
 
-/// Performs the TLS handshake, if configured; `None` if it fails or takes too long.
+/// Performs the TLS handshake, if configured. Returns `None` if the handshake fails or takes too long.
 pub(crate) async fn enter<H>(
     stream: WriteDeadline<TcpStream>,
     (handler, web): (Arc<H>, Web),
     (client, limit): (IpAddr, Duration),
 ) -> Option<(Visit<H>, Stream)> {
-    // An invalid config has no certificate to present; the log has the reason.
+    // An invalid config contains no certificate to present. The reason is in the log.
     let config = web.now().await.ok()?;
     match timeout(limit, shake(stream, &config)).await {
         Ok(Ok(stream)) => Some((Visit { handler, web, config, client }, stream)),
@@ -68,7 +68,7 @@ async fn shake(stream: WriteDeadline<TcpStream>, config: &Config) -> io::Result<
 impl<H: Handler> Visit<H> {
     /// Returns the response to a request.
     pub(crate) async fn answer(&self, request: &Request<()>) -> Result<Response<Body>, Outdated> {
-        // The password may be revoked while it is checked, so the config is read again afterwards.
+        // The password may be revoked while it is being checked, so the config is read again afterwards.
         let refusal = self.config.refusal(request, self.client).await;
         match self.web.now().await {
             Err(_) => Ok(self.turn_away(request, broken())),

@@ -1,6 +1,6 @@
-//! A connection with a write deadline: what hyper has buffered (some 400 KB) must be read within a limit, or
-//! the connection is closed. hyper has a limit for slow senders but none for slow readers, which would keep the
-//! pages of old snapshots in memory.
+//! A connection with a write deadline: the data that hyper has buffered (some 400 KB) must be read within a
+//! time limit, or the connection is closed. hyper has a time limit for slow senders but not for slow readers,
+//! which would keep the pages of old snapshots in memory.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 pub(crate) struct WriteDeadline<T> {
     inner: T,
     limit: Duration,
-    /// Runs from the first write that had to wait until hyper's buffer is written.
+    /// Runs from the first write that had to wait until hyper's buffer has been written.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -105,7 +105,7 @@ mod tests {
         });
         let written = WriteDeadline::new(near, LIMIT).write_all(&[0; 64]).await;
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
-        trickle.await.expect("it ends with its connection");
+        trickle.await.expect("the task ends with the connection");
     }
 
     #[tokio::test(start_paused = true)]
@@ -119,7 +119,7 @@ mod tests {
             };
             let (written, read) = tokio::join!(near.write_all(&[0; 32]), read);
             assert!(written.is_ok() && read.is_ok());
-            near.flush().await.expect("it kept up");
+            near.flush().await.expect("the client kept up");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What clients may take of the server: on real sockets, with short limits.
+//! Tests the server's limits on clients, on real sockets and with short limits.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
 use tokio::sync::oneshot;
 
-/// Far more than the buffers of two sockets hold.
+/// Far more than the buffers of two sockets can hold.
 const LARGE: usize = 64 << 20;
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_mins(10);
@@ -31,10 +31,10 @@ impl Handler for Pages {
         let piece = Bytes::from(vec![b'x'; 1 << 20]);
         let body = match request.uri().path() {
             "/large" => Body::from_iter(vec![piece; LARGE >> 20]),
-            // An answer that is not there at once.
-            "/later" => {
-                tokio::task::spawn_blocking(|| Body::from("at last".to_owned())).await.expect("it ends")
-            }
+            // A response that is not available at once.
+            "/later" => tokio::task::spawn_blocking(|| Body::from("at last".to_owned()))
+                .await
+                .expect("the handler returns"),
             path => Body::from(path.to_owned()),
         };
         Response::new(body)
@@ -54,12 +54,12 @@ struct Running {
 
 fn start(limits: Limits) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.set_nonblocking(true).expect("it is a socket");
-    let address = listener.local_addr().expect("it is bound");
+    listener.set_nonblocking(true).expect("the listener is a socket");
+    let address = listener.local_addr().expect("the listener is bound");
     let pages = Arc::new(Pages::default());
     let (sender, receiver) = oneshot::channel();
     let handler = Arc::clone(&pages);
-    let web = Web::open(None).expect("it needs no file");
+    let web = Web::open(None).expect("a web config is optional");
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shutdown = async { drop(receiver.await) };
@@ -71,12 +71,13 @@ fn start(limits: Limits) -> Running {
 
 impl Running {
     fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).expect("it listens")
+        TcpStream::connect(self.address).expect("the server listens")
     }
 
     fn query(&self, path: &str) -> TcpStream {
         let mut stream = self.connect();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .expect("the connection is open");
         stream
     }
 
@@ -85,7 +86,7 @@ impl Running {
     }
 }
 
-/// All until the other side closes; a reset counts as the end.
+/// Reads until the other side closes the connection. A reset counts as the end.
 fn read(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
@@ -96,9 +97,9 @@ fn read(mut stream: TcpStream) -> String {
 fn connection_above_the_limit_is_refused_with_503() {
     let running = start(Limits { connections: 1, ..PATIENT });
     let mut first = running.connect();
-    first.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
+    first.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
     let mut begun = [0; 12];
-    first.read_exact(&mut begun).expect("it is served");
+    first.read_exact(&mut begun).expect("the request is served");
     assert_eq!(&begun, b"HTTP/1.1 200");
     let refused = running.get("/b");
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("too many connections\n"), "{refused}");
@@ -112,12 +113,15 @@ fn client_without_request_is_disconnected() {
     let running = start(Limits { header: SHORT, ..PATIENT });
     for beginning in ["", "GET / HTTP/1.1\r\nHost:"] {
         let mut stream = running.connect();
-        stream.write_all(beginning.as_bytes()).expect("it is open");
+        stream.write_all(beginning.as_bytes()).expect("the connection is open");
         assert!(!read(stream).contains(" 200 "), "{beginning:?}");
     }
     let mut kept_alive = running.connect();
-    kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
-    assert!(read(kept_alive).ends_with("\r\n\r\n/a"), "answered, and cut when idle");
+    kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
+    assert!(
+        read(kept_alive).ends_with("\r\n\r\n/a"),
+        "the request is served, and the idle connection is closed"
+    );
 }
 
 #[test]
@@ -132,7 +136,7 @@ fn client_that_does_not_read_is_disconnected() {
 fn too_much_of_a_header_is_refused() {
     let running = start(PATIENT);
     let mut stream = running.connect();
-    // The server may hang up before it has read all.
+    // The server may close the connection before it has read everything.
     let _ = write!(stream, "GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(20 * 1024));
     let _ = stream.shutdown(Shutdown::Write);
     assert!(read(stream).starts_with("HTTP/1.1 431 "));
@@ -142,7 +146,9 @@ fn too_much_of_a_header_is_refused() {
 fn head_has_the_length_and_no_body() {
     let running = start(PATIENT);
     let mut stream = running.connect();
-    stream.write_all(b"HEAD /four HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it is open");
+    stream
+        .write_all(b"HEAD /four HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("the connection is open");
     let answer = read(stream).to_lowercase();
     assert!(answer.contains("content-length: 5\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
 }
@@ -156,18 +162,18 @@ fn an_answer_may_be_waited_for() {
 fn what_was_begun_is_finished_before_the_end() {
     let running = start(PATIENT);
     let mut slow = running.query("/large");
-    slow.read_exact(&mut [0; 12]).expect("the answer has begun");
-    running.shutdown.send(()).expect("it runs");
+    slow.read_exact(&mut [0; 12]).expect("the response has started");
+    running.shutdown.send(()).expect("the server is running");
     while TcpStream::connect(running.address).is_ok() {}
-    assert!(read(slow).len() > LARGE, "headers and all of the body");
-    running.server.join().expect("it does not panic").expect("it ends in order");
+    assert!(read(slow).len() > LARGE, "the headers and the whole body");
+    running.server.join().expect("the thread does not panic").expect("the server exits without an error");
 }
 
 #[test]
 fn the_end_does_not_wait_for_ever() {
     let running = start(Limits { drain: SHORT, ..PATIENT });
     let mut stuck = running.query("/large");
-    stuck.read_exact(&mut [0; 12]).expect("the answer has begun");
-    running.shutdown.send(()).expect("it runs");
-    running.server.join().expect("it does not panic").expect("it ends in order");
+    stuck.read_exact(&mut [0; 12]).expect("the response has started");
+    running.shutdown.send(()).expect("the server is running");
+    running.server.join().expect("the thread does not panic").expect("the server exits without an error");
 }

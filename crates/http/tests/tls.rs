@@ -1,7 +1,7 @@
-//! What clients may take of the server over TLS: on real sockets, with short limits.
+//! Tests the server's limits on TLS clients, on real sockets and with short limits.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// Far more than the buffers of two sockets hold.
+/// Far more than the buffers of two sockets can hold.
 const LARGE: usize = 64 << 20;
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_mins(10);
@@ -40,7 +40,7 @@ struct Running {
 }
 
 fn start(limits: Limits) -> Running {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
     let certificate = params.self_signed(&key).expect("a certificate");
@@ -50,15 +50,16 @@ fn start(limits: Limits) -> Running {
         ("a.crt", certificate.pem()),
         ("a.key", key.serialize_pem()),
     ] {
-        fs::write(directory.path().join(name), text).expect("our own directory");
+        fs::write(directory.path().join(name), text).expect("the directory is writable");
     }
-    let web = Web::open(Some(&file)).expect("it makes sense");
+    let web = Web::open(Some(&file)).expect("the file is valid");
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.set_nonblocking(true).expect("it is a socket");
-    let address = listener.local_addr().expect("it is bound");
+    listener.set_nonblocking(true).expect("the listener is a socket");
+    let address = listener.local_addr().expect("the listener is bound");
     thread::spawn(move || {
         let _directory = directory;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the runtime starts");
         let site = Site { listeners: vec![listener], web };
         runtime.block_on(server::serve(site, Arc::new(Pages), limits, std::future::pending::<()>()))
     });
@@ -72,7 +73,7 @@ fn start(limits: Limits) -> Running {
 
 impl Running {
     fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).expect("it listens")
+        TcpStream::connect(self.address).expect("the server listens")
     }
 
     fn query(&self, path: &str) -> std::io::Result<StreamOwned<ClientConnection, TcpStream>> {
@@ -90,7 +91,7 @@ impl Running {
     }
 }
 
-/// All until the other side closes; a reset counts as the end.
+/// Reads until the other side closes the connection. A reset counts as the end.
 fn read(mut stream: impl Read) -> usize {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -100,10 +101,10 @@ fn read(mut stream: impl Read) -> usize {
 #[test]
 fn client_without_handshake_is_disconnected() {
     let running = start(Limits { header: SHORT, ..ONE });
-    // The second is the beginning of a record of 512 bytes.
+    // The second is the start of a record of 512 bytes.
     for beginning in [&[] as &[u8], &[22, 3, 1, 2, 0, 1]] {
         let mut stream = running.connect();
-        stream.write_all(beginning).expect("it is open");
+        stream.write_all(beginning).expect("the connection is open");
         assert_eq!(read(stream), 0);
         while !running.is_served() {}
     }
@@ -114,7 +115,7 @@ fn a_handshake_counts_as_a_connection_and_one_too_many_is_hung_up_on() {
     let running = start(ONE);
     let first = running.connect();
     while running.is_served() {}
-    assert_eq!(read(running.connect()), 0, "without a word");
+    assert_eq!(read(running.connect()), 0, "the connection is closed without a response");
     drop(first);
     while !running.is_served() {}
 }
@@ -122,19 +123,19 @@ fn a_handshake_counts_as_a_connection_and_one_too_many_is_hung_up_on() {
 #[test]
 fn tls_client_without_request_or_reading_is_disconnected() {
     let running = start(Limits { header: SHORT, write: SHORT, ..ONE });
-    let stuck = running.query("/large").expect("it is open");
+    let stuck = running.query("/large").expect("the connection is open");
     while !running.is_served() {}
     assert!(read(stuck) < LARGE);
-    let mut slow = running.query("/").expect("it is open");
+    let mut slow = running.query("/").expect("the connection is open");
     slow.sock.set_nodelay(true).expect("a socket");
-    assert!(read(&mut slow) > 1 << 20, "headers and all of the body");
+    assert!(read(&mut slow) > 1 << 20, "more than the headers");
 }
 
 #[test]
 fn client_without_tls_is_disconnected() {
     let running = start(ONE);
     let mut plain = running.connect();
-    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is open");
-    assert!(read(plain) < 16, "an alert at most");
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
+    assert!(read(plain) < 16, "at most an alert is sent");
     while !running.is_served() {}
 }

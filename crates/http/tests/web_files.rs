@@ -1,7 +1,7 @@
-//! Valid and invalid web configs, and the errors of the invalid ones.
+//! Tests valid and invalid web configs, and the errors about invalid configs.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends there")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,10 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 const TLS: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
 const HASH: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG";
 
-/// A directory with an authority's certificate, one of its own with its key, and the key of another.
+/// Creates a directory with an authority's certificate, a server certificate with its key, and the
+/// key of another certificate.
 fn directory() -> tempfile::TempDir {
-    let directory = tempfile::tempdir().expect("a directory of our own");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let key = || KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -33,24 +34,24 @@ fn directory() -> tempfile::TempDir {
         ("torn.key", own.serialize_pem().replacen('M', "!", 1)),
         ("torn.pem", certificate.pem()[..200].to_owned()),
     ] {
-        fs::write(directory.path().join(name), text).expect("our own directory");
+        fs::write(directory.path().join(name), text).expect("the directory is writable");
     }
     // A FIFO without a writer.
-    mkfifoat(CWD, directory.path().join("pipe"), Mode::RUSR).expect("our own directory");
+    mkfifoat(CWD, directory.path().join("pipe"), Mode::RUSR).expect("the directory is writable");
     directory
 }
 
-/// What is wrong with a config, without the file's name.
+/// Returns the error in a config, without the file's name.
 fn error_of(directory: &Path, config: &str) -> Option<String> {
     let file = directory.join("web.yml");
-    fs::write(&file, config).expect("our own directory");
+    fs::write(&file, config).expect("the directory is writable");
     let error = Web::open(Some(&file)).err()?.to_string();
     let name = file.display().to_string();
     assert!(!error.contains('\n'), "one line: {error}");
     Some(
         error
             .strip_prefix(&name)
-            .expect("it begins with the file")
+            .expect("the error starts with the file name")
             .replace(&format!("{}/", directory.display()), ""),
     )
 }
@@ -58,7 +59,7 @@ fn error_of(directory: &Path, config: &str) -> Option<String> {
 #[test]
 fn what_makes_sense_is_taken() {
     let directory = directory();
-    let read = |name: &str| fs::read_to_string(directory.path().join(name)).expect("it is there");
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).expect("the file exists");
     let inline =
         |name: &str| read(name).lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>().concat();
     let clients = format!("{TLS}  client_ca_file: ca.crt\n");
@@ -88,10 +89,10 @@ fn what_makes_sense_is_taken() {
     ] {
         assert_eq!(error_of(directory.path(), &config), None, "{config}");
     }
-    Web::open(None).expect("it needs no file");
+    Web::open(None).expect("a web config is optional");
 }
 
-/// Configs and the beginning of their errors.
+/// Configs, each with the beginning of its error.
 type Cases<'a> = &'a [(&'a str, &'a str)];
 
 fn all_refused(cases: Cases<'_>) {

@@ -7,10 +7,10 @@ use serde::Deserialize;
 /// A pool at one moment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Audit {
-    /// Milliseconds since the Unix epoch by the clock of Redis.
+    /// Milliseconds since the Unix epoch, on Redis' clock.
     pub now: u64,
-    /// Idle GPUs are not granted before this time: the server was restarted, and holders can reclaim their leases
-    /// first.
+    /// Idle GPUs are not granted before this time, because the server was restarted and holders can reclaim their
+    /// leases first.
     pub barrier: Option<u64>,
     /// Managed GPUs.
     pub gpus: Vec<Gpu>,
@@ -24,7 +24,7 @@ pub struct Audit {
     /// Counters of the scripts: `event:NAME`, `wait:BOUND`, and the sum of all waits as `waited`.
     #[serde(default)]
     pub counts: BTreeMap<String, String>,
-    /// The bounds of the wait histogram, in milliseconds.
+    /// Bounds of the wait histogram, in milliseconds.
     #[serde(default)]
     pub waits_ms: Vec<u64>,
     /// Whether Redis persists every change (`appendonly`).
@@ -35,11 +35,11 @@ pub struct Audit {
 /// A node's agent, which ends the leases of exited holders in its PID namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Agent {
-    /// The machine id of its host.
+    /// Machine id of the agent's host.
     pub host: String,
-    /// The boot id.
+    /// Boot id of the agent's host.
     pub boot: String,
-    /// The PID namespace.
+    /// PID namespace of the agent.
     pub pidns: String,
 }
 
@@ -50,17 +50,17 @@ pub struct Gpu {
     pub id: String,
     /// The UUID at the creation of the pool, if known.
     pub uuid: Option<String>,
-    /// How many times it is in the list of idle GPUs: 1 if idle, more if it was released twice.
+    /// How many times the GPU is in the list of idle GPUs: 1 if idle, more if it was released twice.
     pub idle: u32,
-    /// How many times it is in the gathering list, where popped GPUs wait for assignment.
+    /// How many times the GPU is in the gathering list, where popped GPUs wait to be assigned.
     pub pot: u32,
-    /// How many times it is in the barrier list, where idle GPUs wait after a restart.
+    /// How many times the GPU is in the barrier list, where idle GPUs wait after a restart.
     pub bar: u32,
-    /// The lease that holds it.
+    /// Lease that holds the GPU.
     pub owner: Option<String>,
-    /// Why it is quarantined, and since when.
+    /// Why the GPU is quarantined, and since when.
     pub quarantine: Option<String>,
-    /// The record that GPU.py would read.
+    /// Record that GPU.py would read.
     pub record: Option<Record>,
 }
 
@@ -73,7 +73,7 @@ pub struct Record {
     pub time: String,
     /// The lease, if the record was not written by GPU.py.
     pub lease: Option<String>,
-    /// What a node's agent knows of the process that wrote this record, or an earlier one.
+    /// Evidence from a node's agent about the process that wrote this record or an earlier record.
     #[serde(default)]
     pub seen: Option<String>,
 }
@@ -81,12 +81,12 @@ pub struct Record {
 /// A lease or a ticket.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Lease {
-    /// Its name.
+    /// Name of the lease.
     pub lease: String,
     /// `waiting` or `held`; empty if the key was deleted by hand.
     #[serde(default)]
     pub state: String,
-    /// When it expires unless renewed, in milliseconds since the Unix epoch.
+    /// When the lease expires unless it is renewed, in milliseconds since the Unix epoch.
     pub expires: f64,
     /// All other fields, from the holder and from Redis: `want`, `gpus`, `tok`, `pid`, `user` and so on.
     #[serde(flatten)]
@@ -100,14 +100,14 @@ impl Lease {
         self.about.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Whether the holder has acknowledged the lease. A lease that was just granted or reclaimed is not yet
-    /// acknowledged.
+    /// Whether the holder has acknowledged the lease. A lease that was just granted or reclaimed has not been
+    /// acknowledged yet.
     #[must_use]
     pub fn is_acknowledged(&self) -> bool {
         self.state == "held" && (self.get("renewed").is_some() || self.get("known").is_some())
     }
 
-    /// Its GPUs.
+    /// The lease's GPUs.
     pub fn gpus(&self) -> impl Iterator<Item = &str> {
         self.get("gpus").unwrap_or_default().split(',').filter(|id| !id.is_empty())
     }

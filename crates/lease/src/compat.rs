@@ -1,5 +1,5 @@
-//! The view of a pool that GPU.py has, read from its own keys, and the operations that only its rules allow: releasing
-//! a GPU that another client holds, and recreating a pool while leases are held.
+//! A pool as GPU.py sees it, read from GPU.py's own keys, and the operations that only GPU.py's rules permit:
+//! releasing a GPU that another client holds, and recreating a pool while leases are held.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use redis::Script;
 use crate::pool::{Init, Pool};
 use crate::{LeaseError, Op};
 
-/// Reads three keys atomically. Not with MULTI, because redis 1.8.1 panics if the user may not call that.
+/// Reads three keys atomically. MULTI is not used, because redis 1.8.1 panics if the user is not permitted to call it.
 static VIEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local all = function(key) return redis.call('LRANGE', key, 0, -1) end
@@ -42,7 +42,7 @@ pub struct View {
     pub count: Option<u32>,
     /// Ids of managed GPUs.
     pub managed: Vec<String>,
-    /// Ids of idle GPUs; an id that was released twice appears twice.
+    /// Ids of idle GPUs. An id that was released twice appears twice.
     pub idle: Vec<String>,
 }
 
@@ -52,26 +52,26 @@ pub type Recorded = (Option<String>, Option<String>);
 /// The result of releasing a GPU by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NumberedRelease {
-    /// It was released.
+    /// The GPU was released.
     Released,
-    /// It was idle.
+    /// The GPU was already idle.
     Idle,
-    /// It is not in the pool.
+    /// The GPU is not in the pool.
     Unmanaged,
-    /// A lease holds it that only its holder can end.
+    /// The GPU is held by a lease that only its holder can end.
     Held(String),
-    /// It is quarantined, for this reason.
+    /// The GPU is quarantined for this reason.
     Quarantined(String),
 }
 
-/// Whether to create a pool over an existing one.
+/// Whether to replace an existing pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Force {
-    /// Not if a pool exists.
+    /// Do not replace an existing pool.
     No,
-    /// Over an existing pool, if no lease is held.
+    /// Replace an existing pool if no lease is held.
     Over,
-    /// Over an existing pool; held leases end.
+    /// Replace an existing pool, and end held leases.
     Under,
 }
 
@@ -87,10 +87,10 @@ impl Force {
 }
 
 impl Pool {
-    /// Checks that the server answers.
+    /// Checks that the server responds.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn ping(&mut self) -> Result<(), LeaseError> {
         self.with(|connection| redis::cmd("PING").exec(connection))
     }
@@ -98,7 +98,7 @@ impl Pool {
     /// The pool as GPU.py reads it.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn view(&mut self) -> Result<View, LeaseError> {
         let mut script = VIEW.prepare_invoke();
         for name in ["INIT", "MANAGED", "IDLE"] {
@@ -110,10 +110,10 @@ impl Pool {
         Ok(View { begun: !begun.is_empty(), count, managed, idle })
     }
 
-    /// The lines of GPU.py's log, the oldest first.
+    /// Returns the lines of GPU.py's log, oldest first.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn lines(&mut self) -> Result<Vec<String>, LeaseError> {
         let mut all = redis::cmd("LRANGE");
         all.arg(format!("{}_EVENTS", self.prefix)).arg(0).arg(-1);
@@ -125,7 +125,7 @@ impl Pool {
     /// The records of these GPUs.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn records(&mut self, ids: &[String]) -> Result<Vec<Recorded>, LeaseError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -140,7 +140,7 @@ impl Pool {
     /// Creates a pool of these GPUs; `count` is the number of GPUs of the host.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn begin(
         &mut self,
         (gpus, count): (&[(u32, Option<String>)], usize),
@@ -180,11 +180,11 @@ impl Pool {
         }
     }
 
-    /// Deletes a pool and all keys of this program. If leases are held and that is not forced, returns their number and
-    /// deletes nothing.
+    /// Deletes a pool and all keys of this program. If leases are held and deletion is not forced, returns their
+    /// number and deletes nothing.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn forget(&mut self, force: Force) -> Result<Result<(), u64>, LeaseError> {
         let over = if force == Force::No { Force::Over } else { force };
         let arguments = [u8::from(force == Force::Under).to_string()];
@@ -195,7 +195,7 @@ impl Pool {
     /// Releases a GPU by its number, whichever client holds it; `pid` is the caller, for the log.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn release_by_number(
         &mut self,
         id: &str,
@@ -213,11 +213,11 @@ impl Pool {
         })
     }
 
-    /// Returns a GPU to the pool whose GPU.py record names an exited process. The script checks the record again first.
-    /// Returns whether the GPU was freed.
+    /// Returns a GPU to the pool if the pid in its GPU.py record belongs to an exited process. The script checks the
+    /// record again first. Returns whether the GPU was freed.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn free_record(
         &mut self,
         id: &str,

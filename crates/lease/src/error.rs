@@ -1,4 +1,4 @@
-//! Errors of the lease pools, with messages that name the fix.
+//! Errors of the lease pools. The messages say how to fix the problem.
 
 use std::io;
 use std::path::Path;
@@ -19,12 +19,12 @@ pub enum LeaseError {
         /// The system's error.
         why: String,
     },
-    /// The connection is open, but no answer came in time.
+    /// The connection is open, but the reply did not arrive in time.
     #[error(
         "Redis at {0} does not respond in time; check that it is running, and that either both sides or neither use TLS (rediss://)"
     )]
     Silent(String),
-    /// Authentication failed, or the user lacks a permission.
+    /// Authentication failed, or the user does not have a required permission.
     #[error(
         "Redis refuses access: {0}; add a user and a password to the URL, or grant this user the permissions listed in docs/leases.md"
     )]
@@ -38,7 +38,7 @@ pub enum LeaseError {
     /// The server is loading or busy, is a read-only replica, or the call was unblocked with CLIENT UNBLOCK.
     #[error("Redis cannot serve requests now: {0}")]
     NotNow(String),
-    /// An answer that this version does not know.
+    /// A reply that this version does not support.
     #[error("unexpected response from Redis: {0}")]
     Unexpected(String),
     /// The directory contains no pool.
@@ -73,7 +73,7 @@ impl LeaseError {
         Self::File { path: path.display().to_string(), why }
     }
 
-    /// An invalid address. A part that may be a password is not repeated.
+    /// Returns the error for an invalid address. A part that may be a password is not repeated.
     pub(crate) fn address(text: &str) -> Self {
         let shown = match (text.split_once("://"), text.rsplit_once('@')) {
             (Some((scheme, rest)), _) if rest.contains("pass=") => format!("{scheme}://…"),
@@ -108,7 +108,8 @@ impl LeaseError {
     }
 }
 
-/// Removes the script's hash and line number, which Redis appends to errors in scripts. They are of no use to users.
+/// Removes the script's hash and line number, which Redis appends to errors in scripts and which are of no use to
+/// users.
 fn without_script(detail: &str) -> &str {
     detail.split_once(" script: ").map_or(detail, |(error, _)| error)
 }

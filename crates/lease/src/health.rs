@@ -4,14 +4,14 @@ use redis::InfoDict;
 
 use crate::{LeaseError, Pool};
 
-/// What `INFO` of a server reports; `None` if it does not report a value.
+/// Values that the server's `INFO` reports; `None` if it does not report the value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Its release.
+    /// Release of the server.
     pub version: Option<String>,
     /// The eviction policy (`maxmemory-policy`).
     pub eviction: Option<String>,
-    /// The memory limit in bytes (`maxmemory`); 0 is no limit.
+    /// Memory limit in bytes (`maxmemory`); 0 means no limit.
     pub most_memory: Option<u64>,
     /// Whether every change is appended to a file (`appendonly`).
     pub appends: Option<bool>,
@@ -21,7 +21,8 @@ impl Pool {
     /// Queries the server's settings.
     ///
     /// # Errors
-    /// If there is no answer. If the user may not query them, all values are `None`.
+    /// If Redis does not respond. If the user is not permitted to query the settings, all values
+    /// are `None`.
     pub fn health(&mut self) -> Result<Health, LeaseError> {
         let info: InfoDict = match self.with(|connection| redis::cmd("INFO").query(connection)) {
             Ok(info) => info,

@@ -12,7 +12,7 @@ use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 use crate::audit::Lease;
 use crate::process::{DEEPEST, all, any_lives, chain, directory, lives, pids, read_stat, start, unless_gone};
 
-/// The environment variable that names the lease in every process of it.
+/// Environment variable that contains the lease's name in every process under the lease.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
 /// The machine, boot and PID namespace of this process.
@@ -24,35 +24,38 @@ pub struct LocalHost {
     pub boot: String,
     /// The inode of the PID namespace.
     pub pidns: String,
-    /// Processes of all users are visible: `/proc` is not mounted with `hidepid`, or this process is exempt from it.
+    /// Whether processes of all users are visible: `/proc` is not mounted with `hidepid`, or this process is exempt
+    /// from it.
     pub all_users: bool,
 }
 
 /// Whether a lease's holder is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// The holder is alive, or a process that it started.
+    /// The holder, or a process that it started, is running.
     Alive,
     /// The holder and all processes that it started have exited, as far as they can be on this host.
     Dead,
-    /// It is on another machine, or was in another boot. From here only expiry can end the lease.
+    /// The holder is on another machine, or was in another boot. From this host, only expiry can end the lease.
     Elsewhere,
     /// The lease has no holder process: it ends at its time limit.
     Timed,
-    /// It is on this machine but not visible: in another PID namespace, or of another user.
+    /// The holder is on this machine but not visible: it is in another PID namespace or belongs to another user.
     Unknown,
 }
 
 /// The state of the process for which a GPU was taken by GPU.py's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// It runs.
+    /// The process is running.
     Running,
-    /// It has exited; processes that it started, or that received the GPU number from it, may run.
+    /// The process has exited, but processes that it started, or that received the GPU number from it, may still be
+    /// running.
     Ended,
-    /// It was of another boot, or of a PID namespace that is gone: no process of it is left.
+    /// The process was in another boot, or in a PID namespace that no longer exists, so none of its descendants
+    /// remains.
     Gone,
-    /// It cannot be determined.
+    /// The state cannot be determined.
     Unknown,
 }
 
@@ -72,13 +75,13 @@ impl LocalHost {
         }
     }
 
-    /// Whether `host` and `boot` name this machine.
+    /// Whether `host` and `boot` refer to this machine.
     #[must_use]
     pub fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
         are_one_machine((Some(&self.host), Some(&self.boot)), (host, boot))
     }
 
-    /// Whether a lease was taken on this machine, in this boot and PID namespace; a missing field matches.
+    /// Whether a lease was taken on this machine, in this boot and PID namespace. A missing field matches.
     #[must_use]
     pub fn is_location_of(&self, lease: &Lease) -> bool {
         let same = |field, local: &str| lease.get(field).is_none_or(|value| value == local);
@@ -99,7 +102,7 @@ impl LocalHost {
         ]
     }
 
-    /// The additional fields of a ticket by GPU.py's rules: the waiting process, and all processes that may use the
+    /// The additional fields of a ticket under GPU.py's rules: the waiting process, and all processes that may use the
     /// GPU.
     #[must_use]
     pub fn taker(&self, parent: u32) -> Vec<(&'static str, String)> {
@@ -121,7 +124,7 @@ impl LocalHost {
         self.find_living(lease).0
     }
 
-    /// Like [`Self::life`], and a process that is alive.
+    /// Like [`Self::life`], but also returns a running process.
     #[must_use]
     pub fn find_living(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
         match self.known(lease) {
@@ -130,24 +133,24 @@ impl LocalHost {
         }
     }
 
-    /// The holder's state if it follows from the lease alone; `None` if `/proc` must be read.
+    /// The holder's state, if it follows from the lease alone. `None` if `/proc` must be read.
     fn known(&self, lease: &Lease) -> Option<Life> {
         let compat = lease.get("mode") == Some("compat");
         if compat && lease.get("known").is_some() {
-            // By GPU.py's rules a lease outlives the process that took it.
+            // Under GPU.py's rules, a lease outlives the process that took it.
             return Some(Life::Unknown);
         }
         if lease.get("mode") == Some("timed") {
             return Some(Life::Timed);
         }
         let location = self.life_by_location(lease);
-        // Before the acknowledgement, the lease depends on the process that takes it.
+        // Before the acknowledgement, the lease depends on the process that is taking it.
         let taken = || compat.then(|| lease.get("taker").map_or(Life::Unknown, life_of));
         location.or_else(taken)
     }
 
-    /// Whether a process is alive that may use a GPU taken by GPU.py's rules: the process for which it was taken, and
-    /// those of which it was a part.
+    /// Whether a process is running that may use a GPU taken under GPU.py's rules: the process for which the GPU was
+    /// taken, and the processes of which it was a part.
     #[must_use]
     pub fn chain_life(&self, lease: &Lease) -> Life {
         self.life_by_location(lease).unwrap_or_else(|| {
@@ -158,7 +161,7 @@ impl LocalHost {
         })
     }
 
-    /// Like [`Self::chain_life`], with the certain end of all processes as a state of its own.
+    /// Like [`Self::chain_life`], but the certain exit of all processes is a separate state.
     #[must_use]
     pub fn recorded(&self, lease: &Lease) -> Recorded {
         match (self.chain_life(lease), self.life_by_location(lease)) {
@@ -174,14 +177,15 @@ impl LocalHost {
         self.all_users || uid == Some(rustix::process::geteuid().as_raw())
     }
 
-    /// The holder's state as far as it follows from the machine, boot and namespace of the lease.
+    /// The holder's state, as far as it follows from the machine, boot and namespace of the lease.
     fn life_by_location(&self, lease: &Lease) -> Option<Life> {
         let same = |field: &str, local: &str| !local.is_empty() && lease.get(field) == Some(local);
         if !self.is_machine(lease.get("host"), lease.get("boot")) {
             return Some(Life::Elsewhere);
         }
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
-            // Perhaps a clone of this machine, whose holder renews. By GPU.py's rules leases are not renewed.
+            // The machine may be a clone of this one, whose holder renews the lease. Leases under GPU.py's rules are
+            // not renewed.
             let renews = lease.get("known").is_none();
             return Some(if renews { Life::Elsewhere } else { Life::Dead });
         }
@@ -211,14 +215,14 @@ impl LocalHost {
             Err(_) => return (Life::Unknown, None),
         }
         let owner = number(lease, "uid");
-        // A process that is not visible may be alive.
+        // A process that is not visible may still be running.
         if self.shows(owner) { find_descendant(lease, owner, holder) } else { (Life::Unknown, None) }
     }
 }
 
-/// Whether two pairs of host and boot name one machine, in the same boot or another. A container may have its own host
-/// name, or share one with others, but it has the boot id of its machine. Clones of a running machine may share one
-/// boot id, but differ in their machine ids.
+/// Whether two pairs of host and boot refer to the same machine, in the same boot or in different boots. A container
+/// may have its own host name, or share a host name with other containers, but it has the boot id of its machine.
+/// Clones of a running machine may share one boot id, but their machine ids differ.
 pub(crate) fn are_one_machine(
     one: (Option<&str>, Option<&str>),
     other: (Option<&str>, Option<&str>),
@@ -234,7 +238,7 @@ fn is_machine_id(host: &str) -> bool {
     host.len() == 32 && host.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether no visible process is in a PID namespace, so that all its processes have exited.
+/// Whether no visible process is in a PID namespace, which means that all its processes have exited.
 fn is_gone(pidns: &str) -> bool {
     let link = format!("pid:[{pidns}]");
     let is_elsewhere = |process: PathBuf| match fs::read_link(process.join("ns/pid")) {
@@ -253,7 +257,7 @@ fn is_not_nested(process: &Path) -> bool {
 fn life_of(processes: &str) -> Life {
     let key = |process: &str| {
         let (pid, start) = process.split_once(':')?;
-        // 0: the start time is unknown.
+        // 0 means that the start time is unknown.
         let start_ticks = start.parse().ok().filter(|start| *start != 0)?;
         Some(ProcessKey { pid: pid.parse().ok()?, start_ticks })
     };
@@ -274,7 +278,7 @@ fn started(pid: u32) -> String {
     start(pid).ok().flatten().map(|start| start.to_string()).unwrap_or_default()
 }
 
-/// Whether a process is alive that was started under the lease, and which.
+/// Whether a process that was started under the lease is running, and which process.
 fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
     let Ok(processes) = all() else { return (Life::Unknown, None) };
     let mut life = Life::Dead;
@@ -298,19 +302,19 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
     (life, None)
 }
 
-/// A process older than the holder was not started by it.
+/// Whether a process could have been started by the holder. An older process could not.
 const fn is_younger(stat: &Stat, holder: ProcessKey) -> bool {
     stat.key.start_ticks >= holder.start_ticks
 }
 
-/// The lease that the environment of a process names; `None` if it cannot be read.
+/// Returns the lease in the environment of a process, or `None` if the environment cannot be read.
 fn claim_of(process: &Path) -> Option<Claim> {
     let environ = |path: &Path| Some(unless_gone(fs::read(path.join("environ"))).ok()?.unwrap_or_default());
     let found = environ(process)?;
     if !found.is_empty() {
         return Some(Claim::of_environment(&found));
     }
-    // The thread-group leader may have exited while other threads run.
+    // The thread-group leader may have exited while other threads are running.
     for thread in unless_gone(fs::read_dir(process.join("task"))).ok()?.into_iter().flatten() {
         let found = environ(&thread.ok()?.path())?;
         if !found.is_empty() {
@@ -321,9 +325,9 @@ fn claim_of(process: &Path) -> Option<Claim> {
     Some(Claim::Nothing)
 }
 
-/// Whether a process that overwrote its environment, as some do to set a title, does not belong to the lease: its
-/// nearest ancestor with a readable environment was not started under the lease. Orphaned processes are children of pid
-/// 1 or of a process that only runs work of others, so there the answer is no.
+/// Whether a process that overwrote its environment, as some do to set a title, does not belong to the lease because
+/// its nearest ancestor with a readable environment was not started under the lease. Orphaned processes are children
+/// of pid 1 or of a process that only runs other processes' work, so for them the result is false.
 fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {
@@ -379,7 +383,7 @@ mod tests {
             local_host.life(&lease(about))
         };
         assert_eq!(with("start", "9999999999999"), Life::Dead, "an earlier process had this pid");
-        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted, or is a clone");
+        assert_eq!(with("boot", "another"), Life::Elsewhere, "this host was restarted or cloned");
         assert_eq!(
             with("host", "another"),
             Life::Alive,
@@ -454,7 +458,7 @@ mod tests {
             fs::write(process.path().join("status"), text).unwrap();
             assert_eq!(is_not_nested(process.path()), expected, "{pids}");
         }
-        assert!(is_not_nested(Path::new("/proc/0")), "it has exited");
+        assert!(is_not_nested(Path::new("/proc/0")), "the process has exited");
     }
 
     /// A program started under a lease, which has printed that it is ready.
@@ -492,15 +496,15 @@ time.sleep(1000)";
         assert_eq!(claim_of(&directory(titled.id())), Some(Claim::Unread));
         assert!(
             is_of_others(&stat, &lease, holder),
-            "its parent, this test, has an environment without the lease"
+            "the lease is not in the environment of the parent, which is this test"
         );
         assert!(
             is_of_others(&stat, &lease, younger),
-            "its parent is older than the holder, and no supervisor"
+            "the parent is older than the holder and is not a supervisor"
         );
         assert_eq!(local_host.life(&lease), Life::Dead);
         let orphaned = Stat { ppid: 1, ..stat };
-        assert!(!is_of_others(&orphaned, &lease, holder), "it is unknown which process started it");
+        assert!(!is_of_others(&orphaned, &lease, holder), "the process that started the command is unknown");
         titled.kill().unwrap();
         titled.wait().unwrap();
     }

@@ -9,21 +9,23 @@ use crate::{Grant, Init, LeaseError, Pool, Released, Ticket, TicketStatus};
 
 /// A pool of GPUs that can be leased.
 pub trait Leases: Send {
-    /// Creates a pool of these GPUs, by number and, if known, UUID; `offset` is local time minus UTC, in seconds.
+    /// Creates a pool of these GPUs, given by number and, if known, UUID. `offset` is local time minus UTC, in
+    /// seconds.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, LeaseError>;
 
-    /// Requests GPUs. Repeating the call with the same ticket requests nothing more.
+    /// Requests GPUs. Repeating the call with the same ticket does not request more GPUs.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError>;
 
-    /// Requests GPUs and waits until they are granted, until the deadline, or without limit. `on_position` receives the
-    /// number of tickets ahead. Returns [`TicketStatus::Waiting`] if the deadline passed; the ticket is then withdrawn.
-    /// The caller must acknowledge a grant at once with [`Self::touch`], because the next waiters may depend on it.
+    /// Requests GPUs and waits until they are granted, until the deadline, or indefinitely. `on_position` receives the
+    /// number of tickets ahead. Returns [`TicketStatus::Waiting`] if the deadline passed; the ticket is then
+    /// withdrawn. The caller must acknowledge a grant at once with [`Self::touch`], because the next waiters may
+    /// depend on it.
     ///
     /// # Errors
     /// If the request is refused.
@@ -37,19 +39,19 @@ pub trait Leases: Send {
     /// Renews a ticket or a lease.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError>;
 
-    /// Requests a lease back that the pool has lost.
+    /// Requests a lease again that the pool has lost.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError>;
 
-    /// Renews a lease, and requests it back if the pool has lost it.
+    /// Renews a lease, and requests it again if the pool has lost it.
     ///
     /// # Errors
-    /// If the pool does not answer; the call can be repeated.
+    /// If the pool does not respond. The call can be repeated.
     fn renew(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
         match self.touch(&ticket.lease, ttl, Some(grant.token))? {
             TicketStatus::Ended(how) if how == "unknown" => self.reclaim(ticket, grant, ttl),
@@ -57,16 +59,17 @@ pub trait Leases: Send {
         }
     }
 
-    /// Ends a lease, or withdraws a ticket; `by` is the UTC offset and the pid of the caller, for the log.
+    /// Ends a lease, or withdraws a ticket. `by` is the caller's UTC offset and pid, for the log.
     ///
     /// # Errors
-    /// If the pool does not answer; the call can be repeated.
+    /// If the pool does not respond. The call can be repeated.
     fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, LeaseError>;
 
-    /// Transfers a lease to the process that it is meant for, or to no process; `about` has the new holder's fields.
+    /// Transfers a lease to the process for which it was taken, or to no process. `about` contains the new holder's
+    /// fields.
     ///
     /// # Errors
-    /// If the pool does not answer; the call can be repeated.
+    /// If the pool does not respond. The call can be repeated.
     fn transfer(
         &mut self,
         lease: (&str, u64),
@@ -74,16 +77,16 @@ pub trait Leases: Send {
         about: &[(&'static str, String)],
     ) -> Result<TicketStatus, LeaseError>;
 
-    /// The GPUs of the pool, and their UUIDs if known.
+    /// Returns the GPUs in the pool, and their UUIDs if known.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError>;
 
     /// The GPUs that are idle.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError> {
         let mut gpus = self.audit()?.gpus;
         gpus.retain(|gpu| gpu.idle > 0);
@@ -93,17 +96,17 @@ pub trait Leases: Send {
     /// The whole state of the pool at one moment.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn audit(&mut self) -> Result<Audit, LeaseError>;
 
     /// Frees the GPUs of holders on this host that have exited. Returns how many leases ended.
     ///
     /// # Errors
-    /// If the pool does not answer.
+    /// If the pool does not respond.
     fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError>;
 
-    /// Lets every process that this one starts from now on share the lease for as long as it runs. Returns the file
-    /// descriptors to inherit; none if the lease is not based on descriptors.
+    /// Lets every process that this process starts from now on share the lease while it is running. Returns the file
+    /// descriptors to inherit. The list is empty if the lease is not based on descriptors.
     ///
     /// # Errors
     /// If the system call fails.

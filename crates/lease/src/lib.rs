@@ -1,10 +1,10 @@
 //! GPU leases in Redis. They share the keys of GPUGET's `GPU.py` (a list of idle GPUs, a hash per GPU, a log) and work
-//! side by side with its clients. Additional keys are under `PREFIX_V2:`.
+//! alongside its clients. Additional keys start with `PREFIX_V2:`.
 //!
-//! The rules are in the Lua scripts of `scripts/`. Redis runs each script atomically, so a client that dies between two
-//! of them loses nothing. [`Pool`] calls the scripts one by one, each with a deadline.
+//! The rules are implemented by the Lua scripts in `scripts/`. Redis runs each script atomically, so a client that is
+//! killed between two of them loses nothing. [`Pool`] calls the scripts one by one, each with a deadline.
 //!
-//! [`Local`] is a pool without a server, based on file locks of one machine. [`Leases`] is the interface of both.
+//! [`Local`] is a pool without a server, based on file locks on one machine. [`Leases`] is the interface of both.
 
 pub mod audit;
 pub mod compat;

@@ -1,4 +1,4 @@
-//! The events of GPUs and leases that the scripts record: a stream of the newest ten thousand.
+//! The events about GPUs and leases that the scripts record: a stream of the newest ten thousand.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::{LeaseError, Pool};
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its id in the stream: milliseconds since the Unix epoch by the clock of Redis, and a sequence number.
+    /// Id in the stream: milliseconds since the Unix epoch on Redis' clock, and a sequence number.
     pub id: String,
     /// `grant`, `released`, `reaped` and so on.
     pub what: String,
@@ -16,7 +16,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// When it occurred, in milliseconds since the Unix epoch.
+    /// Returns when the event occurred, in milliseconds since the Unix epoch.
     #[must_use]
     pub fn at(&self) -> Option<u64> {
         self.id.split_once('-')?.0.parse().ok()
@@ -33,10 +33,10 @@ impl Event {
 type Entry = (String, Vec<String>);
 
 impl Pool {
-    /// The newest events, at most `at_most`, the oldest of them first.
+    /// Returns the newest events, at most `at_most`, oldest first.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn events(&mut self, at_most: u64) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
         let mut command = redis::cmd("XREVRANGE");
@@ -46,10 +46,10 @@ impl Pool {
         Ok(entries.into_iter().map(event).collect())
     }
 
-    /// The events after `id`. Waits for the first of them, at most `at_most`.
+    /// Returns the events after `id`. Waits for the first of them, at most for `at_most`.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn events_after(&mut self, id: &str, at_most: Duration) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
         let mut command = redis::cmd("XREAD");

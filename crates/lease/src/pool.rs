@@ -1,5 +1,5 @@
-//! The client of a pool in Redis. Every call has a deadline and can be repeated after a connection broke: the client
-//! chooses the lease's name, so Redis recognizes a repeated request.
+//! The client of a pool in Redis. Every call has a deadline and can be repeated after the connection broke. The
+//! client chooses the lease's name, so Redis recognizes a repeated request.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::{LeaseError, Op};
 pub struct Ticket {
     /// The lease's unique name: 128 random bits in hexadecimal.
     pub lease: String,
-    /// The number of GPUs; all are granted or none.
+    /// Number of GPUs. Either all of them are granted or none.
     pub want: u32,
     /// Higher priorities are served first.
     pub priority: i32,
     /// The ticket expires if it is not renewed within this time.
     pub ttl: Duration,
-    /// Fails at once instead of waiting.
+    /// Whether the request fails at once instead of waiting.
     pub nonblock: bool,
     /// Fields of the holder: `pid`, `user`, `offset` (local time minus UTC, in seconds), `legacy_pid` and so on.
     pub about: Vec<(&'static str, String)>,
@@ -28,46 +28,46 @@ pub struct Ticket {
 /// GPUs that were granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The fencing token. It rises with each grant; a lower one is no longer valid.
+    /// The fencing token. It rises with each grant, and a lower token is no longer valid.
     pub token: u64,
-    /// Ids of the pool.
+    /// Ids of the GPUs in the pool.
     pub gpus: Vec<u32>,
 }
 
 /// The status of a ticket or lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TicketStatus {
-    /// It holds its GPUs.
+    /// The lease holds its GPUs.
     Held(Grant),
-    /// It waits.
+    /// The ticket is waiting.
     Waiting {
-        /// Tickets ahead of it.
+        /// Number of tickets ahead of this ticket.
         before: u64,
     },
     /// Too few GPUs are idle, and the ticket does not wait.
     Busy,
-    /// It requests more GPUs than the pool has.
+    /// The ticket requests more GPUs than the pool contains.
     Impossible {
         /// The number of GPUs in the pool.
         managed: u64,
     },
-    /// The pool has no GPUs: it was not created, or the prefix is wrong.
+    /// The pool contains no GPUs: it was not created, or the prefix is wrong.
     Uninitialised,
-    /// Another lease holds some of its GPUs.
+    /// Another lease holds some of the lease's GPUs.
     Conflict(Grant),
-    /// It has ended: `released`, `reaped`, `cancelled`; `refused` if the pool has become too small; `lost` if another
-    /// token is valid; `unknown` if Redis does not know it.
+    /// The lease has ended: `released`, `reaped`, `cancelled`; `refused` if the pool has become too small; `lost` if
+    /// another token is valid; `unknown` if the lease is not in Redis.
     Ended(String),
 }
 
 /// The result of creating a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Init {
-    /// Created, with this number of GPUs.
+    /// The pool was created, with this number of GPUs.
     Done(u64),
-    /// It already exists, with this number of GPUs.
+    /// The pool already exists, with this number of GPUs.
     Already(u64),
-    /// This number of leases is held, so it was not created again.
+    /// This number of leases is held, so the pool was not created again.
     Held(u64),
 }
 
@@ -76,35 +76,35 @@ pub enum Init {
 pub enum Released {
     /// The lease was released, or the ticket withdrawn.
     Done,
-    /// It had ended before, in this state.
+    /// The lease had already ended, in this state.
     Already(String),
     /// Another lease holds the GPUs.
     Lost,
-    /// Redis does not know it.
+    /// The lease is not in Redis.
     Unknown,
 }
 
 /// The result of extending a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extended {
-    /// The new end, in milliseconds since the Unix epoch by the clock of Redis.
+    /// The new end, in milliseconds since the Unix epoch on Redis' clock.
     Until(u64),
-    /// It has no time limit: it ends with its holder.
+    /// The lease has no time limit, because it ends with its holder.
     Endless,
-    /// It is not held: its state, or `unknown` if Redis does not know it.
+    /// The lease is not held. Contains its state, or `unknown` if the lease is not in Redis.
     Ended(String),
 }
 
 /// A pool in Redis.
 pub struct Pool {
     connection: Connection,
-    /// The last call timed out and its answer may still arrive, so the next call opens a new connection.
+    /// Whether the last call timed out. Its reply may still arrive, so the next call opens a new connection.
     silent: bool,
     pub(crate) client: Client,
     address: String,
     pub(crate) prefix: String,
     pub(crate) patience: Duration,
-    /// How long the server grants nothing after its restart, as of the last ticket status.
+    /// For how long the server grants nothing after its restart, according to the last ticket status.
     pub(crate) closed: Option<Duration>,
 }
 
@@ -118,10 +118,10 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Connects; each answer must arrive within `patience`.
+    /// Connects. Each reply must arrive within `patience`.
     ///
     /// # Errors
-    /// If the server does not answer, or refuses.
+    /// If the server does not respond, or refuses the connection.
     pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, LeaseError> {
         let client = client(address)?;
         let shown = client.get_connection_info().addr().to_string();
@@ -137,12 +137,12 @@ impl Pool {
         Ok(())
     }
 
-    /// A connection to the same server with other settings.
+    /// Returns a connection to the same server with other settings.
     pub(crate) fn connection_of(&self, client: &Client) -> Result<Connection, LeaseError> {
         self.map_error(connect(client, self.patience))
     }
 
-    /// The same pool, on a connection with other settings.
+    /// Returns the same pool, on a connection with other settings.
     pub(crate) fn another(&self, client: &Client) -> Result<Self, LeaseError> {
         Ok(Self {
             connection: self.connection_of(client)?,
@@ -155,7 +155,7 @@ impl Pool {
         })
     }
 
-    /// Converts the error of a query that did not go through [`Self::with`].
+    /// Converts the error of a query that was not made through [`Self::with`].
     pub(crate) fn map_error<T>(&self, answer: redis::RedisResult<T>) -> Result<T, LeaseError> {
         answer.map_err(|error| LeaseError::of(&error, &self.address))
     }
@@ -174,7 +174,7 @@ impl Pool {
     }
 
     /// Calls a script. If the connection breaks, an idempotent script is called once more. Scripts that act on a GPU
-    /// number or a prefix are not repeated: the second call may meet another holder or another pool.
+    /// number or a prefix are not repeated, because the second call might affect another holder or another pool.
     pub(crate) fn call<T: FromRedisValue>(&mut self, op: Op, arguments: &[String]) -> Result<T, LeaseError> {
         let mut call = op.script().key(&self.prefix);
         for argument in arguments {
@@ -189,10 +189,11 @@ impl Pool {
         }
     }
 
-    /// Creates a pool of these GPUs, by number and, if known, UUID; `offset` is local time minus UTC, in seconds.
+    /// Creates a pool of these GPUs, given by number and, if known, UUID. `offset` is local time minus UTC, in
+    /// seconds.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn init(
         &mut self,
         gpus: &[(u32, Option<String>)],
@@ -215,7 +216,7 @@ impl Pool {
     /// Requests GPUs.
     ///
     /// # Errors
-    /// If there is no answer; repeating the call with the same ticket requests nothing more.
+    /// If Redis does not respond. Repeating the call with the same ticket does not request more GPUs.
     pub fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
         let mut arguments = vec![
             ticket.lease.clone(),
@@ -234,7 +235,7 @@ impl Pool {
     /// Renews a ticket or a lease.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn touch(
         &mut self,
         lease: &str,
@@ -252,11 +253,11 @@ impl Pool {
         status(answer)
     }
 
-    /// Requests a lease back that Redis has lost, after [`Self::touch`] returned `unknown`: the server was restarted
-    /// from an older state.
+    /// Requests a lease again that Redis has lost, after [`Self::touch`] returned `unknown` because the server was
+    /// restarted from an older state.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn reclaim(
         &mut self,
         ticket: &Ticket,
@@ -272,10 +273,10 @@ impl Pool {
         status(self.call(Op::Reclaim, &arguments)?)
     }
 
-    /// Ends a lease, or withdraws a ticket; `pid` is the caller, for the log.
+    /// Ends a lease, or withdraws a ticket. `pid` is the caller, for the log.
     ///
     /// # Errors
-    /// If there is no answer; the call can be repeated.
+    /// If Redis does not respond. The call can be repeated.
     pub fn release(
         &mut self,
         lease: &str,
@@ -296,10 +297,11 @@ impl Pool {
         })
     }
 
-    /// Transfers a lease to the process that it is meant for, or to no process; `about` has the new holder's fields.
+    /// Transfers a lease to the process for which it was taken, or to no process. `about` contains the new holder's
+    /// fields.
     ///
     /// # Errors
-    /// If there is no answer; the call can be repeated.
+    /// If Redis does not respond. The call can be repeated.
     pub fn transfer(
         &mut self,
         (lease, token): (&str, u64),
@@ -316,7 +318,7 @@ impl Pool {
     /// Sets the end of a lease with a time limit to `span` from now.
     ///
     /// # Errors
-    /// If there is no answer; the call can be repeated.
+    /// If Redis does not respond. The call can be repeated.
     pub fn extend(&mut self, lease: &str, span: Duration) -> Result<Extended, LeaseError> {
         let arguments = [lease.to_owned(), span.as_millis().to_string()];
         let (how, until): (String, u64) = self.call(Op::Extend, &arguments)?;
@@ -327,24 +329,24 @@ impl Pool {
         })
     }
 
-    /// The whole state at one moment.
+    /// Returns the whole state at one moment.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn audit(&mut self) -> Result<Audit, LeaseError> {
         self.read(&[])
     }
 
-    /// The GPUs of the audit; cheaper for the server if many tickets wait.
+    /// Returns the GPUs of the audit, which is cheaper for the server if many tickets are waiting.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn gpus(&mut self) -> Result<Vec<Gpu>, LeaseError> {
         Ok(self.read(&["gpus".to_owned()])?.gpus)
     }
 
     fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
-        // Commands and names may contain any bytes.
+        // Commands and names can contain any bytes.
         let text: Vec<u8> = self.call(Op::Audit, parts)?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
             .map_err(|error| LeaseError::Unexpected(error.to_string()))
@@ -354,7 +356,7 @@ impl Pool {
 /// Checks that this is a valid Redis address.
 ///
 /// # Errors
-/// If it is invalid.
+/// If the address is invalid.
 pub fn check(address: &str) -> Result<(), LeaseError> {
     client(address).map(drop)
 }

@@ -1,5 +1,5 @@
-//! Whether a process exists, from `/proc`. A process counts as gone only if the kernel reports so. If a read fails, for
-//! lack of descriptors for example, the process may be alive.
+//! Whether a process exists, according to `/proc`. A process counts as gone only if the kernel reports that. If a read
+//! fails, for example because there are no free descriptors, the process may still be running.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -11,7 +11,7 @@ use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::{ProcessKey, State, Status, status};
 use rustix::io::Errno;
 
-/// Upper limit for walks up the process tree.
+/// Maximum number of ancestors that are followed.
 pub(crate) const DEEPEST: usize = 256;
 /// `start_ticks` count hundredths of a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
 const MS_PER_TICK: u64 = 10;
@@ -33,7 +33,7 @@ pub fn all() -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
     Ok(entries.map(|entry| entry.map(|entry| entry.path())))
 }
 
-/// The result of a read of a process or thread that may have exited; `None` if it has.
+/// Returns the result of reading a process or thread that may have exited, or `None` if it has exited.
 ///
 /// # Errors
 /// If the read failed for another reason.
@@ -46,7 +46,7 @@ pub fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The parsed `stat` of a process or thread; `None` if it is gone.
+/// Returns the parsed `stat` of a process or thread, or `None` if it is gone.
 ///
 /// # Errors
 /// If the file cannot be read or parsed.
@@ -55,7 +55,7 @@ pub fn read_stat(process: &Path) -> io::Result<Option<Stat>> {
     stat::parse(&text).map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
-/// The bytes of a process' `status`; `None` if it is gone.
+/// Returns the bytes of a process's `status`, or `None` if the process is gone.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -67,7 +67,7 @@ pub fn status(process: &Path) -> io::Result<Option<Vec<u8>>> {
     unless_gone(fs::File::open(process.join("status")).and_then(read))
 }
 
-/// The pids of a process, from our PID namespace to its own; `None` if it is gone.
+/// Returns the pids of a process, from our PID namespace to its own, or `None` if the process is gone.
 ///
 /// # Errors
 /// If they cannot be read.
@@ -76,14 +76,14 @@ pub(crate) fn pids(process: &Path) -> io::Result<Option<Vec<u32>>> {
     Status::new(&text).pids().map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
-/// When a process started; `None` if it has exited, also if its parent has not yet reaped it.
+/// Returns when a process started, or `None` if it has exited, even if its parent has not reaped it yet.
 pub(crate) fn start(pid: u32) -> io::Result<Option<u64>> {
     let process = directory(pid);
     let Some(stat) = read_stat(&process)? else { return Ok(None) };
     Ok((!ended(&stat) || has_threads(&process)?).then_some(stat.key.start_ticks))
 }
 
-/// Whether a process is alive; an unreaped zombie is not.
+/// Whether a process is running. A zombie is not.
 ///
 /// # Errors
 /// If that cannot be determined.
@@ -91,16 +91,16 @@ pub fn lives(process: ProcessKey) -> io::Result<bool> {
     Ok(start(process.pid)? == Some(process.start_ticks))
 }
 
-/// Like [`lives`]; a process that cannot be inspected counts as alive.
+/// Like [`lives`], but a process that cannot be inspected counts as running.
 #[must_use]
 pub fn may_live(process: ProcessKey) -> bool {
     lives(process).unwrap_or(true)
 }
 
-/// Whether at least one of the processes is alive.
+/// Whether at least one of the processes is running.
 ///
 /// # Errors
-/// If none is known to be alive, and some cannot be inspected.
+/// If no process is known to be running, and some cannot be inspected.
 pub(crate) fn any_lives(processes: impl IntoIterator<Item = ProcessKey>) -> io::Result<bool> {
     let mut seen = Ok(false);
     for process in processes {
@@ -117,7 +117,7 @@ const fn ended(stat: &Stat) -> bool {
     matches!(stat.state, State::Zombie | State::Dead)
 }
 
-/// Whether threads still run after the thread-group leader exited. They keep what the process held.
+/// Whether threads are still running after the thread-group leader exited. They keep what the process held.
 fn has_threads(process: &Path) -> io::Result<bool> {
     for thread in unless_gone(fs::read_dir(process.join("task")))?.into_iter().flatten() {
         if read_stat(&thread?.path())?.is_some_and(|stat| !ended(&stat)) {
@@ -127,9 +127,10 @@ fn has_threads(process: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The processes that receive our output, each with its start time: our parent and its ancestors up to the process that
-/// reads the other end of our stdout pipe. If no ancestor reads it: our parent, and further ancestors for as long as
-/// each process is only a part of its parent: a subshell, or a shell that runs a line for a program (`sh -c`).
+/// Returns the processes that receive our output, each with its start time: our parent and its ancestors up to the
+/// process that reads the other end of our stdout pipe. If no ancestor reads it, these are our parent and further
+/// ancestors, as long as each process is only a part of its parent: a subshell, or a shell that runs a line for a
+/// program (`sh -c`).
 pub(crate) fn chain(parent: u32) -> Vec<(u32, u64)> {
     let above = ancestors(parent);
     let output = fs::read_link("/proc/self/fd/1").unwrap_or_default();
@@ -139,7 +140,7 @@ pub(crate) fn chain(parent: u32) -> Vec<(u32, u64)> {
     above.into_iter().take(last + 1).collect()
 }
 
-/// A process and its ancestors except pid 1, each with its start time.
+/// Returns a process and its ancestors except pid 1, each with its start time.
 fn ancestors(pid: u32) -> Vec<(u32, u64)> {
     let (mut found, mut pid) = (Vec::new(), pid);
     while pid > 1
@@ -160,7 +161,7 @@ fn reads(pid: u32, pipe: &Path) -> bool {
     let is_read_end = |number: std::ffi::OsString| {
         let flags = fs::read_to_string(directory(pid).join("fdinfo").join(number)).unwrap_or_default();
         let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")?.trim().parse::<u32>().ok());
-        // The flags are in octal. The last digit has the access mode of open(2): 0 is O_RDONLY.
+        // The flags are in octal. The last digit contains the access mode of open(2): 0 is O_RDONLY.
         flags.is_some_and(|flags| flags % 10 == 0)
     };
     let descriptors = fs::read_dir(directory(pid).join("fd")).into_iter().flatten().flatten();
@@ -169,10 +170,10 @@ fn reads(pid: u32, pipe: &Path) -> bool {
         .any(|entry| is_read_end(entry.file_name()))
 }
 
-/// Whether a process of this session that started before `before_ms` (since boot) has the device file open.
+/// Whether a process in this session that started before `before_ms` (since boot) has the device file open.
 ///
 /// # Errors
-/// If that cannot be determined for every process of the session.
+/// If that cannot be determined for every process in the session.
 pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> io::Result<bool> {
     for process in all()? {
         let process = process?;
@@ -185,7 +186,7 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> io::Resu
                 return Ok(true);
             }
         }
-        // The thread-group leader has exited and has no descriptors; the other threads still have them.
+        // The thread-group leader has exited and has no descriptors, but the other threads still have them.
         if ended(&stat) && has_threads(&process)? {
             return Ok(true);
         }

@@ -1,4 +1,5 @@
-//! Ends of leases without a release by the holder: by any client that finds an exited holder, and by the node's agent.
+//! Ends leases that the holder has not released. This is done by any client that finds an exited holder, and by the
+//! node's agent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,23 +10,24 @@ use crate::audit::{Agent, Audit, Lease};
 use crate::holder::{Life, LocalHost, are_one_machine};
 use crate::{LeaseError, Op, Pool};
 
-/// The longest time from fork to exec. A command that was being started when its runner died has the lease's name in
+/// Longest time from fork to exec. A command that was being started when its runner was killed has the lease's name in
 /// its environment only after that time.
 pub const EXEC_DELAY: Duration = Duration::from_millis(100);
 
-/// Why a lease is ended by another process than its holder.
+/// Why a lease is ended by a process other than its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End<'a> {
-    /// This holder has exited. The lease is kept if it was transferred meanwhile; an empty pid matches every holder.
+    /// This holder has exited. The lease is kept if it has been transferred since. An empty pid matches every holder.
     Dead {
         /// The holder's pid.
         pid: &'a str,
         /// The holder's start time.
         start: &'a str,
-        /// Whether the lease, taken by GPU.py's rules, was acknowledged; that decides which processes count as holders.
+        /// Whether the lease, taken under GPU.py's rules, was acknowledged. That decides which processes count as
+        /// holders.
         known: bool,
     },
-    /// It was not renewed in time.
+    /// The lease was not renewed in time.
     Late,
     /// A rule revokes the lease with this token.
     Revoked {
@@ -39,22 +41,22 @@ pub enum End<'a> {
 /// The result of ending a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It has ended now.
+    /// The lease has ended now.
     Done,
-    /// It was renewed or transferred meanwhile, and is kept.
+    /// The lease was renewed or transferred meanwhile, and is kept.
     Kept,
-    /// It has another token.
+    /// The lease has another token.
     Lost,
-    /// It had ended before, or Redis does not know it (`unknown`).
+    /// The lease had already ended, or is not in Redis (`unknown`).
     Already(String),
 }
 
 /// The result of returning a GPU to the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReturnOutcome {
-    /// The GPU goes to the next ticket.
+    /// The GPU is given to the next ticket.
     Freed,
-    /// Not returned, because its state has changed: `changed`, `held`, `placed`, `unmanaged`.
+    /// The GPU was not returned, because its state has changed: `changed`, `held`, `placed`, `unmanaged`.
     Not(String),
 }
 
@@ -86,10 +88,10 @@ impl Pool {
         }
     }
 
-    /// Ends a lease or a ticket. Its GPUs listed in `busy` are quarantined until [`Self::clear`].
+    /// Ends a lease or a ticket. Its GPUs that are listed in `busy` are quarantined until [`Self::clear`].
     ///
     /// # Errors
-    /// If there is no answer; the call can be repeated.
+    /// If Redis does not respond. The call can be repeated.
     pub fn end(&mut self, lease: &str, end: End<'_>, busy: &[String]) -> Result<Ended, LeaseError> {
         let none = String::new;
         let (why, token, pid, start) = match end {
@@ -109,19 +111,19 @@ impl Pool {
         })
     }
 
-    /// Ends the quarantine of a GPU, if its reason is still `why` as in [`crate::audit::Gpu::quarantine`].
+    /// Ends the quarantine of a GPU, if its reason is still `why`, as in [`crate::audit::Gpu::quarantine`].
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn clear(&mut self, gpu: &str, why: &str) -> Result<ReturnOutcome, LeaseError> {
         self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(ReturnOutcome::of)
     }
 
-    /// Returns a GPU to the pool that no lease holds: it is in no list or quarantined, and has this GPU.py record (pid
-    /// and time) or none.
+    /// Returns a GPU to the pool that is not held by a lease: it is quarantined or not in any list, and has this
+    /// GPU.py record (pid and time) or no record.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn resolve(
         &mut self,
         gpu: &str,
@@ -136,11 +138,11 @@ impl Pool {
         self.call(Op::Resolve, &arguments).map(ReturnOutcome::of)
     }
 
-    /// Registers this node's agent for `ttl`; zero removes it. While it is registered, only the agent ends leases of
+    /// Registers this node's agent for `ttl`; zero removes it. While the agent is registered, it alone ends leases on
     /// its node.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn register_agent(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<(), LeaseError> {
         let about = [
             local_host.host.clone(),
@@ -151,13 +153,13 @@ impl Pool {
         self.call::<String>(Op::Agent, &about).map(drop)
     }
 
-    /// Frees leases of exited holders on this host, and leases of other hosts that were not renewed in time. Renews
-    /// leases of living holders on this host that did not renew them. Returns how many leases were freed. Expiry alone
-    /// frees no lease of this boot of this host, nor of a node with an agent; a registered agent of this node reaps
-    /// instead of this call.
+    /// Frees the leases of exited holders on this host, and leases of other hosts that were not renewed in time.
+    /// Renews the leases of running holders on this host that did not renew them. Returns how many leases were freed.
+    /// Expiry alone does not free a lease of this host's current boot or of a node with an agent. If an agent is
+    /// registered on this node, the agent does this instead.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
         let audit = self.audit()?;
         let mut freed = 0;
@@ -206,7 +208,7 @@ impl Audit {
         lease.expires < self.now as f64
     }
 
-    /// The leases that [`Pool::reap_local_host`] would free, with the reasons.
+    /// Returns the leases that [`Pool::reap_local_host`] would free, with the reasons.
     #[must_use]
     pub fn to_reap(&self, local_host: &LocalHost) -> Vec<(&Lease, &'static str)> {
         let dead = self.dead(local_host).into_iter().map(|lease| (lease, "the holder has exited"));
@@ -216,15 +218,17 @@ impl Audit {
         dead.chain(late).collect()
     }
 
-    /// Leases of exited holders on this host; none if an agent is registered, which reaps them itself.
+    /// Returns the leases of exited holders on this host. If an agent is registered, returns none, because the agent
+    /// reaps them.
     fn dead(&self, local_host: &LocalHost) -> Vec<&Lease> {
         let leases = if self.has_agent_at(local_host) { &[] } else { self.leases.as_slice() };
         leases.iter().filter(|lease| local_host.life(lease) == Life::Dead).collect()
     }
 
-    /// Why any client may free this late lease; `None` if it may not.
+    /// Returns why any client can free this late lease, or `None` if that is not permitted.
     fn late_why(&self, local_host: &LocalHost, (lease, life): (&Lease, Life)) -> Option<&'static str> {
-        // The agent of this machine sees the processes on its GPUs, wherever and in whichever boot they were taken.
+        // The agent on this machine sees the processes on its GPUs, regardless of the boot and namespace in which the
+        // leases were taken.
         let is_of_our_agent = || self.has_agent_on(local_host);
         match life {
             Life::Elsewhere if self.has_agent(lease) => None,
@@ -235,7 +239,8 @@ impl Audit {
             }
             Life::Elsewhere => Some("the lease was not renewed in time"),
             Life::Timed => (!is_of_our_agent()).then_some("the lease has expired"),
-            // A holder that does not acknowledge its grant, because it was stopped for example, loses it to the next.
+            // A holder that does not acknowledge its grant, for example because it was stopped, loses the grant to the
+            // next ticket.
             Life::Alive if lease.state == "held" && !lease.is_acknowledged() => {
                 Some("the holder did not acknowledge the lease")
             }
@@ -243,7 +248,7 @@ impl Audit {
         }
     }
 
-    /// Whether an agent can check the lease's holder; its decision then counts, not the expiry.
+    /// Whether an agent can check the lease's holder. If so, its decision counts instead of the expiry.
     #[must_use]
     pub fn has_agent(&self, lease: &Lease) -> bool {
         self.agents
@@ -251,12 +256,12 @@ impl Audit {
             .any(|agent| agent.is_at((lease.get("host"), lease.get("boot"), lease.get("pidns"))))
     }
 
-    /// Whether an agent runs on this machine, under whichever host name.
+    /// Whether an agent is running on this machine, under any host name.
     fn has_agent_on(&self, local_host: &LocalHost) -> bool {
         self.agents.iter().any(|agent| local_host.is_machine(Some(&agent.host), Some(&agent.boot)))
     }
 
-    /// Whether an agent serves the PID namespace of this process, under whichever host name.
+    /// Whether an agent serves the PID namespace of this process, under any host name.
     #[must_use]
     pub fn has_agent_at(&self, local_host: &LocalHost) -> bool {
         let place =

@@ -1,5 +1,5 @@
-//! The conversion of an audit into a snapshot: ages instead of times of another clock, and holders as processes of this
-//! node.
+//! Converts an audit into a snapshot, with ages instead of times on another clock, and with holders as processes on
+//! this node.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -28,8 +28,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Reads the node of this `/proc`. `namespace` says whether it is the host's `/proc`, whatever namespace this
-    /// program runs in.
+    /// Reads the node of this `/proc`. `namespace` says whether it is the host's `/proc`, regardless of the namespace
+    /// in which this program runs.
     #[must_use]
     pub fn read(procfs: &Path, namespace: PidNamespace) -> Self {
         let text = |path: &Path| {
@@ -48,13 +48,13 @@ impl Node {
         }
     }
 
-    /// Whether `host` and `boot` name this machine.
+    /// Whether `host` and `boot` refer to this machine.
     fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
         are_one_machine((self.host.as_deref(), self.boot.as_deref()), (host, boot))
     }
 
-    /// The processes of a lease, if they are of this machine, boot and namespace, and whether one of them is alive.
-    /// `silent`: a holder of another boot would have renewed, and did not.
+    /// Returns the processes of a lease, if they are on this machine and in this boot and namespace, and whether one
+    /// of them is running. `silent`: a holder in another boot would have renewed the lease, and has not.
     fn holder(&self, lease: &Lease, silent: bool) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
         let boot = lease.get("boot");
         let local_host = self.is_machine(lease.get("host"), boot);
@@ -71,7 +71,7 @@ impl Node {
         let chain: Vec<ProcessKey> = chain.filter(|key| Some(*key) != holder).collect();
         let lives = |key: &ProcessKey| self.lives(*key);
         let alive = holder.iter().chain(&chain).map(lives).reduce(Truth::or).unwrap_or_default();
-        // By GPU.py's rules a lease outlives the process that took it.
+        // Under GPU.py's rules, a lease outlives the process that took it.
         let outlives = lease.get("mode") == Some("compat") && alive == Truth::False;
         (holder, chain, if outlives { Truth::Unknown } else { alive })
     }
@@ -87,7 +87,7 @@ impl Node {
                 Some(&evidence.boot) == self.boot.as_ref() && self.namespaces.contains(&evidence.pidns);
             visible && evidence.prompt
         });
-        // Only if it is unique: the same pid in the namespace of another container is another process.
+        // Only if the process is unique, because the same pid in another container's namespace is another process.
         let of_pid = |evidence: WriterEvidence| {
             let mut named = evidence.processes.into_iter().filter(|key| Some(key.pid) == pid);
             named.next().filter(|_| named.next().is_none())
@@ -105,14 +105,14 @@ impl Node {
     fn lives(&self, key: ProcessKey) -> Truth {
         match self.stat(key.pid) {
             Ok(stat) if stat.key != key => Truth::False,
-            // The thread-group leader has exited; whether other threads run is not read here.
+            // The thread-group leader has exited. Whether other threads are running is not read here.
             Ok(stat) if stat.state == State::Zombie && stat.threads > 1 => Truth::Unknown,
             Ok(stat) => (!matches!(stat.state, State::Zombie | State::Dead)).into(),
             Err(missing) => missing,
         }
     }
 
-    /// The `stat` of a process; `Err(Truth::False)` if there is no such process.
+    /// Returns the `stat` of a process, or `Err(Truth::False)` if there is no such process.
     fn stat(&self, pid: u32) -> Result<stat::Stat, Truth> {
         match fs::read(self.procfs.join(pid.to_string()).join("stat")) {
             Ok(text) => stat::parse(&text).ok_or(Truth::Unknown),
@@ -142,7 +142,7 @@ impl Audit {
     }
 
     fn held(&self, lease: &Lease, node: &Node) -> Held {
-        // By GPU.py's rules leases are not renewed.
+        // Under GPU.py's rules, leases are not renewed.
         let silent = lease.get("known").is_some() || self.is_late(lease) && !self.has_agent(lease);
         let (holder, chain, alive) = node.holder(lease, silent);
         Held {
@@ -172,7 +172,7 @@ impl Audit {
         }
     }
 
-    /// The age in milliseconds by the clock of Redis, which may have been set back.
+    /// Returns the age in milliseconds on Redis' clock, which may have been set back.
     fn since(&self, lease: &Lease, field: &str) -> Option<u64> {
         Some(self.now.saturating_sub(number(lease, field)?))
     }
@@ -258,8 +258,8 @@ mod tests {
         Node { host: Some(ONE.to_owned()), ..Node::read(Path::new("/proc"), PidNamespace::Unknown) }
     }
 
-    /// Whether the snapshot names the holder of a lease of this process, and whether it is alive, for this host and
-    /// boot.
+    /// Returns whether the snapshot names the holder of a lease of this process, and whether that holder is running,
+    /// for this host and boot.
     fn reported(host: &str, boot: &str, (expires, agents): (u64, &str)) -> (bool, Truth) {
         let (own_pid, pidns) = (std::process::id(), &node().namespaces[0]);
         let start = crate::process::start(own_pid).unwrap().unwrap();
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(
             reported(OTHER, boot, renewed),
             (false, Truth::Unknown),
-            "its pids are other processes here"
+            "the container's pids belong to other processes here"
         );
         let seen = |host: &str| {
             let evidence = WriterEvidence {

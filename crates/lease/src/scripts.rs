@@ -1,4 +1,5 @@
-//! The Lua scripts. Each is the common part and its own part; one has a fast path before the common part.
+//! The Lua scripts. Each consists of the common part and its own part. One script has a fast path before
+//! the common part.
 
 use std::sync::LazyLock;
 
@@ -6,7 +7,7 @@ use redis::Script;
 
 macro_rules! ops {
     ($($(#[$doc:meta])* $op:ident $([$first:literal])? $file:literal)+) => {
-        /// An operation of a pool, each a script that Redis runs atomically.
+        /// An operation on a pool. Each operation is a script that Redis runs atomically.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Op {
             $($(#[$doc])* $op,)+
@@ -60,9 +61,9 @@ ops! {
     Seen "seen.lua"
     /// Registers the agent of a node.
     Agent "agent.lua"
-    /// Returns a GPU to the pool that has no holder and is in no list.
+    /// Returns a GPU to the pool that has no holder and is not in any list.
     Resolve "resolve.lua"
-    /// Transfers a lease to the process that it is meant for.
+    /// Transfers a lease to the process for which it was taken.
     Transfer "transfer.lua"
     /// Extends a lease with a time limit.
     Extend "extend.lua"

@@ -1,6 +1,6 @@
 //! Waiting for GPUs. A ticket has a position in our queue of tickets. In addition, its client opens one slot per
-//! requested GPU: a connection that blocks on the list of idle GPUs, beside the clients of GPU.py. A slot pops a GPU for
-//! the first ticket of the queue, which may be that of another client.
+//! requested GPU: a connection that blocks on the list of idle GPUs, alongside the clients of GPU.py. A slot pops a
+//! GPU for the first ticket in the queue, which may be another client's ticket.
 
 #![expect(clippy::disallowed_methods, reason = "a wait has a deadline")]
 
@@ -24,7 +24,7 @@ const UNBLOCK_INTERVAL: Duration = Duration::from_millis(5);
 const UNBLOCK_ROUNDS: u32 = 400;
 /// The polling interval of tickets for particular GPUs, and the pause of a slot after a GPU that no ticket could use.
 const SELECTIVE_INTERVAL: Duration = Duration::from_millis(500);
-/// This many waiters at the front reap at every renewal; those behind them less often.
+/// Number of waiters at the front that reap at every renewal. Waiters behind them reap less often.
 const FRONT: u64 = 4;
 /// Delay of a new waiter's first reaping per ticket ahead, because many waiters can arrive together.
 const REAP_STAGGER: Duration = Duration::from_millis(50);
@@ -32,12 +32,12 @@ const REAP_STAGGER: Duration = Duration::from_millis(50);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Pool {
-    /// Requests GPUs and waits until they are granted, until the deadline, or without limit. `on_position` receives the
-    /// number of tickets ahead after every query. Leases of exited holders on this host are freed at the start and from
-    /// time to time. Returns [`TicketStatus::Waiting`] if the deadline passed; the ticket is then withdrawn.
+    /// Requests GPUs and waits until they are granted, until the deadline, or indefinitely. `on_position` receives the
+    /// number of tickets ahead after every query. Leases of exited holders on this host are freed at the start and
+    /// from time to time. Returns [`TicketStatus::Waiting`] if the deadline passed; the ticket is then withdrawn.
     ///
     /// # Errors
-    /// If Redis refuses, or does not answer the first request. Later requests are repeated until it answers.
+    /// If Redis refuses, or does not respond to the first request. Later requests are repeated until it responds.
     pub fn wait(
         &mut self,
         ticket: &Ticket,
@@ -59,7 +59,7 @@ impl Pool {
             if slots.is_none() && !selective {
                 slots = Some(Slots::open(self, ticket.want));
             }
-            // After the restart barrier of the server a request is served at once, so there is no need to wait longer.
+            // After the server's restart barrier, a request is served at once, so there is no need to wait longer.
             let interval = self.closed.map_or(interval, |closed| interval.min(closed + UNBLOCK_INTERVAL));
             let woken =
                 if interval.is_zero() { Ok(None) } else { self.wait_for_wakeup(&ticket.lease, interval) };
@@ -86,7 +86,7 @@ impl Pool {
         Ok(status)
     }
 
-    /// Reconnects and repeats the request; returns the previous status if that fails.
+    /// Reconnects and repeats the request. Returns the previous status if that fails.
     fn request_again(&mut self, ticket: &Ticket, before: TicketStatus) -> Result<TicketStatus, LeaseError> {
         match self.reconnect().and_then(|()| self.request(ticket)) {
             Err(error) if error.passes() => Ok(before),
@@ -104,7 +104,7 @@ impl Pool {
     /// Waits for the wake-up message of a ticket.
     fn wait_for_wakeup(&mut self, lease: &str, at_most: Duration) -> Result<Option<Grant>, LeaseError> {
         let key = format!("{}_V2:WAKE:{lease}", self.prefix);
-        // In Redis 0 means no limit.
+        // In Redis, 0 means no limit.
         let seconds = at_most.max(Duration::from_millis(1)).as_secs_f64();
         let patience = self.patience;
         let mut command = redis::cmd("BLPOP");
@@ -128,7 +128,7 @@ struct Intervals {
     started: Instant,
     usual: Duration,
     passed: u64,
-    /// The first reaping was done.
+    /// Whether the first reaping was done.
     reaped: bool,
 }
 
@@ -137,8 +137,9 @@ impl Intervals {
         Self { started: Instant::now(), usual, passed: 0, reaped: false }
     }
 
-    /// The time until the next renewal, and whether the waiter reaps then. Every waiter reaps once before its deadline;
-    /// only those at the front do so repeatedly, because the load on the server would otherwise be too high.
+    /// Returns the time until the next renewal, and whether the waiter reaps then. Every waiter reaps once before its
+    /// deadline. Only the waiters at the front do so repeatedly, because the load on the server would otherwise be too
+    /// high.
     fn next(&mut self, before: u64, left: Duration) -> (Duration, bool) {
         if !self.reaped {
             let first = REAP_STAGGER * u32::try_from(before).unwrap_or(u32::MAX);
@@ -151,12 +152,12 @@ impl Intervals {
     }
 }
 
-/// Positions in Redis' queue, each a connection and a thread that is blocked in it. Dropping this ends them without
-/// waiting for that; a GPU that a slot still pops goes to the next ticket.
+/// Positions in Redis' queue, each with a connection and a thread that is blocked in it. Dropping this ends the
+/// threads without waiting for them. A GPU that a slot still pops is given to the next ticket.
 struct Slots {
     over: Arc<AtomicBool>,
-    /// Nothing is sent: dropping it wakes [`Line::run`], whose thread is already running, so that the caller can go on
-    /// at once.
+    /// Nothing is sent on this channel. Dropping it wakes [`Line::run`], whose thread is already running, so that the
+    /// caller can continue at once.
     _leave: Sender<()>,
 }
 
@@ -186,7 +187,7 @@ struct Line {
 }
 
 impl Line {
-    /// Runs `count` slots until `left` is closed, and unblocks them then.
+    /// Runs `count` slots until `left` is closed, and then unblocks them.
     fn run(&self, count: u32, left: &Receiver<()>) {
         let (sender, client_ids) = channel();
         let slot = |_| {
@@ -215,7 +216,7 @@ impl Line {
         }
     }
 
-    /// Runs a slot. The client ids of its connections go to `client_ids`.
+    /// Runs a slot. The client ids of its connections are sent to `client_ids`.
     fn run_slot(&self, client_ids: &Sender<u64>) {
         let mut pause = PAUSES.0;
         while !self.is_over() {
@@ -230,8 +231,8 @@ impl Line {
         }
     }
 
-    /// Pops GPUs for the next ticket until the wait is over. Both commands go in one write, so that a popped GPU is
-    /// assigned even if this program dies in between.
+    /// Pops GPUs for the next ticket until the wait is over. Both commands are sent in a single write, so that a
+    /// popped GPU is assigned even if this program exits in between.
     fn pop(&self, connection: &mut Connection, pause: &mut Duration) -> RedisResult<()> {
         let server: InfoDict = redis::cmd("INFO").arg("server").query(connection)?;
         let run: String = server.get("run_id").unwrap_or_default();
@@ -244,7 +245,7 @@ impl Line {
             both.cmd("EVALSHA").arg(Op::Assign.script().get_hash()).arg(1).arg(&self.prefix).arg(&run);
             let served: RedisResult<(String,)> = both.query(connection);
             let served = match served {
-                // SCRIPT FLUSH was called meanwhile: assign what was popped by sending the script itself.
+                // SCRIPT FLUSH was called meanwhile. Sends the script itself, to assign what was popped.
                 Err(error) if error.code() == Some("NOSCRIPT") => {
                     let mut whole = redis::cmd("EVAL");
                     whole.arg(Op::Assign.text()).arg(1).arg(&self.prefix).arg(&run);

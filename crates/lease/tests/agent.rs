@@ -1,4 +1,4 @@
-//! The operations of a node's agent on a pool, against a real Redis.
+//! Tests the operations of a node's agent on a pool in a real Redis server.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use server::Server;
 const PATIENCE: Duration = Duration::from_secs(5);
 const TTL: Duration = Duration::from_mins(1);
 
-/// The end of a ticket of [`ticket`] whose holder has exited.
+/// The end of a lease from [`ticket`] whose holder has exited.
 const DEAD: End<'static> = End::Dead { pid: "4711", start: "", known: false };
 
 fn pool(server: &Server) -> Pool {
@@ -49,7 +49,7 @@ fn ticket(lease: &str, want: u32) -> Ticket {
     Ticket { lease: lease.to_owned(), want, priority: 0, ttl: TTL, nonblock: false, about }
 }
 
-/// A ticket of a process of this host that has exited.
+/// Returns the ticket of a process on this host that has exited.
 fn ticket_of_exited(lease: &str, want: u32) -> Ticket {
     let mut child = Command::new("sleep").arg("infinity").spawn().unwrap();
     let about = LocalHost::read().holder(child.id());
@@ -77,12 +77,12 @@ fn gpu_in_use_is_quarantined_until_quiet() {
     assert_eq!(pool.end("dead", DEAD, &["1".to_owned()]), Ok(Ended::Done));
     assert_eq!(pool.touch("next", TTL, None), Ok(held(2, &[0])));
     assert_eq!(pool.touch("last", TTL, None), Ok(TicketStatus::Waiting { before: 0 }));
-    let why = quarantine(&mut pool, "1").expect("it is quarantined");
+    let why = quarantine(&mut pool, "1").expect("the GPU is quarantined");
     assert!(why.starts_with("busy:"), "{why}");
     assert_eq!(
         pool.clear("1", "busy:0"),
         Ok(ReturnOutcome::Not("changed".to_owned())),
-        "the quarantine is another"
+        "the quarantine has another reason"
     );
     assert_eq!(quarantine(&mut pool, "1").as_ref(), Some(&why));
     assert_eq!(pool.clear("1", &why), Ok(ReturnOutcome::Freed));
@@ -112,7 +112,8 @@ fn reclaimed_gpu_leaves_quarantine() {
     let mut pool = create_pool(&server, 1);
     pool.request(&ticket("dead", 1)).unwrap();
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
-    // The server is in an older state: since then the quarantine had ended, and another lease was granted the GPU.
+    // The server is in an older state. Since that state, the quarantine had ended, and another lease was granted
+    // the GPU.
     let grant = Grant { token: 9, gpus: vec![0] };
     assert_eq!(pool.reclaim(&ticket("later", 1), &grant, TTL), Ok(TicketStatus::Held(grant)));
     assert_eq!(quarantine(&mut pool, "0"), None);
@@ -125,10 +126,10 @@ fn quarantine_ends_for_gpu_taken_by_gpu_py() {
     pool.request(&ticket("dead", 1)).unwrap();
     pool.end("dead", DEAD, &["0".to_owned()]).unwrap();
     let why = quarantine(&mut pool, "0").unwrap();
-    // One client released a GPU that it did not hold, and another took it.
+    // One client released a GPU that it did not hold, and another client took it.
     request::<u64>(&mut redis, &["HSET", "GPU_GPU0", "PID", "99", "TIME", "2026-11-21 06:29:57"]);
     assert_eq!(pool.clear("0", &why), Ok(ReturnOutcome::Not("held".to_owned())));
-    assert_eq!(quarantine(&mut pool, "0"), None, "its new holder releases it");
+    assert_eq!(quarantine(&mut pool, "0"), None, "the new holder releases the GPU");
     assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_IDLE"]));
 }
 
@@ -170,7 +171,7 @@ fn registered_agent_reaps_instead_of_clients() {
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0));
     let elsewhere = LocalHost { pidns: "1".to_owned(), ..local_host.clone() };
     pool.register_agent(&elsewhere, TTL).unwrap();
-    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "that agent is in another PID namespace");
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "the agent is in another PID namespace");
     pool.register_agent(&local_host, Duration::ZERO).unwrap();
     let pod = LocalHost { host: "pod".to_owned(), ..local_host.clone() };
     pool.register_agent(&pod, TTL).unwrap();
@@ -188,7 +189,11 @@ fn registered_agent_reaps_instead_of_clients() {
     while pool.audit().unwrap().late().count() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "late, but its agent is registered");
+    assert_eq!(
+        pool.reap_local_host(&local_host, TTL),
+        Ok(0),
+        "the lease is late, but its agent is registered"
+    );
     pool.register_agent(&host, Duration::ZERO).unwrap();
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1));
 }
@@ -231,7 +236,7 @@ fn record_changes_are_pushed() {
     let pid = std::process::id().to_string();
     request::<u64>(&mut redis, &["HSET", "GPU_GPU1", "PID", &pid, "TIME", "now"]);
     let changed = next("a record");
-    let record = changed[0].1.clone().expect("there is one");
+    let record = changed[0].1.clone().expect("the record must exist");
     assert_eq!(
         (changed.len(), changed[0].0.as_str(), &record.pid, record.time.as_str()),
         (1, "1", &pid, "now")
@@ -250,9 +255,9 @@ fn record_changes_are_pushed() {
     request::<u64>(&mut redis, &["DEL", "GPU_GPU1"]);
     assert_eq!(next("an end"), [("1".to_owned(), None)]);
     pool.request(&ticket("ours", 1)).unwrap();
-    assert_eq!(next("a lease"), [("0".to_owned(), None)], "not a record of GPU.py");
+    assert_eq!(next("a lease"), [("0".to_owned(), None)], "the record was not written by GPU.py");
     request::<()>(&mut redis, &["FLUSHALL"]);
-    assert_eq!(next("a flush").len(), 2, "anything may have changed");
+    assert_eq!(next("a flush").len(), 2, "any record may have changed");
 }
 
 #[test]
@@ -261,8 +266,8 @@ fn acknowledged_lease_is_not_ended_by_its_takers_exit() {
     let mut pool = create_pool(&server, 1);
     let mut compat = ticket("a", 1);
     compat.about.push(("mode", "compat".to_owned()));
-    let Ok(TicketStatus::Held(grant)) = pool.request(&compat) else { panic!("it is idle") };
-    // The agent checked the taker; after that the lease was acknowledged, and the taker exited as usual.
+    let Ok(TicketStatus::Held(grant)) = pool.request(&compat) else { panic!("the GPU must be idle") };
+    // The agent checked the taker. After that, the lease was acknowledged, and the taker exited as usual.
     pool.touch("a", TTL, Some(grant.token)).unwrap();
     assert_eq!(pool.end("a", DEAD, &[]), Ok(Ended::Kept));
     let known = End::Dead { pid: "4711", start: "", known: true };
@@ -278,10 +283,10 @@ fn quarantine_for_a_record_ends_with_its_release() {
     request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
     assert!(
         matches!(pool.request(&ticket("a", 1)), Ok(TicketStatus::Waiting { .. })),
-        "another client has it"
+        "another client has the GPU"
     );
     assert!(quarantine(&mut pool, "0").unwrap().starts_with("legacy_record:"));
-    // That client releases it as GPU.py does.
+    // The other client releases the GPU as GPU.py does.
     request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
     request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
     assert_eq!(pool.touch("a", TTL, None), Ok(held(1, &[0])));
@@ -321,7 +326,7 @@ fn stopped_holder_loses_unacknowledged_grant() {
     let mut pool = create_pool(&server, 1);
     let local_host = LocalHost::read();
     let mut stopped = ticket("stopped", 1);
-    // The holder is this process: it is alive, but does not acknowledge.
+    // The holder is this process, which is running but does not acknowledge the lease.
     stopped.about = local_host.holder(std::process::id());
     stopped.about.push(("ack_ms", "1".to_owned()));
     stopped.ttl = Duration::from_millis(1);
@@ -339,10 +344,10 @@ fn stopped_holder_loses_unacknowledged_grant() {
     std::thread::park_timeout(Duration::from_millis(5));
     assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0));
     let audit = pool.audit().unwrap();
-    assert!(audit.late().any(|lease| lease.lease == "again"), "only its own client renews a ticket");
+    assert!(audit.late().any(|lease| lease.lease == "again"), "a ticket is renewed only by its own client");
 }
 
-/// A ticket of a process in another boot of a machine with this name.
+/// Returns the ticket of a process in another boot of a machine with this name.
 fn of_another_boot(lease: &str, host: &str) -> Ticket {
     let there = LocalHost { host: host.to_owned(), boot: "another".to_owned(), ..LocalHost::read() };
     Ticket { about: there.holder(1), ..ticket(lease, 1) }
@@ -360,14 +365,18 @@ fn lease_of_earlier_boot_is_reaped_once_late() {
         request::<u64>(&mut redis, &["ZADD", "GPU_V2:EXP", "1", host]);
         let there = LocalHost { boot: "another".to_owned(), ..local_host.clone() };
         pool.register_agent(&there, TTL).unwrap();
-        assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(0), "{host}: the agent there can check it");
+        assert_eq!(
+            pool.reap_local_host(&local_host, TTL),
+            Ok(0),
+            "{host}: the agent there can check the holder"
+        );
         pool.register_agent(&there, Duration::ZERO).unwrap();
         if local_host.is_machine(Some(host), Some("another")) {
             pool.register_agent(&local_host, TTL).unwrap();
             assert_eq!(
                 pool.reap_local_host(&local_host, TTL),
                 Ok(0),
-                "{host}: its agent sees the processes on the GPU"
+                "{host}: the agent there sees the processes on the GPU"
             );
             assert_eq!(pool.audit().unwrap().to_reap(&local_host), [], "{host}");
             pool.register_agent(&local_host, Duration::ZERO).unwrap();
@@ -390,5 +399,5 @@ fn timed_lease_is_reaped_only_by_the_agent() {
     let pod = LocalHost { host: "pod".to_owned(), pidns: "1".to_owned(), ..local_host.clone() };
     let another = LocalHost { boot: "another".to_owned(), ..pod.clone() };
     assert_eq!((pool.reap_local_host(&local_host, TTL), pool.reap_local_host(&pod, TTL)), (Ok(0), Ok(0)));
-    assert_eq!(pool.reap_local_host(&another, TTL), Ok(1), "no agent runs on that machine");
+    assert_eq!(pool.reap_local_host(&another, TTL), Ok(1), "no agent is running on that machine");
 }

@@ -1,5 +1,5 @@
-//! Operations by GPU.py's rules, against a real Redis: releasing a GPU by its number, recreating a pool while leases
-//! are held, and holding a lease without a running process.
+//! Tests operations under GPU.py's rules on a real Redis server: releasing a GPU by its number, recreating a pool
+//! while leases are held, and holding a lease without a running process.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ fn create_pool(server: &Server, count: u32) -> (Pool, Connection) {
     (pool, redis::Client::open(server.address()).unwrap().get_connection().unwrap())
 }
 
-/// A ticket by GPU.py's rules (`compat`), or for a command (`run`).
+/// Returns a ticket under GPU.py's rules (`compat`) or for a command (`run`).
 fn ticket(lease: &str, mode: &'static str) -> Ticket {
     let mut about =
         vec![("pid", "4711".to_owned()), ("legacy_pid", "4711".to_owned()), ("mode", mode.to_owned())];
@@ -74,7 +74,8 @@ fn gpu_is_released_by_its_number() {
     let caller = (0, 42);
     assert_eq!(pool.release_by_number("9", caller), Ok(NumberedRelease::Unmanaged));
     assert_eq!(pool.release_by_number("0", caller), Ok(NumberedRelease::Idle));
-    // One of each kind: 0 of a compat lease, 1 of a command, 2 of a client of the original, 3 in no list.
+    // One GPU of each kind: 0 is held by a compat lease, 1 by a command, 2 by an original client, and 3 is not in
+    // any list.
     assert_eq!(acknowledge(&mut pool, "compat").gpus, [0]);
     pool.request(&ticket("modern", "run")).unwrap();
     for id in ["2", "3", "4", "5"] {
@@ -93,7 +94,7 @@ fn gpu_is_released_by_its_number() {
         "--release of GPU.py also finds lost GPUs"
     );
     assert_eq!(idle(&mut redis), ["3", "2", "0"]);
-    // Quarantined for the record that the release deletes, and for another reason.
+    // GPU 4 is quarantined for the record that the release deletes, and GPU 5 for another reason.
     request::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "4", "legacy_record:1", "5", "busy:1"]);
     assert_eq!(pool.release_by_number("4", caller), Ok(NumberedRelease::Released));
     assert_eq!(pool.release_by_number("5", caller), Ok(NumberedRelease::Quarantined("busy:1".to_owned())));
@@ -103,7 +104,7 @@ fn gpu_is_released_by_its_number() {
     assert_eq!(
         pool.release_by_number("3", caller),
         Ok(NumberedRelease::Idle),
-        "it is gathered for a waiting ticket"
+        "the GPU is gathered for a waiting ticket"
     );
     let events = pool.lines().unwrap();
     assert!(events[3].ends_with(": GPU 0 released by PID 42."), "{events:?}");
@@ -120,10 +121,13 @@ fn release_by_original_serves_waiting_ticket() {
                 .spawn(|| pool(&server).wait(&ticket(waiter, waiter), (&LocalHost::read(), None), |_| {}));
             let started = std::time::Instant::now();
             while !request::<String>(&mut redis, &["INFO", "clients"]).contains("blocked_clients:2\r") {
-                assert!(started.elapsed() < Duration::from_mins(1), "no client waits");
+                assert!(started.elapsed() < Duration::from_mins(1), "no client is waiting");
             }
             release_as_original(&mut redis, "0");
-            assert!(matches!(next.join().unwrap(), Ok(TicketStatus::Held(_))), "its slot pops the GPU");
+            assert!(
+                matches!(next.join().unwrap(), Ok(TicketStatus::Held(_))),
+                "the ticket's slot pops the GPU"
+            );
         });
         assert_eq!(
             first.touch(&format!("first before {waiter}"), TTL, None),
@@ -137,7 +141,7 @@ fn release_by_original_serves_waiting_ticket() {
     assert_eq!(
         first.touch("again", TTL, None),
         Ok(TicketStatus::Ended("released".to_owned())),
-        "the holder learns that it was released"
+        "the holder is told that the lease was released"
     );
     assert_eq!(idle(&mut redis), ["0"]);
 }
@@ -160,7 +164,7 @@ fn acknowledged_compat_lease_outlives_its_taker() {
     assert_eq!(grant.gpus, [0]);
     let Ok(TicketStatus::Held(grant)) = pool.request(&dead("known")) else { panic!("no GPU was idle") };
     pool.touch("known", Duration::from_millis(1), Some(grant.token)).unwrap();
-    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "only the unacknowledged lease");
+    assert_eq!(pool.reap_local_host(&local_host, TTL), Ok(1), "only the unacknowledged lease is freed");
     let audit = pool.audit().unwrap();
     assert_eq!(audit.leases.len(), 1);
     let lease = &audit.leases[0];
@@ -169,7 +173,7 @@ fn acknowledged_compat_lease_outlives_its_taker() {
             && local_host.life(lease) == Life::Unknown
             && local_host.chain_life(lease) == Life::Dead
     );
-    assert!(lease.expires > f64::from(u32::MAX) * 1000.0, "it never expires: {}", lease.expires);
+    assert!(lease.expires > f64::from(u32::MAX) * 1000.0, "the lease must not expire: {}", lease.expires);
     assert_eq!(idle(&mut redis), ["0", "2"]);
 }
 
@@ -201,19 +205,21 @@ fn held_leases_prevent_init_and_delete_unless_forced() {
     assert_eq!(pool.begin((&gpus, 8), 0, Force::No), Ok(Init::Already(2)));
     assert_eq!(pool.begin((&gpus, 8), 0, Force::Over), Ok(Init::Held(1)));
     assert_eq!(pool.forget(Force::Over), Ok(Err(1)));
-    // A waiting ticket survives the new pool.
+    // A waiting ticket is kept when the pool is recreated.
     acknowledge(&mut pool, "b");
     assert_eq!(pool.request(&ticket("waits", "run")), Ok(TicketStatus::Waiting { before: 0 }));
     assert_eq!(pool.begin((&gpus, 8), 0, Force::Under), Ok(Init::Done(2)));
     assert_eq!(pool.touch("a", TTL, None), Ok(TicketStatus::Ended("revoked".to_owned())));
-    assert_eq!(idle(&mut redis), ["1", "3"], "3 was pushed first");
-    let Ok(TicketStatus::Held(grant)) = pool.touch("waits", TTL, None) else { panic!("it was not served") };
+    assert_eq!(idle(&mut redis), ["1", "3"], "GPU 3 was pushed first");
+    let Ok(TicketStatus::Held(grant)) = pool.touch("waits", TTL, None) else {
+        panic!("the ticket was not served")
+    };
     assert!(grant.gpus == [3] && grant.token > held.token, "{grant:?}");
     let view = pool.view().unwrap();
     assert_eq!((view.begun, view.count, view.managed), (true, Some(8), vec!["1".to_owned(), "3".to_owned()]));
     assert_eq!(pool.forget(Force::Under), Ok(Ok(())));
     let left: Vec<String> = request(&mut redis, &["KEYS", "GPU*"]);
-    assert_eq!(left, ["GPU_V2:LEASE:waits"], "its runner has not renewed it yet");
+    assert_eq!(left, ["GPU_V2:LEASE:waits"], "the runner has not renewed the lease yet");
     assert_eq!(pool.touch("waits", TTL, None), Ok(TicketStatus::Ended("revoked".to_owned())));
 }
 
@@ -249,7 +255,7 @@ fn deleted_pool_keeps_ended_leases_and_rising_tokens() {
     assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
     let after = acknowledge(&mut pool, "compat");
     assert!(before.token < grant.token && grant.token < after.token, "{before:?} {grant:?} {after:?}");
-    // After a restart of the server: its earlier run_id was stored before the first grant.
+    // The server was restarted: its earlier run_id was stored before the first grant.
     request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     assert!(pool.audit().unwrap().barrier.is_some());
 }
@@ -261,7 +267,7 @@ fn lease_ended_before_pool_deletion_is_not_restored() {
     let Ok(TicketStatus::Held(first)) = pool.request(&ticket("first", "run")) else {
         panic!("no GPU was idle")
     };
-    // An administrator releases it; its runner does not know yet.
+    // An administrator releases the lease, and its runner does not know that yet.
     pool.release("first", None, (0, 42)).unwrap();
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
     assert_eq!(pool.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
@@ -295,7 +301,7 @@ fn deleted_pool_keeps_waiting_tickets_in_order() {
     assert_eq!(left, kept.map(|key| format!("{prefix}_V2:{key}")));
     assert!(
         matches!(pool.touch("holder before first", TTL, None), Ok(TicketStatus::Held(_))),
-        "not the other pool"
+        "the release does not affect the other pool"
     );
     assert_eq!(other.begin((&[(0, None)], 8), 0, Force::No), Ok(Init::Done(1)));
     assert_eq!(other.touch("second", TTL, None), Ok(TicketStatus::Waiting { before: 1 }));
@@ -348,7 +354,7 @@ fn lists_of_wrong_type_are_replaced_like_the_original() {
     set_wrong_type(&mut redis);
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
     assert_eq!(request::<Vec<String>>(&mut redis, &["KEYS", "*"]), Vec::<String>::new());
-    // The original does not replace its own INIT, nor keys that it does not know.
+    // The original does not replace its own INIT key, nor keys that it does not know.
     for key in ["GPU_INIT", "GPU_V2:OWN", "GPU_V2:LOG"] {
         request::<()>(&mut redis, &["SET", key, "a string"]);
         assert_wrong_type(pool.begin((&gpus, 8), 0, Force::Under), key);

@@ -1,5 +1,5 @@
-//! A pool of one machine. A lock belongs to the opened file, so two pools in one process behave like those of two
-//! processes. The effects of exiting processes are tested in `tests/cases/leases_local.rs`.
+//! Tests a pool on one machine. A lock belongs to an open file, so two pools in one process behave like pools in
+//! two processes. `tests/cases/leases_local.rs` tests the effects of exiting processes.
 #![expect(
     clippy::panic,
     clippy::disallowed_methods,
@@ -57,7 +57,7 @@ fn grant(status: TicketStatus) -> Grant {
 fn wait_for_queue(path: &Path, count: usize) {
     let started = Instant::now();
     while Local::at(path).audit().unwrap().queue.len() != count {
-        assert!(started.elapsed() < Duration::from_mins(1), "{count} do not wait");
+        assert!(started.elapsed() < Duration::from_mins(1), "there are not {count} waiters");
         std::thread::park_timeout(Duration::from_millis(2));
     }
 }
@@ -91,13 +91,17 @@ fn lease_lifecycle_from_ticket_to_release() {
     assert_eq!(
         pool.request(&ticket("a", 1)),
         Ok(TicketStatus::Held(first.clone())),
-        "a repeated request gets nothing more"
+        "a repeated request does not get more GPUs"
     );
-    assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "a pool with a holder stays");
+    assert_eq!(pool.init(&[(0, None)], 0, true), Ok(Init::Held(1)), "a pool with a holder is not replaced");
     let (mut b, status) = request(&path, "b", 2);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     let nonblock = Ticket { nonblock: true, ..ticket("c", 1) };
-    assert_eq!(Local::at(&path).request(&nonblock), Ok(TicketStatus::Busy), "no ticket is overtaken");
+    assert_eq!(
+        Local::at(&path).request(&nonblock),
+        Ok(TicketStatus::Busy),
+        "a later request does not overtake a ticket"
+    );
     assert_eq!(pool.touch("a", TTL, Some(first.token)), Ok(TicketStatus::Held(first.clone())));
     assert_eq!(pool.touch("a", TTL, Some(7)), Ok(TicketStatus::Ended("lost".to_owned())));
     assert_eq!(pool.release("a", Some(7), BY), Ok(Released::Lost));
@@ -134,7 +138,7 @@ fn served_waiter_leaves_the_queue_with_its_first_call() {
         wait_for_queue(&path, 1);
         drop(holder);
         let (mut pool, first) = waiter.join().unwrap();
-        assert_eq!(tickets(&path), 1, "it is still in the queue");
+        assert_eq!(tickets(&path), 1, "the ticket is still in the queue");
         let (mut next, status) = request(&path, "next", 1);
         assert_eq!(status, TicketStatus::Waiting { before: 1 });
         let status = pool.touch("waiter", TTL, Some(first.token));
@@ -154,10 +158,10 @@ fn large_request_is_granted_whole_and_not_overtaken() {
     let (mut three, status) = request(&path, "three", 3);
     assert_eq!(status, TicketStatus::Waiting { before: 0 });
     let (mut late, status) = request(&path, "late", 1);
-    assert_eq!(status, TicketStatus::Waiting { before: 1 }, "though two are idle");
+    assert_eq!(status, TicketStatus::Waiting { before: 1 }, "the ticket waits although two GPUs are idle");
     let idle =
         |path: &Path| Local::at(path).audit().unwrap().gpus.iter().map(|gpu| gpu.idle).collect::<Vec<_>>();
-    assert_eq!(idle(&path), [0, 1, 1], "a waiting ticket holds nothing");
+    assert_eq!(idle(&path), [0, 1, 1], "a waiting ticket does not hold any GPU");
     drop(one);
     assert_eq!(touch(&mut late, "late"), TicketStatus::Waiting { before: 1 });
     assert_eq!(granted_gpus(touch(&mut three, "three")), [0, 1, 2]);
@@ -176,7 +180,7 @@ fn least_recently_used_gpu_is_granted_first() {
             let (pool, status) = request(&path, &format!("l{number}"), 1);
             last = Some(pool);
             let TicketStatus::Held(grant) = status else { return 9 };
-            // The clock of the file system ticks every few milliseconds.
+            // The clock of the file system advances every few milliseconds.
             std::thread::park_timeout(Duration::from_millis(20));
             grant.gpus[0]
         })
@@ -294,7 +298,7 @@ fn stopped_waiter_is_skipped_and_keeps_its_position() {
     fs::File::open(file).unwrap().set_modified(long_ago).unwrap();
     drop(holder);
     let status = next.wait(&ticket("next", 1), (&LocalHost::read(), None), &mut |_| {}).unwrap();
-    assert_eq!(granted_gpus(status), [0], "the waiter ahead was not renewed for too long");
+    assert_eq!(granted_gpus(status), [0], "the waiter ahead has not been renewed for too long");
     let (mut third, _) = request(&path, "third", 1);
     assert_eq!(touch(&mut sleeper, "sleeper"), TicketStatus::Waiting { before: 0 });
     drop(next);
@@ -373,7 +377,7 @@ fn lock_without_record_counts_as_held() {
     drop(holder);
     let foreign = File::open(path.join("gpu/0")).unwrap();
     flock(&foreign, FlockOperation::LockExclusive).unwrap();
-    // The record is of an ended lease; the lock is of this process.
+    // The record is that of an ended lease, but this process has the lock.
     fs::write(path.join("gpu/0"), "{\"lease\":\"made_up\",\"about\":{}}").unwrap();
     let own_pid = std::process::id();
     assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{own_pid}")));
@@ -406,7 +410,7 @@ fn invalid_files_do_no_harm() {
         assert_eq!((audit.gpus[0].idle, audit.gpus[1].idle), (0, 1));
         assert_eq!(audit.queue, ["waiter"]);
         assert_eq!(touch(&mut waiter, "waiter"), TicketStatus::Waiting { before: 0 });
-        assert!(!queue.join("00000000000000000000-dead").exists(), "it has no waiter");
+        assert!(!queue.join("00000000000000000000-dead").exists(), "a ticket without a waiter is removed");
         drop(holder);
         let status = touch(&mut waiter, "waiter");
         assert!(
@@ -450,7 +454,7 @@ fn lock_on_replaced_file_is_ignored() {
     assert_eq!(
         touch(&mut waiter, "waiter"),
         TicketStatus::Waiting { before: 0 },
-        "the lock on the old file does not count, but that on the new one does"
+        "only a lock on the new file counts"
     );
     drop(new);
     assert_eq!(granted_gpus(touch(&mut waiter, "waiter")), [0]);
@@ -471,7 +475,7 @@ fn client_stopped_with_gate_lock_is_not_waited_for() {
 fn tokens_rise_despite_invalid_records() {
     let (_directory, path) = create_pool(1);
     let mut last = 0;
-    // The third token is later than any clock.
+    // The third token is higher than the time on any clock.
     for written in ["", "5", "6000000000000000", "nonsense", "99999999999999999999", "9007199254740991"] {
         if !written.is_empty() {
             let record = format!(r#"{{"lease":"a","about":{{"tok":"{written}"}}}}"#);

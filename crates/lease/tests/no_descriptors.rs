@@ -1,6 +1,6 @@
-//! A process without free file descriptors cannot read other processes, and takes none of them for dead. This is a test
-//! program of its own, because it limits the descriptors of its whole process.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case fails loudly")]
+//! Tests that a process without free file descriptors, which cannot read other processes, does not treat any of them
+//! as dead. This is a separate test program, because it limits the descriptors of its whole process.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test fails loudly")]
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -15,10 +15,11 @@ use bailiff_lease::process::lives;
 use bailiff_snapshot::ProcessKey;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The limit applies to the whole process, so one test at a time changes it.
+/// The limit applies to the whole process, so only one test at a time may change it.
 static LIMIT: Mutex<()> = Mutex::new(());
 
-/// A plain lease, one with a chain, and one by GPU.py's rules, which names the waiting process in another field.
+/// Returns a plain lease, a lease with a chain, and a lease under GPU.py's rules, whose waiting process is in another
+/// field.
 fn leases(local_host: &LocalHost, pid: u32) -> [Lease; 3] {
     let about = local_host.holder(pid);
     let start = &about.iter().find(|(field, _)| *field == "start").unwrap().1;
@@ -80,7 +81,7 @@ fn writer_is_unknown_if_processes_cannot_be_read() {
     let record = Record { pid, time: "2026-11-21 06:29:57".to_owned(), lease: None, seen: None };
     let lives = || WriterEvidence::collect(&local_host, &record, Found::Later).lives(&local_host);
     assert_eq!(lives(), Some(false));
-    // One free descriptor: /proc can be listed, but no file in it can be opened at the same time.
+    // With one free descriptor, /proc can be listed, but files in it cannot be opened at the same time.
     let free = u64::try_from(File::open("/proc").unwrap().as_raw_fd()).unwrap();
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(free + 1), ..before }).unwrap();

@@ -1,4 +1,4 @@
-//! The client against a real Redis: its requests, the resulting keys, and its errors.
+//! Tests the client on a real Redis server: its requests, the resulting keys, and its errors.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -67,8 +67,12 @@ fn lease_lifecycle_from_ticket_to_release() {
         assert_eq!(pool.request(&ticket("greedy", want)), Ok(TicketStatus::Impossible { managed: 2 }));
     }
     let held = TicketStatus::Held(Grant { token: 1, gpus: vec![0] });
-    assert_eq!(pool.request(&ticket("a", 1)), Ok(held.clone()), "the first pushed is granted first");
-    assert_eq!(pool.request(&ticket("a", 1)), Ok(held.clone()), "repeated after a lost reply");
+    assert_eq!(
+        pool.request(&ticket("a", 1)),
+        Ok(held.clone()),
+        "the GPU that was pushed first is granted first"
+    );
+    assert_eq!(pool.request(&ticket("a", 1)), Ok(held.clone()), "the request is repeated after a lost reply");
     assert_eq!(
         pool.init(&ids(&[0, 1]), 7200, true),
         Ok(Init::Held(1)),
@@ -78,7 +82,7 @@ fn lease_lifecycle_from_ticket_to_release() {
     assert_eq!(
         pool.request(&Ticket { nonblock: true, ..ticket("c", 1) }),
         Ok(TicketStatus::Busy),
-        "no ticket is overtaken"
+        "a later request does not overtake a ticket"
     );
     assert_eq!(pool.touch("a", TTL, Some(1)), Ok(held));
     assert_eq!(
@@ -89,7 +93,7 @@ fn lease_lifecycle_from_ticket_to_release() {
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Done));
     assert_eq!(pool.release("a", Some(1), (7200, 4711)), Ok(Released::Already("released".to_owned())));
     let both = TicketStatus::Held(Grant { token: 2, gpus: vec![1, 0] });
-    assert_eq!(pool.touch("b", TTL, None), Ok(both), "its own touch serves it");
+    assert_eq!(pool.touch("b", TTL, None), Ok(both), "the waiter's own touch serves it");
     assert_eq!(pool.release("missing", None, (0, 1)), Ok(Released::Unknown));
 }
 
@@ -106,14 +110,18 @@ fn gpu_py_can_read_our_keys() {
     pool.request(&ticket("a", 1)).unwrap();
     let now: Vec<String> = request(&mut redis, &["TIME"]);
     let record: Vec<String> = request(&mut redis, &["HMGET", "GPU_GPU0", "PID", "TIME", "user"]);
-    assert_eq!((record[0].as_str(), record[2].as_str()), ("0", "alice"), "PID 0: no purge of GPU.py ends it");
+    assert_eq!(
+        (record[0].as_str(), record[2].as_str()),
+        ("0", "alice"),
+        "GPU.py's purge does not end a lease with PID 0"
+    );
     let output = Command::new("date")
         .args(["-u", "+%Y-%m-%d %H:%M:%S", "-d", &format!("@{}", now[0].parse::<u64>().unwrap() + 7200)])
         .output()
         .unwrap();
     let expected = String::from_utf8(output.stdout).unwrap();
-    // Without the seconds, because the clock may advance between the two.
-    assert_eq!(record[1][..16], expected[..16], "two hours ahead of UTC");
+    // Compared without the seconds, because the clock may advance between the two.
+    assert_eq!(record[1][..16], expected[..16], "the time is two hours ahead of UTC");
     pool.release("a", None, (7200, 42)).unwrap();
     let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "-1"]);
     let lines: Vec<&str> = events.iter().map(|event| &event[21..]).collect();
@@ -124,7 +132,7 @@ fn gpu_py_can_read_our_keys() {
     assert_eq!(
         request::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]),
         ["0", "2", "1"],
-        "released to the left"
+        "the GPU is pushed on the left"
     );
     assert!(!request::<bool>(&mut redis, &["EXISTS", "GPU_GPU0"]));
 }
@@ -152,7 +160,7 @@ fn lease_renewed_before_the_reaping_is_kept() {
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0]), 0, false).unwrap();
     let held = pool.request(&ticket("a", 1));
-    // A client saw that it was late, but it was renewed before that client ended it.
+    // A client saw that the lease was late, but the lease was renewed before that client ended it.
     let answer: String = request(&mut redis, &["EVAL", Op::Kill.text(), "1", "GPU", "a", "late"]);
     assert_eq!((answer.as_str(), pool.touch("a", TTL, None)), ("held", held));
 }
@@ -173,7 +181,7 @@ fn restart_barrier_delays_grants() {
     let (mut pool, mut redis) = (pool(&server), raw(&server));
     pool.init(&ids(&[0, 1]), 0, false).unwrap();
     pool.request(&ticket("a", 1)).unwrap();
-    // The server has another run_id now, as after a restart, but all its data.
+    // The server has another run_id now, as after a restart, but still has all its data.
     request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another", "barrier_ms", "1"]);
     assert_eq!(
         pool.request(&ticket("b", 1)),
@@ -212,8 +220,8 @@ fn server_errors_are_reported_and_lose_nothing() {
     request::<()>(&mut redis, &["SET", "GPU_GPU0", "a string"]);
     request::<u64>(&mut redis, &["RPUSH", "GPU_IDLE", "none"]);
     request::<u64>(&mut redis, &["RPUSH", "GPU_MANAGED", "none"]);
-    let Ok(TicketStatus::Held(held)) = pool.request(&ticket("a", 1)) else { panic!("1 is idle") };
-    assert_eq!(held.gpus, [1], "neither an id that is no number nor a key of another type is granted");
+    let Ok(TicketStatus::Held(held)) = pool.request(&ticket("a", 1)) else { panic!("GPU 1 must be idle") };
+    assert_eq!(held.gpus, [1], "only ids that are numbers and have no other key are granted");
     let quarantined: Vec<String> = request(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
     assert_eq!(quarantined.len(), 2, "{quarantined:?}");
 
@@ -230,7 +238,7 @@ fn server_errors_are_reported_and_lose_nothing() {
     assert_eq!(
         request::<Vec<String>>(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]),
         ["1"],
-        "the script changed nothing"
+        "the script must not change anything"
     );
 }
 
@@ -242,7 +250,7 @@ fn wait_for_blocked(redis: &mut Connection, count: usize) {
         if info.lines().any(|line| line == format!("blocked_clients:{count}")) {
             return;
         }
-        assert!(started.elapsed() < Duration::from_mins(1), "{count} are never blocked: {info}");
+        assert!(started.elapsed() < Duration::from_mins(1), "there are not {count} blocked clients: {info}");
     }
 }
 
@@ -270,7 +278,7 @@ fn clients_of_both_kinds_are_served_in_order() {
                     request::<u64>(&mut raw(server), &["LPUSH", "GPU_IDLE", &popped.1]);
                 }
             });
-            // Our client blocks on two connections: for its wake-up, and in the queue.
+            // Our client blocks on two connections: one for its wake-up, and one in the queue.
             wait_for_blocked(&mut redis, number + 1 + (number / 2 + 1));
         }
         first.release("holder", None, (0, 1)).unwrap();
@@ -278,7 +286,7 @@ fn clients_of_both_kinds_are_served_in_order() {
     drop(sender);
     assert_eq!(served.iter().collect::<Vec<usize>>(), [0, 1, 2, 3, 4, 5]);
     let idle: Vec<String> = request(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
-    assert_eq!(idle, ["0"], "it is idle at the end");
+    assert_eq!(idle, ["0"], "GPU 0 is idle at the end");
     wait_for_blocked(&mut redis, 0);
 }
 
@@ -302,7 +310,11 @@ fn flushed_scripts_do_not_delay_waiters() {
         request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
         request::<u64>(&mut redis, &["LPUSH", "GPU_IDLE", "0"]);
         assert!(matches!(waiter.join().unwrap(), Ok(TicketStatus::Held(_))));
-        assert_eq!(reports.load(Relaxed), before, "its slot served it, not its next renewal");
+        assert_eq!(
+            reports.load(Relaxed),
+            before,
+            "the ticket was served by its slot, not by its next renewal"
+        );
     });
 }
 
@@ -319,7 +331,7 @@ fn wait_past_its_deadline_withdraws_the_ticket() {
         .unwrap();
     assert_eq!((status, positions[0]), (TicketStatus::Waiting { before: 0 }, 0));
     let idle: Vec<String> = request(&mut redis, &["LRANGE", "GPU_IDLE", "0", "-1"]);
-    assert_eq!(idle, ["1"], "the GPU gathered for it is idle again");
+    assert_eq!(idle, ["1"], "the GPU that was gathered for the ticket is idle again");
     assert_eq!(pool.touch("late", TTL, None), Ok(TicketStatus::Ended("cancelled".to_owned())));
 }
 
@@ -368,10 +380,12 @@ fn lease_lost_by_the_server_is_reclaimed() {
     request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier_ms", "60000"]);
     pool.request(&ticket("first", 1)).unwrap();
     pool.release("first", None, (0, 1)).unwrap();
-    let Ok(TicketStatus::Held(other)) = pool.request(&ticket("other", 1)) else { panic!("all are idle") };
+    let Ok(TicketStatus::Held(other)) = pool.request(&ticket("other", 1)) else {
+        panic!("all GPUs must be idle")
+    };
     pool.request(&ticket("big", 3)).unwrap();
-    // The server is rolled back to a state in which GPU 2 is gathered for `big`, and GPU 0 and the lease of 0 and 2 are
-    // unknown.
+    // The server is rolled back to a state in which GPU 2 is gathered for `big`, and in which GPU 0 and the lease on
+    // GPUs 0 and 2 are unknown.
     request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "run", "another"]);
     pool.release("big", None, (0, 1)).unwrap();
     assert_eq!(
@@ -386,19 +400,19 @@ fn lease_lost_by_the_server_is_reclaimed() {
     lost.about.push(("max_ms", "60000".to_owned()));
     assert_eq!(pool.reclaim(&lost, &forgotten, TTL), held);
     assert_eq!(pool.touch("forgotten", TTL, Some(77)), held);
-    assert!(matches!(pool.extend("forgotten", TTL), Ok(Extended::Until(_))), "it has a time limit");
+    assert!(matches!(pool.extend("forgotten", TTL), Ok(Extended::Until(_))), "the lease has a time limit");
     let older = Grant { token: 1, ..other.clone() };
     let conflict = Ok(TicketStatus::Conflict(older.clone()));
     assert_eq!(pool.reclaim(&ticket("late", 1), &older, TTL), conflict, "a newer lease was granted the GPU");
     pool.release("other", None, (0, 1)).unwrap();
     assert!(
         matches!(pool.touch("next", TTL, None), Ok(TicketStatus::Waiting { .. })),
-        "no grants in the barrier"
+        "nothing is granted during the barrier"
     );
     request::<u64>(&mut redis, &["HSET", "GPU_V2:META", "barrier", "1"]);
     let grant = wait_until_held(&mut pool, "next");
     assert_eq!(grant.gpus, other.gpus);
-    assert!(grant.token > 77, "tokens are above all earlier ones: {grant:?}");
+    assert!(grant.token > 77, "tokens are higher than all earlier tokens: {grant:?}");
 }
 
 #[test]
@@ -427,7 +441,7 @@ fn quarantined_gpu_released_by_a_client_returns_once() {
     assert_eq!(
         pool.request(&ticket("a", 1)),
         Ok(TicketStatus::Waiting { before: 0 }),
-        "GPU.py has a record of it"
+        "a client of GPU.py has recorded the GPU"
     );
     let quarantined: Vec<String> = request(&mut redis, &["HKEYS", "GPU_V2:QUAR"]);
     assert_eq!(quarantined, ["0"]);
@@ -442,7 +456,7 @@ fn quarantined_gpu_released_by_a_client_returns_once() {
     assert_eq!(pool.touch("a", TTL, None), Ok(TicketStatus::Held(Grant { token: 1, gpus: vec![0] })));
 }
 
-/// All keys and values of a server, without times: numbers of at least twelve digits, and dates.
+/// Returns all keys and values on a server, without times (numbers with at least twelve digits, and dates).
 fn everything(redis: &mut Connection) -> String {
     let mut keys: Vec<String> = request(redis, &["KEYS", "*"]);
     keys.sort();
@@ -470,7 +484,7 @@ fn run_of(redis: &mut Connection) -> String {
     info.get("run_id").unwrap()
 }
 
-/// A pool of which a slot has just popped GPU 0, with two waiting tickets for one GPU each.
+/// Returns a pool with two waiting tickets for one GPU each, in which a slot has just popped GPU 0.
 fn pool_with_popped_gpu(server: &Server) -> Pool {
     let mut redis = raw(server);
     request::<()>(&mut redis, &["FLUSHALL"]);
@@ -537,7 +551,7 @@ fn slot_fast_path_equals_the_full_script() {
         let mut args = vec!["EVAL", Op::Assign.text(), "1", "GPU"];
         args.extend(arguments);
         let how: String = request(&mut redis, &args);
-        // This call writes the logs at the latest.
+        // This call writes the pending logs.
         assert!(matches!(pool.touch("next", TTL, None), Ok(TicketStatus::Held(_))));
         // The waiting times differ between runs.
         for wait in ["waited", "wait:10", "wait:100", "wait:1000"] {

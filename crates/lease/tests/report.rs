@@ -1,4 +1,5 @@
-//! The state of a pool in a snapshot: from a real Redis, and from audits and a `/proc` that the tests create.
+//! Tests the state of a pool in a snapshot: from a real Redis server, and from audits and a `/proc` that the
+//! tests create.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -55,11 +56,11 @@ fn snapshot_reports_leases_and_gpu_states() {
     pool.init(&uuids, 0, false).unwrap();
     assert!(matches!(pool.request(&ticket("ours", 1, 0)), Ok(TicketStatus::Held(_))));
     let before = pool.audit().unwrap().leases(&node(), BOOT);
-    assert_eq!(before.held[0].silent_ms, None, "it was not renewed yet");
+    assert_eq!(before.held[0].silent_ms, None, "the lease was not renewed yet");
     pool.touch("ours", Duration::from_mins(1), Some(1)).unwrap();
     pool.touch("ours", Duration::from_mins(2), None).unwrap();
-    // GPU 1 is taken by a client of GPU.py that has exited; GPU 2 is popped by one that exits before it writes a
-    // record.
+    // GPU 1 was taken by a client of GPU.py that has exited. GPU 2 was popped by a client that exited before it
+    // wrote a record.
     let () = redis::cmd("RPOP").arg("GPU_IDLE").query(&mut raw(&server)).unwrap();
     let record = redis::cmd("HSET")
         .arg("GPU_GPU1")
@@ -113,7 +114,7 @@ fn redis_counts_events_and_waits() {
     let waits = counted.waits.unwrap();
     let all: u64 = waits.buckets.iter().map(|(_, count)| count).sum();
     assert_eq!((all + waits.longer, waits.buckets.len()), (2, 9));
-    // Invalid counters, or an invalid time in a ticket, lose a count but no grant.
+    // If a counter or the time in a ticket is invalid, a count is lost, but not a grant.
     for field in ["event:grant", "event:<b>", "event:Grant"] {
         redis::cmd("HSET").arg("GPU_V2:COUNTS").arg(field).arg("many").exec(&mut raw(&server)).unwrap();
     }
@@ -140,7 +141,7 @@ fn invalid_utf8_in_a_command_is_tolerated() {
     assert_eq!(gpu_states(&leases), [("0", GpuState::Leased), ("1", GpuState::Leased)]);
 }
 
-/// A `/proc` of boot `here` with processes 1, 40 and 41, started at tick 7; the last is a zombie.
+/// Returns a `/proc` of boot `here` with processes 1, 40 and 41, which started at tick 7. The last is a zombie.
 fn procfs() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
@@ -196,7 +197,7 @@ fn holder_is_alive_if_pid_start_boot_and_namespace_match() {
     assert_eq!(
         alive(gone, PidNamespace::Unknown),
         (Some(99), Truth::Unknown),
-        "hidepid hides living processes"
+        "hidepid hides running processes"
     );
 }
 
@@ -223,7 +224,7 @@ fn record_with_evidence_names_one_process() {
         );
         record_with(&format!(r#","seen":{}"#, serde_json::Value::from(evidence)))
     };
-    assert_eq!(record_with(""), (None, Truth::True), "any process with this pid");
+    assert_eq!(record_with(""), (None, Truth::True), "the record matches any process with this pid");
     assert_eq!(seen("here", "77", "then", true, 7), (Some(7), Truth::True));
     assert_eq!(seen("here", "77", "then", true, 6), (Some(6), Truth::False), "the pid was reused");
     assert_eq!(
@@ -248,5 +249,5 @@ fn chain_is_reported_without_the_holder() {
     let audit: Audit = serde_json::from_str(&text).unwrap();
     let held = audit.leases(&Node::read(procfs.path(), PidNamespace::Unknown), BOOT).held.remove(0);
     assert_eq!(held.chain, [ProcessKey { pid: 39, start_ticks: 5 }]);
-    assert_eq!(held.left_ms, -100, "it has expired");
+    assert_eq!(held.left_ms, -100, "the lease has expired");
 }

@@ -29,16 +29,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handler of requests.
 pub trait Answers: Send + Sync + 'static {
-    /// Handles a request; decides whether this peer may make it.
+    /// Handles a request, and decides whether this peer is permitted to make it.
     fn answer(&self, peer: &Peer, question: Value) -> impl Future<Output = Value> + Send;
 }
 
 /// Limits of a control socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum number of clients. A further client replaces one without a request in progress, or is refused.
+    /// Maximum number of clients. A further client replaces a client without a request in progress, or is
+    /// refused.
     pub clients: usize,
-    /// Time limit for sending a request and reading the response. An idle client is disconnected after it.
+    /// Time limit for sending a request and for reading the response. An idle client is disconnected after
+    /// this time.
     pub client: Duration,
     /// Time limit for handling a request.
     pub answer: Duration,
@@ -67,7 +69,8 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // The kernel has credentials for every connection; without them it is refused.
+                // The kernel provides credentials for every connection. A connection without credentials is
+                // refused.
                 let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
                 let Some(busy) = places.take(uid) else {
                     turn_away(stream);
@@ -89,7 +92,7 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     }
 }
 
-/// Refuses a client. The response fits into the empty socket buffer, and errors do not matter.
+/// Refuses a client. The response fits into the empty socket buffer, so errors are ignored.
 fn turn_away(stream: UnixStream) {
     tracing::warn!("refused a control client, because too many are connected");
     if let Ok(mut stream) = stream.into_std() {

@@ -31,7 +31,7 @@ impl From<Exit> for ExitCode {
 #[error("{0}")]
 pub struct FileError(pub String);
 
-/// Why a program ends early.
+/// Why a program exits early.
 #[derive(Debug)]
 pub enum Stop {
     /// Help or version was requested; the text is printed unchanged.
@@ -102,7 +102,7 @@ fn command(program: &Command, args: &[OsString]) -> String {
     path
 }
 
-/// Prints why a program ends, in one line, and returns its exit code.
+/// Prints in one line why a program exits, and returns its exit code.
 #[must_use = "it is the exit code"]
 pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
     match outcome {
@@ -140,8 +140,8 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
     }
 }
 
-/// Makes a panic of any thread exit the program with [`Exit::Failed`], so that the service manager restarts
-/// it. Otherwise a daemon would continue with a part missing.
+/// Makes a panic in any thread exit the program with [`Exit::Failed`], so that the service manager restarts
+/// it. Otherwise a daemon would continue without one of its parts.
 pub fn end_on_panic() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -150,7 +150,7 @@ pub fn end_on_panic() {
     }));
 }
 
-/// Formats an error of the operating system like our own: lower case, without a number.
+/// Formats an operating system error like our own errors: in lower case, without a number.
 #[must_use]
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();

@@ -1,4 +1,5 @@
-//! Reads regular files named by the administrator, in threads, because the file system may hang.
+//! Reads regular files whose paths the administrator specifies. Files are read in threads, because
+//! the file system may hang.
 
 #![expect(clippy::disallowed_methods, reason = "the one file that opens what the administrator names")]
 
@@ -12,17 +13,17 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Deadline of a file system.
+/// Deadline for the file system.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Paths that a thread is working on.
+/// Paths that are being read by a thread.
 static BUSY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static FREED: Condvar = Condvar::new();
 
-/// Reads a regular file of at most this many bytes. May hang.
+/// Reads a regular file that has at most this many bytes. May hang.
 ///
 /// # Errors
-/// If it is another kind of file, such as a FIFO, is too large, or cannot be read.
+/// If the file is not a regular file (such as a FIFO), is too large, or cannot be read.
 pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     // Without `O_NONBLOCK`, opening a FIFO without a writer would block forever.
@@ -38,10 +39,11 @@ pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     Ok((file, bytes))
 }
 
-/// Calls `act` with a path in a new thread. If that hangs, no other thread is started for the path.
+/// Calls `act` with a path in a new thread. While that call hangs, no further thread is started for
+/// the path.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] after the deadline; else those of `act`.
+/// [`io::ErrorKind::TimedOut`] after the deadline, otherwise the errors of `act`.
 pub fn within<T: Send + 'static>(
     path: &Path,
     limit: Duration,
@@ -59,7 +61,7 @@ pub fn within<T: Send + 'static>(
     receiver.recv_timeout(limit).map_err(|_| late())?
 }
 
-/// Marks a path as in use, until dropped.
+/// Marks a path as in use until dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -95,13 +97,13 @@ mod tests {
     fn a_thread_that_hangs_keeps_its_path_and_no_other() {
         let (release, released) = channel::<()>();
         let hangs = move |_: &Path| Ok(released.recv().is_ok());
-        let stuck = within(Path::new("/a"), SHORT, hangs).expect_err("it hangs");
+        let stuck = within(Path::new("/a"), SHORT, hangs).expect_err("the read hangs");
         assert_eq!(stuck.to_string(), "no response for 20ms (hung file system)");
-        let again = within(Path::new("/a"), SHORT, |_| Ok(())).expect_err("it hangs still");
+        let again = within(Path::new("/a"), SHORT, |_| Ok(())).expect_err("the read still hangs");
         assert_eq!(again.kind(), io::ErrorKind::TimedOut);
         within(Path::new("/b"), LONG, |_| Ok(())).expect("another path");
         drop(release);
-        within(Path::new("/a"), LONG, |_| Ok(())).expect("it is back");
+        within(Path::new("/a"), LONG, |_| Ok(())).expect("the file system is back");
     }
 
     #[test]
@@ -110,21 +112,21 @@ mod tests {
             .map(|_| std::thread::spawn(|| within(Path::new("/c"), LONG, |_| Ok(std::process::id()))))
             .collect();
         for reader in readers {
-            reader.join().expect("no panic").expect("each has its turn");
+            reader.join().expect("no panic").expect("each read succeeds");
         }
     }
 
     #[test]
     fn what_is_no_regular_file_or_too_long_is_not_read() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let pipe = directory.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).expect("a FIFO");
         for path in [directory.path(), &pipe] {
             assert_eq!(read(path, 9).expect_err("no file").to_string(), "not a regular file");
         }
         let file = directory.path().join("file");
-        std::fs::write(&file, "0123456789").expect("our own directory");
+        std::fs::write(&file, "0123456789").expect("the directory is writable");
         assert_eq!(read(&file, 9).expect_err("long").to_string(), "the file is longer than 9 bytes");
-        assert_eq!(read(&file, 10).expect("it fits").1, b"0123456789");
+        assert_eq!(read(&file, 10).expect("the file fits").1, b"0123456789");
     }
 }

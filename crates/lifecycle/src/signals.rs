@@ -21,7 +21,7 @@ impl Future for Shutdown {
     }
 }
 
-/// SIGHUP events. While it exists, SIGHUP does not end the program.
+/// SIGHUP events. While this value exists, SIGHUP does not terminate the program.
 #[derive(Debug)]
 pub struct Hangups(Signal);
 
@@ -34,14 +34,14 @@ impl Hangups {
         signal(SignalKind::hangup()).map(Self)
     }
 
-    /// Waits for the next SIGHUP; several pending ones count as one.
+    /// Waits for the next SIGHUP. Several pending signals count as one.
     pub async fn next(&mut self) {
         // Never `None`, because the signal handler is never removed.
         let _ = self.0.recv().await;
     }
 }
 
-/// Runs a future to its end, and passes it the shutdown request. Returns `None` at a second signal.
+/// Runs a future to completion, and passes it the shutdown request. Returns `None` at a second signal.
 ///
 /// # Errors
 /// If signals cannot be received.

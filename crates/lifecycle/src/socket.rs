@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::exit::plain;
 
-/// Permissions of the socket: owner and group may connect.
+/// Permissions of the socket: owner and group can connect.
 const MODE: u32 = 0o660;
 
 /// A listening socket with its file.
@@ -25,17 +25,17 @@ pub struct Socket {
     pub file: File,
 }
 
-/// The file of a socket, removed when dropped, unless another program has replaced it.
+/// The file of a socket. It is removed on drop, unless another program has replaced it.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
     inode: (u64, u64),
 }
 
-/// Connects; waits at most `limit` for a daemon with a full backlog.
+/// Connects. Waits at most `limit` for a daemon whose backlog is full.
 ///
 /// # Errors
-/// If no process listens, permission is denied, or the connection is not accepted in time.
+/// If no process is listening, permission is denied, or the connection is not accepted in time.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -45,10 +45,12 @@ pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
 }
 
 impl Socket {
-    /// Opens a listening socket, replacing a stale one. `what` names it in errors: `stream`.
+    /// Opens a listening socket, and replaces a stale socket. `what` is its name in errors, such as
+    /// `stream`.
     ///
     /// # Errors
-    /// If a process listens on it, the file is no socket, or the directory cannot be used.
+    /// If a process is listening on the socket, the file is not a socket, or the directory cannot
+    /// be used.
     pub fn open(path: &Path, what: &str) -> Result<Self> {
         let bound = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -63,7 +65,7 @@ impl Socket {
         })
     }
 
-    /// Returns the group whose members may connect.
+    /// Returns the group whose members can connect.
     ///
     /// # Errors
     /// If the file no longer exists.
@@ -117,38 +119,41 @@ mod tests {
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("stream.sock");
-        drop(UnixListener::bind(&path).expect("nothing is there"));
-        let socket = Socket::open(&path, "stream").expect("no process listens on it");
-        let mode = symlink_metadata(&path).expect("it is there").permissions().mode();
+        drop(UnixListener::bind(&path).expect("the path is free"));
+        let socket = Socket::open(&path, "stream").expect("no process is listening on the socket");
+        let mode = symlink_metadata(&path).expect("the socket exists").permissions().mode();
         assert_eq!(mode & 0o777, MODE);
-        let error = Socket::open(&path, "stream").expect_err("we answer on it");
+        let error = Socket::open(&path, "stream").expect_err("this process is listening on the socket");
         assert!(error.to_string().contains("another program listens"), "{error}");
         drop(socket);
-        assert!(!path.exists(), "it goes with its server");
+        assert!(!path.exists(), "the socket is removed with its server");
     }
 
     #[test]
     fn what_is_not_ours_stays() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("notes");
         set_up_file(&path);
         assert!(
-            Socket::open(&path, "stream").expect_err("it is no socket").to_string().contains("no socket")
+            Socket::open(&path, "stream")
+                .expect_err("the path is not a socket")
+                .to_string()
+                .contains("no socket")
         );
         assert!(path.exists());
         let nowhere = directory.path().join("missing/stream.sock");
         let error = Socket::open(&nowhere, "stream").expect_err("there is no such directory").to_string();
         assert!(error.contains("no such file or directory"), "{error}");
-        let socket = Socket::open(&directory.path().join("a"), "stream").expect("it is free");
-        std::fs::rename(&path, directory.path().join("a")).expect("both are in one directory");
+        let socket = Socket::open(&directory.path().join("a"), "stream").expect("the path is free");
+        std::fs::rename(&path, directory.path().join("a")).expect("both paths are in one directory");
         drop(socket);
-        assert!(directory.path().join("a").exists(), "another's file in its place");
+        assert!(directory.path().join("a").exists(), "another program's file is not removed");
     }
 
     #[expect(clippy::disallowed_methods, reason = "a file that is in the way")]
     fn set_up_file(path: &Path) {
-        std::fs::write(path, "notes").expect("the directory is ours");
+        std::fs::write(path, "notes").expect("the directory is writable");
     }
 }

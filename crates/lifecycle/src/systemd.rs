@@ -1,4 +1,4 @@
-//! Notifications to systemd (`sd_notify(3)`). Without `NOTIFY_SOCKET`, none is sent.
+//! Notifications to systemd (`sd_notify(3)`). They are not sent if `NOTIFY_SOCKET` is not set.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ pub fn stopping() {
     notify(NotifyState::Stopping);
 }
 
-/// Reports that the daemon is alive. Call it at least as often as [`watchdog`] returns.
+/// Reports that the daemon is alive. Must be called at least as often as [`watchdog`] returns.
 pub fn alive() {
     notify(NotifyState::Watchdog);
 }
 
-/// Returns the interval at which to call [`alive`], half of `WatchdogSec=`; `None` if the unit has none.
+/// Returns the interval at which to call [`alive`], which is half of `WatchdogSec=`, or `None` if the
+/// unit does not set it.
 #[must_use]
 pub fn watchdog() -> Option<Duration> {
     Some(sd_notify::watchdog_enabled()? / 2)

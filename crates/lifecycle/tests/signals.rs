@@ -1,4 +1,4 @@
-//! Signals that are sent to this very process.
+//! Tests signals that this process sends to itself.
 
 use bailiff_lifecycle::signals::Hangups;
 use rustix::process::{Signal, getpid, kill_process};
@@ -7,7 +7,7 @@ use rustix::process::{Signal, getpid, kill_process};
 async fn a_hangup_asks_and_does_not_end() {
     let mut hangups = Hangups::listen().expect("signals can be listened to");
     for _ in 0..2 {
-        kill_process(getpid(), Signal::HUP).expect("it is us");
+        kill_process(getpid(), Signal::HUP).expect("the process can signal itself");
         hangups.next().await;
     }
 }

@@ -1,13 +1,15 @@
 #![expect(clippy::disallowed_methods, reason = "the one file of this crate that runs programs")]
 //! Queries a control daemon with `nvidia-cuda-mps-control`, NVIDIA's client: one command on standard input.
 //!
-//! **One run per command.** The client accepts several commands per run, but prints no separator between the
-//! replies. A reply may be empty (no server), have many lines (a list), or be an undocumented text (a command
-//! that the release does not know). A wrongly guessed boundary could assign one server's clients to another.
-//! A run takes milliseconds and adds about 200 bytes to the daemon's log, so a poller should poll rarely and
-//! use [`Question::Processes`], which lists the clients of all servers at once.
+//! **One run per command.** The client accepts several commands per run, but does not print a separator
+//! between the replies. A reply may be empty (no server), may have many lines (a list), or may be an
+//! undocumented text (for a command that the release does not support). A wrongly guessed boundary could
+//! assign one server's clients to another server. A run takes milliseconds and adds about 200 bytes to the
+//! daemon's log, so a poller should poll rarely and use [`Question::Processes`], which lists the clients of
+//! all servers at once.
 //!
-//! **The exit status is 0 for refused commands too**, so the text of the reply decides ([`crate::reply`]).
+//! **The exit status is 0 even if a command is refused**, so the text of the reply decides
+//! ([`crate::reply`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -20,7 +22,7 @@ use bailiff_subprocess::{ChildError, Late, Talk};
 use crate::place::{LOGS, PIPES};
 use crate::reply;
 
-/// Default timeout of a query. A suspended daemon (SIGSTOP) never answers.
+/// Default timeout of a query. A suspended daemon (SIGSTOP) never responds.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Name of NVIDIA's client program.
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
@@ -90,10 +92,10 @@ pub enum ControlError {
         /// Error of the operating system.
         error: std::io::Error,
     },
-    /// No process listens in the pipe directory.
+    /// No process is listening in the pipe directory.
     #[error("no control daemon listens in the pipe directory")]
     NoDaemon,
-    /// The daemon runs but does not answer, so every CUDA program that starts now hangs as well.
+    /// The daemon is running but does not respond, so every CUDA program that starts now hangs as well.
     #[error("it did not respond within {0:?}")]
     NoAnswer(Duration),
     /// The daemon denied permission.
@@ -165,10 +167,11 @@ impl Control {
     /// Sends one command to the daemon and returns its reply.
     ///
     /// # Errors
-    /// If no daemon runs, or if it refuses the command or does not answer in time.
+    /// If the daemon is not running, refuses the command or does not respond in time.
     pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
-        // Passes on only `PATH`: a preloaded library or protocol version must not affect the client.
+        // Only `PATH` is passed on, because a preloaded library or a protocol version must not affect the
+        // client.
         let path = std::env::var_os("PATH");
         let mut command = self.command();
         command
@@ -179,9 +182,9 @@ impl Control {
     }
 
     /// Starts the daemon in the background, with the environment of this process and these variables. Waits
-    /// until the launcher process has exited, but not until the daemon answers.
+    /// until the launcher process has exited, but not until the daemon responds.
     ///
-    /// # Errors
+    /// If the daemon does not start, for example because another daemon is already running.
     /// If the daemon does not start, for example because one already runs.
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, ControlError> {
         let mut command = self.command();

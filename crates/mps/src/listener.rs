@@ -1,5 +1,6 @@
-//! Process that listens in a pipe directory, as recorded by the kernel. A directory's name proves nothing:
-//! any process can use it, and in another mount namespace the path is another directory.
+//! The process that listens in a pipe directory, as recorded by the kernel. The directory's name is not
+//! sufficient: any process can use that name, and in another mount namespace the same path is a different
+//! directory.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,17 +12,19 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, get
 /// The process that listens on a control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
-    /// Pid in the PID namespace of the caller; `None` if the process is not in that namespace.
+    /// Pid in the caller's PID namespace, or `None` if the process is not in that namespace.
     pub pid: Option<u32>,
-    /// Effective user of the process when it began to listen.
+    /// Effective user of the process when it started to listen.
     pub uid: u32,
 }
 
 impl Listener {
-    /// Connects without blocking. The daemon logs two lines for it, as for every starting CUDA program.
+    /// Connects without blocking. The daemon logs two lines about the connection, as for every CUDA program
+    /// that starts.
     ///
     /// # Errors
-    /// If no process listens, or permission is denied; [`io::ErrorKind::WouldBlock`] if the backlog is full.
+    /// If no process is listening, or permission is denied; [`io::ErrorKind::WouldBlock`] if the backlog is
+    /// full.
     pub fn of(pipes: &Path) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;

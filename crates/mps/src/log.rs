@@ -1,5 +1,5 @@
-//! Parses a line of `control.log` or `server.log`, by parts of the line, because the wording changes between
-//! releases. An unknown line is [`Event::Unknown`], which is counted and is not an error.
+//! Parses a line of `control.log` or `server.log`. Parts of a line are matched, because the wording changes
+//! between releases. An unknown line is [`Event::Unknown`], which is counted but is not an error.
 
 /// A parsed line of an MPS log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub enum Event {
     DriverFailed,
     /// A server does not shut down because this many clients are active.
     ServerBusy { workers: Option<u32> },
-    /// A process requests to become a client. `pending`: no server is ready for it yet.
+    /// A process requests to become a client. `pending` is true if no server is ready for it yet.
     ClientNew { client: u32, uid: Option<u32>, pending: bool },
     /// A client has connected.
     ClientConnected { client: Option<u32> },
@@ -144,7 +144,7 @@ fn head(head: &str) -> (Option<&str>, Writer, Option<u32>) {
 
 /// Returns the event of a line. Only events that this writer itself logs are recognized.
 fn event(writer: Writer, text: &str) -> Event {
-    // The rest of such a line is any user's text, and must not be taken for an event.
+    // The rest of such a line is text from any user, and must not be parsed as an event.
     if FOREIGN.iter().any(|words| text.starts_with(words)) {
         return Event::Routine;
     }
@@ -161,10 +161,10 @@ fn event(writer: Writer, text: &str) -> Event {
     })
 }
 
-/// Prefixes of lines in which a control daemon quotes a command, which any user may have sent.
+/// Prefixes of lines in which a control daemon quotes a command, which any user might have sent.
 const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
-/// Parts of the lines that every client, start or query causes.
+/// Parts of lines that are logged for every client, start or query.
 const ROUTINE: [&str; 11] = [
     "To connect CUDA applications to this daemon",
     "User did not send valid credentials",
@@ -173,14 +173,14 @@ const ROUTINE: [&str; 11] = [
     "Receive command failed, assuming client exit",
     "Creating server context on device",
     "Accepting connection",
-    // Logged if a process connects only to learn which process listens, as the exporter does.
+    // Logged if a process connects only to find out which process is listening, as the exporter does.
     "Unable to accept connection",
     "NEW UI",
     "UI closed",
     "Exit with status",
 ];
 
-/// Recognizes what the daemon logs about servers and clients.
+/// Recognizes the daemon's messages about servers and clients.
 fn of_daemon(text: &str) -> Option<Event> {
     if text.contains("Starting control daemon") {
         return Some(Event::DaemonStarting);
@@ -211,7 +211,7 @@ fn of_fault(text: &str) -> Option<Event> {
     details.iter().any(|words| text.contains(words)).then_some(Event::FaultDetails)
 }
 
-/// Recognizes what a server logs about clients.
+/// Recognizes a server's messages about clients.
 fn of_client(text: &str) -> Option<Event> {
     if let Some(reason) = rejection(text) {
         return Some(Event::ClientRejected { reason });
@@ -255,12 +255,12 @@ fn rejection(text: &str) -> Option<Reason> {
     Some(if text.contains("aximum number of clients") { Reason::Clients } else { Reason::Other })
 }
 
-/// Recognizes the failure of a server, which the server and the daemon log in the same words.
+/// Recognizes the failure of a server, about which the server and the daemon log the same text.
 fn of_end(text: &str) -> Option<Event> {
     text.contains("Server encountered a fatal exception").then_some(Event::ServerFailed)
 }
 
-/// Recognizes what a server logs about itself.
+/// Recognizes a server's messages about itself.
 fn of_server(text: &str) -> Option<Event> {
     if text.contains("Driver initialization failed") {
         return Some(Event::DriverFailed);

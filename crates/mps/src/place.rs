@@ -1,5 +1,5 @@
 //! Recognizes MPS processes and their directories by program, arguments and environment, as read from
-//! `/proc`. The name in `comm` is not used, because daemon and server have the same.
+//! `/proc`. `comm` is not used, because it is the same for daemon and server.
 
 use std::path::PathBuf;
 
@@ -74,7 +74,8 @@ pub struct Flags {
 }
 
 impl ProcessView<'_> {
-    /// Returns the role of the process in MPS, by `exe` or, if not readable, by the first argument.
+    /// Returns the role of the process in MPS, determined by `exe` or, if that is not readable, by
+    /// the first argument.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();
@@ -121,7 +122,8 @@ fn flags(words: &[String], environ: Option<&[u8]>) -> Option<Flags> {
     })
 }
 
-/// Returns the directories set in an environment; `None` for a relative path, whose base is unknown.
+/// Returns the directories in an environment. Returns `None` for a relative path, because its base is
+/// unknown.
 fn directories(environ: &[u8]) -> Option<Directories> {
     let directory = |name: &str, usual: &str| {
         let value = variable(environ, name).filter(|path| !path.is_empty());

@@ -9,13 +9,13 @@ use crate::table;
 /// A refused command or an unknown reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// No such server, or no server at all.
+    /// The server does not exist, or there are no servers.
     #[error("no such server")]
     NoServer,
     /// The daemon denied permission.
     #[error("refused: {0}")]
     Refused(String),
-    /// Any other reply, such as that of a release to an unknown command.
+    /// Any other reply, such as the reply to a command that the release does not support.
     #[error("invalid reply: {0:?}")]
     Strange(String),
 }
@@ -29,7 +29,7 @@ pub enum Status {
     Active,
     /// A client caused a GPU fault. No new client is accepted until all clients of that GPU have exited.
     Fault,
-    /// The state is not reported: up to driver 535 the command is unknown.
+    /// The state is not reported, because drivers up to 535 do not support the command.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Status {
 /// A row of `ps`. A client has one row for each of its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// Pid in the client's own PID namespace; 0 if the daemon does not know it.
+    /// Pid in the client's own PID namespace, or 0 if the daemon does not know it.
     pub pid: u32,
     /// Pid of the server.
     pub server: u32,
@@ -86,7 +86,7 @@ pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
 
-/// Parses the reply to `get_server_status`; any other text is [`Status::Unknown`].
+/// Parses the reply to `get_server_status`. Any other text is [`Status::Unknown`].
 #[must_use]
 pub fn status(reply: &str) -> Status {
     match reply.trim() {
@@ -196,13 +196,13 @@ pub fn refusal(reply: &str) -> Option<&str> {
     reply.lines().map(str::trim).find(refuses)
 }
 
-/// Returns whether NVIDIA's client reports that no daemon listens.
+/// Returns whether NVIDIA's client reports that no daemon is listening.
 #[must_use]
 pub fn is_no_daemon(reply: &str) -> bool {
     reply.contains("Cannot find MPS control daemon process")
 }
 
-/// Returns whether a starting daemon reports that another daemon already runs.
+/// Returns whether a starting daemon reports that another daemon is already running.
 #[must_use]
 pub fn is_running(reply: &str) -> bool {
     reply.contains("An instance of this daemon is already running")

@@ -11,7 +11,8 @@ impl Row<'_> {
     }
 }
 
-/// Returns the rows of a table; `None` if the text has no titles, or if a row does not match them.
+/// Returns the rows of a table, or `None` if the text has no titles or if a row does not match
+/// them.
 pub(crate) fn rows(text: &str) -> Option<Vec<Row<'_>>> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let titles: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -22,7 +23,7 @@ pub(crate) fn rows(text: &str) -> Option<Vec<Row<'_>>> {
 fn row<'a>(titles: &[&'a str], line: &str) -> Option<Row<'a>> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let command = titles.iter().position(|title| title.eq_ignore_ascii_case("COMMAND"));
-    // A process that is starting or exiting may have no command, so its row has a word less.
+    // A process that is starting or exiting may have no command, so its row contains one word less.
     let Some(command) = command.filter(|_| words.len() + 1 >= titles.len()) else {
         return (words.len() == titles.len())
             .then(|| Row(titles.iter().copied().zip(words.iter().map(|word| (*word).to_owned())).collect()));

@@ -1,4 +1,5 @@
-//! ABI of the CUDA driver and NVML: error codes, handles, and structures as in `cuda.h` and `nvml.h`.
+//! ABI of the CUDA driver and NVML: error codes, handles and structures, as declared in `cuda.h` and
+//! `nvml.h`.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::mem::MaybeUninit;
@@ -14,7 +15,7 @@ impl Code {
     pub(crate) const INVALID_VALUE: Self = Self(1);
     /// `CUDA_ERROR_OUT_OF_MEMORY`
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
-    /// `CUDA_ERROR_NOT_SUPPORTED`, returned if the driver lacks the function.
+    /// `CUDA_ERROR_NOT_SUPPORTED`, returned if the driver does not export the function.
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
 
     pub(crate) fn is_success(self) -> bool {
@@ -22,9 +23,9 @@ impl Code {
     }
 }
 
-/// `CUdeviceptr`; also holds handles of arrays.
+/// `CUdeviceptr`. Also used for the handles of arrays.
 pub(crate) type Address = u64;
-/// `CUdeviceptr` of the first version of the interface, with 32 bits.
+/// 32-bit `CUdeviceptr` in the first version of the interface.
 pub(crate) type OldAddress = c_uint;
 /// `CUcontext`, `CUgreenCtx`, `CUstream`, `CUmemoryPool` and others; only compared, never dereferenced.
 pub(crate) type Handle = usize;
@@ -42,7 +43,7 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// Returns the GPU of the location; `None` for host memory.
+    /// Returns the GPU of the location, or `None` for host memory.
     pub(crate) fn device(self) -> Option<Device> {
         match self.kind {
             // CU_MEM_LOCATION_TYPE_DEVICE
@@ -137,7 +138,7 @@ impl ArrayMap {
         self.operation == 1
     }
 
-    /// Returns the position in the array. Fields that the caller need not set are 0.
+    /// Returns the position in the array. Fields that the caller does not have to set are 0.
     pub(crate) fn place(&self) -> [u32; 8] {
         let whole_level = self.part_kind == 0;
         let mut place = [0; 8];

@@ -1,4 +1,4 @@
-//! Accounting: an allocation reserves memory before the driver call; a free releases it after the driver
+//! Accounting. An allocation reserves memory before the driver call, and a free releases it after the driver
 //! call.
 
 use crate::abi::{Address, Code, Device, Handle};
@@ -53,8 +53,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Allocates if the quota permits; `keep` records the result and returns its address. If the GPU is unknown,
-/// the driver is called without a reservation, so that it reports the error.
+/// Allocates if the quota permits it. `keep` records the result and returns its address. If the GPU is
+/// unknown, the driver is called without a reservation, so that it reports the error.
 pub(crate) fn grant<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (gpu, bytes): (Option<&'static GpuAccount>, u64),
@@ -84,7 +84,8 @@ pub(crate) fn allocate<F: Fn() -> Code>(
     })
 }
 
-/// Allocates pitched memory. The driver chooses the row length, so `read_result` returns address and size.
+/// Allocates pitched memory. The driver chooses the row length, so `read_result` returns the address and the
+/// size.
 pub(crate) fn allocate_rows<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (width, height): (u64, u64),
@@ -119,7 +120,7 @@ pub(crate) fn allocate_rows<F: Fn() -> Code>(
     answer
 }
 
-/// Usual alignment of the rows of pitched memory, in bytes.
+/// Usual alignment of rows in pitched memory, in bytes.
 const ROW: u64 = 512;
 
 /// Kind of owner of new memory: the current context, or a pool.
@@ -141,9 +142,10 @@ impl Ownership {
 fn record_allocation(state: &'static ProcessState, address: Address, record: Allocation) {
     match state.allocations.insert(address, record) {
         Ok(None) => {}
-        // The earlier allocation must have been freed unseen, because the driver reuses only free addresses.
+        // The earlier allocation was freed without a hook call, because the driver reuses only free
+        // addresses.
         Ok(Some(before)) => give_back(state, before),
-        // The memory stays charged, because a free could not find its size.
+        // The memory stays charged, because a later free could not look up its size.
         Err(_) => state::fault(),
     }
 }
@@ -179,11 +181,11 @@ pub(crate) struct ContextEnd {
     pub(crate) context: Handle,
     /// GPU whose pools may lose their memory.
     pub(crate) pools_of: Option<Device>,
-    /// Whether to check with the driver that an address is free before its memory is released.
+    /// Whether to ask the driver if an address is free before its memory is released.
     pub(crate) verify: bool,
 }
 
-/// Runs a driver call that may end a context; `ended` returns after the call whether it did.
+/// Runs a driver call that might end a context. After the call, `ended` returns whether it did.
 pub(crate) fn end<F: Fn() -> Code>(
     call: &DriverCall<F>,
     context_end: Option<ContextEnd>,

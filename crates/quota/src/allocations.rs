@@ -1,5 +1,5 @@
-//! Allocation table: size and owner of each allocation, so that frees can be accounted. The table is split
-//! into many shards with a lock each, to reduce contention.
+//! Allocation table: the size and owner of each allocation, so that frees can be accounted. The table is
+//! split into many shards, each with its own lock, to reduce contention.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ pub(crate) struct Allocation {
     pub(crate) owner: Owner,
 }
 
-/// Owner of memory, with which the memory is freed.
+/// Owner of an allocation. When the owner is destroyed, the memory is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Context(Handle),
@@ -39,7 +39,7 @@ pub(crate) struct AllocationTable {
 }
 
 /// Hash function for addresses. Addresses from the driver end in nine or more zero bits. Programs cannot
-/// choose them, so no protection against chosen keys is needed.
+/// choose them, so protection against crafted keys is not needed.
 #[derive(Default)]
 pub(crate) struct AddressHasher(u64);
 
@@ -60,7 +60,7 @@ impl Hasher for AddressHasher {
 }
 
 fn hash(number: u64) -> u64 {
-    // Combines both halves of the product, because the lower half has as many trailing zeros as the address.
+    // Combines both halves of the product, because the lower half ends in as many zero bits as the address.
     let product = u128::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let [low, high] = words(product.to_le_bytes());
     low ^ high
@@ -76,7 +76,7 @@ impl AllocationTable {
         Some(self.shards.get(shard)?.lock())
     }
 
-    /// Inserts an allocation. Returns the previous entry of the address, whose free was not seen.
+    /// Inserts an allocation. Returns the previous entry at the address, whose free was not seen.
     pub(crate) fn insert(
         &self,
         address: Address,
@@ -87,7 +87,7 @@ impl AllocationTable {
         Ok(shard.insert(address, record))
     }
 
-    /// Inserts a removed entry again; returns false if the address has another entry now.
+    /// Inserts a removed entry again. Returns false if there is another entry at the address now.
     pub(crate) fn reinsert(&self, address: Address, record: Allocation) -> bool {
         let Some(mut shard) = self.shard(address) else { return true };
         if shard.try_reserve(1).is_err() {
@@ -102,7 +102,7 @@ impl AllocationTable {
         }
     }
 
-    /// Removes the entry of an address, and returns it.
+    /// Removes and returns the entry at an address.
     pub(crate) fn remove(&self, address: Address) -> Option<Allocation> {
         self.shard(address)?.remove(&address)
     }
@@ -112,7 +112,8 @@ impl AllocationTable {
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            // Without memory for the result, the entries stay, and their memory stays charged.
+            // If there is no memory for the result, the entries stay in the table and their memory stays
+            // charged.
             if found.try_reserve(shard.len()).is_ok() {
                 found.extend(shard.extract_if(|_, record| which(record)));
             }
@@ -133,11 +134,7 @@ mod tests {
         let allocations = AllocationTable::new();
         assert_eq!(allocations.remove(512), None);
         assert_eq!(allocations.insert(512, FIRST).unwrap(), None);
-        assert_eq!(
-            allocations.insert(512, SECOND).unwrap(),
-            Some(FIRST),
-            "an address that is allocated again"
-        );
+        assert_eq!(allocations.insert(512, SECOND).unwrap(), Some(FIRST), "the address was allocated again");
         assert!(!allocations.reinsert(512, FIRST));
         assert_eq!(allocations.remove(512), Some(SECOND));
         assert!(allocations.reinsert(512, FIRST));

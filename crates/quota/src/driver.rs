@@ -1,4 +1,4 @@
-//! Queries to the CUDA driver by the library itself: context, GPU and stream of a call.
+//! The library's own queries to the CUDA driver: the context, GPU and stream of a call.
 
 use std::ffi::{c_int, c_uint};
 
@@ -28,7 +28,7 @@ static FREE: Symbol = Symbol::plain(c"cuMemFree_v2");
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`
 const MEMORY_TYPE: c_int = 2;
 
-/// Calls a driver function; false if the driver lacks the function or the call fails.
+/// Calls a driver function. Returns false if the driver does not export the function or the call fails.
 macro_rules! call {
     ($symbol:expr, $($arg:expr => $kind:ty),*) => {{
         // SAFETY: the function type matches `cuda.h`.
@@ -38,7 +38,8 @@ macro_rules! call {
     }};
 }
 
-/// Queries one value of the driver; `None` if the driver lacks the function or the call fails.
+/// Queries one value from the driver. Returns `None` if the driver does not export the function or the
+/// call fails.
 macro_rules! query {
     ($symbol:expr, $type:ty, |$out:ident| ($($arg:expr => $kind:ty),*)) => {{
         let mut $out = <$type>::default();
@@ -51,7 +52,7 @@ pub(crate) fn current_device() -> Option<Device> {
     query!(CURRENT_DEVICE, Device, |out| (&raw mut out => *mut Device))
 }
 
-/// Returns the current context; 0 if there is none.
+/// Returns the current context, or 0 if there is none.
 pub(crate) fn current_context() -> Handle {
     query!(CURRENT_CONTEXT, Handle, |out| (&raw mut out => *mut Handle)).unwrap_or(0)
 }
@@ -62,7 +63,7 @@ pub(crate) fn uuid(device: Device) -> Option<Uuid> {
         .or_else(|| query!(OLD_UUID, Uuid, |out| (&raw mut out => *mut Uuid, device => Device)))
 }
 
-/// A stream. `threads`: whether handle 0 means the per-thread default stream.
+/// A stream. `threads` is true if handle 0 means the per-thread default stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) handle: Handle,
@@ -134,7 +135,7 @@ pub(crate) fn primary_context(device: Device) -> Option<Handle> {
     Some(context)
 }
 
-/// Returns the context that belongs to a green context.
+/// Returns the context that a green context was converted to.
 pub(crate) fn context_of_green(green: Handle) -> Option<Handle> {
     query!(OF_GREEN, Handle, |out| (&raw mut out => *mut Handle, green => Handle))
 }

@@ -1,4 +1,5 @@
-//! Settings from the environment at load time. Only the limit is read later, because a program may set it.
+//! Reads the settings from the environment at load time. Only the limit is read later, because a program may
+//! set it.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -16,7 +17,7 @@ struct Loaded {
     settings: QuotaSettings,
 }
 
-/// Settings with the limit that the program has set; null until the limit is first needed.
+/// Settings with the limit that the program has set. Null until the limit is first needed.
 static WITH_LIMIT: AtomicPtr<QuotaSettings> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the settings from the environment at load time.
@@ -29,13 +30,14 @@ fn loaded() -> &'static Loaded {
         static environ: *const *const c_char;
     }
     // Another library's initializer may call a hook before `load` runs, so the environment is read here too.
-    // SAFETY: the C library keeps `environ` valid; programs change it after start, not during library loads.
+    // SAFETY: the C library keeps `environ` valid. Programs change it after they start, not while libraries
+    // are loaded.
     LOADED.get_or_init(|| unsafe { read(environ) })
 }
 
-/// Returns the settings with the current limit. As in cuda-wrapper, which reads it in `cuInit`, the program
-/// may set [`LIMIT`] itself, so the variable is read at the first call in a process. For a shared quota the
-/// value at load time applies, because a program must not change the quota of others.
+/// Returns the settings with the current limit. The program may set [`LIMIT`] itself, so the variable is
+/// read at the first call in a process, as cuda-wrapper does in `cuInit`. For a shared quota, the value at
+/// load time applies, because one program must not change the quota of other programs.
 pub(crate) fn limits() -> &'static QuotaSettings {
     let loaded = loaded();
     if loaded.settings.shared.is_some() {
@@ -46,23 +48,25 @@ pub(crate) fn limits() -> &'static QuotaSettings {
     unsafe { known.as_ref() }.unwrap_or_else(|| read_limit(loaded))
 }
 
-/// Reads the limit without a lock, because a forked child could find a lock that is never released.
+/// Reads the limit without a lock: a forked child could inherit a lock that is never released.
 #[cold]
 fn read_limit(loaded: &Loaded) -> &'static QuotaSettings {
-    // SAFETY: a C string. A program that changes its environment meanwhile breaks the driver's `getenv` too.
+    // SAFETY: the name is a C string. A program that changes its environment at the same time would break
+    // the driver's own `getenv` as well.
     let value = unsafe { libc::getenv(c"WRAPPER_MAX_MEMORY".as_ptr()) };
-    // SAFETY: not null, so a C string, which is copied at once.
+    // SAFETY: the pointer is not null, so it points to a C string, which is copied at once.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned());
-    // If the program has removed the variable, as by clearing its environment, the value at load applies.
+    // If the program has removed the variable, for example by clearing its environment, the value at load
+    // time applies.
     let kept = |name: &str| name != LIMIT || value.is_none();
     let others =
         loaded.variables.iter().filter_map(|text| text.split_once('=')).filter(|(name, _)| kept(name));
     let new = QuotaSettings::read(others.chain(value.as_deref().map(|value| (LIMIT, value))));
     let new = Box::into_raw(Box::new(new));
     match WITH_LIMIT.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: the pointer is from a box that is never freed from now on.
+        // SAFETY: the pointer is from a box that is never freed.
         Ok(_) => unsafe { &*new },
-        // SAFETY: no other thread has the new box, and the stored one is never freed.
+        // SAFETY: no other thread has a pointer to the new box, and the stored box is never freed.
         Err(first) => unsafe {
             drop(Box::from_raw(new));
             &*first
@@ -78,7 +82,7 @@ pub(crate) fn forked() {
 /// Reads the settings when the library is loaded.
 ///
 /// # Safety
-/// `variables` is null, or a null-terminated list of C strings that do not change during the call.
+/// `variables` must be null or a null-terminated list of C strings that do not change during the call.
 pub(crate) unsafe fn load(variables: *const *const c_char) {
     // SAFETY: guaranteed by the caller.
     LOADED.get_or_init(|| unsafe { read(variables) });
@@ -87,7 +91,7 @@ pub(crate) unsafe fn load(variables: *const *const c_char) {
 /// Reads the settings from an environment.
 ///
 /// # Safety
-/// `variables` is null, or a null-terminated list of C strings that do not change during the call.
+/// `variables` must be null or a null-terminated list of C strings that do not change during the call.
 unsafe fn read(variables: *const *const c_char) -> Loaded {
     let mut texts = Vec::new();
     let mut next = variables;
@@ -95,7 +99,7 @@ unsafe fn read(variables: *const *const c_char) -> Loaded {
     while let Some(text) = unsafe { next.as_ref() }.filter(|text| !text.is_null()) {
         // SAFETY: the caller guarantees that the list contains C strings.
         let text = unsafe { CStr::from_ptr(*text) };
-        // Other variables are irrelevant and may be long.
+        // Other variables are not needed and can be long.
         if [&b"WRAPPER_"[..], b"CUDA_DEVICE_MEMORY_LIMIT"]
             .iter()
             .any(|prefix| text.to_bytes().starts_with(prefix))

@@ -1,4 +1,4 @@
-//! Account of a GPU: the limit, and the memory in use by this process or by all processes that share a quota.
+//! Account of a GPU: the limit, and the memory used by this process or by all processes that share the quota.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,15 +13,15 @@ pub(crate) struct GpuAccount {
     device: Device,
     uuid: Option<Uuid>,
     ledger: Ledger,
-    /// Whether the overhead of a context was already charged.
+    /// Whether the context overhead was already charged.
     opened: AtomicBool,
 }
 
-/// Place where memory in use is counted.
+/// Where the memory in use is counted.
 enum Ledger {
     /// In this process only.
     OwnProcess { limit: u64, used: AtomicU64 },
-    /// In the file of a quota that several processes share.
+    /// In the file of a quota that is shared by several processes.
     Shared(GpuSlot),
 }
 
@@ -45,7 +45,7 @@ impl GpuAccount {
         Self { device, uuid, ledger, opened: AtomicBool::new(false) }
     }
 
-    /// Charges the assumed memory of a context, once.
+    /// Charges the assumed context overhead, once.
     pub(crate) fn open(&self) {
         if !self.opened.load(Ordering::Relaxed) && !self.opened.swap(true, Ordering::Relaxed) {
             self.charge(environment::settings().overhead);
@@ -70,7 +70,8 @@ impl GpuAccount {
         self.uuid
     }
 
-    /// Reserves memory; returns false if the limit would be exceeded. The limit can be reached exactly.
+    /// Reserves memory. Returns false if the limit would be exceeded. A request that reaches the limit
+    /// exactly is granted.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         self.open();
         match &self.ledger {
@@ -79,7 +80,7 @@ impl GpuAccount {
         }
     }
 
-    /// Charges memory that is already in use, even above the limit.
+    /// Charges memory that is already in use, even if the limit is exceeded.
     fn charge(&self, bytes: u64) {
         match &self.ledger {
             Ledger::OwnProcess { used, .. } => drop(used.fetch_add(bytes, Ordering::Relaxed)),
@@ -139,7 +140,7 @@ fn report_warnings() {
     }
 }
 
-/// Reports, once, that the default limit applies.
+/// Reports, once, that the default limit is in use.
 fn report_default(limit: Limit) -> u64 {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if limit.by_default && !REPORTED.swap(true, Ordering::Relaxed) {

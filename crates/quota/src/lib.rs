@@ -1,12 +1,12 @@
-//! A library that is preloaded into a program and refuses GPU memory above a quota, with the driver's own
-//! error. It depends on libc alone, never ends or blocks its host program, and never writes to standard
+//! A library that is preloaded into a program. It refuses GPU memory above a quota with the driver's own
+//! error. It depends only on libc, never terminates or blocks its host program, and never writes to standard
 //! output.
 //!
 //! A driver call reaches a hook (`hooks/`) by symbol interposition (`interposition.rs`). The hook reserves
 //! memory in the ledger (`account.rs`, `gpu.rs`), calls the driver, and records the result in the allocation
-//! table. The ledger always counts at least what the driver has allocated: an allocation is reserved before
-//! the driver call, and a free is released after it. After any internal failure, the program gets the
-//! driver's own answer.
+//! table. The ledger always counts at least as much as the driver has allocated, because memory is reserved
+//! before an allocating driver call and released after a freeing one. After any internal failure, the
+//! program gets the driver's own result.
 #![allow(unsafe_code, reason = "C functions are replaced, and a file is shared with other processes")]
 #![deny(
     clippy::unwrap_used,

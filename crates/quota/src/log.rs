@@ -51,14 +51,14 @@ pub(crate) fn warn(text: Arguments<'_>) {
     }
 }
 
-/// A line of the log; a longer text is cut.
+/// A log line. Longer text is truncated.
 struct Line {
     bytes: [u8; 512],
     length: usize,
 }
 
 impl Line {
-    /// Returns a line that starts with time and pid.
+    /// Returns a line that starts with the time and the pid.
     fn begin() -> Self {
         let mut line = Self { bytes: [0; 512], length: 0 };
         let nanoseconds = now();
@@ -89,7 +89,7 @@ pub(crate) fn now() -> u64 {
     clock(libc::CLOCK_REALTIME)
 }
 
-/// Returns the time of a clock in nanoseconds.
+/// Returns the time on a clock in nanoseconds.
 pub(crate) fn clock(which: c_int) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a local variable.
@@ -98,7 +98,7 @@ pub(crate) fn clock(which: c_int) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
-/// A UTC time. It is formatted here, because the C library's functions read files and take locks.
+/// A UTC time. It is formatted here because the C library's functions read files and take locks.
 struct Utc {
     seconds: u64,
     milliseconds: u64,
@@ -108,7 +108,7 @@ impl fmt::Display for Utc {
     #[expect(clippy::arithmetic_side_effects, reason = "a calendar of numbers far below the largest")]
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.seconds / 86_400, self.seconds % 86_400);
-        // Years are counted from March, so that the leap day is the last day of a year.
+        // Years are counted from March, so that the leap day is the last day in a year.
         let day = days + 719_468;
         let (era, of_era) = (day / 146_097, day % 146_097);
         let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -125,8 +125,8 @@ impl fmt::Display for Utc {
     }
 }
 
-/// Appends a line to the log file. The file is opened for each line, because the program may close a
-/// descriptor that it does not know and reuse its number.
+/// Appends a line to the log file. The file is opened for each line, because the program could close a
+/// descriptor that it does not know and reuse the number.
 fn append(path: &CStr, line: &[u8]) {
     let flags = libc::O_WRONLY
         | libc::O_APPEND
@@ -150,13 +150,14 @@ fn append(path: &CStr, line: &[u8]) {
     }
 }
 
-/// Writes a line if that does not block, and discards the SIGPIPE of a closed pipe.
+/// Writes a line if the write does not block, and discards the SIGPIPE from a closed pipe.
 ///
 /// # Safety
-/// The descriptor may be written to, or is closed.
+/// Writing to the descriptor must be permitted. The descriptor may be closed.
 unsafe fn write_nonblocking(file: c_int, line: &[u8]) {
     let mut ready = libc::pollfd { fd: file, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: `poll` gets one element, signal sets and time are local, and the buffer has the given length.
+    // SAFETY: `poll` gets one element, the signal sets and the time are local, and the buffer has the given
+    // length.
     unsafe {
         if libc::poll(&raw mut ready, 1, 0) != 1 || ready.revents != libc::POLLOUT {
             return;

@@ -1,4 +1,4 @@
-//! Panic guard of hooks: after an internal fault, the program gets the driver's own answer.
+//! Panic guard for hooks: after an internal fault, the program gets the driver's own result.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ impl<F: Fn() -> Code> DriverCall<F> {
         Self { name, driver, answer: Cell::new(None) }
     }
 
-    /// Returns the driver's answer; makes the call if it has not been made yet.
+    /// Returns the driver's result. Makes the call if it has not been made yet.
     pub(crate) fn result(&self) -> Code {
         if let Some(answer) = self.answer.get() {
             return answer;
@@ -31,7 +31,7 @@ impl<F: Fn() -> Code> DriverCall<F> {
     }
 }
 
-/// Runs a hook. If the library is disabled or the hook panics, only calls the driver.
+/// Runs a hook. If the library is disabled or the hook panics, only the driver is called.
 pub(crate) fn guard<F: Fn() -> Code>(call: &DriverCall<F>, hook: impl FnOnce() -> Code) -> Code {
     if environment::settings().disabled {
         return call.result();

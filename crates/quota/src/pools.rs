@@ -1,4 +1,4 @@
-//! Memory pools of this process, and the GPU of each.
+//! Memory pools in this process, and the GPU of each pool.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use crate::abi::{Device, Handle, Location};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PoolLocation {
     Gpu(Device),
-    /// Managed memory, which is charged to the GPU of the allocation.
+    /// Managed memory, which is charged to the GPU where the allocation is made.
     Managed,
     Host,
 }
 
-/// Memory pools whose location is known.
+/// Memory pools with a known location.
 pub(crate) struct Pools(Option<HashMap<Handle, PoolLocation>>);
 
 impl Pools {
@@ -21,7 +21,7 @@ impl Pools {
         Self(None)
     }
 
-    /// Returns the location of this pool's memory; `None` if the pool is unknown.
+    /// Returns the location of this pool's memory, or `None` if the pool is unknown.
     pub(crate) fn get(&self, pool: Handle) -> Option<PoolLocation> {
         self.0.as_ref()?.get(&pool).copied()
     }

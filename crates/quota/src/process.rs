@@ -1,4 +1,4 @@
-//! Identity of a process: pid and start time in a PID namespace. Uses no heap memory of the program.
+//! Identity of a process: pid and start time in a PID namespace. Does not use the program's heap.
 
 use std::ffi::{CStr, c_int};
 use std::io::Write;
@@ -22,7 +22,8 @@ pub(crate) struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads the identity; `None` without `/proc`, because others could then not detect this process's exit.
+    /// Reads the identity. Returns `None` without `/proc`, because other processes could not detect this
+    /// process's exit.
     pub(crate) fn read() -> Option<Self> {
         // SAFETY: `getpid` has no preconditions.
         let pid = u32::try_from(unsafe { libc::getpid() }).ok()?;
@@ -31,11 +32,11 @@ impl OwnProcess {
     }
 }
 
-/// Returns whether a process of this PID namespace has certainly exited, so that its memory is free.
+/// Returns whether a process in this PID namespace has certainly exited, so that its memory is free.
 pub(crate) fn is_gone(pid: u32, start: u64) -> bool {
     let Ok(id) = c_int::try_from(pid) else { return false };
-    // SAFETY: signal 0 only checks whether the process exists. Absence from `/proc` alone would prove
-    // nothing, because `/proc` may hide processes of other users.
+    // SAFETY: signal 0 only checks whether the process exists. A missing entry in `/proc` does not prove an
+    // exit, because `/proc` can be mounted to hide other users' processes.
     let known = unsafe { libc::kill(id, 0) } == 0 || errno() != libc::ESRCH;
     if !known {
         return true;
@@ -89,7 +90,8 @@ impl Text {
 
 fn read(path: &CStr) -> Option<Text> {
     let mut text = Text { bytes: [0; 1024], length: 0 };
-    // SAFETY: a C string; a buffer of the given length; the descriptor is opened and closed here.
+    // SAFETY: the path is a C string, the buffer has the given length, and the descriptor is opened and
+    // closed here.
     let length = unsafe {
         let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
@@ -103,7 +105,8 @@ fn read(path: &CStr) -> Option<Text> {
     Some(text)
 }
 
-/// Parses `/proc/PID/stat`. The name may contain any bytes; only numbers follow its last parenthesis.
+/// Parses `/proc/PID/stat`. The name can contain any bytes; after its closing parenthesis there are only
+/// numbers.
 fn parse(text: &[u8]) -> Option<Stat> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let close = text.iter().rposition(|byte| *byte == b')')?;
@@ -150,12 +153,12 @@ mod tests {
 
     #[test]
     fn process_is_gone_if_pid_or_start_differ() {
-        let own = OwnProcess::read().unwrap_or_else(|| panic!("/proc is there"));
+        let own = OwnProcess::read().unwrap_or_else(|| panic!("/proc must be mounted"));
         assert_eq!(own.pid, std::process::id());
         assert!(!is_gone(own.pid, own.start));
         assert!(is_gone(own.pid, own.start + 1), "the pid was reused");
-        assert!(is_gone(4_194_305, 1), "above the highest pid of Linux");
-        assert!(!is_gone(u32::MAX, 1), "an invalid pid is not known to be gone");
+        assert!(is_gone(4_194_305, 1), "the pid is above the highest pid on Linux");
+        assert!(!is_gone(u32::MAX, 1), "whether an invalid pid has exited is unknown");
         assert!(boot().is_some());
     }
 
@@ -178,7 +181,7 @@ mod tests {
             }
         };
         assert!(is_gone(pid, stat.start));
-        // SAFETY: the pid is that of a child of this process.
+        // SAFETY: the pid belongs to a child of this process.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     }
 }

@@ -1,5 +1,6 @@
-//! Memory layout of a shared quota's file, version 1 (`crates/quota/ledger` creates and reads it). All
-//! processes write it concurrently, so all fields are atomic and no content can be trusted.
+//! Memory layout of a shared quota file, version 1 (`crates/quota/ledger` creates and reads the file).
+//! All processes that share the quota write to it concurrently, so all fields are atomic and the
+//! content cannot be trusted.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -94,7 +95,7 @@ impl Row {
         load(&self.uuid) == [0, 0]
     }
 
-    /// Assigns a free row to a GPU. Needs the file lock.
+    /// Assigns a free row to a GPU. The caller must hold the file lock.
     pub(crate) fn become_of(&self, uuid: Uuid, limit: u64) {
         self.limit.store(limit, Ordering::Release);
         store(&self.uuid, words(uuid));
@@ -102,26 +103,27 @@ impl Row {
 }
 
 impl Region {
-    /// Returns the memory of a process on a GPU.
+    /// Returns the memory that a process uses on a GPU.
     pub(crate) fn of(&self, row: usize, slot: usize) -> Option<&AtomicU64> {
         self.used.get(row)?.get(slot)
     }
 
-    /// Returns the memory of all processes on a GPU.
+    /// Returns the memory that all processes use on a GPU.
     pub(crate) fn sum(&self, row: usize) -> u64 {
         let high = usize::try_from(self.high_water.load(Ordering::Relaxed)).unwrap_or(SLOTS).min(SLOTS);
         let used = self.used.get(row).and_then(|used| used.get(..high)).unwrap_or_default();
-        // The sum saturates, because a process could otherwise write values that make it wrap.
+        // The sum saturates, because a process could write values that make a wrapping sum small.
         used.iter().fold(0, |sum: u64, used| sum.saturating_add(used.load(Ordering::SeqCst)))
     }
 
-    /// Makes sums include this slot from now on.
+    /// Makes later sums include this slot.
     pub(crate) fn raise(&self, slot: usize) {
         let above = u32::try_from(slot).unwrap_or(u32::MAX).saturating_add(1);
         self.high_water.fetch_max(above, Ordering::SeqCst);
     }
 
-    /// Clears the memory of this process's slot or an exited one's. Needs the file lock.
+    /// Clears the memory in the slot of this process or of an exited process. The caller must hold the
+    /// file lock.
     pub(crate) fn clear(&self, slot: usize) {
         for used in self.used.iter().filter_map(|used| used.get(slot)) {
             used.store(0, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Settings from the environment: limits, the shared quota and logging. The variables are passed in.
+//! Settings from the environment: limits, the shared quota and logging. The caller passes in the variables.
 
 use std::ffi::CString;
 
@@ -21,7 +21,7 @@ pub(crate) struct QuotaSettings {
     no_default: bool,
     /// File of a shared quota.
     pub(crate) shared: Option<CString>,
-    /// Assumed memory of a context in bytes, for each GPU on which a process allocates.
+    /// Assumed memory use of a context in bytes, for each GPU on which a process allocates.
     pub(crate) overhead: u64,
     pub(crate) log: Option<CString>,
     pub(crate) lie_nvml: bool,
@@ -33,7 +33,7 @@ pub(crate) struct QuotaSettings {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Limits by UUID, by ordinal, and for all GPUs; the most specific one applies.
+/// Limits by UUID, by ordinal, and for all GPUs. The most specific limit applies.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Limits {
     uuids: Vec<(Uuid, u64)>,
@@ -106,7 +106,8 @@ impl QuotaSettings {
         value == "1"
     }
 
-    /// Parses an absolute path; a relative one would depend on the working directory.
+    /// Parses an absolute path. A relative path is rejected, because it would depend on the working
+    /// directory.
     fn path(&mut self, name: &str, value: &str) -> Option<CString> {
         let path = CString::new(value).ok().filter(|_| value.starts_with('/'));
         if path.is_none() {
@@ -115,7 +116,7 @@ impl QuotaSettings {
         path
     }
 
-    /// Returns the limit of a GPU for one process.
+    /// Returns the limit on a GPU for one process.
     pub(crate) fn limit(&self, ordinal: Option<u32>, uuid: Option<Uuid>) -> Limit {
         let limits = &self.limits;
         let by_uuid = limits.uuids.iter().find(|(of, _)| Some(*of) == uuid).map(|found| found.1);
@@ -152,8 +153,8 @@ impl Limits {
     }
 }
 
-/// Parses a UUID such as `GPU_0123abcd_4567_…` or `MIG_…`, with underscores because names of variables cannot
-/// contain dashes. Also accepts dashes, as printed by `nvidia-smi -L`.
+/// Parses a UUID such as `GPU_0123abcd_4567_…` or `MIG_…`. It contains underscores because the names of
+/// variables cannot contain dashes. Dashes, as printed by `nvidia-smi -L`, are accepted too.
 pub(crate) fn uuid(text: &str) -> Option<Uuid> {
     let digits = text.get(4..).filter(|_| text.starts_with("GPU") || text.starts_with("MIG"))?;
     let digits: Vec<u32> = digits

@@ -1,6 +1,7 @@
 //! A quota that several processes share. A process reserves memory by adding to its own word and then summing
-//! all words. All see the additions in the same order, so the last one to add sees all others and the limit
-//! is never exceeded. A process whose sum is too high subtracts again and retries under the file lock.
+//! all words. All processes see the additions in the same order, so the last process to add sees all other
+//! additions, and the limit is never exceeded. A process whose sum is too high subtracts its addition again
+//! and retries under the file lock.
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
@@ -13,10 +14,12 @@ use crate::process::{self, OwnProcess};
 use crate::region::{self, Region, Row, Slot};
 use crate::settings::Uuid;
 
-/// Maximum wait for the file lock in nanoseconds: to join or add a GPU, and when the quota seems full.
+/// Maximum wait for the file lock in nanoseconds, for joining the quota, for adding a GPU, and when the quota
+/// seems to be full.
 const AT_FIRST: u64 = 1_000_000_000;
 const AT_THE_LIMIT: u64 = 50_000_000;
-/// Number of attempts under the lock, because other processes may be about to take back their additions.
+/// Number of attempts under the lock. More than one is needed because other processes may be about to
+/// subtract their additions.
 const ATTEMPTS: u32 = 16;
 
 /// Membership of this process in a shared quota.
@@ -50,7 +53,7 @@ struct Identity {
 struct Refusal(&'static str);
 
 impl Shared {
-    /// Joins the quota. If that fails, the reason is logged and the limit applies to this process alone.
+    /// Joins the quota. If joining fails, the reason is logged and the limit applies to this process alone.
     pub(crate) fn join(path: &'static CStr) -> Option<Self> {
         match Self::try_join(path) {
             Ok(shared) => Some(shared),
@@ -84,7 +87,7 @@ impl Shared {
         self.region
     }
 
-    /// Returns the account of a GPU. If the file has none, it is added with this limit.
+    /// Returns the account of a GPU. If the GPU is not in the file, it is added with this limit.
     pub(crate) fn gpu_slot(&'static self, uuid: Uuid, limit: u64) -> Option<GpuSlot> {
         let rows = &self.region.gpus;
         let row = rows.iter().position(|row| row.is(uuid)).or_else(|| {
@@ -113,36 +116,36 @@ impl Shared {
         })
     }
 
-    /// Returns the limit of a GPU and the memory in use, if the file has the GPU.
+    /// Returns the limit on a GPU and the memory in use, if the GPU is in the file.
     pub(crate) fn usage(&self, uuid: Uuid) -> Option<(u64, u64)> {
         let row = self.region.gpus.iter().position(|row| row.is(uuid))?;
         Some((self.region.gpus.get(row)?.limit.load(Ordering::Relaxed), self.region.sum(row)))
     }
 
-    /// Takes the lock of the file. The file is opened again each time, because the program could close a
-    /// descriptor that is kept open and reuse its number for another file.
+    /// Locks the file. The file is opened again each time, because the program could close a descriptor that
+    /// is kept open and reuse the number for another file.
     fn lock(&self, patience: u64) -> Option<File> {
         let (file, found) = File::open(self.path).ok()?;
-        // A lock does not count if the file at this path was replaced.
+        // The lock is not valid if the file at this path was replaced.
         file.lock(patience).filter(|_| found == self.file)
     }
 }
 
 impl GpuSlot {
-    /// Returns the limit, and the memory of all processes, in bytes.
+    /// Returns the limit and the memory that all processes use, in bytes.
     pub(crate) fn view(&self) -> (u64, u64) {
         (self.gpu.limit.load(Ordering::Relaxed), self.shared.region.sum(self.row))
     }
 
-    /// Reserves memory; returns false if the limit would be exceeded.
+    /// Reserves memory. Returns false if the limit would be exceeded.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         self.attempt(bytes) || self.reserve_locked(bytes)
     }
 
-    /// Adds the size, and takes it back if the sum exceeds the limit.
+    /// Adds the size, and subtracts it again if the sum exceeds the limit.
     fn attempt(&self, bytes: u64) -> bool {
         let (limit, used) = self.view();
-        // Without this check, an addition that cannot fit would make other processes take theirs back.
+        // Without this check, an addition that cannot fit would make other processes subtract theirs.
         if used.checked_add(bytes).is_none_or(|sum| sum > limit) {
             return false;
         }
@@ -158,7 +161,8 @@ impl GpuSlot {
         true
     }
 
-    /// Releases memory of exited processes and tries again, so that one of two concurrent attempts succeeds.
+    /// Releases the memory of exited processes and tries again, so that one of two concurrent attempts
+    /// succeeds.
     #[cold]
     fn reserve_locked(&self, bytes: u64) -> bool {
         if bytes > self.gpu.limit.load(Ordering::Relaxed) {
@@ -176,7 +180,7 @@ impl GpuSlot {
         })
     }
 
-    /// Adds memory that is already in use, even above the limit.
+    /// Adds memory that is already in use, even if the limit is exceeded.
     pub(crate) fn charge(&self, bytes: u64) {
         self.own_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
@@ -202,7 +206,7 @@ impl GpuSlot {
     }
 }
 
-/// Initializes an empty file, and clears a file of an earlier boot. Needs the file lock.
+/// Initializes an empty file, and clears a file from an earlier boot. The caller must hold the file lock.
 fn prepare(region: &Region) -> Result<(), Refusal> {
     let size = region.size.load(Ordering::Relaxed);
     match (region.magic.load(Ordering::Acquire), region.version.load(Ordering::Relaxed)) {
@@ -211,7 +215,7 @@ fn prepare(region: &Region) -> Result<(), Refusal> {
             region.size.store(region::SIZE, Ordering::Relaxed);
             region.magic.store(region::MAGIC, Ordering::Release);
         }
-        // The process that initialized the file was killed before it finished.
+        // The process that was initializing the file was killed before it finished.
         (0, region::VERSION) if size == 0 || size == region::SIZE => {
             region.size.store(region::SIZE, Ordering::Relaxed);
             region.magic.store(region::MAGIC, Ordering::Release);
@@ -232,7 +236,8 @@ fn prepare(region: &Region) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Takes a slot. Needs the file lock. A slot that this process took before its `exec` is used again.
+/// Claims a slot. The caller must hold the file lock. A slot that this process claimed before an `exec` is
+/// used again.
 fn claim(region: &Region, own: &OwnProcess) -> Option<usize> {
     reclaim(region, own.namespace);
     let is_own = |slot: &Slot| {
@@ -258,7 +263,8 @@ fn claim(region: &Region, own: &OwnProcess) -> Option<usize> {
     Some(at)
 }
 
-/// Releases memory of exited processes. Needs the file lock. Other PID namespaces cannot be checked.
+/// Releases the memory of exited processes. The caller must hold the file lock. Processes in other PID
+/// namespaces cannot be checked.
 fn reclaim(region: &Region, namespace: u64) {
     for (at, slot) in region.slots.iter().enumerate() {
         let pid = slot.pid.load(Ordering::Acquire);
@@ -272,23 +278,23 @@ fn reclaim(region: &Region, namespace: u64) {
     }
 }
 
-/// An open file; dropping it unlocks and closes it.
+/// An open file. Dropping it unlocks and closes the file.
 struct File(c_int);
 
-/// Descriptor that may hold the lock, or -1. A forked child inherits it, and with it the lock.
+/// Descriptor that might hold the lock, or -1. A forked child inherits the descriptor and with it the lock.
 static LOCKING: AtomicI32 = AtomicI32::new(-1);
 
 /// Closes the parent's descriptor in a forked child, which must not hold the lock.
 pub(crate) fn forked() {
     let file = LOCKING.swap(-1, Ordering::Relaxed);
     if file >= 0 {
-        // SAFETY: the descriptor is an inherited copy that no other code of the child knows.
+        // SAFETY: the descriptor is an inherited copy that no other code in the child uses.
         unsafe { libc::close(file) };
     }
 }
 
 impl File {
-    /// Opens a regular file. Refuses symbolic links, and does not block on a FIFO.
+    /// Opens a regular file. Rejects symbolic links, and does not block on a FIFO.
     fn open(path: &CStr) -> Result<(Self, Identity), Refusal> {
         let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
         // SAFETY: the path is a C string.
@@ -317,7 +323,7 @@ impl File {
         known.then(|| unsafe { about.assume_init() })
     }
 
-    /// Locks the file; returns `None` if another process holds the lock for `patience` nanoseconds.
+    /// Locks the file. Returns `None` if another process holds the lock for `patience` nanoseconds.
     fn lock(self, patience: u64) -> Option<Self> {
         LOCKING.store(self.0, Ordering::Relaxed);
         let end = log::clock(libc::CLOCK_MONOTONIC).saturating_add(patience);
@@ -333,7 +339,7 @@ impl File {
         Some(self)
     }
 
-    /// Maps the file permanently, if it is long enough. An empty file is extended first.
+    /// Maps the file permanently if it is long enough. An empty file is extended first.
     fn map(&self) -> Result<&'static Region, Refusal> {
         let size = size_of::<Region>();
         let about = self.about().ok_or(Refusal("its attributes cannot be read"))?;
@@ -368,17 +374,18 @@ impl Drop for File {
     }
 }
 
-/// Subtracts, but not below 0, in case another program has lowered the count in the file.
+/// Subtracts, but not below 0: another program might have lowered the value in the file.
 pub(crate) fn subtract(used: &AtomicU64, bytes: u64) {
     let less = |used: u64| Some(used.saturating_sub(bytes));
     // The result is always `Ok`, because the closure always returns `Some`.
     let _ = used.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
 }
 
-/// Function that counts newer versions of hooked functions that have no hook.
+/// Function that counts newer, unhooked versions of hooked functions.
 static MISSING_HOOKS: OnceLock<fn() -> u64> = OnceLock::new();
 
-/// Sets the function that counts missing hooks. The hooks use this module, so it cannot call them.
+/// Sets the function that counts missing hooks. The hooks depend on this module, so this module cannot call
+/// them directly.
 pub(crate) fn count_missing_hooks_by(count: fn() -> u64) {
     MISSING_HOOKS.get_or_init(|| count);
 }

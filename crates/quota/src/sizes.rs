@@ -15,7 +15,7 @@ const LAYERED: u32 = 0x01;
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
 
-/// Unit of a format's size.
+/// What a format's size refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Texels {
     /// Bits per channel of a texel.
@@ -27,8 +27,9 @@ enum Texels {
 }
 
 impl Shape {
-    /// Returns the size in bytes of an array with this many mipmap levels; a layered array has all layers in
-    /// each. Sparse and deferred arrays have 0: their memory is charged when it is created and mapped.
+    /// Returns the size in bytes of an array with this many mipmap levels. In a layered array, each level
+    /// contains all layers. The size of sparse and deferred arrays is 0, because their memory is charged
+    /// when it is created and mapped.
     pub(crate) fn bytes(&self, levels: u32) -> u64 {
         if self.flags & (SPARSE | DEFERRED) != 0 {
             return 0;
@@ -60,7 +61,7 @@ impl Shape {
 /// Returns the size of a `CUarray_format`. Unknown formats count as 32 bits per channel.
 fn texel(format: u32) -> Texels {
     match format {
-        // Integers and floats of 8 and 16 bits. Those of 32 bits are the default below.
+        // Integers and floats of 8 and 16 bits. The default case below covers 32 bits.
         0x01 | 0x08 => Texels::Channels(8),
         0x02 | 0x09 | 0x10 => Texels::Channels(16),
         // UNORM and SNORM of 8 and 16 bits, with 1, 2 and 4 channels.
@@ -118,7 +119,7 @@ mod tests {
             ([64, 64, 0], 0x7777, 2, 0, 1, 32_768),
             ([64, 64, 0], 0x20, 1, SPARSE, 1, 0),
             ([64, 64, 0], 0x20, 1, DEFERRED | LAYERED, 1, 0),
-            // The levels have 64, 16, 4 and 1 texels; a layered array has all layers in each level.
+            // The levels have 64, 16, 4 and 1 texels. In a layered array, each level contains all layers.
             ([8, 8, 0], 0x01, 1, 0, 4, 85),
             ([8, 8, 0], 0x01, 1, 0, 99, 85),
             ([8, 8, 0], 0x01, 1, 0, 0, 64),

@@ -6,14 +6,14 @@ use std::hash::BuildHasherDefault;
 use crate::abi::{Address, ArrayMap, MemoryHandle};
 use crate::allocations::AddressHasher;
 
-/// All mapped parts, with the handle of their memory.
+/// All mapped parts, each with the handle of its memory.
 pub(crate) struct SparseMap(HashMap<Part, MemoryHandle, BuildHasherDefault<AddressHasher>>);
 
 /// A part of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Part {
     array: Address,
-    /// Kind of the part: a level, or the mip tail.
+    /// Kind of the part: a level or the mip tail.
     kind: u32,
     place: [u32; 8],
 }
@@ -24,7 +24,7 @@ impl SparseMap {
     }
 
     /// Records that a part was mapped or unmapped, and returns the handle of the memory that was mapped there
-    /// before. Overlapping parts are not detected: their memory stays charged longer than it exists.
+    /// before. Overlapping parts are not detected: their memory stays charged after it was freed.
     pub(crate) fn change(&mut self, change: &ArrayMap) -> Option<MemoryHandle> {
         let part = Part::of(change);
         if !change.maps() {

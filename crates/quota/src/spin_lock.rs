@@ -1,5 +1,5 @@
-//! A spin lock for short lookups in a map. It is released by a plain store, because the atomic exchange of a
-//! mutex would take a tenth of the time of a hooked call. So waiters are not woken, but poll.
+//! A spin lock for short lookups in a map. It is released with a plain store, because a mutex's atomic
+//! exchange would take a tenth of the time of a hooked call. A plain store cannot wake waiters, so they poll.
 
 use std::cell::UnsafeCell;
 use std::hint;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{SYS_nanosleep, c_long, syscall, timespec};
 
-/// A value with exclusive access. A panic of the holder releases the lock and leaves the value as it is.
+/// A value with exclusive access. If the holder panics, the lock is released and the value stays as it is.
 pub(crate) struct SpinLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
@@ -21,13 +21,13 @@ pub(crate) struct Guard<'a, T>(&'a SpinLock<T>);
 // SAFETY: the value is accessible only through the one guard; `T: Sync`, because a guard may be shared.
 unsafe impl<T: Send + Sync> Sync for SpinLock<T> {}
 
-/// Number of polls before a waiter sleeps. A holder that runs on a CPU releases the lock sooner.
+/// Number of polls before a waiter sleeps. A holder that is running on a CPU releases the lock sooner.
 const POLLS: u32 = 100;
 /// Sleep between further polls, in nanoseconds, while the holder waits for a CPU.
 const SLEEP_NS: c_long = 50_000;
 
-/// Sleeps by a raw system call, because the C library's sleep functions are cancellation points, and a thread
-/// must not be cancelled within a hook.
+/// Sleeps with a raw system call: the C library's sleep functions are cancellation points, and a thread must
+/// not be cancelled within a hook.
 fn sleep() {
     let sleep = timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
     // SAFETY: the call reads a local variable and writes nothing.

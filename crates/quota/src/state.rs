@@ -1,4 +1,5 @@
-//! State of this process. CUDA does not survive a fork, so a forked child starts with an empty state.
+//! State of this process. A CUDA context does not survive a fork, so a forked child starts with an empty
+//! state.
 
 use std::alloc::{Layout, alloc};
 use std::ptr;
@@ -14,7 +15,7 @@ use crate::sparse_map::SparseMap;
 use crate::vmm::Vmm;
 use crate::{driver, environment};
 
-/// Number of GPUs that a process may use; memory on others is not counted.
+/// Number of GPUs that a process may use. Memory on further GPUs is not counted.
 const GPUS: usize = 64;
 
 /// State of this process.
@@ -29,7 +30,7 @@ pub(crate) struct ProcessState {
 
 static STATE: AtomicPtr<ProcessState> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the state of this process; `None` if there is no memory for it.
+/// Returns the state of this process, or `None` if there is no memory for it.
 pub(crate) fn get() -> Option<&'static ProcessState> {
     let state = STATE.load(Ordering::Acquire);
     if state.is_null() {
@@ -50,13 +51,15 @@ fn begin() -> Option<&'static ProcessState> {
     // SAFETY: the memory is newly allocated with the size and alignment of the type.
     unsafe { new.write(ProcessState::new()) };
     let first = STATE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
-    // If another thread was first, this state is leaked: a few kilobytes, once.
+    // If another thread stored its state first, this state is leaked. That can happen once and costs a
+    // few kilobytes.
     let state = first.map_or_else(|first| first, |_| new);
     // SAFETY: either state was fully written before it was stored, and is never freed.
     Some(unsafe { &*state })
 }
 
-/// Resets the state in a forked child. It is leaked, because another thread may have been writing to it.
+/// Resets the state in a forked child. The old state is leaked, because another thread may have been
+/// writing to it.
 pub(crate) fn forked() {
     STATE.store(ptr::null_mut(), Ordering::Release);
 }
@@ -91,17 +94,18 @@ impl ProcessState {
         if let Some(gpu) = place.get() {
             return Some(gpu);
         }
-        // The driver is called outside the lock: profiling tools may call a hook from within the driver.
+        // The driver is called without holding the lock, because a profiling tool might call a hook from
+        // within the driver.
         let uuid = driver::uuid(device);
         Some(place.get_or_init(|| GpuAccount::open_account((device, uuid), self.shared())))
     }
 
-    /// Returns the account of the current context's GPU; `None` without a context.
+    /// Returns the account of the current context's GPU, or `None` without a context.
     pub(crate) fn current_gpu(&'static self) -> Option<&'static GpuAccount> {
         driver::current_device().and_then(|device| self.gpu(device))
     }
 
-    /// Returns the accounts that are open.
+    /// Returns the open accounts.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = &GpuAccount> {
         self.gpus.iter().filter_map(OnceLock::get)
     }
@@ -111,14 +115,14 @@ impl ProcessState {
         self.shared.get_or_init(|| environment::settings().shared.as_deref().and_then(Shared::join)).as_ref()
     }
 
-    /// Counts a call whose memory is not counted in bytes, in the file of a shared quota.
+    /// Counts a call, in the file of a shared quota, whose memory is not counted in bytes.
     pub(crate) fn not_counted(&self) {
         if let Some(Some(shared)) = self.shared.get() {
             shared.region().uncounted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns the location of a pool's memory; `None` if the pool is unknown.
+    /// Returns the location of a pool's memory, or `None` if the pool is unknown.
     pub(crate) fn pool(&self, pool: Handle) -> Option<PoolLocation> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).get(pool)
     }

@@ -15,7 +15,7 @@ pub(crate) static CUDA: Library = Library::named(c"libcuda.so.1");
 /// NVIDIA Management Library.
 pub(crate) static NVML: Library = Library::named(c"libnvidia-ml.so.1");
 
-/// A driver function, and its hook if it has one.
+/// A driver function, and its hook if there is one.
 pub(crate) struct Symbol {
     pub(crate) name: &'static CStr,
     library: &'static Library,
@@ -26,7 +26,7 @@ pub(crate) struct Symbol {
 // SAFETY: the hook is the address of a function, which is the same for all threads.
 unsafe impl Sync for Symbol {}
 
-/// Address that marks a function which the driver lacks.
+/// Address that marks a function as not exported by the driver.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 impl Library {
@@ -34,7 +34,8 @@ impl Library {
         Self { name, handle: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Returns a handle of the library if it is loaded, which keeps the addresses of its functions valid.
+    /// Returns a handle to the library if it is loaded. The handle keeps the addresses of its functions
+    /// valid.
     fn handle(&self) -> Option<NonNull<c_void>> {
         let known = self.handle.load(Ordering::Acquire);
         if !known.is_null() {
@@ -52,12 +53,12 @@ impl Library {
 }
 
 impl Symbol {
-    /// Returns a symbol of the CUDA driver that this library calls and does not hook.
+    /// Returns a symbol in the CUDA driver that this library calls but does not hook.
     pub(crate) const fn plain(name: &'static CStr) -> Self {
         Self::of(&CUDA, name)
     }
 
-    /// Returns a symbol that this library calls and does not hook.
+    /// Returns a symbol that this library calls but does not hook.
     pub(crate) const fn of(library: &'static Library, name: &'static CStr) -> Self {
         Self { name, library, hook: ptr::null(), address: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -79,7 +80,7 @@ impl Symbol {
         ptr::eq(self.library, &raw const NVML)
     }
 
-    /// Returns whether the symbol's library has a function of this other name.
+    /// Returns whether the symbol's library exports a function with this other name.
     pub(crate) fn driver_has(&self, name: &CStr) -> bool {
         let Some((library, dlsym)) = self.library.handle().zip(dlsym()) else { return false };
         // SAFETY: the handle is never closed, and the name is a C string.
@@ -90,7 +91,7 @@ impl Symbol {
         !found.is_null()
     }
 
-    /// Returns the address of the function; `None` if the library is not loaded or lacks it.
+    /// Returns the address of the function, or `None` if the library is not loaded or does not export it.
     pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
         let mut address = self.address.load(Ordering::Acquire);
         if address.is_null() {
@@ -116,7 +117,7 @@ impl Symbol {
     /// Returns the address as a function pointer.
     ///
     /// # Safety
-    /// `F` is the type of a pointer to this function.
+    /// `F` must be the type of a pointer to this function.
     pub(crate) unsafe fn function<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let address = self.address()?.as_ptr();
@@ -125,7 +126,8 @@ impl Symbol {
     }
 }
 
-/// Clears the error of the library's own lookup, which the program would otherwise find in `dlerror`.
+/// Clears the error that this library's own lookup left, so that the program does not find it in
+/// `dlerror`.
 pub(crate) fn forget_error() {
     // SAFETY: `dlerror` has no preconditions.
     unsafe { libc::dlerror() };
@@ -138,7 +140,7 @@ unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Version of the symbol `dlsym` in glibc: in libdl, or in libc since glibc 2.34.
+/// Version of the symbol `dlsym` in glibc. The symbol is in libdl, or in libc since glibc 2.34.
 #[cfg(target_arch = "x86_64")]
 const SINCE: &CStr = c"GLIBC_2.2.5";
 #[cfg(target_arch = "aarch64")]
@@ -154,6 +156,6 @@ pub(crate) fn dlsym() -> Option<Dlsym> {
         DLSYM.store(address, Ordering::Release);
     }
     let address = ptr::with_exposed_provenance_mut::<c_void>(address);
-    // SAFETY: null becomes `None`, and any other address is that of `dlsym`.
+    // SAFETY: null becomes `None`, and any other value is the address of `dlsym`.
     unsafe { std::mem::transmute::<*mut c_void, Option<Dlsym>>(address) }
 }

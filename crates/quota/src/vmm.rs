@@ -1,6 +1,6 @@
 //! Physical memory with handles. It exists, and is charged, until its last handle is released and its last
-//! mapping is removed. No lock is held during driver calls, so removals are recorded before the call, and so
-//! are references that keep memory alive.
+//! mapping is removed. No lock is held during driver calls, so removals and the references that keep memory
+//! alive are recorded before the call.
 
 use std::collections::{BTreeMap, HashMap};
 

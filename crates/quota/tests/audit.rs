@@ -1,10 +1,11 @@
-//! Every function of the driver that allocates, frees or reports memory, by NVIDIA's own list of prototypes, is hooked
-//! by the library or listed here with a reason. A new one makes this test fail.
+//! Tests that every driver function that allocates, frees or reports memory is hooked by the library or listed here
+//! with a reason. The functions are taken from NVIDIA's own list of prototypes, so a new function makes this test
+//! fail.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a case reads files and fails loudly"
+    reason = "a test reads files and fails loudly"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use std::process::Command;
 use end_to_end::cuda::{library, output};
 use end_to_end::programs;
 
-/// The headers, by package of `tests/requirements.txt`: the last of CUDA 12, and of CUDA 13.
+/// Directories of the headers: the last release of CUDA 12, and CUDA 13 (packages in `tests/requirements.txt`).
 const HEADERS: [&str; 2] = ["nvidia/cuda_runtime/include", "nvidia/cu13/include"];
 
 /// Functions without a hook, and the reasons.
@@ -79,7 +80,7 @@ const NOT_HOOKED: &[(&str, &str)] = &[
     ("cuMemGetAllocationPropertiesFromHandle", "a query"),
 ];
 
-/// Parts of the names of functions that may allocate, free or report memory.
+/// Parts of function names that suggest that a function allocates, frees or reports memory.
 const NAMES: &[&str] = &[
     "Alloc",
     "Free",
@@ -105,7 +106,7 @@ const NAMES: &[&str] = &[
     "GraphAddNode",
     "GreenCtxDestroy",
 ];
-/// Parameter types of functions that return memory.
+/// Parameter types with which a function returns memory.
 const RETURNED: &[&str] = &[
     "CUdeviceptr *",
     "CUdeviceptr_v2 *",
@@ -118,13 +119,13 @@ const RETURNED: &[&str] = &[
     "CUcontext *",
 ];
 
-/// A prototype of `cudaTypedefs.h`.
+/// A function prototype in `cudaTypedefs.h`.
 struct Prototype {
-    /// The name without version and flavour.
+    /// Name without version and flavour.
     name: String,
-    /// The version; each version is a function of its own.
+    /// Version. Each version is a separate function.
     version: String,
-    /// Whether it is the per-thread flavour.
+    /// Whether the function is the per-thread flavour.
     threads: bool,
     parameters: String,
 }
@@ -150,7 +151,7 @@ impl Prototype {
     }
 }
 
-/// The driver's functions that the library exports.
+/// Returns the driver functions that the library exports.
 fn hooked() -> BTreeSet<String> {
     let symbols = output(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library()));
     let names = String::from_utf8(symbols.stdout).unwrap();
@@ -158,13 +159,13 @@ fn hooked() -> BTreeSet<String> {
     names.filter(|name| name.starts_with("cu")).map(str::to_owned).collect()
 }
 
-/// The name of a function without version and flavour.
+/// Returns the name of a function without version and flavour.
 fn base(symbol: &str) -> &str {
     let symbol = symbol.trim_end_matches("_ptsz");
     symbol.rsplit_once("_v").map_or(symbol, |(base, _)| base)
 }
 
-/// Prototypes about memory that are neither hooked, in all versions and flavours, nor listed with a reason.
+/// Returns the prototypes about memory that are neither listed with a reason nor hooked in all versions and flavours.
 fn missing(headers: &str, hooked: &BTreeSet<String>) -> BTreeSet<String> {
     let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut with_threads = BTreeSet::new();
@@ -185,7 +186,7 @@ fn missing(headers: &str, hooked: &BTreeSet<String>) -> BTreeSet<String> {
     versions.into_iter().filter(|found| !listed(&found.0)).filter(incomplete).map(|found| found.0).collect()
 }
 
-/// The prototypes of a package.
+/// Returns the prototypes in a package.
 fn headers(directory: &str) -> String {
     let lib = programs::root().join("target/venv/lib");
     let python = fs::read_dir(lib)
@@ -200,7 +201,7 @@ fn headers(directory: &str) -> String {
     lists.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
-/// The prototypes of both packages.
+/// Returns the prototypes in both packages.
 fn all_headers() -> String {
     HEADERS.into_iter().map(headers).collect()
 }
@@ -210,8 +211,8 @@ fn memory_prototypes_are_hooked_or_listed() {
     for directory in HEADERS {
         let headers = headers(directory);
         let count = prototypes(&headers).len();
-        assert_eq!(count, headers.matches("*PFN_cu").count(), "{directory}: not all prototypes were parsed");
-        assert!(count > 600, "{directory}: not the expected header");
+        assert_eq!(count, headers.matches("*PFN_cu").count(), "{directory}: some prototypes were not parsed");
+        assert!(count > 600, "{directory}: the header has too few prototypes");
         assert_eq!(missing(&headers, &hooked()), BTreeSet::new(), "{directory}");
     }
 }

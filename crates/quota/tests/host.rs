@@ -1,6 +1,7 @@
-//! The library in its host program: symbol lookups return what they would return without it, other preloaded libraries
-//! work, and the library neither writes to the program's output nor blocks or ends the program.
-#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+//! Tests that the library does not disturb its host program: symbol lookups return what they would return without it,
+//! other preloaded libraries work, and the library neither writes to the program's output nor blocks or terminates the
+//! program.
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,7 +16,7 @@ use end_to_end::{programs, wait};
 
 const OUT_OF_MEMORY: i64 = 2;
 
-/// Compiles a file of `scopes/` into a directory.
+/// Compiles a file in `scopes/` into a directory.
 fn scope(directory: &Path, name: &str, flags: &[&str]) {
     let source = programs::root().join("tests/fixtures/quota/scopes").join(format!("{name}.c"));
     let target = if name == "main" { "main".into() } else { format!("lib{name}.so") };
@@ -28,7 +29,7 @@ fn scope(directory: &Path, name: &str, flags: &[&str]) {
     let _ = output(&mut command);
 }
 
-/// Builds the program of `scopes/`, whose libraries are in the machine's directory.
+/// Builds the program in `scopes/`. Its libraries are in the machine's directory.
 fn scopes(machine: &Machine) -> PathBuf {
     let directory = machine.path("");
     symlink(programs::fake_nvml(), machine.path("libnvidia-ml.so.1")).unwrap();
@@ -56,7 +57,7 @@ fn symbol_lookups_are_the_same_as_without_the_library() {
     let machine = Machine::new();
     let main = scopes(&machine);
     let bare = lookups(&mut machine.bare(&main));
-    // The results that the program should have without the library.
+    // The expected results without the library.
     for expected in [
         "early second",
         "first next second",
@@ -76,7 +77,8 @@ fn symbol_lookups_are_the_same_as_without_the_library() {
     }
     for variables in [&[][..], &[("WRAPPER_LIE_NVML", "1")], &[("WRAPPER_DISABLE", "1")]] {
         let preloaded = lookups(machine.program(&main).envs(variables.iter().copied()));
-        // After the driver was loaded with RTLD_LOCAL, our functions are found globally; they lead to the same driver.
+        // After the driver was loaded with RTLD_LOCAL, the hooks are found in the global scope. They lead to the same
+        // driver.
         let split = |text: &str| {
             text.split_once("loaded 1 1\n").map(|(before, after)| (before.to_owned(), after.to_owned()))
         };
@@ -91,7 +93,7 @@ fn symbol_lookups_are_the_same_as_without_the_library() {
     }
 }
 
-/// A program with these libraries preloaded in this order.
+/// Returns a command that runs a program with these libraries preloaded in this order.
 fn preloading(machine: &Machine, program: impl AsRef<OsStr>, libraries: &[&OsStr]) -> Command {
     let mut command = machine.bare(program);
     command.env("LD_PRELOAD", libraries.join(OsStr::new(":")));
@@ -136,7 +138,7 @@ fn program_with_address_sanitizer_works() {
         client.arg(route).args(calls).env("WRAPPER_MAX_MEMORY", "1000");
         assert_eq!(codes(&mut client), expected, "{route}");
     }
-    // Also if the sanitizer is preloaded itself.
+    // Also test the case in which the sanitizer itself is preloaded.
     let found = output(Command::new("cc").arg("-print-file-name=libasan.so"));
     let asan = String::from_utf8(found.stdout).unwrap();
     let client = compiled("client", &["-fsanitize=address"]);
@@ -160,7 +162,7 @@ fn warnings_neither_end_nor_block_the_program() {
     drop(reader);
     let result = client.stderr(writer).stdin(Stdio::null()).stdout(Stdio::piped()).output().unwrap();
     assert_eq!((result.status.signal(), &result.stdout[..]), (None, &b"0\n0\n"[..]));
-    // A write to a full pipe would block.
+    // A blocking write to a full pipe would hang.
     let (_reader, writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
@@ -168,7 +170,7 @@ fn warnings_neither_end_nor_block_the_program() {
     let mut child = client.stderr(writer).spawn().unwrap();
     let status = wait::until("the client to end", || child.try_wait().unwrap());
     assert!(status.success(), "{status}");
-    // Also without a standard error.
+    // Also test a closed standard error.
     let mut shell = machine.program("/bin/sh");
     shell.args(["-c", "exec \"$0\" dl 'init 0' 'alloc 1000' 2>&-"]).arg(cuda::client("dl"));
     assert_eq!(codes(&mut shell), [0, 0]);
@@ -184,7 +186,7 @@ fn missing_driver_is_reported_as_without_the_library() {
         String::from_utf8_lossy(&result.stderr)
             .starts_with("no driver: libcuda.so.1: cannot open shared object file")
     );
-    // A driver that lacks some functions.
+    // This driver does not export some functions.
     let machine = Machine::new();
     let result =
         machine.client("proc", &["init 0"]).env("FAKE_CUDA_MISSING", "cuMemCreate").output().unwrap();
@@ -237,7 +239,7 @@ fn nvidia_python_binding_gets_real_errors() {
     let result = output(&mut python);
     assert!(String::from_utf8_lossy(&result.stdout).starts_with("as expected by 13."), "{result:?}");
     assert_eq!(machine.peak(0), 100 << 20);
-    // Without the library the driver grants more.
+    // Without the library, the driver grants more memory.
     let bare = python.env_remove("LD_PRELOAD").output().unwrap();
     assert!(!bare.status.success(), "{bare:?}");
 }

@@ -1,6 +1,6 @@
-//! A quota for each process: every allocator by every route to the driver, exactly up to the limit; frees, queries and
-//! logs. Calls are those of `client.c`, separated by commas; answers are its output: values, and the driver's code
-//! last.
+//! Tests a quota for each process: every allocator, through every route to the driver, is granted memory exactly up to
+//! the limit. Also tests frees, queries and logs. The calls in a test are those of `client.c`, separated by commas.
+//! The expected results are its output: values first, the driver's code last.
 #![expect(clippy::disallowed_methods, reason = "a test runs programs and reads their files")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use end_to_end::cuda::{self, Machine, output};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// The ways in which a program gets the driver's functions.
+/// The ways in which a program can obtain the driver's functions.
 const ROUTES: [&str; 5] = ["linked", "dl", "dl-ptsz", "proc", "proc-ptsz"];
 
 fn client(machine: &Machine, route: &str, limit: u64, calls: &str) -> Command {
@@ -19,12 +19,12 @@ fn client(machine: &Machine, route: &str, limit: u64, calls: &str) -> Command {
     client
 }
 
-/// The whole output, separated by commas.
+/// Returns the whole output, separated by commas.
 fn answers(client: &mut Command) -> String {
     String::from_utf8_lossy(&output(client).stdout).trim_end().replace('\n', ", ")
 }
 
-/// The driver's codes, separated by spaces.
+/// Returns the driver's codes, separated by spaces.
 fn codes(client: &mut Command) -> String {
     cuda::codes(client).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
@@ -33,12 +33,12 @@ fn run(machine: &Machine, route: &str, limit: u64, calls: &str) -> String {
     answers(&mut client(machine, route, limit, calls))
 }
 
-/// An allocator: the calls before it, its call for a size, and the call that frees its first memory.
+/// An allocator: the calls that prepare it, its call for a size, and the call that frees its first memory.
 struct Allocator {
     before: &'static str,
     allocate: fn(u64) -> String,
     free: &'static str,
-    /// Sizes are multiples of this.
+    /// Sizes must be multiples of this.
     step: u64,
 }
 
@@ -116,7 +116,7 @@ fn reservation_is_released_if_the_driver_refuses() {
     let calls =
         "init 0, array 1000 1 1 1, free 0, alloc 1, destroy-array 0, alloc 1000, destroy-array 1, alloc 1";
     assert_eq!(codes(&mut client(&machine, "dl", 1000, calls)), "0 0 1 2 0 0 400 2");
-    // The GPU is full before the quota: the driver's refusal leaves no charge.
+    // The GPU is full before the quota is, and a request that the driver refuses is not charged.
     let calls = "init 0, alloc 800, alloc 300, create 300 1 0, pitch 100 3, array 300 1 1 1, async 300, free 0, \
                  alloc 1000";
     let mut client = client(&machine, "dl", 1100, calls);
@@ -135,11 +135,11 @@ fn allocating_and_freeing_never_uses_up_the_quota() {
 fn pitched_memory_is_charged_with_its_real_row_length() {
     let machine = Machine::new();
     for (row, limit, calls, expected) in [
-        // Four rows of 4,096 bytes instead of the expected 512.
+        // The driver uses four rows of 4,096 bytes instead of the expected 512 bytes.
         ("4096", 16_384, "init 0, pitch 100 4, used 0, alloc 1", "0, 0, 16384 0, 2"),
-        // A fifth row does not fit: the memory is freed again.
+        // A fifth row exceeds the limit, so the memory is freed again.
         ("4096", 16_384, "init 0, pitch 100 5, used 0, alloc 16384", "0, 2, 0 0, 0"),
-        // Shorter rows than expected.
+        // The rows are shorter than expected.
         ("100", 2048, "init 0, pitch 100 4, alloc 1648, alloc 1", "0, 0, 0, 2"),
     ] {
         let mut client = client(&machine, "dl", limit, calls);
@@ -153,7 +153,7 @@ fn handle_memory_is_charged_until_its_last_reference() {
     for (calls, expected) in [
         ("create 1000 1 0, map 0 1000, release 0, alloc 1, unmap 1 1000, alloc 1000", "0 0 0 2 0 0"),
         ("create 1000 1 0, map 0 1000, unmap 1 1000, alloc 1, release 0, alloc 1000", "0 0 0 2 0 0"),
-        // Mapped twice, retained, exported and imported memory.
+        // Memory that is mapped twice, retained, exported and imported.
         (
             "create 1000 1 0, map 0 1000, map 0 1000, release 0, unmap 1 1000, alloc 1, unmap 2 1000, alloc 1000",
             "0 0 0 0 0 2 0 0",
@@ -163,7 +163,7 @@ fn handle_memory_is_charged_until_its_last_reference() {
             "0 0 0 0 0 2 0 0",
         ),
         ("create 1000 1 0, import 0, release 0, alloc 1, release 1, alloc 1000", "0 0 0 2 0 0"),
-        // Memory of another process, and of the host.
+        // Memory of another process, and memory on the host.
         ("import-foreign, release 0, alloc 1000, alloc 1", "0 0 0 2"),
         ("create 5000 2 0, create 5000 3 0, alloc 1000, alloc 1", "0 0 0 2"),
         // A call that the driver refuses changes nothing.
@@ -199,7 +199,7 @@ fn memory_mapped_to_arrays_stays_charged() {
             "create 500 1 0, create 500 1 0, SPARSE, tile 2 0 0, release 0, alloc 1, tile 2 0 1, alloc 500, alloc 1",
             "0 0 0 0 0 2 0 0 2",
         ),
-        // Mapped at two places.
+        // The memory is mapped at two places.
         (
             "create 1000 1 0, SPARSE, tile 1 0 0, tile 1 1 0, release 0, untile 1 0, alloc 1, untile 1 1, alloc 1000",
             "0 0 0 0 0 0 2 0 0",
@@ -249,7 +249,7 @@ fn memory_of_a_context_in_use_stays_charged() {
         let answers = run(&machine, "dl", 300, &format!("{calls}, used 0, alloc 1"));
         assert!(answers.ends_with(", 300 0, 2"), "{calls}: {answers}");
     }
-    // A context that the driver refuses to end.
+    // The driver refuses to end the context.
     let answers = run(&machine, "dl", 300, "init 0, context 0, alloc 300, destroy 1, used 0, alloc 1");
     assert_eq!(answers, "0, 0, 0, 201, 300 0, 2");
 }
@@ -262,18 +262,18 @@ fn memory_that_outlives_contexts_stays_charged() {
     // The effect of a reset on pools is not documented, so the driver is asked.
     let mut client =
         client(&machine, "dl", 300, "init 0, async 200, alloc 100, reset 0, alloc 300, alloc 100");
-    assert_eq!(codes(&mut client), "0 0 0 0 0 2", "the driver has freed its pools");
+    assert_eq!(codes(&mut client), "0 0 0 0 0 2", "the driver has freed the pools");
     assert_eq!(
         codes(client.env("FAKE_CUDA_RESET_KEEPS_POOLS", "1")),
         "0 0 0 0 2 0",
-        "the driver has kept them"
+        "the driver has kept the pools"
     );
 }
 
 #[test]
 fn each_gpu_has_its_own_account() {
     let machine = Machine::new();
-    // Pools and physical memory belong to their own GPU, independent of the current context.
+    // Pools and physical memory are charged to their own GPU, regardless of the current context.
     let calls = "init 0, alloc 100, alloc 1, init 1, alloc 201, alloc 200, alloc 1, free 1, pool 1 0 1, pooled 1 0, \
                  create 1 1 0, create 200 1 1, pool 1 1 1, pooled 1 1";
     for variable in ["WRAPPER_MAX_MEMORY_1", "WRAPPER_MAX_MEMORY_GPU_00000000_0000_4000_8000_000000000002"] {
@@ -293,7 +293,7 @@ fn pool_is_charged_to_its_gpu() {
         let mut client = client(&machine, "dl", 100, &calls);
         assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY_1", "200")), "0 0 0 0 2 0 0 2", "{set}");
     }
-    // A destroyed pool, also if its handle is used again.
+    // A destroyed pool is not used, even if its handle is assigned again.
     let calls = "init 0, pool 1 1 1, destroy-pool 0, destroy-pool 0, pooled 5 0, alloc 100";
     assert_eq!(codes(&mut client(&machine, "dl", 100, calls)), "0 0 0 1 1 0");
 }
@@ -344,7 +344,8 @@ fn memory_queries_return_at_most_the_quota() {
         let expected = "0, 9000 9000 0, 9000 0, 0, 8000 9000 0, 0, 9000 0, 8000 9000 0, 9000 0";
         assert_eq!(run(&machine, route, 9000, calls), expected, "{route}");
     }
-    // Also at most what the GPU has: other processes use it too, and a quota may be larger than the GPU.
+    // The reported memory is also at most that of the GPU, because other processes use the GPU too and a quota can be
+    // larger than the GPU.
     let mut client = client(&machine, "dl", 1 << 30, "init 0, alloc 600, info, total 0");
     assert_eq!(answers(client.env("FAKE_CUDA_MEMORY", "1000")), "0, 0, 400 1000 0, 1000 0");
 }
@@ -371,7 +372,7 @@ fn examples_of_the_original_wrapper_work() {
         )
     };
     assert_eq!(run(&mut client), ("0\n0\n2\n".to_owned(), String::new()));
-    // Without the variable: the same limit, and one warning.
+    // Without the variable, the same limit applies and one warning is printed.
     let line = "bailiff-quota: WRAPPER_MAX_MEMORY is not set: this process can allocate 4217928960 bytes on each GPU \
                 (WRAPPER_DEFAULT=off removes this limit)\n";
     assert_eq!(run(client.env_remove("WRAPPER_MAX_MEMORY")), ("0\n0\n2\n".to_owned(), line.to_owned()));
@@ -387,7 +388,11 @@ fn limit_of_zero_refuses_every_allocation() {
     }
     let mut client = client(&machine, "dl", 0, "init 0, alloc 17179869184, alloc 1");
     assert_eq!(codes(&mut client), "0 2 2");
-    assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY", "unlimited")), "0 0 2", "the driver has no more");
+    assert_eq!(
+        codes(client.env("WRAPPER_MAX_MEMORY", "unlimited")),
+        "0 0 2",
+        "the driver has no more memory"
+    );
     // In HAMi, 0 means no limit.
     let client = client.env_remove("WRAPPER_MAX_MEMORY").env("CUDA_DEVICE_MEMORY_LIMIT", "0");
     assert_eq!(codes(client), "0 0 2");
@@ -403,7 +408,7 @@ fn limit_set_by_program_before_first_request_applies() {
             "0, 0, 1000 1000 0, 0, 2",
             "{route}"
         );
-        // It is read once; a child of a fork reads it again.
+        // The variable is read once. The child of a fork reads it again.
         assert_eq!(
             run(
                 "init 0, alloc 4000, set-limit 9000, alloc 1001, init 1, alloc 5001, fork, init 0, alloc 9000, alloc 1"
@@ -414,9 +419,9 @@ fn limit_set_by_program_before_first_request_applies() {
     }
     let mut client = client(&machine, "dl", 5000, "set-limit 1000, init 0, alloc 1000, alloc 1");
     assert_eq!(codes(client.env_remove("WRAPPER_MAX_MEMORY")), "0 0 0 2");
-    // A program that clears its environment keeps the limit that it was started with.
+    // A program that clears its environment keeps the limit with which it was started.
     assert_eq!(run(&machine, "dl", 5000, "set-limit -1, init 0, alloc 5000, alloc 1"), "0, 0, 0, 2");
-    // The limit of a GPU by number takes precedence, as if both had been set at the start.
+    // The limit on a GPU by number takes precedence, as if both had been set at the start.
     assert_eq!(codes(client.env("WRAPPER_MAX_MEMORY_0", "1001")), "0 0 0 0");
 }
 
@@ -470,7 +475,7 @@ fn log_contains_every_event() {
     assert!(events[3].starts_with("freed call=cuMemFree_v2 gpu=0 bytes=60"), "{text}");
     assert_eq!(events.len(), 4, "{text}");
     let _ = output(&mut client);
-    assert_eq!(read().lines().count(), 8, "the log is appended to");
+    assert_eq!(read().lines().count(), 8, "new events are appended to the log");
 }
 
 #[test]

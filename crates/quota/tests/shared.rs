@@ -1,5 +1,5 @@
-//! A quota that processes share: the limit is reached and never exceeded, with concurrent, forked and killed processes;
-//! and files that are not quota files.
+//! Tests a quota that processes share: the limit is reached and never exceeded, even with concurrent, forked and
+//! killed processes. Also tests files that are not quota files.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::fs::{self, OpenOptions};
@@ -16,10 +16,10 @@ use end_to_end::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
 const CHUNK: u64 = 4096;
-/// A small limit, so that most requests meet it.
+/// A small limit, so that most requests reach it.
 const LIMIT: u64 = 8 * CHUNK;
 
-/// The number of repetitions of a random test: few in the usual run, more in `make soak`.
+/// Returns the number of repetitions in a random test: few in the usual run, more in `make soak`.
 fn times(usual: usize, variable: &str) -> usize {
     std::env::var(variable).ok().and_then(|times| times.parse().ok()).unwrap_or(usual)
 }
@@ -28,7 +28,8 @@ fn ledger(path: &Path) -> Ledger {
     bailiff_ledger::read(path).unwrap()
 }
 
-/// `race.c` with this many threads, and this many rounds before all threads use up the rest; 0 for endless rounds.
+/// Returns a command that runs `race.c` with this many threads. After this many rounds, all threads use up the rest of
+/// the quota; 0 means endless rounds.
 fn race(machine: &Machine, (threads, rounds): (u32, u32)) -> Command {
     let mut command = machine.program(compiled("race", &[]));
     command.args(["proc", &threads.to_string(), &rounds.to_string(), &CHUNK.to_string()]);
@@ -57,12 +58,12 @@ impl Racer {
         line
     }
 
-    /// Lets it finish, and returns the memory that it had when all requests were refused.
+    /// Lets the program finish, and returns the memory that it held when all requests were refused.
     fn granted(mut self) -> u64 {
         drop(self.running.0.stdin.take());
         let line = self.line();
         let (granted, failures) = line.trim().split_once(' ').unwrap();
-        assert_eq!(failures, "0", "calls failed without a reason");
+        assert_eq!(failures, "0", "calls failed although the quota was not full");
         granted.parse().unwrap()
     }
 }
@@ -94,7 +95,8 @@ fn processes_reach_but_never_exceed_the_limit() {
             assert_eq!(racer.line(), "full\n");
         }
         let (used, ledger) = (machine.used(0), ledger(&quota));
-        // On a busy machine the wait for the lock may time out; the request is then refused although there is room.
+        // On a busy machine, the wait for the lock may time out. The request is then refused even if memory is
+        // available.
         if ledger.faults == 0 {
             assert_eq!((used, machine.peak(0), ledger.gpus[0].peak), (LIMIT, LIMIT, LIMIT), "{ledger:?}");
             reached += 1;
@@ -102,10 +104,10 @@ fn processes_reach_but_never_exceed_the_limit() {
         assert!(machine.peak(0) <= LIMIT && ledger.gpus[0].peak <= LIMIT, "{ledger:?}");
         assert_eq!(ledger.gpus[0].used, used, "{ledger:?}");
         assert_eq!(ledger.processes.len(), 6);
-        assert!(ledger.gpus[0].denied >= 12, "each was refused: {ledger:?}");
+        assert!(ledger.gpus[0].denied >= 12, "not every request was refused: {ledger:?}");
         assert_eq!(racers.into_iter().map(Racer::granted).sum::<u64>(), used);
     }
-    assert!(reached > 0, "every run had a lock timeout");
+    assert!(reached > 0, "there was a lock timeout in every run");
 }
 
 #[test]
@@ -127,7 +129,8 @@ fn killed_processes_release_all_memory_and_locks() {
         let at = usize::try_from(random(AT_ONCE as u64)).unwrap();
         let pid = Pid::from_child(&racers[at].running.0);
         kill_process(pid, Signal::KILL).unwrap();
-        // Half are reaped at once, and half after the start of the next: a zombie's memory is released as well.
+        // Half of the processes are reaped at once, the others after the next process has started, because the memory
+        // of a zombie must be released as well.
         let next = if random(2) == 0 { None } else { Some(Racer::start(&mut command)) };
         racers[at].running.0.wait().unwrap();
         racers[at] = next.unwrap_or_else(|| Racer::start(&mut command));
@@ -146,12 +149,13 @@ fn forked_children_start_with_empty_accounts() {
     const TIMES: &str = "200";
     let machine = Machine::new();
     let program = compiled("fork", &[]);
-    // A quota per process: the parent's memory is not charged to the child.
+    // With a quota for each process, the parent's memory is not charged to the child.
     let result = output(
         machine.program(&program).args(["proc", TIMES, "0", "40960"]).env("WRAPPER_MAX_MEMORY", "40960"),
     );
     assert_eq!(String::from_utf8_lossy(&result.stdout), "200 0\n", "{result:?}");
-    // A shared quota: the child gets what its parent leaves; after its exit, the next child gets it.
+    // With a shared quota, the child gets what its parent leaves. After that child has exited, the next child gets the
+    // same.
     let quota = machine.quota(3 * 40960);
     let result = output(
         machine.program(&program).args(["proc", TIMES, "40960", "81920"]).env("WRAPPER_SHARED", &quota),
@@ -232,7 +236,7 @@ fn memory_of_killed_process_goes_to_running_ones() {
 fn exec_releases_memory_and_reuses_the_slot() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
-    // The memory ended with the old program; the new one takes over its slot.
+    // The old program's memory was freed by the exec. The new program takes over the slot.
     let mut client = machine.client("dl", &["init 0", "alloc 1000", "exec"]);
     assert_eq!(codes(client.env("WRAPPER_SHARED", &quota)), [0, 0, 0, 0, 2, 0]);
     let shared = ledger(&quota);
@@ -243,14 +247,14 @@ fn exec_releases_memory_and_reuses_the_slot() {
 fn unknown_gpu_gets_the_limit_of_its_first_process() {
     let machine = Machine::new();
     let quota = machine.path("quota");
-    // An empty file is initialized by its first user.
+    // The first process to use an empty file initializes it.
     fs::write(&quota, "").unwrap();
     let run = |limit: &str| {
         let mut client = machine.client("dl", &["init 1", "alloc 701", "alloc 700"]);
         codes(client.env("WRAPPER_SHARED", &quota).env("WRAPPER_MAX_MEMORY", limit))
     };
     assert_eq!(run("700"), [0, 2, 0]);
-    assert_eq!(run("9000"), [0, 2, 0], "the first limit stays");
+    assert_eq!(run("9000"), [0, 2, 0], "the limit in the file is not changed");
     let shared = ledger(&quota);
     assert_eq!((shared.gpus.len(), shared.gpus[0].uuid, shared.gpus[0].limit), (1, uuid(1), 700));
     assert_eq!(shared.faults, 0);
@@ -265,7 +269,7 @@ fn file_of_an_earlier_boot_is_cleared() {
     drop(first);
     let file = OpenOptions::new().write(true).open(&quota).unwrap();
     file.write_all_at(&[0xee; 16], 24).unwrap();
-    // The slot seems to be of a living process, because it has the pid of this test.
+    // The slot seems to belong to a running process, because it contains the pid of this test.
     file.write_all_at(&std::process::id().to_le_bytes(), 128 + 64 * 16).unwrap();
     let before = ledger(&quota).generation;
     assert_eq!(codes(machine.client("dl", &["init 0", "alloc 1000"]).env("WRAPPER_SHARED", &quota)), [0, 0]);
@@ -283,7 +287,7 @@ fn uncounted_calls_are_counted_in_the_file() {
     assert_eq!((shared.hooks_missing, shared.uncounted, shared.faults), (0, 2, 0));
 }
 
-/// The output and warnings of a process with an unusable quota file.
+/// Returns the output and the warnings of a process with an unusable quota file.
 fn alone(machine: &Machine, quota: &Path, closed: bool) -> (String, String) {
     let mut client =
         machine.client("dl", &["init 0", "alloc 600", "alloc 500", "alloc 400", "free 0", "info"]);
@@ -352,7 +356,7 @@ fn invalid_quota_file_falls_back_to_own_limit() {
 fn implausible_file_content_only_denies_memory() {
     let machine = Machine::new();
     let quota = machine.quota(1000);
-    // Joined once, so that the file has the current boot id.
+    // One process joins the quota, so that the file contains the current boot id.
     assert_eq!(codes(machine.client("dl", &["init 0", "alloc 1"]).env("WRAPPER_SHARED", &quota)), [0, 0]);
     let mut good = fs::read(&quota).unwrap();
     good[128 + 64 * 16..].fill(0);
@@ -373,7 +377,8 @@ fn implausible_file_content_only_denies_memory() {
     let ours = std::process::id().to_le_bytes();
     let namespace =
         fs::metadata("/proc/self/ns/pid").map(|about| std::os::unix::fs::MetadataExt::ino(&about)).unwrap();
-    // A high-water mark above the number of slots; a slot of a nonexistent process with more than all memory.
+    // The high-water mark exceeds the number of slots, and the slot of a nonexistent process contains more than all
+    // memory.
     assert_eq!(with(&[(40, &[0xff; 4])]), [0, 0, 0, 0, 0]);
     let all = [0xff; 8];
     let dead: &[(usize, &[u8])] = &[
@@ -383,10 +388,10 @@ fn implausible_file_content_only_denies_memory() {
         (used + 8, &all),
     ];
     assert_eq!(with(dead), [0, 0, 0, 0, 0], "the process does not exist");
-    // The same for a living process, or one in another PID namespace: its memory counts.
+    // With the same content for a running process or a process in another PID namespace, the memory counts.
     let alive: &[(usize, &[u8])] = &[(40, &[2]), (slots + 64, &ours), (used + 8, &all)];
     assert_eq!(with(alive), [0, 2, 0, 2, 0]);
-    // Two such processes: the sum does not wrap.
+    // With two such processes, the sum does not wrap.
     let two: &[(usize, &[u8])] =
         &[(40, &[3]), (slots + 64, &ours), (used + 8, &all), (slots + 128, &ours), (used + 16, &[1])];
     assert_eq!(with(two), [0, 2, 0, 2, 0]);
@@ -416,7 +421,7 @@ fn truncated_file_is_refused_at_any_time() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // Replaced by rename: a mapped file must not be truncated.
+                // Replaced by rename, because a mapped file must not be truncated.
                 fs::write(machine.path("next"), &good[..good.len() / 2]).unwrap();
                 fs::rename(machine.path("next"), &quota).unwrap();
                 fs::write(machine.path("next"), &good).unwrap();
@@ -447,8 +452,8 @@ fn file_locked_forever_only_delays() {
     let mut rest = String::new();
     client.0.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "0\n2\n0\n2\n");
-    assert!(ledger(&quota).faults >= 2, "it could not check for exited processes");
-    // A process that starts now does not wait forever either.
+    assert!(ledger(&quota).faults >= 2, "the library could not check for exited processes");
+    // A process that starts now does not wait indefinitely either.
     let (stdout, stderr) = alone(&machine, &quota, false);
     assert_eq!(stdout, "0\n0\n2\n0\n0\n600 1000 0\n");
     assert!(stderr.contains("another process holds its lock"), "{stderr}");
@@ -479,9 +484,10 @@ fn process_of_another_namespace_is_not_reclaimed() {
         command.arg(client.get_program()).args(client.get_args()).env("WRAPPER_SHARED", &quota);
         command
     };
-    // No process has pid 600 or more inside.
+    // Pids inside the namespace are all below 600.
     assert_eq!(codes(&mut inside(&["init 0", "alloc 401", "alloc 400"])), [0, 2, 0]);
-    // The memory of the exited process stays charged: its namespace is gone, which cannot be checked from outside.
+    // The memory of the exited process stays charged, because its namespace no longer exists and cannot be checked
+    // from outside.
     let mut here = machine.client("dl", &["init 0", "alloc 1"]);
     assert_eq!(codes(here.env("WRAPPER_SHARED", &quota)), [0, 2]);
     outside.0.kill().unwrap();

@@ -44,7 +44,7 @@ pub(crate) struct Channel {
 pub(crate) enum Heard<T> {
     /// A message.
     Message(T),
-    /// No message before the deadline.
+    /// No message arrived before the deadline.
     Silence,
     /// The other side has exited, or sent an invalid message.
     Ended,

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use bailiff_snapshot::Moment;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the current time by both clocks.
+/// Returns the current time on both clocks.
 pub(crate) fn now() -> Moment {
     Moment {
         wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),

@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "libcuda has a C ABI alone")]
-//! Reads CUDA's order of the GPUs, which may differ from the driver's. It runs in a process of its own,
-//! because CUDA may hang, and a process that has initialized it remains a CUDA program.
+//! Reads CUDA's order of the GPUs, which may differ from the driver's. It runs in a separate process,
+//! because CUDA may hang, and because a process that has initialized CUDA remains a CUDA program.
 
 use std::ffi::{c_int, c_uint};
 use std::io::Write;
@@ -28,7 +28,8 @@ pub fn serve() -> ExitCode {
 }
 
 fn order(path: &Path) -> Result<Vec<String>, String> {
-    // SAFETY: loading runs the initializers of the library, which is the system's or named by the user.
+    // SAFETY: loading runs the initializers of the library, which is the system's library or was specified
+    // by the user.
     let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
     let cuda = Cuda::of(&library).map_err(|error| error.to_string())?;
     cuda.uuids()
@@ -103,8 +104,8 @@ mod tests {
     #[test]
     fn invalid_library_is_an_error() {
         assert!(order(Path::new("/nonexistent/libcuda.so.1")).is_err());
-        // An existing library that is not CUDA's.
-        let why = order(Path::new("libc.so.6")).expect_err("it has no cuInit");
+        // A library that exists but is not CUDA's.
+        let why = order(Path::new("libc.so.6")).expect_err("the library does not export cuInit");
         assert!(why.contains("cuInit"), "{why}");
     }
 }

@@ -69,8 +69,8 @@ impl DeviceFileScan {
         }
     }
 
-    /// Returns whether a listed process is exited in this and the previous sample, so that another process
-    /// may hold its files, or the driver's list is late.
+    /// Returns whether a listed process has exited both in this sample and in the previous one, so that
+    /// another process may hold its files, or the driver's list is late.
     fn has_ended(&mut self, processes: &BTreeMap<u32, Seen>) -> bool {
         let ended = |seen: &Seen| match seen {
             Seen::Gone => true,
@@ -95,8 +95,8 @@ fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
     found
 }
 
-/// Returns whether at least `FROM` bytes of a GPU are in use that no listed process holds. An unreported
-/// reserved part is assumed to be twice that.
+/// Returns whether at least `FROM` bytes on a GPU are in use that no listed process holds. If the driver does
+/// not report the reserved part, it is assumed to be twice that.
 pub(crate) fn has_unattributed(gpu: &GpuSample) -> bool {
     let (Some(memory), Some(entries)) = (gpu.memory, &gpu.entries) else { return false };
     if gpu.telemetry.mig_enabled == Some(true) && gpu.about.mig.is_none() {
@@ -152,7 +152,11 @@ mod tests {
             [100, 105, 110, 115].map(|at| count_found(&mut device_file_scan, home.path(), (at, &[])).0);
         assert_eq!(counts, [None, None, Some(3), Some(3)]);
         fs::remove_dir_all(home.path().join("50")).unwrap();
-        assert_eq!(count_found(&mut device_file_scan, home.path(), (120, &[])).0, Some(2), "one has ended");
+        assert_eq!(
+            count_found(&mut device_file_scan, home.path(), (120, &[])).0,
+            Some(2),
+            "one process has exited"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that starts processes")]
-//! The launcher: a process that keeps the capabilities and only starts sampling workers. It uses neither
-//! driver nor network, so it is available when a worker hangs.
+//! The launcher: a process that keeps the capabilities and only starts sampling workers. It uses neither the
+//! driver nor the network, so it is available when a worker hangs.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -44,10 +44,10 @@ pub(crate) struct Started {
     pidfd: OwnedFd,
 }
 
-/// Kind of worker to start: one byte to the launcher, and the only thing that can be requested.
+/// Kind of worker to start. It is sent as one byte to the launcher, which accepts no other request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// As configured.
+    /// A worker as configured.
     Whole = b'+' as isize,
     /// A worker that does not read command lines and environments, because reading one hung.
     Plain = b'-' as isize,
@@ -56,7 +56,7 @@ pub(crate) enum Asked {
 /// Why a worker was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerError {
-    /// No more workers can be started, because only the launcher has the privileges.
+    /// No more workers can be started, because only the launcher has the required privileges.
     #[error("the launcher of sampling workers has exited")]
     LauncherGone,
     /// This attempt failed.
@@ -152,7 +152,8 @@ fn start_worker(settings: &OsStr, plain: bool) -> io::Result<(Child, OwnedFd, Ow
 fn role(role: &str) -> Command {
     // `/proc/self/exe` is this program, even after an upgrade has replaced the file.
     let mut command = Command::new("/proc/self/exe");
-    // Ctrl-C in a terminal is for the supervisor; when that exits, the sockets close and the workers exit.
+    // Ctrl-C in a terminal is meant for the supervisor. When the supervisor exits, the sockets are closed and
+    // the workers exit.
     command.process_group(0);
     // The URL may contain a password, which neither the worker nor the driver's library needs.
     command.env_remove("LEASE_REDIS_URL");

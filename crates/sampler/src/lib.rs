@@ -1,9 +1,9 @@
 //! Takes samples of GPUs (NVML), processes (`/proc`) and quota files. A [`Supervisor`] requests each sample
 //! from a worker process and never waits for it beyond a deadline, because the driver may hang.
 //!
-//! Three processes have only the rights that each needs. The **launcher** keeps the capabilities and only
-//! starts workers. A **worker** loads NVML and reads `/proc`. The process with the supervisor drops all
-//! capabilities ([`privileges::drop_all`]) and may face the network.
+//! Each of the three processes has only the privileges that it needs. The **launcher** keeps the
+//! capabilities and only starts workers. A **worker** loads NVML and reads `/proc`. The process with the
+//! supervisor drops all capabilities ([`privileges::drop_all`]) and may be exposed to the network.
 
 mod channel;
 mod clock;
@@ -21,8 +21,8 @@ mod settings;
 mod supervisor;
 pub mod worker;
 
-/// Returns the UUIDs of this machine's GPUs by index. Only for interactive commands, because the driver is
-/// called in this process, which hangs if the driver does.
+/// Returns the UUIDs of this machine's GPUs by index. Only for interactive commands: the driver is called
+/// in this process, which hangs if the driver hangs.
 ///
 /// # Errors
 /// With the driver's message.

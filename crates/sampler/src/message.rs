@@ -12,7 +12,8 @@ use bailiff_snapshot::{
 /// network must not be able to make a privileged worker load arbitrary files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// Indexes of GPUs to skip: hung ones, and those that another worker has read in this interval.
+    /// Indexes of the GPUs to skip: GPUs that hang, and GPUs that another worker has read in this
+    /// interval.
     pub(crate) skip: Vec<u32>,
     /// Pids that another worker found in this interval.
     pub(crate) also: Vec<u32>,
@@ -23,9 +24,9 @@ pub(crate) struct Request {
 pub(crate) enum WorkerMessage {
     /// The driver is open.
     Opened(Driver),
-    /// The driver cannot be opened, and the worker exits. With the driver's message, for the log.
+    /// The driver cannot be opened, and the worker exits. Contains the driver's message for the log.
     Failed(Fault, String),
-    /// The reading of a GPU begins.
+    /// The worker starts to read a GPU.
     Reading {
         /// Index of the GPU.
         index: u32,
@@ -34,7 +35,7 @@ pub(crate) enum WorkerMessage {
     },
     /// Result for one GPU and its MIG instances.
     Read(Vec<GpuSample>),
-    /// The reading of `/proc` begins.
+    /// The worker starts to read `/proc`.
     Looking {
         /// Number of GPUs.
         count: u32,

@@ -1,5 +1,5 @@
-//! Finds MPS control daemons and servers by `comm`, program and arguments. Only their directories are kept of
-//! their environment. The daemons are not queried here.
+//! Finds MPS control daemons and servers by `comm`, program and arguments. Of their environment, only the
+//! directories are kept. The daemons are not queried here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,8 +11,8 @@ use bailiff_snapshot::{
 
 use crate::proc::{Directory, MOST_OF_ENVIRON, Processes};
 
-/// Maximum number of examined processes, in total and per user. Root's come first, because any user can use
-/// the name.
+/// Maximum number of examined processes, in total and per user. Root's processes come first, because any user
+/// can use the name.
 const MOST: usize = 64;
 const MOST_OF_ONE: usize = 16;
 /// Maximum length of a reported directory. The kernel limits the path of a socket in it to 108 bytes.
@@ -55,7 +55,8 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     Some(mps).filter(|mps| !mps.is_empty())
 }
 
-/// Returns each process once, root's first, then by age, up to the limits; and whether these are all.
+/// Returns each process once, up to the limits (root's processes first, then by age), and whether these are
+/// all.
 fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>, ProcessKey, T)>, bool) {
     ranked.sort_unstable_by_key(|(uid, key, _)| (*uid != Some(0), key.start_ticks, key.pid));
     ranked.dedup_by_key(|(_, key, _)| *key);
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!((daemon.process.pid, daemon.started), (10, Some(1.5)));
         assert_eq!(daemon.pipe_directory.as_deref(), Some("/run/mps"));
         assert_eq!(daemon.log_directory.as_deref(), Some("/var/log/nvidia-mps"));
-        assert_eq!(daemon.own_pids, Truth::False, "it is in a namespace of its own");
+        assert_eq!(daemon.own_pids, Truth::False, "the daemon is in its own namespace");
         assert!(mps.servers.is_empty());
     }
 }

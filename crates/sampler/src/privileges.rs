@@ -1,4 +1,4 @@
-//! Drops privileges. A process that faces the network keeps none.
+//! Drops privileges. A process that is exposed to the network keeps none of them.
 
 use caps::{CapSet, Capability};
 
@@ -6,7 +6,7 @@ use caps::{CapSet, Capability};
 /// before starting other threads, because capabilities are per thread.
 ///
 /// # Errors
-/// If the kernel refuses; the process then still has capabilities that it should not have.
+/// If the kernel refuses. The process then still has capabilities that it should not have.
 pub fn drop_all() -> Result<(), caps::errors::CapsError> {
     rustix::thread::set_no_new_privs(true).map_err(|error| error.to_string())?;
     let may_bound = caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)?;

@@ -1,4 +1,4 @@
-//! A sample in progress, filled by one worker or, after a hang, by two.
+//! A sample in progress. It is filled by one worker or, after a hang, by two workers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

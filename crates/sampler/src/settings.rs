@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Paths, interval, and deadlines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplerSettings {
-    /// Path of NVML's library; `None` is the loader's `libnvidia-ml.so.1`.
+    /// Path of NVML's library; `None` means the loader's `libnvidia-ml.so.1`.
     pub nvml_library: Option<PathBuf>,
     /// Path of `/proc`, or of a fake one.
     pub procfs: PathBuf,
@@ -18,10 +18,11 @@ pub struct SamplerSettings {
     pub quotas: Option<PathBuf>,
     /// Sampling interval.
     pub interval: Duration,
-    /// Deadline of driver calls in a sample. A GPU without an answer after two fifths of it counts as hung,
-    /// and another worker reads the other GPUs.
+    /// Deadline of driver calls in a sample. A GPU that has not responded after two fifths of it counts as
+    /// hung, and another worker reads the other GPUs.
     pub deadline: Duration,
-    /// Minimum lookback of utilization queries: the driver's timestamps may be seconds old at any interval.
+    /// Minimum lookback of utilization queries. The driver's timestamps may be seconds old, regardless of
+    /// the interval.
     pub lookback: Duration,
     /// Deadline for opening the driver, which may take seconds without persistence mode.
     pub open_deadline: Duration,
@@ -46,8 +47,8 @@ pub enum Commands {
     Read,
 }
 
-/// Whether the environment of holders is read for the variable that names a lease. As with command lines,
-/// reading can block on the process.
+/// Whether the environment of holders is read for the variable that contains the lease. As with command
+/// lines, reading can block on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Claims {
     /// Not read, because leases are not exported, or because reading hung.
@@ -56,7 +57,7 @@ pub enum Claims {
     Read,
 }
 
-/// Whether MPS control daemons and servers are searched for, and their directories in their environment.
+/// Whether MPS control daemons and servers are searched for, and the directories in their environment read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mps {
     /// Not searched for.

@@ -15,9 +15,10 @@ use crate::proc::Node;
 use crate::sample_builder::{Frame, SampleBuilder};
 use crate::settings::SamplerSettings;
 
-/// Maximum number of hung workers that SIGKILL has not ended. No more are started until one exits.
+/// Maximum number of hung workers that have not exited after SIGKILL. No more workers are started until one
+/// exits.
 const MOST_LEFT_BEHIND: usize = 3;
-/// Maximum pause before something that failed is tried again.
+/// Maximum pause before a failed operation is retried.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
 /// Takes samples with one worker at a time, and keeps track of hung workers and GPUs.
@@ -27,7 +28,7 @@ pub struct Supervisor {
     node: Node,
     worker: Option<Worker>,
     left_behind: Vec<LeftBehind>,
-    /// Last known properties of each GPU by index, for samples without an answer from it.
+    /// Last known properties of each GPU by index, for samples in which the GPU could not be read.
     known: BTreeMap<u32, About>,
     /// Hung GPUs by index, with the time of the next attempt.
     hung: BTreeMap<u32, Pause>,
@@ -47,13 +48,13 @@ struct Worker {
     began: Instant,
 }
 
-/// A worker that was sent SIGKILL, and the GPU that it hung on.
+/// A worker that was sent SIGKILL, and the GPU on which it hung.
 struct LeftBehind {
     process: Started,
     gpu: Option<u32>,
 }
 
-/// Pause before something that failed is tried again; doubled at each failure.
+/// Pause before a failed operation is retried. It is doubled at each failure.
 #[derive(Clone, Copy)]
 struct Pause {
     until: Instant,
@@ -87,11 +88,11 @@ enum Ended {
     Opening,
     /// Not tried, because the last attempt failed recently.
     Paused(Fault),
-    /// No message from the worker before the deadline.
+    /// The worker did not send a message before the deadline.
     Hung(Step),
     /// The worker exited by itself, for example by a crash in the driver's library.
     Died(Step),
-    /// The driver cannot be opened or was unloaded; with the driver's message.
+    /// The driver cannot be opened or was unloaded. Contains the driver's message.
     Failed(Fault, String),
     /// The launcher has exited.
     LauncherGone,
@@ -119,7 +120,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns the current fault, possibly in the driver's words.
+    /// Returns the current fault, in the driver's words if it reported a message.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
         self.logged.as_deref()
@@ -296,7 +297,7 @@ impl Supervisor {
         }
     }
 
-    /// Logs a fault, or with `None` its end, unless it was already logged.
+    /// Logs a fault, or its end if `words` is `None`, unless that was already logged.
     fn say(&mut self, words: Option<String>) {
         if self.logged == words {
             return;
@@ -309,7 +310,7 @@ impl Supervisor {
         self.logged = words;
     }
 
-    /// Stores the properties of GPUs that reported them, and removes GPUs that answered from the hung ones.
+    /// Stores the properties that GPUs reported, and removes GPUs that could be read from the hung GPUs.
     fn remember(&mut self, builder: &SampleBuilder) {
         if let Some(count) = builder.count {
             self.known.retain(|index, _| *index < count);

@@ -31,7 +31,8 @@ const WALK_PAUSE: Duration = Duration::from_mins(5);
 /// Main function of a worker: takes samples until standard input closes.
 #[must_use]
 pub fn serve() -> ExitCode {
-    // A hung worker does not see its input close, so the kernel kills it when the launcher exits.
+    // A hung worker does not notice that its input was closed, so the kernel kills it when the launcher
+    // exits.
     let with_launcher = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     match with_launcher.map_err(io::Error::from).and_then(|()| work()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "knows the deadlines of programs")]
-//! Runs a child program with a deadline, an input and a bounded output. At the deadline it is killed with its process group and
-//! not waited for, because a child in uninterruptible sleep does not react to signals.
+//! Runs a child program with a deadline, an input and a bounded output. At the deadline, the child is killed together
+//! with its process group, but not waited for, because a child in uninterruptible sleep does not react to signals.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-/// Maximum size of each output; more is dropped.
+/// Maximum size of each output. Further output is dropped.
 pub const MOST: usize = 256 << 10;
 
 /// Options of a run.
@@ -22,50 +22,50 @@ pub const MOST: usize = 256 << 10;
 pub struct Talk<'a> {
     /// Standard input.
     pub input: &'a [u8],
-    /// Whether to read its output; otherwise it goes to `/dev/null`.
+    /// Whether to read the child's output. Otherwise the output goes to `/dev/null`.
     pub heard: bool,
     /// Time limit.
     pub deadline: Duration,
-    /// What is killed at the deadline.
+    /// Which processes are killed at the deadline.
     pub late: Late,
 }
 
 impl Talk<'_> {
-    /// Options without input, with output.
+    /// Returns options without input and with output.
     #[must_use]
     pub const fn within(deadline: Duration) -> Self {
         Self { input: b"", heard: true, deadline, late: Late::Group }
     }
 }
 
-/// What is killed at the deadline.
+/// Which processes are killed at the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
     /// The child and all processes that it started.
     Group,
-    /// The child alone: a process that it started may be a daemon.
+    /// Only the child, because a process that it started may be a daemon.
     Child,
 }
 
 /// Why a program did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("cannot run the program: {0}")]
     Start(io::Error),
-    /// Its exit status is unknown.
+    /// The exit status is unknown.
     #[error("cannot wait for the program: {0}")]
     Wait(io::Error),
-    /// It was killed at the deadline.
+    /// The program was killed at the deadline.
     #[error("the program did not exit within {0:?} and was killed")]
     Late(Duration),
 }
 
-/// Runs a program, in a process group of its own, to its end or to its deadline. Processes that it started may keep its
-/// outputs open; they are not waited for.
+/// Runs a program in its own process group until it exits or until the deadline. Processes that it started may keep
+/// its outputs open; they are not waited for.
 ///
 /// # Errors
-/// If it cannot be started, or does not finish in time.
+/// If the program cannot be started, or does not exit in time.
 pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, ChildError> {
     let began = Instant::now();
     let output = || if talk.heard { Stdio::piped() } else { Stdio::null() };
@@ -86,11 +86,11 @@ pub fn run(mut command: Command, talk: &Talk<'_>) -> Result<Output, ChildError> 
     }
 }
 
-/// Starts it, in a thread of its own, because exec from a hanging file system may block. If it starts after the deadline, it is
-/// killed at once.
+/// Starts the program in a separate thread, because exec from a hung file system may block. If the program starts
+/// after the deadline, it is killed at once.
 fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, ChildError> {
     let late = talk.late;
-    // A rendezvous channel: the child is either received or returned to the sender, never lost between the two.
+    // A rendezvous channel: the child is either received or returned to the sender, but never lost between the two.
     let (sender, receiver) = sync_channel(0);
     let starting = Builder::new().name("start".to_owned()).spawn(move || {
         if let Err(SendError(Ok(mut child))) = sender.send(command.spawn()) {
@@ -105,7 +105,7 @@ fn start(mut command: Command, talk: &Talk<'_>) -> Result<Child, ChildError> {
     }
 }
 
-/// The child has not been waited for, so its pid and its group id cannot have been reused.
+/// Kills the child. It has not been waited for, so its pid and its group id cannot have been reused.
 fn kill(child: &mut Child, late: Late) {
     if let (Late::Group, Some(group)) = (late, pid(child)) {
         let _ = kill_process_group(group, Signal::KILL);
@@ -161,7 +161,7 @@ impl<'a> Pipes<'a> {
         }
     }
 
-    /// Waits until an event occurs; returns whether the child has exited.
+    /// Waits for an event. Returns whether the child has exited.
     fn wait(&self, left: Duration) -> Result<bool, Errno> {
         let mut files = vec![PollFd::new(&self.handle, PollFlags::IN)];
         files.extend(self.outputs.iter().flatten().map(|output| PollFd::new(output, PollFlags::IN)));
@@ -175,7 +175,7 @@ impl<'a> Pipes<'a> {
     }
 }
 
-/// Writes pending input; false once the child reads no more.
+/// Writes pending input. Returns false once the child no longer reads.
 fn give(input: impl AsFd, rest: &mut &[u8]) -> bool {
     match rustix::io::write(input, rest) {
         Ok(written) => {
@@ -187,7 +187,7 @@ fn give(input: impl AsFd, rest: &mut &[u8]) -> bool {
     }
 }
 
-/// Reads available output, in a bounded number of pieces; false at its end.
+/// Reads available output, in a bounded number of pieces. Returns false at the end of the output.
 fn take(output: impl AsFd, heard: &mut Vec<u8>) -> bool {
     let mut piece = [0; 4096];
     for _ in 0..64 {
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"1048576\n"[..], &b"no\n"[..]));
         assert_eq!(output.status.code(), Some(3));
         let output = shell("cat", &talk).unwrap();
-        assert_eq!(output.stdout.len(), MOST, "more is dropped");
+        assert_eq!(output.stdout.len(), MOST, "further output is dropped");
         let unheard = shell("echo a", &Talk { heard: false, ..talk }).unwrap();
         assert!(unheard.stdout.is_empty());
     }

@@ -1,4 +1,5 @@
-//! Entries of `protect` and `except` are evaluated for every process of a target: holders, helpers and children.
+//! Tests that entries of `protect` and `except` are evaluated for every process of a target: holders, helpers and
+//! children.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -20,7 +21,8 @@ const HOLDER: u32 = 4100;
 const CHILD: u32 = 4101;
 const HELPER: u32 = 4102;
 
-/// A snapshot of a workload of three: a holder, its child, and a helper of another parent. One of them is changed.
+/// A snapshot of a workload with three processes: a holder, its child, and a helper with another parent. One of
+/// the processes is changed.
 struct Node {
     changed: u32,
     change: Value,
@@ -33,7 +35,7 @@ impl Node {
         Self { changed, change, relatives: true, gpu: json!({"index": "0", "uuid": "GPU-0", "listed": 1}) }
     }
 
-    /// Attributes of one process, valid as facts of a holder and as a relative.
+    /// Returns the attributes of one process, valid as the facts of a holder and as a relative.
     fn process(&self, pid: u32) -> Value {
         let mut known = json!({
             "comm": "train", "ppid": if pid == CHILD { HOLDER } else { 1 }, "uid": 1000, "user": "bob",
@@ -60,7 +62,7 @@ impl Node {
             .map(|(pid, uid)| {
                 let mut relative = self.process(*pid);
                 merge(&mut relative, &json!({"pid": pid, "start_ticks": 100}));
-                // Groups are reported per owner, so a process with other groups gets its own owner.
+                // Groups are reported per owner, so a process with other groups gets a separate owner.
                 if *pid == self.changed && self.change.get("groups").is_some() {
                     merge(&mut relative, &json!({"uid": uid}));
                 }
@@ -78,12 +80,12 @@ impl Node {
         serde_json::from_value(snapshot).unwrap()
     }
 
-    /// A gate of a rule about targets of this kind, from `explain`.
+    /// Returns a gate of a rule about targets of this kind, from `explain`.
     fn gate(&self, policy: (&str, &str, &str), gate: &str) -> GateReport {
         Self::gates(policy, self.snapshot()).into_iter().find(|report| report.gate == gate).unwrap()
     }
 
-    /// The gates of a rule about targets of this kind.
+    /// Returns the gates of a rule about targets of this kind.
     fn gates((kind, protect, except): (&str, &str, &str), snapshot: wire::Snapshot) -> Vec<GateReport> {
         let text = format!(
             "version: 1\n{protect}\nrules:\n  - name: a\n    target: {kind}\n    {except}\n    when: {{age: {{min: 1s}}}}\n    for: 30m\n    then: [{{flag: info}}]\n"
@@ -121,7 +123,7 @@ fn place(fields: &Value) -> Value {
     json!({"place": place})
 }
 
-/// Selectors with an expected truth and the change of the process that leads to it.
+/// Returns selectors, each with its expected truth and the change to the process that leads to this truth.
 fn table() -> Vec<(&'static str, Truth, Value)> {
     use Truth::{False, True, Unknown};
     let of_pod = |fields: Value| {
@@ -191,7 +193,7 @@ fn every_selector_is_evaluated_for_every_member() {
             assert_eq!(node.protected(kind, entry), expected, "protect {entry}: {kind}, {pid} {change}");
             assert_eq!(node.excepted(kind, entry), expected, "except {entry}: {kind}, {pid} {change}");
         }
-        // The helper does not belong to a `process` target.
+        // The helper does not belong to a target of kind `process`.
         let node = Node::of(HELPER, change);
         assert_eq!(node.protected("process", entry), Truth::False, "{entry}");
     }
@@ -213,7 +215,7 @@ fn gpus_are_evaluated_for_the_whole_target() {
             let node = Node { gpu, ..node };
             assert_eq!(node.protected("workload", "{gpus: [GPU-1]}"), expected, "{pid}");
             let both = node.excepted("workload", "{gpus: [GPU-1], comms: [guarded]}");
-            assert_eq!(both, expected, "a text of the target and one of process {pid}");
+            assert_eq!(both, expected, "one text matches the target, the other process {pid}");
         }
     }
 }
@@ -229,7 +231,7 @@ fn unlisted_member_may_be_exempt() {
     }
 }
 
-/// A child of a shell is a separate workload, but ends with its parent.
+/// The child of a shell is a separate workload, but is terminated with its parent.
 #[test]
 fn child_in_another_workload_is_evaluated() {
     let change = json!({"exe": "/opt/keep", "workload": "tree:4101@100"});
@@ -242,7 +244,7 @@ fn child_in_another_workload_is_evaluated() {
     }
 }
 
-/// A single process must match all keys of an entry; attributes are those of the target.
+/// A single process must match all keys of an entry, but attributes are those of the target.
 #[test]
 fn entry_must_match_a_single_member() {
     let guarded = json!({"comm": "guarded", "exe": "/opt/keep"});
@@ -289,18 +291,18 @@ fn explain_names_the_member_and_its_attribute() {
 fn protect_entries_have_a_reason_and_an_expiry() {
     let node = Node::of(HELPER, json!({"exe": "/opt/keep"}));
     let entry = |more: &str| format!("[{{exe: [/opt/keep], reason: \"paper deadline\"{more}}}]");
-    // The snapshot is of 1970-01-01.
+    // The snapshot is from 1970-01-01.
     for (more, expected) in [("", Truth::True), (", until: 1970-01-01", Truth::True)] {
         assert_eq!(node.protected("workload", &entry(more)), expected, "{more}");
     }
     let gate = node.gate(("workload", &format!("protect: {}", entry("")), ""), "protection");
     assert_eq!(gate.why.as_deref(), Some("paper deadline; process 4102 (train) is exempt"));
     let both = "[{exe: [/opt/keep], comms: [other], reason: r}, {comms: [third], reason: r}]";
-    assert_eq!(node.protected("workload", both), Truth::False, "all of an entry must hold of one process");
+    assert_eq!(node.protected("workload", both), Truth::False, "one process must match all keys of an entry");
     let mut later = node.snapshot();
     later.wall_ms = 2 * 24 * 3600 * 1000;
     let over = Node::gates(("workload", &format!("protect: {}", entry(", until: 1970-01-01")), ""), later);
-    assert_eq!(over[0].passes, Truth::True, "its last day is over");
+    assert_eq!(over[0].passes, Truth::True, "the exception has expired");
 }
 
 /// Selectors of `select` and `when` match only processes that hold memory.
@@ -332,7 +334,7 @@ fn process_info(node: &Node, pid: u32) -> ProcessInfo {
     ProcessInfo { stat, uid: relative.uid.unwrap(), place: place.into(), unified: None }
 }
 
-/// A process that is missing in the snapshot is evaluated with what `/proc` says at the action.
+/// A process that is not in the snapshot is evaluated with what `/proc` reports at the time of the action.
 #[test]
 fn process_found_at_the_action_is_checked_for_exemptions() {
     let text = "version: 1
@@ -359,7 +361,7 @@ rules:
     };
     let train = Some("/opt/train");
     assert_eq!(exempt("a", train, Some("train")), None);
-    assert_eq!(exempt("b", train, None), None, "no exception of this rule needs a command line");
+    assert_eq!(exempt("b", train, None), None, "the exceptions of this rule do not need a command line");
     let cases = [
         ("b", Some("/opt/keep"), None, "the policy protects it (exe is /opt/keep)"),
         ("b", None, None, "it is unknown whether the policy protects it (exe is unknown)"),
@@ -376,7 +378,7 @@ rules:
     assert_eq!((line("a"), line("b")), (CommandLine::Needed, CommandLine::Ignored));
 }
 
-/// `/proc` has no names of pods and users: those of the snapshot are used.
+/// `/proc` does not contain the names of pods and users, so the names from the snapshot are used.
 #[test]
 fn process_found_at_the_action_has_pod_and_owner() {
     let text = |entry: &str| {

@@ -1,5 +1,6 @@
-//! Mutation test of the oracle: deliberate faults are put into a copy of the engine, one at a time, and the oracle's
-//! test must fail for each. `cargo test --package bailiff-engine --test mutants -- --ignored --nocapture`
+//! Mutation test for the oracle: deliberate faults are put into a copy of the engine, one at a time, and the
+//! oracle's test must fail for each fault. Run it with `cargo test --package bailiff-engine --test mutants --
+//! --ignored --nocapture`.
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![expect(clippy::disallowed_methods, reason = "copies the workspace and runs cargo in the copy")]
 
@@ -7,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// One mutation: in this file, this text, which occurs once, is replaced.
+/// A mutation: `find`, which must occur once in the file, is replaced.
 struct Mutant {
     name: &'static str,
     file: &'static str,
@@ -51,7 +52,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "unknown is acted upon",
+        "an action is taken on unknown",
         "enforcer/engine/src/engine/evaluator.rs",
         (
             "if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {",
@@ -82,7 +83,7 @@ const MUTANTS: [Mutant; 34] = [
         ("holders.chain(relatives).chain(unseen)", "holders.chain(relatives.take(0)).chain(unseen)"),
     ),
     mutant(
-        "members that were not looked for exempt nothing",
+        "members that were not searched for do not exempt the target",
         "enforcer/engine/src/engine/protection.rs",
         (
             "holders.chain(relatives).chain(unseen)",
@@ -103,7 +104,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "unknown clears no flag",
+        "unknown does not clear a flag",
         "enforcer/engine/src/engine/evaluator.rs",
         (
             "Truth::False | Truth::Unknown => self.progress.off.saturating_add(1),",
@@ -111,12 +112,12 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "a lost GPU is held by no process",
+        "a lost GPU is assumed to have no holders",
         "enforcer/engine/src/view/between.rs",
         ("target.on_lost = on_lost(target, &snapshot);", "let _ = on_lost(target, &snapshot);"),
     ),
     mutant(
-        "failures of a user hold nothing",
+        "failures against a user do not hold actions",
         "enforcer/engine/src/engine/in_flight.rs",
         (
             "failing().any(|failing| failing == uid)",
@@ -124,7 +125,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "the gone keep their past",
+        "targets that are gone keep their state",
         "enforcer/engine/src/engine/evaluator.rs",
         ("Absent::Gone => after = Track::default(),", "Absent::Gone => {}"),
     ),
@@ -137,12 +138,12 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "what was taken before a decision confirms it",
+        "a sample from before a decision confirms it",
         "enforcer/engine/src/engine/in_flight.rs",
         ("if tick.view.boot() <= chosen.at {", "if tick.view.boot().is_zero() {"),
     ),
     mutant(
-        "an action begins while its budget is not on the disk",
+        "an action begins before its budget is on the disk",
         "enforcer/engine/src/engine/in_flight.rs",
         ("if counted && young && self", "if !counted && young && self"),
     ),
@@ -160,12 +161,12 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "confirmed over a missed snapshot",
+        "an action is confirmed despite a missed snapshot",
         "enforcer/engine/src/engine/in_flight.rs",
         ("self.actions.chosen.take().filter(|_| tick.missed == 0);", "self.actions.chosen.take();"),
     ),
     mutant(
-        "what is on hold is not exempt",
+        "targets on hold are not exempt",
         "enforcer/engine/src/engine/evaluator.rs",
         ("self.exempts_on_hold.then(|| table.running())", "(!self.exempts_on_hold).then(|| table.running())"),
     ),
@@ -183,7 +184,7 @@ const MUTANTS: [Mutant; 34] = [
         ("        self.ledger.count(id, charge.at.clone(), &charge.subject);\n", ""),
     ),
     mutant(
-        "a failed action is tried again",
+        "a failed action is retried",
         "enforcer/engine/src/engine/in_flight.rs",
         (
             "if self.actions.failed.contains(&target.id) {",
@@ -191,7 +192,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "the breaker of masses never opens",
+        "the mass breaker never opens",
         "enforcer/engine/src/engine/breakers.rs",
         (
             "self.mass.see(matches.share.reaches(limits) && !truthful);",
@@ -199,12 +200,12 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "four failures are needed",
+        "the failure breaker needs four failures",
         "enforcer/engine/src/engine/breakers.rs",
         ("const FAILURES: u32 = 3;", "const FAILURES: u32 = 4;"),
     ),
     mutant(
-        "watching time counts once the rule may kill",
+        "samples of a dry run count after the rule is enforced",
         "enforcer/engine/src/engine/saved.rs",
         (
             "if self.evaluators[place].mode > old.mode {",
@@ -212,7 +213,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "a restart is no gap",
+        "a restart does not count as a gap",
         "enforcer/engine/src/engine/saved.rs",
         (
             "self.before = Some((boot_id, Duration::from_millis(streaks.boot_ms)));",
@@ -220,7 +221,7 @@ const MUTANTS: [Mutant; 34] = [
         ),
     ),
     mutant(
-        "a reload settles nothing",
+        "a reload does not hold actions",
         "enforcer/engine/src/engine/saved.rs",
         ("next.settling = SETTLING;", "next.settling = 0;"),
     ),
@@ -230,7 +231,7 @@ const MUTANTS: [Mutant; 34] = [
         ("                && seen.streak.count >= needed\n", ""),
     ),
     mutant(
-        "what was counted at another interval counts on",
+        "samples of another interval still count",
         "enforcer/engine/src/engine/mod.rs",
         (
             "if self.interval.replace(interval).is_some_and(|before| before != interval) {",
@@ -252,10 +253,17 @@ fn workspace() -> PathBuf {
 }
 
 impl Mutant {
-    /// The file with the mutation.
+    /// Returns the content of the file with the mutation.
     fn text(&self, root: &Path) -> String {
         let text = fs::read_to_string(root.join(self.file)).unwrap();
-        assert_eq!(self.places(root), 1, "{}: {} holds {:?} so many times", self.name, self.file, self.find);
+        assert_eq!(
+            self.places(root),
+            1,
+            "{}: {} must contain {:?} exactly once",
+            self.name,
+            self.file,
+            self.find
+        );
         text.replace(self.find, self.replace)
     }
 
@@ -268,7 +276,7 @@ impl Mutant {
 fn every_mutation_applies() {
     let lost = MUTANTS.iter().filter(|mutant| mutant.places(&workspace()) != 1);
     let lost: Vec<&str> = lost.map(|mutant| mutant.name).collect();
-    assert!(lost.is_empty(), "their text does not stand in its file once: {lost:?}");
+    assert!(lost.is_empty(), "the text does not occur exactly once in its file: {lost:?}");
 }
 
 #[test]
@@ -278,7 +286,7 @@ fn oracle_detects_every_mutation() {
     let root = directory.path().join("workspace");
     copy(&workspace(), &root);
     let sound = run(&root);
-    assert!(sound.status.success(), "without a fault: {}", tail(&sound));
+    assert!(sound.status.success(), "the test fails without a mutation: {}", tail(&sound));
     let mut unseen = Vec::new();
     for mutant in &MUTANTS {
         let path = root.join(mutant.file);
@@ -297,7 +305,7 @@ fn oracle_detects_every_mutation() {
         }
         fs::write(&path, original).unwrap();
     }
-    assert!(unseen.is_empty(), "the oracle is blind to: {unseen:?}");
+    assert!(unseen.is_empty(), "the oracle does not detect: {unseen:?}");
 }
 
 fn run(root: &Path) -> Output {

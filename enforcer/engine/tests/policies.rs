@@ -1,5 +1,5 @@
-//! Rules files: valid ones and their meaning, invalid ones and their messages, and arbitrary bytes.
-//! `UPDATE_GOLDEN=1` renews the texts and the schema; read the difference.
+//! Tests rules files: valid files and their meaning, invalid files and their messages, and
+//! arbitrary bytes. `UPDATE_GOLDEN=1` renews the texts and the schema; review the difference.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, clippy::panic, reason = "cases are files")]
 
 use std::fmt::Write;
@@ -18,7 +18,7 @@ fn local_host(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Rules files in a directory, sorted by name.
+/// Returns the rules files in a directory, sorted by name.
 fn files(directory: &str) -> Vec<(String, Vec<u8>, PathBuf)> {
     let mut files: Vec<_> = fs::read_dir(local_host(directory))
         .unwrap()
@@ -36,7 +36,7 @@ fn golden(path: &Path, text: &str) {
         fs::write(path, text).unwrap();
     }
     let expected = fs::read_to_string(path).unwrap_or_default();
-    assert!(expected == text, "{} is not this; UPDATE_GOLDEN=1 renews it:\n{text}", path.display());
+    assert!(expected == text, "{} differs; UPDATE_GOLDEN=1 renews it:\n{text}", path.display());
 }
 
 fn shipped() -> Vec<(String, Vec<u8>, PathBuf)> {
@@ -107,7 +107,7 @@ fn colours_are_for_terminals_only() {
     assert!(!faults.render(FaultStyle::Plain).contains('\u{1b}'));
 }
 
-/// The fault for which a file is refused.
+/// Returns the fault for which a file is rejected.
 fn refusal(bytes: &[u8]) -> String {
     let faults = policy::load(bytes, "bomb.yaml", CONTEXT).unwrap_err();
     let error = faults.iter().find(|fault| fault.severity == FaultSeverity::Error).unwrap();
@@ -169,7 +169,7 @@ fn any_good_file() -> impl Strategy<Value = Vec<u8>> {
     prop::sample::select(good)
 }
 
-/// Bytes with a meaning in YAML or the grammar, and some without.
+/// Bytes that have a meaning in YAML or in the grammar, and some that do not.
 fn a_change() -> impl Strategy<Value = Vec<u8>> {
     let words = [
         "",
@@ -220,7 +220,7 @@ fn a_change() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Loads it; any result can be displayed.
+/// Loads a file. Any result is accepted if it can be displayed.
 fn survives(bytes: &[u8]) {
     let report = check::report("x.yaml", bytes, CONTEXT, FaultStyle::Plain);
     assert!(!report.text.is_empty());
@@ -260,7 +260,7 @@ fn one_rule(text: &str) -> policy::Rule {
     loaded.policy.rules.into_iter().next().unwrap()
 }
 
-/// A process rule with this `when`, after these top-level keys.
+/// Returns a process rule with this `when`, after these top-level keys.
 fn condition(when: &str, file: &str) -> String {
     let rule =
         format!("rules: [{{name: a, target: process, when: {when}, for: 30m, then: [{{flag: info}}]}}]\n");

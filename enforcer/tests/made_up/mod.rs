@@ -1,4 +1,4 @@
-//! A made-up status with every field set, and one with hostile names.
+//! A made-up status with every field set, and a status with hostile names.
 
 use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
 use bailiff_enforcer::web::status::{
@@ -10,12 +10,12 @@ use bailiff_engine::Kind;
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
 
-/// A status with every field set.
+/// Returns a status with every field set.
 pub(crate) fn full() -> Status {
     named("alice", "python3")
 }
 
-/// A status in which every name that users control has this value.
+/// Returns a status in which every name that users control has this value.
 pub(crate) fn named(user: &str, comm: &str) -> Status {
     Status {
         node: "gpu-7".into(),

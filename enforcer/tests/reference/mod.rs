@@ -1,4 +1,4 @@
-//! Writes `docs/rules.md` from the schema of the rules.
+//! Generates `docs/rules.md` from the schema of the rules.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 const HEAD: &str = include_str!("head.md");
 const TAIL: &str = include_str!("tail.md");
 
-/// The whole page.
+/// Returns the whole page.
 pub(crate) fn page(schema: &Value) -> String {
     let rule = &schema["properties"]["rules"]["items"];
     let parts = [
@@ -16,15 +16,27 @@ pub(crate) fn page(schema: &Value) -> String {
         ("`limits`", "", &schema["properties"]["limits"]),
         (
             "`leases`",
-            "Needs `redis` or `redis_file`; a policy has at least one rule beside it.",
+            "Needs `redis` or `redis_file`. The file must also contain at least one rule.",
             &schema["properties"]["leases"],
         ),
         ("A rule", "", rule),
         ("`pick`", "", &rule["properties"]["pick"]),
-        ("An entry of `except`", "A condition, with these keys in addition.", &schema["$defs"]["exception"]),
-        ("A step", "One of these, and `after`.", &schema["$defs"]["step"]),
-        ("A channel of `notify`", "One of these.", &schema["properties"]["notify"]["additionalProperties"]),
-        ("A condition", "One or more of these; all must hold.", &schema["$defs"]["condition"]),
+        (
+            "An entry of `except`",
+            "An entry is a condition, with these additional keys.",
+            &schema["$defs"]["exception"],
+        ),
+        ("A step", "A step has one of these keys, and optionally `after`.", &schema["$defs"]["step"]),
+        (
+            "A channel of `notify`",
+            "A channel has one of these keys.",
+            &schema["properties"]["notify"]["additionalProperties"],
+        ),
+        (
+            "A condition",
+            "A condition has one or more of these keys; all must be true.",
+            &schema["$defs"]["condition"],
+        ),
     ];
     let keys = &schema["$defs"]["condition"]["properties"];
     let mut page = HEAD.to_owned();
@@ -47,14 +59,14 @@ pub(crate) fn page(schema: &Value) -> String {
     page + TAIL
 }
 
-/// The form of a value, for readers.
+/// Describes the form of a value for readers.
 fn shape(value: &Value) -> String {
     if let Some(name) = value["$ref"].as_str() {
         return named(name.rsplit('/').next().unwrap_or_default()).to_owned();
     }
     if let Some(words) = value["enum"].as_array() {
         let words = words.iter().filter_map(Value::as_str);
-        // Signals have two names, and so does one state.
+        // Signals and one of the states have two names.
         let long =
             |word: &&str| word.starts_with("SIG") || word.chars().any(|letter| letter.is_ascii_lowercase());
         let words: Vec<String> = words.filter(long).map(|word| format!("`{word}`")).collect();

@@ -1,4 +1,4 @@
-//! Made-up nodes: samples as the sampler would give them, without a GPU.
+//! Made-up nodes: samples like those of the sampler, without a GPU.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -18,7 +18,7 @@ use bailiff_snapshot::{
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Interval `seq` of a node that has these GPUs and processes.
+/// Returns the sample of interval `seq` on a node with these GPUs and processes.
 pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Seen>) -> Sample {
     let (since, passed) = (Duration::from_secs(1_700_000_000), Duration::from_secs(5 * seq));
     Sample {
@@ -55,7 +55,7 @@ pub(crate) fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
     joined.expect("at least one sample")
 }
 
-/// An idle GPU with these entries in sample `seq`, with all its values.
+/// Returns an idle GPU with these entries in sample `seq`, with all its values.
 pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
     let held: u64 = entries.iter().filter_map(|entry| entry.memory).sum();
     let clocks = [("sm", 1980), ("memory", 2619)].map(|(clock, megahertz)| (clock.to_owned(), megahertz));
@@ -129,13 +129,13 @@ pub(crate) fn found(facts: Facts) -> (u32, Seen) {
     (facts.key.pid, Seen::Found(Box::new(facts)))
 }
 
-/// One GPU, one idle process of alice's.
+/// Returns a sample with one GPU and one idle process of alice's.
 pub(crate) fn small(seq: u64) -> Sample {
     let gpus = vec![gpu(seq, 0, vec![entry(41, Some(GIB))])];
     sample(seq, gpus, [found(facts(41, "alice", "python3"))].into())
 }
 
-/// A node with this many GPUs and processes on each, in pods, half of them busy.
+/// Returns a node with this many GPUs, and this many processes on each, in pods. Half of the processes are busy.
 pub(crate) fn large(seq: u64, gpus: u32, each: u32) -> Sample {
     let pid = |gpu: u32, n: u32| 1_000_000 + gpu * each + n;
     let one = |index: u32| {
@@ -170,7 +170,7 @@ pub(crate) fn pod(n: u32) -> Place {
     }
 }
 
-/// Everything that there can be at once, at interval `seq`: of two, for the use between them.
+/// Returns a sample that contains everything at once. Two of them show the use in between.
 pub(crate) fn motley(seq: u64) -> Sample {
     let mut busy = gpu(seq, 0, motley_entries());
     let engines = Engines { sm: 50, memory: 20, encoder: 1, decoder: 2, jpeg: 3, ofa: 0 };
@@ -199,7 +199,7 @@ pub(crate) fn motley(seq: u64) -> Sample {
     sample
 }
 
-/// A quota of alice's process 41 on the first GPU and a MIG instance, and a file that is none.
+/// Returns alice's quota for process 41 on the first GPU and a MIG instance, and a file that is not a quota file.
 fn quotas(seq: u64) -> Vec<Quota> {
     let row = |uuid: &str, limit| QuotaGpu {
         uuid: uuid.to_owned(),
@@ -226,8 +226,8 @@ fn quotas(seq: u64) -> Vec<Quota> {
     vec![Quota { name: "1000/a".into(), gpus, processes, ..Quota::default() }, none]
 }
 
-/// A pool of the first and third GPU and of one that the driver does not have: leased to alice's process 41, idle, and
-/// taken by a client of GPU.py.
+/// Returns a pool of three GPUs: the first is leased to alice's process 41, the third is idle, and one that the driver
+/// does not list was taken by a client of GPU.py.
 pub(crate) fn pool(seq: u64) -> Leases {
     let gpu = |id: &str, gpu_state| PoolGpu { id: id.to_owned(), gpu_state, ..PoolGpu::default() };
     let record =
@@ -296,7 +296,7 @@ fn motley_processes() -> BTreeMap<u32, Seen> {
     found.into_iter().chain([(44, Seen::Gone), (45, Seen::Hidden)]).collect()
 }
 
-/// A GPU in MIG mode and its one instance.
+/// Returns a GPU in MIG mode and its only instance.
 fn mig(seq: u64) -> [GpuSample; 2] {
     let mut parent = gpu(seq, 2, vec![]);
     parent.telemetry.mig_enabled = Some(true);

@@ -1,4 +1,5 @@
-//! A made-up MPS: a daemon that answers, with a server; a stopped one; and a server whose daemon exited.
+//! A made-up MPS: a daemon that responds, with a server; a stopped daemon; and a server whose daemon has
+//! exited.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use bailiff_snapshot::{
 
 use super::GIB;
 
-/// At interval `seq`; carol's process 43 is the one client.
+/// Returns MPS at interval `seq`. Carol's process 43 is the only client.
 pub(crate) fn mps(seq: u64) -> Mps {
     let answer = MpsAnswer {
         boot_ms: seq * 5000 - 1000,

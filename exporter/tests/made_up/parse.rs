@@ -1,10 +1,11 @@
-//! A strict reader of pages, in either format. It knows the grammar and nothing of our table.
+//! A strict parser for pages, in either format. It follows the grammar and does not use our table of
+//! metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// One sample, its value as it was written.
+/// A sample with its value as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) name: String,
@@ -12,10 +13,10 @@ pub(crate) struct Sample {
     pub(crate) value: String,
 }
 
-/// A page that was found to be in order.
+/// A page that was found to be valid.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
-    /// Types by family.
+    /// Metric types by family.
     pub(crate) families: BTreeMap<String, String>,
     pub(crate) samples: Vec<Sample>,
 }
@@ -23,10 +24,10 @@ pub(crate) struct Page {
 impl Page {
     pub(crate) fn values(&self, name: &str) -> Vec<(&Labels, f64)> {
         let of_name = self.samples.iter().filter(|sample| sample.name == name);
-        of_name.map(|sample| (&sample.labels, sample.value.parse().expect("it was checked"))).collect()
+        of_name.map(|sample| (&sample.labels, sample.value.parse().expect("the value was checked"))).collect()
     }
 
-    /// The only value with these labels.
+    /// Returns the only value with these labels.
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let holds =
             |all: &Labels| labels.iter().all(|(name, value)| all.get(*name).is_some_and(|v| v == value));
@@ -37,13 +38,13 @@ impl Page {
     }
 }
 
-/// Reads a page and checks: heads before samples, one block a family, samples that belong to the family
-/// above them, no series twice, and in `OpenMetrics` the end.
+/// Parses a page and checks it: heads come before samples, each family is one block, samples belong to
+/// the family above them, no series is repeated, and `OpenMetrics` pages end with their end marker.
 pub(crate) fn parse(text: &str) -> Page {
     let body = text.strip_suffix("# EOF\n").unwrap_or(text);
     assert!(
         body.ends_with('\n') && !body.contains("# EOF"),
-        "the last line is whole, and the end is the end"
+        "the last line must be complete and must be the end"
     );
     let mut page = Page::default();
     let mut series = BTreeSet::new();
@@ -61,17 +62,17 @@ pub(crate) fn parse(text: &str) -> Page {
             ("histogram", _) => part(&sample),
             _ => "",
         };
-        assert_eq!(sample.name, format!("{family}{ending}"), "a sample under another family's head");
+        assert_eq!(sample.name, format!("{family}{ending}"), "the sample is in another family's block");
         assert!(series.insert((sample.name.clone(), sample.labels.clone())), "twice: {line}");
         page.samples.push(sample);
     }
     page
 }
 
-/// What a histogram's sample is of it: only buckets have a bound.
+/// Returns which part of a histogram a sample is. Only buckets have a bound.
 fn part(sample: &Sample) -> &'static str {
     let part = ["_bucket", "_sum", "_count"].into_iter().find(|part| sample.name.ends_with(part));
-    let part = part.unwrap_or_else(|| panic!("no part of a histogram: {sample:?}"));
+    let part = part.unwrap_or_else(|| panic!("not a part of a histogram: {sample:?}"));
     assert_eq!(sample.labels.contains_key("le"), part == "_bucket", "{sample:?}");
     part
 }
@@ -79,8 +80,8 @@ fn part(sample: &Sample) -> &'static str {
 fn head(page: &mut Page, comment: &str, last: &str) -> String {
     let mut words = comment.splitn(3, ' ');
     let (keyword, name, rest) = (words.next(), words.next(), words.next());
-    let name = name.expect("a head names a family").to_owned();
-    let rest = rest.expect("a head says something");
+    let name = name.expect("a head must contain a family").to_owned();
+    let rest = rest.expect("a head must contain a text");
     match keyword {
         Some("HELP") => assert!(!page.families.contains_key(&name), "{name} has two blocks"),
         Some("TYPE") => {
@@ -95,24 +96,24 @@ fn head(page: &mut Page, comment: &str, last: &str) -> String {
 
 fn sample(line: &str) -> Sample {
     let end =
-        line.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').expect("a name ends");
+        line.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').expect("a name must end");
     let (name, rest) = line.split_at(end);
     assert!(!name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()), "{line}");
     let (labels, rest) = match rest.strip_prefix('{') {
         Some(rest) => labels(rest),
         None => (Labels::new(), rest),
     };
-    let value = rest.strip_prefix(' ').expect("one space before the value");
+    let value = rest.strip_prefix(' ').expect("a space must be before the value");
     let number: f64 = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
     assert!(number.is_finite() && value.trim() == value, "{line}");
     Sample { name: name.to_owned(), labels, value: value.to_owned() }
 }
 
-/// What follows `{`, and what follows its `}`.
+/// Parses the labels after `{`. Returns them and the text after `}`.
 fn labels(mut rest: &str) -> (Labels, &str) {
     let mut labels = Labels::new();
     loop {
-        let (name, after) = rest.split_once("=\"").expect("a label has a value");
+        let (name, after) = rest.split_once("=\"").expect("a label must have a value");
         let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         assert!(
             name.bytes().all(letter) && !name.starts_with(|first: char| first.is_ascii_digit()),
@@ -122,7 +123,7 @@ fn labels(mut rest: &str) -> (Labels, &str) {
         assert_eq!(labels.insert(name.to_owned(), value), None, "{name} stands twice");
         match after.strip_prefix(',') {
             Some(more) => rest = more,
-            None => return (labels, after.strip_prefix('}').expect("a block has an end")),
+            None => return (labels, after.strip_prefix('}').expect("the labels must end with `}`")),
         }
     }
 }
@@ -141,5 +142,5 @@ fn quoted(text: &str) -> (String, &str) {
             other => value.push(other),
         }
     }
-    panic!("a value has an end: {text}")
+    panic!("the value is not closed: {text}")
 }

@@ -1,4 +1,4 @@
-//! A running exporter whose samples come from the test, and what is needed to query it.
+//! A running exporter whose samples come from the test, with functions to query it.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -15,7 +15,7 @@ use bailiff_snapshot::Sample;
 use clap::Parser;
 use tokio::sync::oneshot;
 
-/// Samples only what the test sends; panics on request.
+/// A sampler that returns only the samples that the test sends, and that panics on request.
 struct Handed(Receiver<Option<Sample>>);
 
 impl SampleSource for Handed {
@@ -36,7 +36,7 @@ pub(crate) struct Running {
     exporter: JoinHandle<anyhow::Result<()>>,
 }
 
-/// What a client got: status line and headers in small letters, and the body.
+/// A response: status line and headers in lower case, and the body.
 pub(crate) struct Answer {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -44,13 +44,13 @@ pub(crate) struct Answer {
 
 pub(crate) fn settings(flags: &[&str]) -> Settings {
     let fixed = ["bailiff-exporter", "--web.listen-address=127.0.0.1:0", "--interval=10ms"];
-    let flags = Flags::try_parse_from([fixed.as_slice(), flags].concat()).expect("the flags are good");
-    Settings::try_from(flags).expect("the flags make sense")
+    let flags = Flags::try_parse_from([fixed.as_slice(), flags].concat()).expect("the flags are valid");
+    Settings::try_from(flags).expect("the flags are valid")
 }
 
 pub(crate) fn start(flags: &[&str]) -> Running {
-    let exporter = Exporter::open(settings(flags)).expect("all can be opened");
-    let address = exporter.addresses().expect("it is bound")[0];
+    let exporter = Exporter::open(settings(flags)).expect("the exporter opens all files");
+    let address = exporter.addresses().expect("the listener is bound")[0];
     let (show, shown) = channel();
     let (shutdown, receiver) = oneshot::channel();
     let exporter = thread::spawn(move || {
@@ -64,20 +64,20 @@ pub(crate) fn start(flags: &[&str]) -> Running {
 }
 
 impl Running {
-    /// Shows a sample and waits until the page has it.
+    /// Sends a sample to the exporter, and waits until it is on the page.
     pub(crate) fn show(&self, sample: Sample) {
         let line = format!("bailiff_snapshots_total {}\n", sample.seq);
-        self.show.send(Some(sample)).expect("it samples");
+        self.show.send(Some(sample)).expect("the exporter accepts samples");
         while !self.get("/metrics", "").text().contains(&line) {}
     }
 
-    /// Sends one request on a connection of its own; `headers` end with a line break each.
+    /// Sends one request on a new connection. Each of `headers` ends with a line break.
     pub(crate) fn query(&self, request: &str, headers: &str) -> Answer {
-        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        let mut stream = TcpStream::connect(self.address).expect("the server listens");
         let end = "Host: x\r\nConnection: close\r\n\r\n";
-        write!(stream, "{request} HTTP/1.1\r\n{headers}{end}").expect("it is open");
+        write!(stream, "{request} HTTP/1.1\r\n{headers}{end}").expect("the connection is open");
         let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).expect("it answers");
+        stream.read_to_end(&mut bytes).expect("the server responds");
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("headers end");
         let head = String::from_utf8_lossy(&bytes[..end + 4]).to_lowercase();
         Answer { head, body: bytes.split_off(end + 4) }
@@ -87,21 +87,21 @@ impl Running {
         self.query(&format!("GET {path}"), headers)
     }
 
-    /// Requests shutdown, and waits for it.
+    /// Requests shutdown and waits until the exporter has exited.
     pub(crate) fn end(self) -> anyhow::Result<()> {
         let _ = self.shutdown.send(());
-        self.exporter.join().expect("it does not panic")
+        self.exporter.join().expect("the thread does not panic")
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the exporter exits on its own.
     pub(crate) fn ended(self) -> anyhow::Result<()> {
-        self.exporter.join().expect("it does not panic")
+        self.exporter.join().expect("the thread does not panic")
     }
 }
 
 impl Answer {
     pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.body.clone()).expect("it is text")
+        String::from_utf8(self.body.clone()).expect("the text is UTF-8")
     }
 
     pub(crate) fn code(&self) -> &str {
@@ -115,5 +115,5 @@ impl Answer {
 
 #[expect(clippy::disallowed_methods, reason = "reads what the exporter recorded")]
 pub(crate) fn recorded(path: &Path) -> String {
-    std::fs::read_to_string(path).expect("it is there")
+    std::fs::read_to_string(path).expect("the file exists")
 }

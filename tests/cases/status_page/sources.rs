@@ -1,4 +1,4 @@
-//! The page for sources other than the driver: `/proc`, quota files, MPS daemons.
+//! Tests the status page for sources other than the driver: `/proc`, quota files, MPS daemons.
 
 use std::fs;
 
@@ -14,10 +14,10 @@ use end_to_end::showcase::process;
 
 use super::{ALL, ONE, assert_fits};
 
-/// The NVML UUID of the first GPU in quota files.
+/// The NVML UUID of the first GPU, as in quota files.
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
-/// An empty directory is no `/proc`, neither at the start nor later.
+/// An empty directory is not a valid `/proc`, neither at the start nor later.
 #[test]
 fn directory_that_is_no_proc_is_reported_down() {
     let proc_up = |page: &Page| page.value("bailiff_source_up", &[("source", "proc")]);
@@ -33,7 +33,7 @@ fn directory_that_is_no_proc_is_reported_down() {
                 fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path)).unwrap();
             }
         }
-        let page = exporter.until("it is down", |page| (proc_up(page)? < 1.0).then(|| page.clone()));
+        let page = exporter.until("the source is down", |page| (proc_up(page)? < 1.0).then(|| page.clone()));
         assert_eq!(page.all("bailiff_process_state", &[("state", "hidden")]).count(), 0);
         let html = http::get(exporter.address(), "/", &[]).unwrap().text();
         assert!(
@@ -68,7 +68,7 @@ fn quotas_and_mps_daemons_fit_every_screen() {
         ["--deadline", "10s", "--quota.dir", &dir, "--mps.control", &control, "--mps.interval", "100ms"];
     let exporter = Exporter::start(&scenario, &flags);
     let server = ("server", &*mps.server("pipes").to_string());
-    exporter.until("its client is exported", |page| page.value("bailiff_mps_clients", &[server]));
+    exporter.until("the daemon's client is exported", |page| page.value("bailiff_mps_clients", &[server]));
     let mut browser = Browser::start();
     assert_fits(&mut browser, &format!("http://{}/", exporter.address()), &ALL);
     let quotas = browser.text("document.querySelector('#quotas').innerText");

@@ -1,4 +1,5 @@
-//! Names the library as the driver's own is named, and links it as the driver is: what it calls of its own is its own.
+//! Gives the library the driver's SONAME. Like the driver, the library is linked so that its own calls resolve to its
+//! own functions.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,5 @@
-//! Gives the library the SONAME of the driver's, so that programs that load the driver's find ours.
+//! Gives the library the driver's SONAME, so that programs that load the driver's library find this
+//! one.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes argparse.json: what Python's argparse makes of command lines of GPU.py's flags.
+"""Writes argparse.json: how Python's argparse parses command lines with GPU.py's flags.
 
     python3.11 tests/golden/gpuget/generate.py
 
-Later versions of Python differ in a few words; the drop-in keeps those of 3.11.
+Later versions of Python use slightly different texts. The drop-in keeps the texts of 3.11.
 """
 import contextlib
 import io

@@ -1,4 +1,5 @@
-//! Many waiters for one GPU: the cost of waiting for Redis, and of a GPU that passes through all of them.
+//! Benchmarks many waiters for one GPU: the cost of waiting in Redis, and of a GPU that is handed from
+//! waiter to waiter.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -21,20 +22,20 @@ const OBSERVATION: Duration = Duration::from_secs(20);
 pub struct Crowd {
     /// Redis memory per waiter, in bytes.
     pub bytes_each: u32,
-    /// Redis CPU while all wait, as a share of one core.
+    /// Redis CPU time while all waiters are waiting, as a share of one core.
     pub idle: f64,
     /// Average time from one holder to the next.
     pub handover: Duration,
     /// Redis CPU per handover.
     pub cpu_each: Duration,
-    /// Waiters served before their turn.
+    /// Number of waiters that were served before their turn.
     pub out_of_order: usize,
 }
 
-/// Starts this many waiters, and then serves them.
+/// Starts this many waiters and then serves them.
 ///
 /// # Panics
-/// If Redis does not answer.
+/// If Redis is not responding.
 #[must_use]
 pub fn crowd(count: usize) -> Crowd {
     raise_limit();
@@ -42,9 +43,9 @@ pub fn crowd(count: usize) -> Crowd {
     let mut pool = open(&redis);
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Done(1)));
     let holder = ticket(count);
-    let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("it is idle") };
+    let Ok(TicketStatus::Held(grant)) = pool.request(&holder) else { panic!("the GPU is idle") };
     // A grant that is not acknowledged passes to the next waiter.
-    pool.renew(&holder, &grant, TTL).expect("Redis answers");
+    pool.renew(&holder, &grant, TTL).expect("Redis responds");
     let before = memory(&redis);
     std::thread::scope(|scope| {
         let (sender, receiver) = channel();
@@ -52,7 +53,7 @@ pub fn crowd(count: usize) -> Crowd {
             let (redis, sender) = (&redis, sender.clone());
             let (waits, waiting) = channel();
             scope.spawn(move || wait(redis, number, &waits, &sender));
-            waiting.recv().expect("it waits");
+            waiting.recv().expect("the client is waiting");
         }
         drop(sender);
         let each = u32::try_from(count).expect("a crowd");
@@ -64,7 +65,7 @@ pub fn crowd(count: usize) -> Crowd {
         let idle =
             Usage::of(&[redis.pid()]).cpu.saturating_sub(cpu).as_secs_f64() / OBSERVATION.as_secs_f64();
         let (began, cpu) = (Instant::now(), Usage::of(&[redis.pid()]).cpu);
-        pool.release(&holder.lease, None, (0, 1)).expect("Redis answers");
+        pool.release(&holder.lease, None, (0, 1)).expect("Redis responds");
         let served: Vec<usize> = receiver.iter().collect();
         Crowd {
             bytes_each,
@@ -76,17 +77,17 @@ pub fn crowd(count: usize) -> Crowd {
     })
 }
 
-/// A waiter that holds the GPU for a moment, and releases it.
+/// Waits for the GPU, holds it for a moment, and releases it.
 fn wait(redis: &Redis, number: usize, waits: &Sender<()>, sender: &Sender<usize>) {
     let (mut pool, ticket, local_host) = (open(redis), ticket(number), LocalHost::read());
     let receiver = |_| {
         let _ = waits.send(());
     };
-    let status = pool.wait(&ticket, (&local_host, None), receiver).expect("Redis answers");
+    let status = pool.wait(&ticket, (&local_host, None), receiver).expect("Redis responds");
     let TicketStatus::Held(grant) = status else { panic!("{status:?}") };
-    pool.renew(&ticket, &grant, TTL).expect("Redis answers");
+    pool.renew(&ticket, &grant, TTL).expect("Redis responds");
     sender.send(number).expect("a receiver");
-    pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis answers");
+    pool.release(&ticket.lease, Some(grant.token), (0, 1)).expect("Redis responds");
 }
 
 fn open(redis: &Redis) -> Pool {
@@ -105,7 +106,7 @@ fn memory(redis: &Redis) -> u64 {
     used.and_then(|bytes| bytes.trim().parse().ok()).expect("Redis reports its memory")
 }
 
-/// Two descriptors for each waiter.
+/// Raises the limit on open files, because each waiter needs two descriptors.
 fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,5 +1,5 @@
-//! The enforcer under load: the benchmark stands in for the exporter, so that only the enforcer is measured. The
-//! processes are real, since the enforcer reads each of them before it acts.
+//! Benchmarks the enforcer under load. The benchmark replaces the exporter, so that only the enforcer is measured. The
+//! processes are real, because the enforcer reads each of them before it acts.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -17,9 +17,9 @@ use tempfile::TempDir;
 use crate::programs;
 use crate::wait::until;
 
-/// The uid of user nobody, since root's processes are protected.
+/// Uid of user nobody. It is used because root's processes are protected.
 const NOBODY_UID: u32 = 65534;
-/// The interval in the snapshots; they are sent as fast as they are read.
+/// Interval in the snapshots. They are sent as fast as the enforcer reads them.
 const TICK: Duration = Duration::from_secs(1);
 
 /// An enforcer, its stream, and processes that hold a GPU.
@@ -37,11 +37,11 @@ struct Holder {
 }
 
 impl EvalContext {
-    /// Starts an enforcer with this many holders, and this many rules besides the one for holders idle for three
-    /// samples.
+    /// Starts an enforcer with this many holders, and with this many rules in addition to the rule for holders that
+    /// have been idle for three samples.
     ///
     /// # Panics
-    /// If something cannot be started.
+    /// If a program cannot be started.
     #[must_use]
     pub fn new(holders: usize, rules: usize) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -52,7 +52,7 @@ impl EvalContext {
         let (stream, _) = listener.accept().expect("the enforcer connects");
         let holders = (0..holders).map(|_| Holder::start(&directory)).collect();
         let mut context = Self { directory, enforcer, stream, holders, seq: 0 };
-        // No action starts in the first snapshots after a start.
+        // The enforcer does not start actions in the first snapshots after its start.
         for _ in 0..4 {
             context.send(0);
             context.until_evaluated();
@@ -60,10 +60,11 @@ impl EvalContext {
         context
     }
 
-    /// Sends a snapshot in which the first holders are idle and the others busy; returns the time before it was sent.
+    /// Sends a snapshot in which the first holders are idle and the others are busy. Returns the time before it was
+    /// sent.
     ///
     /// # Panics
-    /// If the enforcer no longer reads.
+    /// If the enforcer no longer reads the stream.
     pub fn send(&mut self, idle: usize) -> Instant {
         self.seq += 1;
         let mut line = serde_json::to_vec(&self.snapshot(idle)).expect("a snapshot has a form");
@@ -73,17 +74,18 @@ impl EvalContext {
         began
     }
 
-    /// Makes the first holder idle until it is ended; returns the time from the confirming snapshot to its end.
+    /// Makes the first holder idle until it is terminated. Returns the time from the confirming snapshot to its exit.
     ///
     /// # Panics
-    /// If it is not ended.
+    /// If the holder is not terminated.
     pub fn end_one(&mut self) -> Duration {
-        // Three samples; the third one decides.
+        // The third of three samples triggers the action.
         for _ in 0..3 {
             self.send(1);
             self.until_evaluated();
         }
-        // A tick takes longer than the work after the decision: the state written to disk, and a read of all processes.
+        // A tick takes longer than the work after the decision, which is writing the state to disk and reading all
+        // processes.
         std::thread::park_timeout(TICK / 10);
         until("the state to be on the disk", || {
             self.metric("bailiff_hold_active{hold=\"state\"}").filter(|held| *held == 0.0)
@@ -93,7 +95,7 @@ impl EvalContext {
         victim.wait().expect("our own child");
         let took = began.elapsed();
         self.holders.remove(0);
-        // Its memory is released, so the next one may follow.
+        // The holder's memory is released, so that the next holder can be terminated.
         until("the action's end", || {
             self.send(0);
             self.until_evaluated();
@@ -102,10 +104,11 @@ impl EvalContext {
         took
     }
 
-    /// The lower bound: ends the last holder with a direct signal; returns the time from the signal to its end.
+    /// Measures the lower bound: signals the last holder directly. Returns the time from the signal to the holder's
+    /// exit.
     ///
     /// # Panics
-    /// If it is not ended.
+    /// If the holder does not exit.
     pub fn end_without(&mut self) -> Duration {
         let mut victim = self.holders.pop().expect("a holder is left").child;
         let began = Instant::now();
@@ -115,10 +118,10 @@ impl EvalContext {
         began.elapsed()
     }
 
-    /// Waits until the last snapshot is evaluated.
+    /// Waits until the last snapshot has been evaluated.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it is not evaluated in time.
     pub fn until_evaluated(&self) {
         let seq = self.seq;
         until("the snapshot to be evaluated", || {
@@ -128,15 +131,15 @@ impl EvalContext {
         });
     }
 
-    /// Resident memory of the enforcer in MiB.
+    /// Returns the enforcer's resident memory in MiB.
     ///
     /// # Panics
     /// If `/proc` cannot be read.
     #[must_use]
     pub fn rss_mib(&self) -> f64 {
-        let text =
-            std::fs::read_to_string(format!("/proc/{}/status", self.enforcer.id())).expect("its status");
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.enforcer.id()))
+            .expect("the status is readable");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS is present");
         let kib: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
         kib / 1024.0
     }
@@ -199,7 +202,7 @@ impl Holder {
     }
 }
 
-/// A process as the exporter reports it, in a tree of its own.
+/// Describes a process as the exporter reports it, in its own process tree.
 fn describe(pid: u32) -> Option<wire::Process> {
     let found = stat::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)?;
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -264,7 +267,7 @@ rules:
 fn boot_id() -> String {
     let mut text = String::new();
     let mut file = File::open("/proc/sys/kernel/random/boot_id").expect("the boot has an id");
-    file.read_to_string(&mut text).expect("it is text");
+    file.read_to_string(&mut text).expect("the text is UTF-8");
     text.trim().to_owned()
 }
 

@@ -1,4 +1,5 @@
-//! Leases: the cost of a command, and the delay until a waiter gets a freed GPU, compared with Redis' own blocking pop.
+//! Benchmarks leases: the cost of a command, and the delay until a waiter gets a freed GPU, compared with Redis' own
+//! blocking pop.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -13,12 +14,12 @@ use crate::programs;
 use crate::redis::Redis;
 use crate::wait::until;
 
-/// A Redis with a pool of one GPU.
+/// A Redis server with a pool of one GPU.
 pub struct Counter {
     redis: Redis,
 }
 
-/// A line-based connection.
+/// A connection with a line-based protocol.
 struct Line {
     reader: BufReader<UnixStream>,
 }
@@ -36,7 +37,7 @@ impl Line {
     fn receive(&mut self, lines: usize) -> Vec<String> {
         let line = |reader: &mut BufReader<UnixStream>| {
             let mut line = String::new();
-            reader.read_line(&mut line).expect("Redis answers");
+            reader.read_line(&mut line).expect("Redis responds");
             line.trim_end().to_owned()
         };
         (0..lines).map(|_| line(&mut self.reader)).collect()
@@ -47,7 +48,7 @@ impl Line {
             self.send("INFO clients");
             let length: usize = self.receive(1)[0].trim_start_matches('$').parse().expect("a length");
             let mut text = vec![0; length + 2];
-            std::io::Read::read_exact(&mut self.reader, &mut text).expect("Redis answers");
+            std::io::Read::read_exact(&mut self.reader, &mut text).expect("Redis responds");
             let expected = format!("blocked_clients:{count}\r");
             String::from_utf8_lossy(&text).lines().any(|line| format!("{line}\r") == expected).then_some(())
         });
@@ -77,7 +78,7 @@ impl Counter {
         (took, String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Durations of acquire and release, each from process start to exit.
+    /// Returns the durations of acquire and release, each from process start to exit.
     #[must_use]
     pub fn one_shot(&self) -> (Duration, Duration) {
         let pid = std::process::id().to_string();
@@ -87,16 +88,16 @@ impl Counter {
         (acquired, self.command(&["release", lease]).0)
     }
 
-    /// The time that `run` adds to a command.
+    /// Returns the durations of a command with `run` and without it.
     #[must_use]
     pub fn run(&self) -> (Duration, Duration) {
         let began = Instant::now();
-        Command::new("true").status().expect("it runs");
+        Command::new("true").status().expect("`true` runs");
         let bare = began.elapsed();
         (self.command(&["run", "true"]).0, bare)
     }
 
-    /// From a push to the return of a plain pop, with this many blocked connections.
+    /// Returns the times from a push to the return of a plain pop, with this many blocked connections.
     #[must_use]
     pub fn bare(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 1, |redis, served| {
@@ -107,7 +108,7 @@ impl Counter {
         })
     }
 
-    /// The same until one of our waiters has its lease.
+    /// Returns the times from a push until one of our waiters has its lease.
     #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 2, |redis, served| {
@@ -119,19 +120,20 @@ impl Counter {
             about.push(("legacy_pid", "0".to_owned()));
             let ttl = Duration::from_mins(10);
             let ticket = Ticket { lease, want: 1, priority: 0, ttl, nonblock: false, about };
-            let status = pool.wait(&ticket, (&local_host, None), |_| {}).expect("Redis answers");
+            let status = pool.wait(&ticket, (&local_host, None), |_| {}).expect("Redis responds");
             assert!(matches!(status, TicketStatus::Held(_)), "{status:?}");
             served();
             pool.end(&ticket.lease, End::Dead { pid: "", start: "", known: false }, &[])
-                .expect("Redis answers");
+                .expect("Redis responds");
         })
     }
 
-    /// Serves waiters one after the other; `each` is the number of blocked connections per waiter.
+    /// Serves waiters one after the other. `each` is the number of blocked connections per waiter.
     fn served(&self, waiters: usize, each: usize, wait: impl Fn(&Redis, &dyn Fn()) + Sync) -> Vec<Duration> {
         let list = if each == 1 { "BARE" } else { "GPU_IDLE" };
         let mut line = Line::open(&self.redis);
-        // A waiter returns the GPU after it was served; it is removed again, so that one is served at a time.
+        // A waiter returns the GPU after it has been served. The GPU is removed again, so that one waiter is served at
+        // a time.
         line.send("DEL BARE GPU_IDLE");
         line.receive(1);
         std::thread::scope(|scope| {
@@ -142,7 +144,7 @@ impl Counter {
                     let (go, come) = channel::<()>();
                     wait(&self.redis, &|| {
                         sender.send((Instant::now(), go.clone())).expect("a receiver");
-                        // The GPU is returned only when the next one is measured.
+                        // The GPU is returned only when the next waiter is measured.
                         let _ = come.recv();
                     });
                 });
@@ -153,7 +155,7 @@ impl Counter {
             for number in 0..waiters {
                 std::thread::park_timeout(Duration::from_millis(1));
                 let began = Instant::now();
-                // The pool has one GPU; its lease is removed before it is pushed again.
+                // The pool has one GPU. Its lease is removed before the GPU is pushed again.
                 line.send(&format!("LPUSH {list} 0"));
                 line.receive(1);
                 let (served, go) = receiver.recv().expect("a waiter is served");

@@ -1,11 +1,11 @@
-//! A load: GPUs of the fake driver, held by real processes.
+//! A load for benchmarks: GPUs of the fake driver, held by real processes.
 
 use std::fmt::Write;
 
 use crate::fake::Scenario;
 use crate::holder::Holder;
 
-/// This many GPUs with this many processes each.
+/// This many GPUs with this many processes on each.
 pub struct Load {
     holders: Vec<Holder>,
     gpus: usize,
@@ -13,7 +13,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the processes; a quarter of them is busy.
+    /// Starts the processes. A quarter of them is busy.
     #[must_use]
     pub fn new(gpus: usize, each: usize) -> Self {
         let holders: Vec<Holder> = (0..gpus * each).map(|_| Holder::sleeping()).collect();
@@ -21,13 +21,13 @@ impl Load {
         Self { holders, gpus, scenario }
     }
 
-    /// The scenario.
+    /// Returns the driver's scenario.
     #[must_use]
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// `8 x 4`.
+    /// Returns the size of the load, such as `8 x 4`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} x {}", self.gpus, self.holders.len() / self.gpus)

@@ -1,5 +1,5 @@
-//! A pool of this machine: the delay until a waiter, a separate process as in production, gets a freed GPU, compared
-//! with the minimum of the kernel: inotify on the close of a file, and a lock.
+//! Benchmarks a pool on this machine: the delay until a waiter gets a freed GPU, compared with the kernel's minimum,
+//! which is an inotify event for the close of a file plus a lock. As in production, a waiter is a separate process.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -19,10 +19,10 @@ use tempfile::TempDir;
 use crate::wait::until;
 
 const GPUS: u32 = 8;
-/// Until a waiter polls rarely, and caches are cold.
+/// Pause after which a waiter polls rarely and caches are cold.
 const REST: Duration = Duration::from_millis(20);
 
-/// A pool of eight GPUs in memory, as in `/run`.
+/// A pool of eight GPUs in memory, like pools in `/run`.
 pub struct Locks {
     directory: TempDir,
 }
@@ -42,28 +42,28 @@ impl Waiter {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("it runs");
-        let stdout = BufReader::new(child.stdout.take().expect("its words"));
+            .expect("the program starts");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         Self { child, stdout }
     }
 
-    /// The next time that it prints.
+    /// Reads the next time that the waiter prints.
     fn read_time(&mut self) -> Duration {
         let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("it lives");
+        self.stdout.read_line(&mut line).expect("the waiter is running");
         Duration::from_nanos(line.trim().parse().unwrap_or_else(|_| panic!("a moment: {line:?}")))
     }
 
-    /// Releases it, and returns when the release began.
+    /// Makes the waiter release its GPU. Returns when the release began.
     fn go(mut self) -> Duration {
         drop(self.child.stdin.take());
         let began = self.read_time();
-        self.child.wait().expect("it ends");
+        self.child.wait().expect("the waiter exits");
         began
     }
 }
 
-/// Runs as a waiter if these are the arguments of one; returns whether it did.
+/// Runs as a waiter if the arguments are those of a waiter. Returns whether it did.
 #[must_use]
 pub fn waiter(arguments: &[String]) -> bool {
     let [part, pool] = arguments else { return false };
@@ -94,7 +94,7 @@ fn bare_waiter(pool: &Path) {
     }
 }
 
-/// Waits, and holds the GPU until its input ends.
+/// Waits, and then holds the GPU until standard input is closed.
 fn our_waiter(path: &Path) {
     let mut pool = Local::at(path);
     let lease = format!("w{}", std::process::id());
@@ -139,12 +139,12 @@ impl Locks {
         self.directory.path().join("lease")
     }
 
-    /// From the close of a file to the lock of the process that was notified.
+    /// Returns the time from the close of a file until the notified process holds the lock.
     #[must_use]
     pub fn bare(&self) -> Duration {
         let held = files(&self.pool());
         for file in &held {
-            flock(file, FlockOperation::LockExclusive).expect("it is free");
+            flock(file, FlockOperation::LockExclusive).expect("the lock is free");
         }
         let mut waiter = Waiter::start("bare-waiter", &self.pool());
         waiter.read_time();
@@ -152,11 +152,11 @@ impl Locks {
         let began = moment();
         drop(held.into_iter().nth(3));
         let served = waiter.read_time();
-        waiter.child.wait().expect("it ends");
+        waiter.child.wait().expect("the waiter exits");
         served.saturating_sub(began)
     }
 
-    /// The same until each of this many waiters has its lease; and until the lease is recorded.
+    /// Returns the times until each of this many waiters has its lease, and until the lease is recorded.
     #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<[Duration; 2]> {
         let (mut others, mut pool) = (Local::at(self.pool()), Local::at(self.pool()));
@@ -197,7 +197,7 @@ impl Default for Locks {
 }
 
 fn wait(pool: &mut Local, lease: &str, want: u32) -> TicketStatus {
-    pool.wait(&ticket(lease, want), (&LocalHost::read(), None), &mut |_| {}).expect("the pool answers")
+    pool.wait(&ticket(lease, want), (&LocalHost::read(), None), &mut |_| {}).expect("the pool responds")
 }
 
 fn acknowledge(pool: &mut Local, lease: &str, status: &TicketStatus) {

@@ -1,4 +1,4 @@
-//! The measured programs: ours, and comparable ones.
+//! The measured programs: our exporter, and comparable exporters.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +22,7 @@ pub struct Program {
     _library: TempDir,
 }
 
-/// Our exporter, with these additional arguments.
+/// Starts our exporter with these additional arguments.
 #[must_use]
 pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
     let mut command = exporter::command(load.scenario());
@@ -31,13 +31,13 @@ pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
     Program::start("bailiff", command, address)
 }
 
-/// The installed peers: `tests/setup peers` installs both.
+/// Starts the installed peers (`tests/setup peers` installs them).
 #[must_use]
 pub fn others(load: &Load) -> Vec<Program> {
     starters(load).into_iter().map(|start| start()).collect()
 }
 
-/// Functions that start the installed peers.
+/// Returns functions that start the installed peers.
 #[must_use]
 pub fn starters(load: &Load) -> Vec<Box<dyn Fn() -> Program + '_>> {
     let nvitop = programs::root().join("target/venv/bin/nvitop-exporter");
@@ -63,13 +63,14 @@ pub fn starters(load: &Load) -> Vec<Box<dyn Fn() -> Program + '_>> {
     peers
 }
 
-/// all-smi queries `lspci` for an NVIDIA GPU; this stand-in reports one.
+/// Returns a `PATH` with a stand-in for `lspci`, because all-smi looks for an NVIDIA GPU with it.
 fn path_with_lspci(load: &Load) -> String {
     let program = load.scenario().directory().join("lspci");
     let text = "#!/bin/sh\n[ \"$1\" = -n ] && echo '17:00.0 0302: 10de:2335 (rev a1)' && exit\n\
                 echo '17:00.0 3D controller: NVIDIA Corporation GH100 [H200] (rev a1)'\n";
     fs::write(&program, text).expect("a program can be written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("and made to run");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+        .expect("the program can be made executable");
     format!("{}:{}", load.scenario().directory().display(), std::env::var("PATH").unwrap_or_default())
 }
 
@@ -94,7 +95,7 @@ impl Program {
         Self { name, child, address, _library: library }
     }
 
-    /// Its name.
+    /// Returns the program's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -116,7 +117,7 @@ impl Program {
         });
     }
 
-    /// Waits until it serves processes, scrapes some more, and returns the size of a page.
+    /// Waits until the program reports processes, scrapes it some more times, and returns the size of a page.
     pub fn warm_up(&self) -> usize {
         self.until_processes();
         let scraped: Duration = (0..20).map(|_| self.scrape()).sum();
@@ -124,25 +125,25 @@ impl Program {
         self.until_page().len()
     }
 
-    /// One scrape as of Prometheus, but without gzip.
+    /// Scrapes once, as Prometheus does, but without gzip. Returns the duration.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the program does not respond.
     #[must_use]
     pub fn scrape(&self) -> Duration {
         let began = Instant::now();
-        let answer = http::get(self.address, "/metrics", &[]).expect("it answers");
+        let answer = http::get(self.address, "/metrics", &[]).expect("the server responds");
         assert_eq!(answer.status, 200, "{}", self.name);
         began.elapsed()
     }
 
-    /// The resource use of the program and its descendants.
+    /// Returns the resource use of the program and its descendants.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage::of(&family(self.child.id()))
     }
 
-    /// CPU time in a span without scrapes.
+    /// Returns the CPU time used in a period without scrapes.
     #[must_use]
     pub fn idle_cpu(&self, span: Duration) -> Duration {
         let before = self.usage().cpu;
@@ -150,7 +151,7 @@ impl Program {
         self.usage().cpu.saturating_sub(before)
     }
 
-    /// The number of our exporter's newest snapshot.
+    /// Returns the number of our exporter's newest snapshot.
     #[must_use]
     pub fn tick(&self) -> f64 {
         Page::read(&self.until_page()).value("bailiff_snapshots_total", &[]).unwrap_or_default()
@@ -164,7 +165,7 @@ impl Program {
     }
 }
 
-/// A process and its descendants.
+/// Returns a process and its descendants.
 fn family(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! The quota library: the cost of a driver call with it and without, in one run.
+//! Benchmarks the quota library: the cost of a driver call with and without the library, in one run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use crate::programs;
 /// The library in front of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front {
-    /// None.
+    /// The driver is called directly.
     Bare,
-    /// A quota of one process.
+    /// The quota applies to one process.
     Own,
-    /// A quota shared with this many other processes.
+    /// The quota is shared with this many other processes.
     Shared(usize),
 }
 
@@ -23,19 +23,20 @@ pub enum Front {
 pub struct Load {
     /// `plain` or `async`.
     pub kind: &'static str,
-    /// The number of other live allocations.
+    /// Number of other live allocations.
     pub live: usize,
-    /// The allocation that is freed and requested again: `last`, or `any` of all, which is not in the CPU cache.
+    /// Which allocation is freed and requested again: `last`, or `any` of all allocations, which is not in the
+    /// CPU cache.
     pub which: &'static str,
 }
 
-/// A machine to measure on.
+/// The machine on which the calls are measured.
 pub struct Scale {
     machine: Machine,
     library: PathBuf,
 }
 
-/// A process that is measured, or one of the others.
+/// A measured process, or one of the other processes that share the quota.
 struct Measured {
     _running: Running,
     stdin: ChildStdin,
@@ -43,10 +44,10 @@ struct Measured {
 }
 
 impl Scale {
-    /// A machine with the library as it is shipped.
+    /// Returns a machine with the library as it is shipped.
     ///
     /// # Panics
-    /// If it is not built.
+    /// If the library is not built.
     #[must_use]
     pub fn new() -> Self {
         let library = programs::root().join("target/quota/libbailiff_quota.so");
@@ -54,13 +55,14 @@ impl Scale {
         Self { machine: Machine::new(), library }
     }
 
-    /// Nanoseconds per call: the minimum of some attempts, since other load only adds to it.
+    /// Returns the nanoseconds per call. This is the minimum of several attempts, since other load can only
+    /// increase it.
     #[must_use]
     pub fn weigh(&self, front: Front, load: Load) -> f64 {
         let others = if let Front::Shared(others) = front { others } else { 0 };
         let quota = self.machine.path("quota");
         let _ = std::fs::remove_file(&quota);
-        bailiff_ledger::create(&quota, &[]).expect("a quota can be made");
+        bailiff_ledger::create(&quota, &[]).expect("a quota can be created");
         let _others: Vec<Measured> =
             (0..others).map(|_| self.start(front, Load { kind: "plain", live: 0, which: "last" })).collect();
         (0..5).map(|_| self.start(front, load).measure()).fold(f64::INFINITY, f64::min)
@@ -68,7 +70,7 @@ impl Scale {
 
     fn start(&self, front: Front, load: Load) -> Measured {
         let mut command = self.machine.bare(compiled("cost", &[]));
-        // The fake driver's record of several processes costs more than that of one.
+        // The fake driver's record of several processes costs more than a record of one process.
         command.env_remove("FAKE_CUDA_TRUTH").args(["proc", load.kind]);
         command.args([&load.live.to_string(), load.which, "1000000"]);
         if front != Front::Bare {
@@ -91,8 +93,8 @@ impl Measured {
     fn start(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut running = Running(child.expect("a test program starts"));
-        let stdin = running.0.stdin.take().expect("it has an input");
-        let lines = BufReader::new(running.0.stdout.take().expect("it has an output"));
+        let stdin = running.0.stdin.take().expect("stdin is piped");
+        let lines = BufReader::new(running.0.stdout.take().expect("stdout is piped"));
         let mut measured = Self { _running: running, stdin, lines };
         assert_eq!(measured.line(), "ready\n");
         measured
@@ -100,12 +102,12 @@ impl Measured {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.lines.read_line(&mut line).expect("it prints");
+        self.lines.read_line(&mut line).expect("the client prints a line");
         line
     }
 
     fn measure(mut self) -> f64 {
-        self.stdin.write_all(b"\n").expect("it reads");
+        self.stdin.write_all(b"\n").expect("the client reads its input");
         self.line().trim().parse().expect("nanoseconds")
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// CPU time, memory and descriptors of several processes together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
-    /// CPU time of all their threads so far.
+    /// CPU time of all threads so far.
     pub cpu: Duration,
     /// Memory, without the fake driver's own mapping.
     pub memory: Memory,
@@ -18,14 +18,14 @@ pub struct Usage {
 /// Bytes in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Memory {
-    /// Resident memory: a shared page counts for each process.
+    /// Resident memory. A shared page counts for each process.
     pub rss: u64,
-    /// Proportional share (`Pss` of `/proc/PID/smaps`): a shared page counts once.
+    /// Proportional share (`Pss` in `/proc/PID/smaps`). A shared page counts once.
     pub pss: u64,
 }
 
 impl Usage {
-    /// The use of these processes.
+    /// Returns the resource use of these processes.
     #[must_use]
     pub fn of(pids: &[u32]) -> Self {
         let mut usage = Self::default();
@@ -45,14 +45,15 @@ impl AddAssign for Memory {
     }
 }
 
-/// Bytes in MiB.
+/// Converts bytes to MiB.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
 pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Nanoseconds on a CPU, of every thread (`/proc/PID/task/TID/schedstat`): finer than the ticks of `stat`.
+/// Returns the CPU time of all threads in nanoseconds (`/proc/PID/task/TID/schedstat`), which is more
+/// precise than the ticks in `stat`.
 fn cpu(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let nanoseconds = threads.filter_map(|thread| {
@@ -62,7 +63,7 @@ fn cpu(pid: u32) -> Duration {
     Duration::from_nanos(nanoseconds.sum())
 }
 
-/// Sums every mapping except the fake driver's, which no real node has.
+/// Sums all mappings except the fake driver's, which does not exist on a real node.
 fn memory(pid: u32) -> Memory {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let mut counts_mapping = true;

@@ -1,5 +1,6 @@
-//! `make bench`: speed and size of the exporter, compared with `nvitop-exporter` and `all-smi` over the same fake
-//! driver and the same real processes, in one run. Absolute values depend on this machine; ratios less so.
+//! `make bench`: measures the speed and size of the exporter and compares them with `nvitop-exporter` and
+//! `all-smi`, in one run with the same fake driver and the same real processes. Absolute values depend on this
+//! machine, ratios less so.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use end_to_end::bench::quota;
 use end_to_end::bench::usage::mib;
 use end_to_end::leases::pool;
 
-/// Measured scrapes, after a warm-up.
+/// Number of measured scrapes, after a warm-up.
 const SCRAPES: usize = 300;
 
 fn main() {
@@ -37,7 +38,7 @@ fn main() {
     }
 }
 
-/// Leases with Redis: the cost of commands, and the handover time compared with a plain blocking pop.
+/// Measures leases with Redis: the cost of commands, and the handover time compared with a plain blocking pop.
 fn leases() {
     const TIMES: usize = 100;
     let counter = Counter::new();
@@ -55,7 +56,7 @@ fn leases() {
     println!("lease run true {:>5.2} ms, true alone {:.2} ms", median(run), median(bare));
     for waiters in [1, 50] {
         let rounds = if waiters == 1 { TIMES } else { 4 };
-        // In turns, so that both see the same machine state.
+        // The measurements alternate, so that both see the same machine state.
         let (bare, ours): (Vec<_>, Vec<_>) =
             (0..rounds).map(|_| (counter.bare(waiters), counter.ours(waiters))).unzip();
         let (bare, ours) = (median(bare.concat()), median(ours.concat()));
@@ -83,7 +84,7 @@ fn many() {
     );
 }
 
-/// The same for a pool of this machine: the handover time compared with plain inotify and flock.
+/// Measures leases in a pool on this machine: the handover time compared with plain inotify and flock.
 fn locks() {
     const TIMES: usize = 200;
     let locks = Locks::new();
@@ -94,7 +95,7 @@ fn locks() {
     for waiters in [1, 50] {
         let (mut bare, mut ours) = (Vec::new(), Vec::new());
         while ours.len() < TIMES {
-            // As many of each, in turns, since the machine's speed varies.
+            // The measurements alternate in equal numbers, since the machine's speed varies.
             let seen = locks.ours(waiters);
             bare.extend((0..seen.len()).map(|_| locks.bare()));
             ours.extend(seen);
@@ -102,13 +103,14 @@ fn locks() {
         let [locked, written] = [0, 1].map(|which| median(ours.iter().map(|took| took[which]).collect()));
         let bare = median(bare);
         println!(
-            "local wake of {waiters:>2} waiters: {locked:>5.0} us, inotify and flock alone {bare:.0} us: {:.1}x; written down at {written:.0} us",
+            "local wake of {waiters:>2} waiters: {locked:>5.0} us, inotify and flock alone {bare:.0} us: {:.1}x; recorded at {written:.0} us",
             locked / bare
         );
     }
 }
 
-/// The overhead of the quota library per driver call: at most 45 ns for one process, 70 ns for a shared quota.
+/// Measures the overhead of the quota library per driver call: at most 45 ns for one process and 70 ns for a
+/// shared quota.
 fn quota() {
     let scale = quota::Scale::new();
     println!(
@@ -188,7 +190,8 @@ fn measure(title: &str, program: &Program) -> Figures {
     Figures { cpu, p99, rss, pss }
 }
 
-/// The cost of a tick without scrapes: both processes, reading, joining and rendering the page.
+/// Measures the cost of a tick without scrapes: the CPU time of both processes for reading, joining and
+/// rendering.
 fn tick(load: &Load) {
     let program = peers::bailiff(load, &["--interval", "500ms"]);
     program.warm_up();
@@ -251,7 +254,8 @@ fn descriptors() {
     );
 }
 
-/// The time from the confirming snapshot to the end of the process, and the time to evaluate 1,000 holders.
+/// Measures the time from the confirming snapshot to the exit of the process, and the time to evaluate 1,000
+/// holders.
 fn enforcer() {
     const ENDED: usize = 20;
     let print = |what: &str, mut took: Vec<Duration>| {

@@ -86,11 +86,11 @@ mod tests {
         );
         assert!(
             html.contains("class=\"reserved\" x=\"500.0\" width=\"6.0\""),
-            "thin, and to be seen: {html}"
+            "a thin part must be visible: {html}"
         );
         assert!(
             html.contains("class=\"free\" x=\"506.0\" width=\"494.0\""),
-            "no longer than the bar: {html}"
+            "the parts must not be longer than the bar: {html}"
         );
         assert!(!html.contains("class=\"unaccounted\""), "{html}");
     }

@@ -85,9 +85,9 @@ impl Html {
 /// How an unprintable character is shown.
 #[derive(Debug, Clone, Copy)]
 enum Odd {
-    /// As its code point, in plain text.
+    /// Shown as its code point, in plain text.
     Named,
-    /// As its code point in a styled `span`, which no name can imitate.
+    /// Shown as its code point in a styled `span`, which a name cannot imitate.
     Marked,
 }
 

@@ -1,4 +1,4 @@
-//! TLS versions, cipher suites and curves of the web config, by Go's names.
+//! TLS versions, cipher suites and curves in the web config, under the names that Go uses.
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{self, kx_group};
@@ -18,7 +18,7 @@ pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, ConfigError> {
         let versions = versions(written)?;
         let chosen = names.value.iter().map(|name| suite(name, &provider.cipher_suites, &versions));
         let mut chosen: Vec<SupportedCipherSuite> = chosen.collect::<Result<_, _>>()?;
-        // As in Go, the list applies to TLS 1.2; if it names no suite of TLS 1.3, all of them are enabled.
+        // As in Go, the list applies to TLS 1.2. If it contains no TLS 1.3 suite, all of them are enabled.
         if versions.contains(&&TLS13) && !chosen.iter().any(|suite| suite.version() == &TLS13) {
             chosen.extend(provider.cipher_suites.iter().filter(|suite| suite.version() == &TLS13));
         }

@@ -19,7 +19,7 @@ const SANS: &str = "tls_server_config.client_allowed_sans";
 /// Requirements on client certificates, in increasing order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Clients {
-    /// None.
+    /// No client certificate is required.
     #[default]
     Any,
     /// A client certificate is optional, but must be valid.
@@ -89,7 +89,7 @@ fn wanted(written: &Tls) -> Result<Clients, ConfigError> {
     named(written, kind)
 }
 
-/// Allowed names apply if a certificate is required.
+/// Returns the requirement with the allowed names, which apply only if a certificate is required.
 fn named(written: &Tls, kind: Clients) -> Result<Clients, ConfigError> {
     match &written.client_allowed_sans {
         Some(names) if names.value.is_empty() => {

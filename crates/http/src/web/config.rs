@@ -1,4 +1,4 @@
-//! The effective web config: how connections are accepted, and which requests are answered.
+//! The effective web config: how connections are accepted, and which requests are served.
 
 use std::net::IpAddr;
 
@@ -41,7 +41,7 @@ impl Config {
         })
     }
 
-    /// Returns what `before` required of clients and this config does not.
+    /// Returns a requirement on clients that `before` has and this config does not have.
     pub(super) fn relaxes(&self, before: &Self) -> Option<&'static str> {
         let required_before = before.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
         let required = self.tls.as_ref().map(|tls| tls.clients).unwrap_or_default();
@@ -56,14 +56,14 @@ impl Config {
         }
     }
 
-    /// Copies verified passwords from another config whose hashes are the same.
+    /// Copies the remembered passwords from another config for users whose hashes are unchanged.
     pub(super) fn remember(&mut self, before: &Self) {
         if let (Some(users), Some(before)) = (&mut self.users, &before.users) {
             users.remember(before);
         }
     }
 
-    /// Returns the refusal of a request, if it is refused.
+    /// Returns the response with which a request is refused, or `None` if the request is accepted.
     pub(crate) async fn refusal(&self, request: &Request<()>, client: IpAddr) -> Option<Response<Body>> {
         if self.rate.as_ref().is_some_and(|rate| !rate.take(Instant::now())) {
             return Some(reply::text(StatusCode::TOO_MANY_REQUESTS, "too many requests"));
@@ -74,7 +74,7 @@ impl Config {
         }
     }
 
-    /// Adds the configured headers to a response, replacing those of the same name.
+    /// Adds the configured headers to a response, and replaces headers with the same name.
     pub(crate) fn dress(&self, mut answer: Response<Body>) -> Response<Body> {
         for (name, value) in &self.headers {
             answer.headers_mut().insert(name, value.clone());

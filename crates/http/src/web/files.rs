@@ -1,5 +1,5 @@
-//! The files of a web config. They are compared byte by byte, because times and sizes may be equal before and
-//! after a change.
+//! The files of a web config. They are compared byte by byte, because a change may leave time and size the
+//! same.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ const MOST: u64 = 1 << 20;
 /// Content of a file, or the reason why it could not be read.
 type Content = Result<Vec<u8>, String>;
 
-/// Files that were read, in order.
+/// Files that were read, in the order of reading.
 #[derive(Debug)]
 pub(super) struct Files {
     directory: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Creates an empty list; relative paths are resolved against the directory of this file.
+    /// Creates an empty list. Relative paths are resolved against the directory of this file.
     pub(super) fn beside(file: &Path) -> Self {
         Self { directory: file.parent().map(Path::to_owned).unwrap_or_default(), read: Vec::new() }
     }

@@ -1,6 +1,6 @@
 //! The web config, in the format of Prometheus' exporter toolkit: TLS, users, headers and a rate limit. It is
-//! read for each connection and request, so that changes take effect at once; while it is invalid, no request
-//! is served.
+//! read for each connection and request, so that changes take effect at once. While it is invalid, requests
+//! are refused.
 
 mod choice;
 mod clients;
@@ -31,22 +31,23 @@ pub(crate) use self::config::Config;
 use self::fault::of_file;
 use self::files::Files;
 
-/// Deadline of reading the files.
+/// Deadline for reading the files.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The web config, with its current content.
+/// The web config with its current content.
 #[derive(Clone)]
 pub struct Web(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    /// No file: plain HTTP without authentication.
+    /// There is no file: plain HTTP without authentication.
     Open(Arc<Config>),
-    /// A file. The flag is set if the last read took too long, because the reader holds the lock.
+    /// The config is in a file. The flag is set if the last read took too long, because the reader then still
+    /// holds the lock.
     Kept(Arc<Mutex<Kept>>, Arc<AtomicBool>),
 }
 
-/// A file with its content when it was last read.
+/// A file with the content that was read last.
 struct Kept {
     path: PathBuf,
     files: Files,
@@ -55,7 +56,7 @@ struct Kept {
     good: Arc<Config>,
 }
 
-/// Hides the content, which is secret.
+/// Does not print the content, which is secret.
 impl fmt::Debug for Web {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Web")
@@ -63,10 +64,10 @@ impl fmt::Debug for Web {
 }
 
 impl Web {
-    /// Loads the config from a file; without one, plain HTTP.
+    /// Loads the config from a file. Without a file, returns plain HTTP.
     ///
     /// # Errors
-    /// If it is invalid, or its file system does not answer.
+    /// If the config is invalid, or if its file system is not responding.
     pub fn open(path: Option<&Path>) -> Result<Self, FileError> {
         let Some(path) = path else { return Ok(Self(Kind::Open(Arc::default()))) };
         let (files, read) = file::within(path, PATIENCE, |path| Ok(read(path)))
@@ -76,7 +77,8 @@ impl Web {
         Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)), Arc::default())))
     }
 
-    /// Returns whether a response can be sent without a TLS handshake: certain only without a file.
+    /// Returns whether a response can be sent without a TLS handshake. That is certain only if there is no
+    /// file.
     pub(crate) const fn answers_without_handshake(&self) -> bool {
         matches!(self.0, Kind::Open(_))
     }
@@ -89,7 +91,7 @@ impl Web {
         };
         let read = async {
             let mut kept = kept.lock_owned().await;
-            // A hung disk blocks only requests.
+            // A hung disk then blocks only requests.
             tokio::task::spawn_blocking(move || kept.read()).await
         };
         if let Ok(Ok(now)) = timeout(PATIENCE, read).await {
@@ -117,7 +119,8 @@ impl Kept {
         self.now.clone()
     }
 
-    /// Some editors empty a file before they write it; such a config without authentication is refused.
+    /// Some editors empty a file before they write it. A changed config that no longer requires
+    /// authentication is rejected.
     fn no_less(&self, mut config: Config) -> Result<Arc<Config>, FileError> {
         match config.relaxes(&self.good) {
             None => {
@@ -147,7 +150,7 @@ impl Kept {
 
 fn read(path: &Path) -> (Files, Result<Config, FileError>) {
     let mut files = Files::beside(path);
-    // The path of the file itself is not relative to its directory.
+    // The path of the file itself is not relative to the file's directory.
     let name = path.file_name().map_or(path, Path::new);
     let text = files.read(name);
     let config = match text {

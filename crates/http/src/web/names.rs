@@ -1,4 +1,4 @@
-//! Verifies that a valid client certificate has one of the allowed names.
+//! Verifies that a valid client certificate contains one of the allowed names.
 
 use std::net::IpAddr;
 use std::sync::Arc;

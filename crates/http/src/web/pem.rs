@@ -1,4 +1,4 @@
-//! Certificates and keys in PEM, from a file or from the web config itself.
+//! Certificates and keys in PEM format, from a file or from the web config itself.
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -7,7 +7,7 @@ use super::fault::ConfigError;
 use super::files::Files;
 use super::written::Text;
 
-/// Section of the web config for certificates and keys.
+/// Section of the web config that contains certificates and keys.
 pub(super) const KEY: &str = "tls_server_config";
 
 /// PEM text with its origin.
@@ -15,12 +15,12 @@ pub(super) struct Pem {
     bytes: Vec<u8>,
     line: u64,
     key: String,
-    /// Path of the file followed by a colon; empty for text in the config.
+    /// Path of the file followed by a colon, or empty for text in the config.
     of: String,
 }
 
 impl Pem {
-    /// Reads the value of a key, or of the key with the suffix `_file`; both are an error.
+    /// Reads the value of a key, or of the key with the suffix `_file`. Having both is an error.
     pub(super) fn of(
         (inline, file): (&Option<Text>, &Option<Text>),
         key: &str,

@@ -15,14 +15,14 @@ const LONGEST: Duration = Duration::from_hours(24);
 #[derive(Debug)]
 pub(super) struct Bucket {
     interval: Duration,
-    /// Time in which an empty bucket fills.
+    /// Time in which an empty bucket becomes full.
     depth: Duration,
-    /// Time when it will be full.
+    /// Time at which the bucket will be full.
     full: Mutex<Option<Instant>>,
 }
 
 impl Bucket {
-    /// Creates the bucket; `None` if the interval is 0.
+    /// Creates the bucket, or returns `None` if the interval is 0.
     pub(super) fn new(written: &serde_saphyr::Spanned<Rate>) -> Result<Option<Self>, ConfigError> {
         let Some(text) = &written.value.interval else {
             return Err(ConfigError::at(
@@ -60,7 +60,7 @@ impl Bucket {
         Self { interval, depth: interval.saturating_mul(burst - 1), full: Mutex::default() }
     }
 
-    /// Takes a token, if there is one.
+    /// Takes a token. Returns false if the bucket is empty.
     pub(super) fn take(&self, now: Instant) -> bool {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         let until = full.unwrap_or(now).max(now);
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(
             taken(&[60_000, 60_000, 60_000, 60_000]),
             [true, true, true, false],
-            "full, and no fuller"
+            "the bucket does not exceed its burst"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! `tls_server_config`: the server's certificate, requirements on clients, and cryptography.
+//! `tls_server_config`: the server's certificate, requirements on clients, and cryptographic
+//! settings.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::pem::{KEY, Pem};
 use super::written;
 use super::{choice, written::Tls as Written};
 
-/// TLS of accepted connections.
+/// TLS for accepted connections.
 pub(crate) struct Tls {
     pub(crate) acceptor: TlsAcceptor,
     pub(super) clients: Clients,
@@ -37,7 +38,8 @@ pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Resul
         .map_err(|error| certificate.wrong(&unfit(&error)))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.ignore_client_order = written.prefer_server_cipher_suites.unwrap_or(true);
-    // A resumed session has no certificate, which may have expired or been revoked.
+    // In a resumed session, the client does not present its certificate, which may have expired or
+    // been revoked.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), clients })

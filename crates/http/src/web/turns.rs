@@ -1,6 +1,6 @@
-//! Order of password checks. One request per address waits for its turn, further ones of that address wait
-//! behind it: a client that guesses passwords delays others by one check per address that it has. Queues are
-//! short, because each entry occupies a connection.
+//! Order of password checks. One request per client address waits for its turn, and further requests from
+//! that address wait behind it. A client that guesses passwords thus delays others by one check per address
+//! that it has. Queues are short, because each entry occupies a connection.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of waiting and running checks per address; further requests are refused.
+/// Maximum number of waiting and running checks per address. Further requests are refused.
 const LINE: usize = 8;
 
-/// The turn, and the queue of each address.
+/// The current turn, and a queue for each address.
 pub(super) struct Turns {
     turn: Arc<Semaphore>,
     lines: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
 }
 
-/// The turn of one request, until dropped.
+/// The turn of one request. It lasts until this value is dropped.
 pub(super) struct Turn {
     _turn: OwnedSemaphorePermit,
     _first: OwnedSemaphorePermit,
@@ -30,7 +30,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for the turn of this client; `None` if too many of its requests wait.
+    /// Waits for this client's turn. Returns `None` if too many of the client's requests are waiting.
     pub(super) async fn next(&self, client: IpAddr) -> Option<Turn> {
         let first = self.line(client)?.acquire_owned().await.ok()?;
         let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
@@ -39,14 +39,15 @@ impl Turns {
 
     fn line(&self, client: IpAddr) -> Option<Arc<Semaphore>> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        // Queues that only this map refers to are empty.
+        // Queues to which only this map refers are empty.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
         let line = lines.entry(whole(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
         (Arc::strong_count(line) <= LINE).then(|| Arc::clone(line))
     }
 }
 
-/// An IPv6 /64 counts as one client, because a client with one address has all of them (RFC 4291, 2.5.4).
+/// An IPv6 /64 counts as one client, because a client with one address in it can use all of them (RFC 4291,
+/// 2.5.4).
 fn whole(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -80,14 +81,14 @@ mod tests {
         while receiver.recv().await.unwrap() != one {
             before += 1;
         }
-        assert!(before <= 2, "{before} checks before its own");
+        assert!(before <= 2, "{before} checks ran before the client's own");
         let mut looked_at = 0;
         for guess in guesses {
             looked_at += usize::from(guess.await.unwrap());
         }
-        assert_eq!(looked_at, LINE, "more than that have no connection to wait in");
+        assert_eq!(looked_at, LINE, "further requests must be refused");
         drop(turns.line(one.into()));
-        assert_eq!(turns.lines.lock().unwrap().len(), 1, "no other request waits");
+        assert_eq!(turns.lines.lock().unwrap().len(), 1, "no other request is waiting");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Basic authentication. Checking a password takes 0.1 s of CPU time, so one is checked at a time, in turns by
-//! client, and a correct one is remembered by a keyed hash.
+//! Basic authentication. Checking a password takes 0.1 s of CPU time, so only one password is checked at a
+//! time, and clients take turns. A correct password is remembered by a keyed hash.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,16 +19,16 @@ use super::turns::Turns;
 use super::written::Text;
 
 const KEY: &str = "basic_auth_users";
-/// Accepted bcrypt costs: a cost above 14 takes more than a second per check.
+/// Accepted bcrypt costs. With a cost above 14, a check takes more than a second.
 const COSTS: std::ops::RangeInclusive<u32> = 4..=14;
 
 /// Users and their password hashes.
 pub(super) struct Users {
     hashes: BTreeMap<String, String>,
-    /// Key of the remembered hashes; random for each process.
+    /// Key for the remembered hashes, random for each process.
     key: hmac::Key,
-    /// Keyed hash of the last correct password of each user. Wrong passwords are not remembered, because they
-    /// would displace correct ones.
+    /// Keyed hash of each user's last correct password. Wrong passwords are not remembered, because they would
+    /// displace correct passwords.
     good: Mutex<BTreeMap<String, hmac::Tag>>,
     turns: Arc<Turns>,
 }
@@ -58,7 +58,7 @@ impl Users {
         (self.key, self.good, self.turns) = (before.key.clone(), Mutex::new(good), Arc::clone(&before.turns));
     }
 
-    /// Returns whether the headers have valid credentials.
+    /// Returns whether the headers contain valid credentials.
     pub(super) async fn admit(&self, headers: &HeaderMap, client: IpAddr) -> bool {
         let Some(given) = credentials(headers) else { return false };
         let Some(colon) = given.iter().position(|byte| *byte == b':') else { return false };
@@ -67,7 +67,8 @@ impl Users {
             return true;
         }
         let known = self.hashes.get(user);
-        // For an unknown user another hash is checked, so that the response time does not reveal user names.
+        // For an unknown user, another user's hash is checked, so that the response time does not reveal user
+        // names.
         let Some(hash) = known.or_else(|| self.hashes.values().next()) else { return false };
         let fits = self.fits((given[colon + 1..].to_vec(), hash.clone()), client).await;
         let good = known.is_some() && fits;
@@ -83,7 +84,7 @@ impl Users {
         good.get(user).is_some_and(|tag| hmac::verify(&self.key, given, tag.as_ref()).is_ok())
     }
 
-    /// Waits for its turn, even if the client has disconnected meanwhile.
+    /// Waits for the client's turn and checks a password, even if the client disconnects meanwhile.
     async fn fits(&self, (password, hash): (Vec<u8>, String), client: IpAddr) -> bool {
         let Some(turn) = self.turns.next(client).await else { return false };
         let checked = tokio::task::spawn_blocking(move || {
@@ -99,7 +100,7 @@ fn checked(user: &str, hash: &Text) -> Result<(String, String), ConfigError> {
     if user.contains(':') {
         return wrong("user names must not contain a colon");
     }
-    // The value may be a password, so it is not shown.
+    // The value may be a password, so it is not printed.
     match HashParts::from_str(&hash.value) {
         Err(_) => wrong("not a bcrypt hash; create one with `htpasswd -nBC 10 NAME`"),
         Ok(parts) if !COSTS.contains(&parts.get_cost()) => wrong(

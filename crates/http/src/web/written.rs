@@ -1,14 +1,15 @@
-//! The fields of a web config as written; [`super::config`] and its siblings interpret them.
+//! The fields of a web config as written in the file. [`super::config`] and its sibling modules
+//! interpret them.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-/// A text with its place in the file.
+/// A text with its position in the file.
 pub(super) type Text = Spanned<String>;
 
-/// The file.
+/// The whole file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
@@ -73,7 +74,7 @@ pub(super) struct Rate {
     pub(super) burst: Option<Spanned<u32>>,
 }
 
-/// Refuses a key without a value, which is a mistake and differs from an absent key.
+/// Rejects a key without a value, which is a mistake and differs from an absent key.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(written: D) -> Result<Option<T>, D::Error> {
     T::deserialize(written).map(Some)
 }

@@ -1,4 +1,4 @@
-//! Changes of records, as Redis pushes them (`CLIENT TRACKING`, Redis 6 and later).
+//! Changes to records, as Redis pushes them (`CLIENT TRACKING`, Redis 6 and later).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use redis::{Connection, ProtocolVersion, PushKind, Value};
 use crate::audit::Record;
 use crate::{LeaseError, Pool};
 
-/// A subscription to changes of records. Redis pushes on one connection; the records are read on another.
+/// A subscription to changes of records. Redis pushes changes on one connection, and the records are read on another.
 pub struct Changes {
     pushes: Connection,
     pool: Pool,
@@ -24,7 +24,7 @@ impl Pool {
     /// Subscribes to changes from now on, on new connections.
     ///
     /// # Errors
-    /// If there is no answer, or if Redis is older than 6 or does not permit it.
+    /// If Redis does not respond, is older than 6, or does not permit it.
     pub fn changes(&self) -> Result<Changes, LeaseError> {
         let info = self.client.get_connection_info();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -39,11 +39,11 @@ impl Pool {
 }
 
 impl Changes {
-    /// Waits up to `at_most` for GPUs whose records have changed; all of them if Redis does not name the keys. `None`
-    /// if no change arrived, which is also the case on a dead connection.
+    /// Waits up to `at_most` for GPUs whose records have changed. Returns all GPUs if Redis does not name the keys, or
+    /// `None` if no change arrived, which is also the case on a dead connection.
     ///
     /// # Errors
-    /// If the connection broke: later changes are missed.
+    /// If the connection broke, after which changes are missed.
     pub fn next(&mut self, at_most: Duration, all: &[String]) -> Result<Option<Vec<String>>, LeaseError> {
         self.pool.map_error(self.pushes.set_read_timeout(Some(at_most)))?;
         match self.pushes.recv_response() {
@@ -57,17 +57,18 @@ impl Changes {
         }
     }
 
-    /// The GPU id of a key: `3` for `PREFIX_GPU3`.
+    /// Returns the GPU id in a key: `3` for `PREFIX_GPU3`.
     fn gpu(&self, key: Value) -> Option<String> {
         let key: String = redis::from_redis_value(key).ok()?;
         let id = key.strip_prefix(&self.records)?;
         (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).then(|| id.to_owned())
     }
 
-    /// Reads the record of a GPU; `None` if there is none, or if it is of a lease that does not follow GPU.py's rules.
+    /// Reads the record of a GPU. Returns `None` if there is no record, or if it belongs to a lease that does not
+    /// follow GPU.py's rules.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn read(&mut self, gpu: &str) -> Result<Option<Record>, LeaseError> {
         type Fields = (Option<String>, Option<String>, Option<String>, Option<String>);
         let mut request = redis::cmd("HMGET");
@@ -81,7 +82,7 @@ impl Changes {
         Ok(pid.map(|pid| Record { pid, time: time.unwrap_or_default(), lease, seen: None }))
     }
 
-    /// The pool, to store evidence.
+    /// Returns the pool in which evidence is stored.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
     }

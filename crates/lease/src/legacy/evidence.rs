@@ -1,4 +1,4 @@
-//! Evidence about the process that a record names, read from `/proc`.
+//! Evidence about the process in a record, read from `/proc`.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -14,30 +14,31 @@ use crate::holder::LocalHost;
 use crate::process::{all, any_lives, directory, pids, read_stat};
 use crate::{LeaseError, Op, Pool};
 
-/// What was observed of the process that wrote a record.
+/// What was observed about the process that wrote a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriterEvidence {
     /// The record's pid.
     pub pid: String,
-    /// The record's time. With the pid it identifies the record.
+    /// The record's time. Together with the pid it identifies the record.
     pub time: String,
     /// The machine id of the observer.
     pub host: String,
-    /// Its boot id.
+    /// Boot id of the observer.
     pub boot: String,
-    /// Its PID namespace.
+    /// PID namespace of the observer.
     pub pidns: String,
-    /// The owner of the process that the record names.
+    /// Owner of the process in the record.
     pub uid: Option<u32>,
-    /// The process was read when the record was written, before the pid could be reused.
+    /// Whether the process was read when the record was written, before the pid could be reused.
     pub prompt: bool,
-    /// All processes could be read.
+    /// Whether all processes could be read.
     pub whole: bool,
-    /// The processes that the pid may mean: in the PID namespace of another container it is another process.
+    /// Processes to which the pid may refer, because in another container's PID namespace the same pid is another
+    /// process.
     pub processes: Vec<ProcessKey>,
     /// The session of the process.
     pub session: Option<u32>,
-    /// When it was read, in milliseconds since boot.
+    /// When the process was read, in milliseconds since boot.
     pub at_ms: u64,
 }
 
@@ -46,7 +47,7 @@ const TICKS_PER_SECOND: u64 = 100;
 /// Seconds by which a local clock may be behind UTC: 12 hours, and one hour for inaccurate clocks.
 const FURTHEST_WEST: i64 = 13 * 3600;
 
-/// When a record was found.
+/// When the record was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// When it was written.
@@ -76,7 +77,7 @@ impl WriterEvidence {
             evidence.whole = false;
             return evidence;
         };
-        // The process of this namespace first, because it may exit soon.
+        // The process in this namespace is read first, because it may exit soon.
         evidence.add(pid);
         match processes_with_inner_pid(pid) {
             Ok(others) => others.into_iter().for_each(|other| evidence.add(other)),
@@ -88,7 +89,7 @@ impl WriterEvidence {
     fn add(&mut self, pid: u32) {
         let process = directory(pid);
         match read_stat(&process) {
-            // The pid was reused meanwhile.
+            // The pid has been reused since.
             Ok(Some(stat)) if !self.prompt && self.is_before(stat.key) => {}
             Ok(Some(stat)) => {
                 self.uid = self.uid.or_else(|| Some(fs::metadata(&process).ok()?.uid()));
@@ -100,7 +101,7 @@ impl WriterEvidence {
         }
     }
 
-    /// Whether the record was written before this process started, in whichever time zone.
+    /// Whether the record was written before this process started, in any time zone.
     fn is_before(&self, process: ProcessKey) -> bool {
         let booted = fs::read_to_string("/proc/stat").unwrap_or_default();
         let booted = booted.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<i64>().ok());
@@ -109,14 +110,14 @@ impl WriterEvidence {
         started.zip(local(&self.time)).is_some_and(|(started, time)| started - time > FURTHEST_WEST)
     }
 
-    /// The evidence about exactly this record; `None` if there is none or it is about another.
+    /// Returns the evidence about exactly this record, or `None` if there is none or it is about another record.
     #[must_use]
     pub fn of(record: &Record) -> Option<Self> {
         let evidence: Self = serde_json::from_str(record.seen.as_deref()?).ok()?;
         (evidence.pid == record.pid && evidence.time == record.time).then_some(evidence)
     }
 
-    /// Adds earlier evidence about the same process, collected when the record had no time yet.
+    /// Adds earlier evidence about the same process, collected when the record did not have a time yet.
     pub fn join(&mut self, earlier: &Self) {
         let same = self.pid == earlier.pid && self.boot == earlier.boot && self.pidns == earlier.pidns;
         if same && earlier.time.is_empty() && earlier.prompt {
@@ -151,10 +152,10 @@ impl WriterEvidence {
 }
 
 impl Pool {
-    /// Stores evidence beside the record, if the record is unchanged. Returns whether it was stored.
+    /// Stores evidence with the record, if the record is unchanged. Returns whether it was stored.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If Redis does not respond.
     pub fn store(&mut self, gpu: &str, evidence: &WriterEvidence) -> Result<bool, LeaseError> {
         let text =
             serde_json::to_string(evidence).map_err(|error| LeaseError::Unexpected(error.to_string()))?;
@@ -185,10 +186,10 @@ fn local(time: &str) -> Option<i64> {
     Some(days * 86400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Processes of nested PID namespaces that have this pid there.
+/// Returns the processes in nested PID namespaces that have this pid there.
 ///
 /// # Errors
-/// If one of all processes cannot be read, because it may have this pid.
+/// If a process cannot be read, because it may have this pid.
 fn processes_with_inner_pid(pid: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for process in all()? {
@@ -266,7 +267,8 @@ mod tests {
         for name in [r"b'trainer\xff'", "'trainer-abcdef\u{fc}'.encode()"] {
             let (mut ended, pid) = shell("echo $$");
             ended.wait().unwrap();
-            // A process with this pid in its own namespace, and with this name, which the kernel cuts at 15 bytes.
+            // A process with this pid in its own namespace, and with this name, which the kernel truncates to 15
+            // bytes.
             let program = format!(
                 "import os
 open('/proc/sys/kernel/ns_last_pid', 'w').write(str({pid} - 1))

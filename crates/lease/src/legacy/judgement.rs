@@ -1,56 +1,57 @@
-//! The evaluation of a GPU that a client of GPU.py has, or seems to have. Pure: the state of the processes and of the
-//! GPU is passed in.
+//! Evaluates a GPU that a client of GPU.py has, or seems to have. The function is pure: the state of the processes
+//! and of the GPU is passed in.
 
 use std::time::Duration;
 
 /// The use of a GPU, as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// A process uses it, or may use it.
+    /// A process uses the GPU, or may use it.
     Busy,
-    /// No process has used it for this time, in all samples.
+    /// No process has used the GPU for this time, in all samples.
     Quiet(Duration),
-    /// No process uses it, but an older process of the session that took it has its device file open.
+    /// No process uses the GPU, but an older process in the session that took it has the device file open.
     Open,
-    /// The driver does not report it.
+    /// The driver does not report the use.
     Unknown,
 }
 
 /// The state of the process that took a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taker {
-    /// There is no record, and the GPU has been in no list in all samples for this time.
+    /// There is no record, and the GPU has not been in any list of the pool, in all samples for this time.
     Nowhere(Duration),
-    /// It is running.
+    /// The process is running.
     Runs,
-    /// It has been seen as exited for this time; processes that it started may run.
+    /// The process has been seen as exited for this time. Processes that it started may be running.
     Ended(Duration),
-    /// It was of another boot, so no process of it is left.
+    /// The process was in another boot, so none of its processes remains.
     Gone,
-    /// It cannot be determined.
+    /// The state cannot be determined.
     Unknown,
 }
 
 /// A GPU to be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// The process that took it.
+    /// The process that took the GPU.
     pub taker: Taker,
     /// The use of the GPU.
     pub usage: Use,
-    /// All clients of this pool run on this host, and the GPU is of this host.
+    /// Whether all clients of this pool run on this host, and the GPU is on this host.
     pub single_host: bool,
-    /// Processes of the whole host are visible.
+    /// Whether the processes of the whole host are visible.
     pub host_namespace: bool,
 }
 
 /// How long a state must last before it has consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The process that took the GPU has exited, and no process uses the GPU; `None` if that alone never makes it
-    /// orphaned.
+    /// How long the process that took the GPU must have exited and the GPU must be unused. `None` if that alone never
+    /// makes the GPU orphaned.
     pub idle: Option<Duration>,
-    /// The GPU is in no list and unused. A client of GPU.py needs a millisecond between its pop and its record.
+    /// How long the GPU must be unused and not in any list of the pool. A client of GPU.py needs a millisecond
+    /// between its pop and its record.
     pub nowhere: Duration,
 }
 
@@ -59,11 +60,11 @@ pub struct Limits {
 pub enum Judgement {
     /// The GPU is held, or its state is unknown.
     Keep(&'static str),
-    /// It seems abandoned. It is freed after this further time, or never.
+    /// The GPU seems abandoned. It is freed after this further time, or never.
     Suspect(&'static str, Option<Duration>),
-    /// The process that took it has exited and no process uses it.
+    /// The process that took the GPU has exited, and no process uses the GPU.
     Orphaned,
-    /// It is in no list of the pool.
+    /// The GPU is not in any list of the pool.
     Lost,
 }
 
@@ -71,7 +72,7 @@ impl Judgement {
     /// All label values.
     pub const NAMES: [&'static str; 4] = ["keep", "suspect", "orphaned", "lost"];
 
-    /// Its label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -85,15 +86,15 @@ impl Judgement {
 
 /// Evaluates a GPU. The first matching row applies.
 ///
-/// | process that took it | on the GPU | |
+/// | process that took the GPU | process on the GPU | result |
 /// |---|---|---|
 /// | on another host, or in PID namespaces that are not visible | | keep |
-/// | runs | | keep |
+/// | running | | keep |
 /// | unknown | | keep |
-/// | | a process, or unknown | keep: a process that it started uses it |
-/// | none, and the GPU is in no list | no process | lost, after both lasted for `nowhere` |
-/// | is gone with its boot | no process | orphaned |
-/// | has exited | no process | orphaned, after both lasted for `idle` |
+/// | | exists, or unknown | keep: a process that it started uses the GPU |
+/// | none, and the GPU is not in any list of the pool | none | lost, after both lasted for `nowhere` |
+/// | gone with its boot | none | orphaned |
+/// | exited | none | orphaned, after both lasted for `idle` |
 #[must_use]
 pub fn evaluate(case: &Case, limits: &Limits) -> Judgement {
     use Judgement::{Keep, Lost, Orphaned, Suspect};

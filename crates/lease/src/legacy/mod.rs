@@ -1,6 +1,6 @@
 //! Leases of GPU.py's clients. Their records contain only a pid and a time, and the pid is often that of a subshell
-//! that has exited since. The node's agent therefore stores evidence about the writing process while that process still
-//! runs.
+//! that has exited since. The node's agent therefore stores evidence about the writing process while that process is
+//! still running.
 
 mod changes;
 mod evidence;

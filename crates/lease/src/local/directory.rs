@@ -1,5 +1,5 @@
-//! The pool's directory and its files. All files are opened relative to the directory: symbolic links are not followed,
-//! and only regular files of the pool's owner are used.
+//! The pool's directory and its files. All files are opened relative to the directory. Symbolic links are not
+//! followed, and only regular files that belong to the pool's owner are used.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ use crate::LeaseError;
 
 /// Longer files are not read.
 const LONGEST: usize = 1 << 16;
-/// How long to wait for the gate lock. Its holder needs less, unless it was stopped.
+/// Maximum wait for the gate lock. The holder needs less time, unless it was stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A GPU of the pool.
@@ -72,7 +72,7 @@ impl Directory {
         Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
     }
 
-    /// Creates what is missing. The mode of an existing directory decides whether the pool is for all users or for a
+    /// Creates missing files. The mode of an existing directory decides whether the pool is for all users or for a
     /// group.
     pub(super) fn make(path: &Path) -> Result<Self, LeaseError> {
         create_directory(path).map_err(|error| LeaseError::file(path, &error))?;
@@ -150,21 +150,22 @@ impl Directory {
         Ok((file, found))
     }
 
-    /// Whether this is still the file of the GPU.
+    /// Whether the opened file is still the file of this GPU.
     pub(super) fn is_gpu(&self, id: u32, file: &Stat) -> bool {
         let found = statat(&self.gpus, id.to_string(), AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|found| same(&found, file))
     }
 
     /// Takes the gate lock, which serializes clients that enter the queue, take GPUs or read their holders. It only
-    /// keeps order and is not needed for safety: a client that was stopped while it held the lock is not waited for.
+    /// keeps order and is not needed for safety, so a client that was stopped while it held the lock is not waited
+    /// for.
     pub(super) fn enter(&self) -> Gate<'_> {
         let free = flock(&self.gate, FlockOperation::NonBlockingLockExclusive).is_ok();
         let own = if free { None } else { self.wait_for_gate() };
         Gate { file: &self.gate, alone: free || own.is_some(), own }
     }
 
-    /// Waits for the gate lock in a thread. The thread stays blocked if the wait times out.
+    /// Waits for the gate lock in a separate thread. The thread stays blocked if the wait times out.
     fn wait_for_gate(&self) -> Option<File> {
         let file = File::from(openat(&self.top, "gate", WRITE, Mode::empty()).ok()?);
         let (sender, locked) = channel();
@@ -186,7 +187,7 @@ impl Directory {
     }
 }
 
-/// Creates a file, or sets the mode of an existing one.
+/// Creates a file, or sets the mode of an existing file.
 fn file(below: &OwnedFd, name: &str, (rights, owner): (Rights, u32)) -> io::Result<()> {
     let file = match openat(below, name, WRITE, Mode::empty()) {
         Err(Errno::NOENT) => openat(below, name, WRITE | OFlags::CREATE | OFlags::EXCL, rights.file),
@@ -228,7 +229,7 @@ struct Rights {
 }
 
 impl Rights {
-    /// Derived from the directory: if other users cannot enter it, its group gets their permissions.
+    /// Derives the modes from the directory: if other users cannot enter it, its group gets their permissions.
     fn of(directory: &Stat) -> Self {
         let for_all = directory.st_mode & 0o001 != 0;
         let mode = |all, group| Mode::from_raw_mode(if for_all { all } else { group });
@@ -267,7 +268,7 @@ fn create_directory(path: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Gate<'a> {
     file: &'a File,
-    /// The descriptor of the waiting thread; closing it releases the lock.
+    /// Descriptor of the waiting thread. Closing it releases the lock.
     own: Option<File>,
     pub(super) alone: bool,
 }
@@ -280,7 +281,7 @@ impl Drop for Gate<'_> {
     }
 }
 
-/// The content of a file.
+/// Returns the content of a file.
 pub(super) fn text(file: &File) -> io::Result<Vec<u8>> {
     let mut text = vec![0; 2048];
     let mut read = file.read_at(&mut text, 0)?;

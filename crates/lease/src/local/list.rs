@@ -1,5 +1,5 @@
-//! The whole state of the pool at one moment. The kernel decides whether a GPU is held. The holder comes from its own
-//! record, which is used only if it is consistent with the kernel's lock.
+//! The whole state of the pool at one moment. The kernel decides whether a GPU is held. The holder is taken from the
+//! holder's own record, which is used only if it is consistent with the kernel's lock.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -80,8 +80,8 @@ pub(super) fn is_locked(file: &File) -> bool {
     locked
 }
 
-/// The holder of a GPU: from the record if it is consistent with the lock, otherwise a process that has the lock, if
-/// that is visible.
+/// Returns the holder of a GPU: from the record if it is consistent with the lock, otherwise a visible process that
+/// has the lock.
 fn holder_of(inode: Inode, record: Option<Record>, locks: &Locks, local_host: &LocalHost) -> Option<Lease> {
     let taker = locks.taker(inode);
     if let Some(held) = record.and_then(|record| verified(record, taker, inode, local_host)) {
@@ -91,8 +91,8 @@ fn holder_of(inode: Inode, record: Option<Record>, locks: &Locks, local_host: &L
     Some(unrecorded(pid, local_host))
 }
 
-/// The lease of a record, unless another process has the lock. A record from another container cannot be verified and
-/// is used as it is.
+/// Returns the lease in a record, unless another process has the lock. A record from another container cannot be
+/// verified and is used as it is.
 fn verified(record: Record, taker: Option<u32>, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
     if record.get("pidns")? != local_host.pidns {
         return Some(record.into_lease("held"));
@@ -109,7 +109,7 @@ fn verified(record: Record, taker: Option<u32>, inode: Inode, local_host: &Local
     taker.map(|_| inherited(record, inode, local_host))
 }
 
-/// A lease whose lock holder has exited: processes that it started still hold it.
+/// Returns a lease whose lock holder has exited, but which is still held by processes that it started.
 fn inherited(mut record: Record, inode: Inode, local_host: &LocalHost) -> Lease {
     let heirs = processes::holding(inode);
     let pids: Vec<String> = heirs.iter().map(u32::to_string).collect();
@@ -124,7 +124,7 @@ fn inherited(mut record: Record, inode: Inode, local_host: &LocalHost) -> Lease 
     record.into_lease("held")
 }
 
-/// A lease for a process that has the lock without a record.
+/// Returns a lease for a process that has the lock without a record.
 fn unrecorded(pid: u32, local_host: &LocalHost) -> Lease {
     let owner = processes::owner(pid).map(|owner| owner.to_string()).unwrap_or_default();
     let command = processes::command(pid).unwrap_or_default().join(" ");

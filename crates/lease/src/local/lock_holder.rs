@@ -1,4 +1,4 @@
-//! The release of a lease that another process holds: that process is terminated once its identity is proven.
+//! Releases a lease that another process holds. That process is terminated once its identity is proven.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::{LeaseError, Released};
 /// How long a lock holder may take to exit.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ends a lease of another process, or withdraws a ticket.
+/// Ends a lease of another process, or withdraws that process's ticket.
 pub(super) fn release(
     directory: &Directory,
     (lease, token): (&str, Option<u64>),
@@ -28,7 +28,7 @@ pub(super) fn release(
     let ticket = queue::names(directory)?.into_iter().find(|name| name.lease == lease);
     match ticket.map(|ticket| queue::remove(directory, &ticket)) {
         Some(Ok(())) => return Ok(Released::Done),
-        // It was served just now, so the lease is in the records.
+        // The ticket was served just now, so the lease is in the records.
         None | Some(Err(Errno::NOENT)) => {}
         Some(Err(_)) => return Ok(Released::Lost),
     }
@@ -79,16 +79,16 @@ fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Releas
     }
 }
 
-/// The process of `bailiff lease hold` that holds a lease and does nothing else.
+/// The process `bailiff lease hold` that holds a lease and does nothing else.
 enum LockHolder {
     Found(u32, OwnedFd),
-    /// It is of another user.
+    /// The process belongs to another user.
     Hidden,
     None,
 }
 
-/// The process that holds the lock and was started as `bailiff lease hold LEASE`. Both are checked, because any user
-/// can write a record and a pid can be reused. The pidfd is opened before the checks.
+/// Finds the process that holds the lock and was started as `bailiff lease hold LEASE`. Both are checked, because any
+/// user can write a record, and a pid can be reused. The pidfd is opened before the checks.
 fn find_lock_holder(recorded: u32, lease: &str, inode: Inode) -> LockHolder {
     if processes::holds(recorded, inode).is_none() {
         return LockHolder::Hidden;

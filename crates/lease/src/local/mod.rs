@@ -1,5 +1,5 @@
-//! A pool of one machine, without a server. A process holds a GPU by a kernel lock (`flock`) on the GPU's file. The
-//! kernel releases the lock at once when the last process with the descriptor exits, for whatever reason. Therefore
+//! A pool on one machine, without a server. A process holds a GPU by a kernel lock (`flock`) on the GPU's file. The
+//! kernel releases the lock at once when the last process with the descriptor exits, for whatever reason. Therefore,
 //! leases are not renewed and do not expire, and no decision depends on a pid.
 //!
 //! ```text
@@ -12,18 +12,18 @@
 //! ```
 //!
 //! All files except tickets are created by `init` and later opened without `O_CREAT`, so that `fs.protected_regular`
-//! does not interfere. If other users cannot enter the directory, its group gets their permissions. `queue/` is sticky
-//! and each ticket belongs to its waiter. A ticket is created without a name (`O_TMPFILE`), locked, and then linked. An
-//! unlocked ticket therefore means that its waiter has exited. Such a ticket is skipped, and removed by the next client
-//! that reads it as its owner or root.
+//! does not interfere. If other users cannot enter the directory, its group gets their permissions. `queue/` is
+//! sticky, and each ticket belongs to its waiter. A ticket is created without a name (`O_TMPFILE`), locked, and then
+//! linked. An unlocked ticket therefore means that its waiter has exited. Such a ticket is skipped, and it is removed
+//! when its owner or root reads it next.
 //!
-//! Only the first waiter of the queue tries to lock GPUs. Each of the others waits for the lock on the ticket ahead of
-//! its own, so that the end of one waiter wakes one other. A waiter that was stopped is skipped, and has its position
-//! again when it continues. The gate lock only keeps order; the lock of a GPU's file alone prevents that it is granted
-//! twice.
+//! Only the first waiter in the queue tries to lock GPUs. Each other waiter waits for the lock on the ticket ahead of
+//! its own, so that the exit of one waiter wakes one other waiter. A waiter that was stopped is skipped, and gets its
+//! position back when it continues. The gate lock only keeps order. The lock on a GPU's file alone prevents the GPU
+//! from being granted twice.
 //!
-//! What other users can do: lock the file of an idle GPU without a ticket, create a ticket with a low number, or write
-//! invalid records. None of these takes a GPU from its holder.
+//! Other users can lock the file of an idle GPU without a ticket, create a ticket with a low number, or write invalid
+//! records. None of these actions takes a GPU from its holder.
 
 mod directory;
 mod list;
@@ -52,16 +52,16 @@ use record::Record;
 use take::GpuSelection;
 use waiter::{Step, Waiter};
 
-/// The lowest number of inherited descriptors, above those that shells and programs use themselves.
+/// Lowest number of inherited descriptors, above those that shells and programs use themselves.
 const FIRST_INHERITED_FD: i32 = 100;
-/// How often a waiter checks its state even without an event.
+/// How often a waiter checks its state even if there is no event.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A pool of one machine.
+/// A pool on one machine.
 #[derive(Debug)]
 pub struct Local {
-    /// Tickets and leases of this process. Declared first, so that it is dropped first and its locks are released
-    /// early.
+    /// Tickets and leases of this process. This field is declared first, so that it is dropped first and its locks are
+    /// released early.
     entries: BTreeMap<String, OwnEntry>,
     path: PathBuf,
     directory: Option<Arc<Directory>>,
@@ -115,8 +115,8 @@ impl Local {
         }
     }
 
-    /// Completes a grant: writes the records and leaves the queue. Returns the status after that; `None` if there was
-    /// nothing to complete.
+    /// Completes a grant: writes the records and leaves the queue. Returns the status after that, or `None` if there
+    /// was nothing to complete.
     fn complete_grant(&mut self, lease: &str) -> Option<TicketStatus> {
         let OwnEntry::Waiting(waiter) = self.entries.get_mut(lease)? else { return None };
         let (grant, taken) = waiter.take_pending()?;
@@ -131,7 +131,8 @@ impl Local {
         Some(TicketStatus::Held(grant))
     }
 
-    /// Updates the position in the queue and, if first, tries the GPUs. Takes the gate lock unless it is passed in.
+    /// Updates the position in the queue and, if the ticket is first, tries the GPUs. Takes the gate lock unless it is
+    /// passed in.
     fn step(
         &mut self,
         lease: &str,
@@ -260,12 +261,12 @@ impl Leases for Local {
         }
     }
 
-    /// Locks in the kernel are never lost, so this is a renewal.
+    /// Locks in the kernel are never lost, so this only renews.
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
         self.touch(&ticket.lease, ttl, Some(grant.token))
     }
 
-    /// A lease of another process is released by terminating that process, if it is one that only holds the lease.
+    /// A lease of another process is released by terminating that process, if the process only holds the lease.
     fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, LeaseError> {
         if let Some(TicketStatus::Ended(how)) = self.complete_grant(lease) {
             return Ok(Released::Already(how));
@@ -291,7 +292,7 @@ impl Leases for Local {
         list::audit(&*self.directory()?, &self.host)
     }
 
-    /// Writes the new fields into the record; `lock_holder` names the process that will hold the lock.
+    /// Writes the new fields into the record. `lock_holder` is the process that will hold the lock.
     fn transfer(
         &mut self,
         (lease, token): (&str, u64),
@@ -321,7 +322,7 @@ impl Leases for Local {
         self.complete_grant(lease);
         let Some(OwnEntry::Held(files, ..)) = self.entries.get_mut(lease) else { return Ok(Vec::new()) };
         for file in &mut *files {
-            // If the descriptor limit is too low, the number stays. Both descriptors share the lock.
+            // If the descriptor limit is too low, the descriptor keeps its number. Both descriptors share the lock.
             if let Ok(high) = fcntl_dupfd_cloexec(&*file, FIRST_INHERITED_FD) {
                 *file = high.into();
             }

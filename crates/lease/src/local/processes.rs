@@ -1,5 +1,5 @@
-//! The processes of a kernel lock: `/proc/locks` names the process that took it, `/proc/PID/fdinfo` those that have it
-//! now.
+//! The processes that have a kernel lock. `/proc/locks` contains the process that took the lock, and
+//! `/proc/PID/fdinfo` shows the processes that have it now.
 
 #![expect(clippy::disallowed_methods, reason = "reads /proc")]
 
@@ -24,8 +24,8 @@ impl Inode {
     }
 }
 
-/// The content of `/proc/locks`, which names for each lock the pid that took it. That process may have exited since.
-/// Locks taken in other PID namespaces are not listed.
+/// The content of `/proc/locks`, which contains for each lock the pid that took it. That process may have exited
+/// since. Locks that were taken in other PID namespaces are not listed.
 #[derive(Debug)]
 pub(super) struct Locks(String);
 
@@ -49,7 +49,7 @@ fn taker(locks: &str, inode: Inode) -> Option<u32> {
     })
 }
 
-/// Whether a process has the lock of a file; `None` if it cannot be inspected.
+/// Whether a process has the lock on a file, or `None` if the process cannot be inspected.
 pub(super) fn holds(pid: u32, inode: Inode) -> Option<bool> {
     let process = directory(pid);
     let Some(descriptors) = unless_gone(fs::read_dir(process.join("fdinfo"))).ok()? else {
@@ -58,7 +58,7 @@ pub(super) fn holds(pid: u32, inode: Inode) -> Option<bool> {
     let lock = format!(":{} ", inode.number);
     let holds = |descriptor: &fs::DirEntry| {
         let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
-        // Only locked files are opened by path, because stat can hang on others.
+        // Only locked files are opened by path, because stat can hang on other files.
         info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK") && line.contains(&lock))
             && fs::metadata(process.join("fd").join(descriptor.file_name()))
                 .is_ok_and(|found| (found.dev(), found.ino()) == (inode.device, inode.number))
@@ -66,19 +66,19 @@ pub(super) fn holds(pid: u32, inode: Inode) -> Option<bool> {
     Some(descriptors.filter_map(Result::ok).any(|descriptor| holds(&descriptor)))
 }
 
-/// The visible processes that have the lock of a file.
+/// Returns the visible processes that have the lock on a file.
 pub(super) fn holding(inode: Inode) -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = processes.filter_map(|process| process.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid| holds(*pid, inode) == Some(true)).collect()
 }
 
-/// The uid of a process' owner.
+/// Returns the uid of a process's owner.
 pub(super) fn owner(pid: u32) -> Option<u32> {
     fs::metadata(directory(pid)).ok().map(|found| found.uid())
 }
 
-/// The command line of a process, or its name if that is empty.
+/// Returns the command line of a process, or its name if the command line is empty.
 pub(super) fn command(pid: u32) -> Option<Vec<String>> {
     let process = directory(pid);
     let line = fs::read(process.join("cmdline")).ok()?;

@@ -1,4 +1,5 @@
-//! The queue: one file per ticket. Its waiter locks the file before it gets a name, and until the waiter exits.
+//! The queue, with one file per ticket. The waiter locks the file before the file gets a name, and keeps the lock
+//! until the waiter exits.
 
 #![expect(clippy::disallowed_methods, reason = "stopped waiters are recognized by the age of their tickets")]
 
@@ -18,9 +19,9 @@ use super::directory::Directory;
 use super::record::Record;
 use crate::LeaseError;
 
-/// The longest time without a renewal before a waiter counts as stopped.
+/// Longest time without a renewal before a waiter counts as stopped.
 const LONGEST_SLEEP: Duration = Duration::from_mins(10);
-/// The polling interval if the ticket ahead cannot be waited for.
+/// Polling interval if the ticket ahead cannot be waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A ticket's file name: a number, which orders the queue, and the unique name of the lease.
@@ -78,7 +79,7 @@ impl QueueEntry {
         let create = || {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let file = File::from(openat(&directory.queue, ".", flags, Mode::from_raw_mode(0o644))?);
-            // Others must be able to test the lock, independent of the umask.
+            // Other users must be able to test the lock, regardless of the umask.
             fchmod(&file, Mode::from_raw_mode(0o644))?;
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             record.write(&file)?;
@@ -93,7 +94,7 @@ impl QueueEntry {
     /// Marks the waiter as running.
     pub(super) fn renew(&self) {
         let now = || Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        // If this fails, others treat the waiter as stopped; it is still served.
+        // If this fails, others treat the waiter as stopped, but it is still served.
         let _ = futimens(&self.file, &Timestamps { last_access: now(), last_modification: now() });
     }
 
@@ -117,16 +118,16 @@ pub(super) fn remove(directory: &Directory, name: &Name) -> Result<(), Errno> {
 /// The state of a ticket.
 #[derive(Debug)]
 pub(super) enum TicketState {
-    /// Its waiter has exited, or the file is not a ticket.
+    /// The waiter has exited, or the file is not a ticket.
     Over,
-    /// Its waiter was stopped or frozen: it is skipped, and has its position again when it continues.
+    /// The waiter was stopped or frozen. It is skipped, and gets its position back when it continues.
     Asleep(File),
-    /// Its waiter is running.
+    /// The waiter is running.
     Waiting(File),
 }
 
-/// Reads a ticket. If its waiter has exited, the ticket is removed, as far as the sticky directory permits it: only the
-/// owner and root may.
+/// Reads a ticket. If its waiter has exited, the ticket is removed, if the sticky directory permits it: only the owner
+/// and root can remove it.
 pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = openat(&directory.queue, name.text(), flags, Mode::empty()) else {
@@ -153,7 +154,7 @@ pub(super) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The time that is left until a deadline.
+/// Returns the time that is left until a deadline.
 pub(super) fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
@@ -163,8 +164,8 @@ pub(super) fn sleep(at_most: Duration) {
     std::thread::park_timeout(at_most.min(POLL_INTERVAL));
 }
 
-/// The ticket ahead. A thread blocks on its lock, so that the kernel reports its end. If we leave first, the thread
-/// stays blocked until that waiter or this process exits.
+/// The ticket ahead. A thread blocks on its lock, so that the kernel reports when the ticket ends. If this process's
+/// ticket leaves the queue first, the thread stays blocked until the waiter ahead or this process exits.
 #[derive(Debug)]
 pub(super) struct Predecessor {
     name: Name,
@@ -187,7 +188,7 @@ impl Predecessor {
         self.name == *name
     }
 
-    /// Waits until that waiter has left, at most `at_most`.
+    /// Waits, at most for `at_most`, until the waiter ahead has left the queue.
     pub(super) fn wait(&self, at_most: Duration) {
         if self.gone.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected) {
             sleep(at_most);

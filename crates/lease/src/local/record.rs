@@ -1,5 +1,5 @@
-//! The record of a holder or waiter about itself. It only informs others; no decision on ownership depends on it,
-//! because every user may write into the file of a GPU.
+//! The record of a holder or waiter about itself. It only informs others. No decision about ownership depends on it,
+//! because every user can write into the file of a GPU.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use super::directory;
 use crate::Ticket;
 use crate::audit::Lease;
 
-/// The longest stored value; commands can be longer.
+/// Maximum length of a stored value. Commands can be longer.
 const LONGEST: usize = 1000;
 
 /// The fields of a lease or ticket.
@@ -23,7 +23,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The record of a ticket that this process requested at this time, in milliseconds since the epoch.
+    /// Returns the record of a ticket that this process requested at this time, in milliseconds since the epoch.
     pub(super) fn of(ticket: &Ticket, requested: u64, lock_holder: (u32, u64)) -> Self {
         let mut about: BTreeMap<String, String> =
             ticket.about.iter().map(|(field, value)| ((*field).to_owned(), cut(value))).collect();
@@ -38,13 +38,14 @@ impl Record {
         Self { lease: ticket.lease.clone(), about }
     }
 
-    /// Reads the record of a file; the rest of an older, longer record may follow it.
+    /// Reads the record in a file. The rest of an older, longer record may follow it.
     pub(super) fn read(file: &File) -> Option<Self> {
         let text = directory::text(file).ok()?;
         serde_json::Deserializer::from_slice(&text).into_iter().next()?.ok()
     }
 
-    /// Writes the record in one call, so that readers find the old one or the new one, also if this process is killed.
+    /// Writes the record in a single call, so that readers find either the old or the new record, even if this process
+    /// is killed.
     pub(super) fn write(&self, file: &File) -> io::Result<()> {
         file.write_all_at(&serde_json::to_vec(self)?, 0)
     }
@@ -64,7 +65,7 @@ impl Record {
 
     /// Converts the record into a lease of an audit.
     pub(super) fn into_lease(self, state: &str) -> Lease {
-        // Locks do not expire; the holder of a lease with a time limit exits at its end.
+        // Locks do not expire. The holder of a lease with a time limit exits when the limit is reached.
         let expires = self.get("expires").and_then(|expires| expires.parse().ok()).unwrap_or(f64::INFINITY);
         let about = self.about.into_iter().map(|(field, value)| (field, value.into())).collect();
         Lease { lease: self.lease, state: state.to_owned(), expires, about }

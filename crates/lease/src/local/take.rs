@@ -1,4 +1,4 @@
-//! The first waiter of the queue, which alone tries to lock GPUs: all that it requests or none.
+//! The first waiter in the queue. It alone tries to lock GPUs: all GPUs that it requests, or none.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,23 +13,23 @@ use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 use super::directory::{self, Directory, Managed};
 use super::record::Record;
 
-/// The kernel reports the close of a file shortly before it releases the lock. A waiter that comes too early tries
-/// again after this time, and then in growing intervals.
+/// The kernel reports the close of a file shortly before it releases the lock. A waiter that is too early retries
+/// after this time, and then at growing intervals.
 const FIRST_RETRY: Duration = Duration::from_micros(50);
-/// The longest interval, in case an event is missed.
+/// Longest interval between retries, in case an event is missed.
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// The polling interval if the user's inotify limit is reached.
 const WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
 
-/// The highest token that JSON numbers represent exactly.
+/// Highest token that JSON numbers can represent exactly.
 const HIGHEST: u64 = (1 << 53) - 1;
 
 /// The GPUs that a ticket accepts.
 #[derive(Debug, Default)]
 pub(super) struct GpuSelection {
-    /// Only these; if empty, any.
+    /// Only these GPUs are accepted. If empty, any GPU is accepted.
     among: BTreeSet<u32>,
-    /// These only after all others.
+    /// These GPUs are used only if all other accepted GPUs are taken.
     last: BTreeSet<u32>,
 }
 
@@ -51,7 +51,7 @@ impl GpuSelection {
     }
 }
 
-/// GPUs that are reserved for earlier tickets with a selection. A ticket for any GPU gets no reserved one.
+/// GPUs that are reserved for earlier tickets with a selection. A ticket for any GPU does not get a reserved GPU.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     gpus: BTreeSet<u32>,
@@ -59,7 +59,7 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Reserves the selection of a ticket. Returns false if it accepts any GPU.
+    /// Reserves the selection of a ticket. Returns false if the ticket accepts any GPU.
     pub(super) fn add(&mut self, selection: &GpuSelection) -> bool {
         self.tickets += 1;
         self.gpus.extend(&selection.among);
@@ -72,7 +72,7 @@ impl Reserved {
 pub(super) struct Head {
     managed: Managed,
     pub(super) reserved: Reserved,
-    /// The least recently granted first. The order cannot change while this waiter is the first.
+    /// The least recently granted GPU comes first. The order cannot change while this waiter is the first.
     gpus: Vec<GpuFile>,
     /// The highest token in the records, as of the last read.
     pub(super) token: u64,
@@ -113,7 +113,7 @@ impl Head {
             && self.gpus.iter().all(|gpu| directory.is_gpu(gpu.id, &gpu.found))
     }
 
-    /// Locks `want` GPUs; none if there are not enough.
+    /// Locks `want` GPUs, or none if there are not enough.
     pub(super) fn take(&mut self, directory: &Directory, want: usize) -> Option<Vec<GpuFile>> {
         let mut taken = Vec::new();
         for (place, gpu) in self.gpus.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Head {
                 taken.push(place);
             }
         }
-        // A lock on a replaced file excludes no other client.
+        // A lock on a replaced file does not exclude other clients.
         let usable = |place: &usize| directory.is_gpu(self.gpus[*place].id, &self.gpus[*place].found);
         if taken.len() == want && taken.iter().all(usable) && directory.is_current(&self.managed) {
             return Some(taken.into_iter().rev().map(|place| self.gpus.swap_remove(place)).collect());
@@ -156,7 +156,7 @@ impl Head {
         released
     }
 
-    /// Discards pending events. A try of the GPUs after this call misses no release.
+    /// Discards pending events. An attempt to lock GPUs after this call does not miss a release.
     pub(super) fn clear_events(&self) {
         if let Some(watch) = &self.watch {
             watch.clear();
@@ -197,7 +197,7 @@ impl CloseWatch {
         let _ = self.cleanup.send(Box::new((rest, self.inotify)));
     }
 
-    /// Whether an event is pending, or arrives within this time.
+    /// Whether an event is pending or arrives within this time.
     fn wait(&self, within: Duration) -> bool {
         let time = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };
         let mut descriptors = [PollFd::new(&self.inotify, PollFlags::IN)];

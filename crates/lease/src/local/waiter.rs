@@ -17,10 +17,10 @@ pub(super) struct Waiter {
     record: Record,
     want: usize,
     selection: GpuSelection,
-    /// Without waiting, no watch is needed.
+    /// Whether the ticket does not wait. The watch is then not needed.
     nonblock: bool,
     position: Position,
-    /// GPUs that are locked, while the records are not written and the next waiter may not know yet.
+    /// GPUs that are locked, but whose records are not written yet. The next waiter may not know about the grant yet.
     pending: Option<(Grant, Vec<GpuFile>)>,
 }
 
@@ -58,7 +58,7 @@ impl Waiter {
         })
     }
 
-    /// Updates the position in the queue. Returns `None` if this waiter is the first and has to try the GPUs.
+    /// Updates the position in the queue. Returns `None` if this waiter is first and must try the GPUs.
     pub(super) fn update_position(&mut self, directory: &Directory) -> Result<Option<Step>, LeaseError> {
         self.entry.renew();
         let names = queue::names(directory)?;
@@ -99,7 +99,7 @@ impl Waiter {
     pub(super) fn try_gpus(&mut self, directory: &Directory) -> Step {
         let Position::First(head) = &mut self.position else { return Step::Waiting(0) };
         let mut taken = head.take(directory, self.want);
-        // A GPU may have been released before the watch was open.
+        // A GPU may have been released before the watch was started.
         if taken.is_none() && !self.nonblock && head.listen() {
             taken = head.take(directory, self.want);
         }
@@ -117,8 +117,8 @@ impl Waiter {
         taken.map(|taken| self.grant(taken, last_token))
     }
 
-    /// Creates the grant. The token is the time, so that tokens rise over all GPUs, but always above the last token of
-    /// these GPUs, because clocks can be set back.
+    /// Creates the grant. The token is the current time, so that tokens rise over all GPUs. It is always above the
+    /// last token of these GPUs, because clocks can be set back.
     fn grant(&mut self, mut taken: Vec<GpuFile>, last_token: u64) -> Step {
         taken.sort_by_key(|gpu| gpu.id);
         let now = u64::try_from(queue::now().as_micros()).unwrap_or_default();
@@ -128,12 +128,12 @@ impl Waiter {
         Step::Granted(grant)
     }
 
-    /// The grant whose records are still to be written.
+    /// Returns the grant whose records have not been written yet.
     pub(super) fn take_pending(&mut self) -> Option<(Grant, Vec<GpuFile>)> {
         self.pending.take()
     }
 
-    /// Writes the records and leaves the queue; `None` if the ticket was withdrawn meanwhile.
+    /// Writes the records and leaves the queue. Returns `None` if the ticket was withdrawn meanwhile.
     pub(super) fn complete_grant(
         &mut self,
         grant: &Grant,
@@ -145,14 +145,14 @@ impl Waiter {
         about.insert("tok".to_owned(), grant.token.to_string());
         about.insert("granted".to_owned(), queue::now().as_millis().to_string());
         for gpu in &taken {
-            // A full disk must not prevent a grant, because the locks are held already.
+            // A full disk must not prevent a grant, because the locks are already held.
             let _ = self.record.write(&gpu.file);
         }
         let files = taken.into_iter().map(|gpu| gpu.file).collect();
         self.entry.leave().then(|| (files, std::mem::take(&mut self.record)))
     }
 
-    /// Drops the waiter after its grant; the slow part of it in the background.
+    /// Drops the waiter after its grant. The slow part is dropped in the background.
     pub(super) fn finish(mut self: Box<Self>) {
         if let Position::First(head) = &mut self.position
             && let Some(watch) = head.watch.take()

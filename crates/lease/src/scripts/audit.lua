@@ -1,5 +1,5 @@
--- The whole state at one moment, as JSON: each managed GPU with the lists that contain it, each lease, each ticket.
--- With `gpus` only the GPUs, which is cheaper if many tickets wait.
+-- Returns the whole state at one moment as JSON: each managed GPU with the lists that contain it, each lease, and
+-- each ticket. With `gpus`, returns only the GPUs, which is cheaper if many tickets are waiting.
 local whole = ARGV[1] ~= 'gpus'
 settle()
 local idle, pot, bar = {}, {}, {}

@@ -1,6 +1,6 @@
--- The common part of all scripts except the fast path of a slot: all other operations on ids.
+-- The common part of all scripts, except the fast path of a slot: all other operations on ids.
 
--- Evidence of a node's agent about the processes that took ids by GPU.py, and until when the agent of which host is
+-- Evidence from a node's agent about the processes that took ids through GPU.py, and until when each host's agent is
 -- registered.
 local SEEN, AGENTS = ours .. 'SEEN', ours .. 'AGENTS'
 
@@ -10,12 +10,12 @@ local MOST_EVENTS = 10000
 -- Upper bounds of the histogram of waiting times, in milliseconds.
 local WAITS = { 10, 100, 1000, 10000, 60000, 600000, 3600000, 21600000, 86400000 }
 
--- How long the record of an ended lease is kept, so that late retries get an answer.
+-- How long the record of an ended lease is kept, so that a late retry gets a reply.
 local REMEMBERED = 3600000
 -- The expiry of a lease without renewals: a hundred years.
 local FOR_EVER = 3155760000000
 
--- A script that fails is not rolled back. Everything that could make it fail is checked before the first write.
+-- A script that fails is not rolled back, so everything that could make it fail is checked before the first write.
 local function wrong_key()
   local kinds = {
     [IDLE] = 'list', [MANAGED] = 'list', [EVENTS] = 'list', [POT] = 'list', [BAR] = 'list',
@@ -40,7 +40,7 @@ local function event(offset, text, at)
   if length > MOST_EVENTS then call('LTRIM', EVENTS, 0, MOST_EVENTS - 1) end
 end
 
--- Counters must not make a script fail, so errors are ignored.
+-- Counters must not make a script fail, so their errors are ignored.
 local function count(what, by)
   redis.pcall('HINCRBY', COUNTS, what, by)
 end
@@ -72,7 +72,7 @@ local function log_grant(lease)
   if asked and granted then count_wait(granted - asked) end
 end
 
--- Logs a grant that a slot made without logging it.
+-- Logs a grant that was made by a slot, which did not log it.
 local function log_pending_grant(lease)
   if call('HDEL', lease_key(lease), 'grant_pending') == 1 then log_grant(lease) end
 end
@@ -95,16 +95,17 @@ local function is_held(lease)
   return kind_of(lease_key(lease)) == 'hash' and call('HGET', lease_key(lease), 'state') == 'held'
 end
 
--- Puts an unused id back to the end from which the longest idle GPUs are taken.
+-- Puts an unused id back to the end of the list from which the longest idle GPUs are taken.
 local function give_back(id)
   call('LREM', IDLE, 0, id)
   call('RPUSH', IDLE, id)
 end
 
--- The end of the barrier after a restart of the server, until which nothing is granted; false if there is none.
+-- End of the barrier after a restart of the server, until which nothing is granted. False if there is no barrier.
 local closed = false
 
--- Releases an id as GPU.py does. After the script Redis serves the longest blocked client, of GPU.py or of ours.
+-- Releases an id as GPU.py does. After the script, Redis serves the client that has been blocked longest, either of
+-- GPU.py or of ours.
 local function free(id)
   call('LREM', IDLE, 0, id)
   if closed then call('LREM', BAR, 0, id) end
@@ -123,8 +124,8 @@ local function vacate(id, busy)
   if busy[id] then quarantine(id, 'busy') else free(id) end
 end
 
--- The owner of a GPU's record: `own`, of this lease, whose process is `pid`; `other`, of another client that has taken
--- the GPU over; `unowned`, of no client; or `invalid`, of a wrong type.
+-- Returns whose record a GPU has: `own` if it belongs to this lease, whose process is `pid`; `other` if another client
+-- has taken the GPU over; `unowned` if there is no client; `invalid` if the key has a wrong type.
 local function record_owner(lease, pid, id)
   local kind = kind_of(gpu_key(id))
   if kind ~= 'hash' then return kind == 'none' and 'unowned' or 'invalid' end
@@ -133,7 +134,7 @@ local function record_owner(lease, pid, id)
   return about[2] and 'other' or 'unowned'
 end
 
--- Ends a lease or a ticket; each GPU is released once. `line` is the text for GPU.py's log; `busy` are GPUs that a
+-- Ends a lease or a ticket. Each GPU is released once. `line` is the text for GPU.py's log, `busy` are GPUs that a
 -- process still uses.
 local function finish(lease, how, offset, line, busy)
   busy = busy or {}
@@ -150,7 +151,7 @@ local function finish(lease, how, offset, line, busy)
           event(offset, 'GPU ' .. id .. line)
           vacate(id, busy)
         elseif call('LREM', IDLE, 0, id) + (busy[id] and call('LREM', POT, 0, id) or 0) > 0 then
-          -- Another client has released it already: it must not be listed twice.
+          -- Another client has already released the GPU, which must not be listed twice.
           vacate(id, busy)
         end
         if owner == 'other' then call('HDEL', gpu_key(id), 'lease', 'tok') end
@@ -165,8 +166,8 @@ local function finish(lease, how, offset, line, busy)
   note(how, 'lease', lease, 'gpus', about[2] or '')
 end
 
--- By GPU.py's rules any client may release a GPU without notice. A lease by these rules has ended if the GPU's record
--- is no longer its own.
+-- Under GPU.py's rules, any client can release a GPU without notice. A lease under these rules has ended if the GPU's
+-- record is no longer its own.
 local function settle()
   local owners = call('HGETALL', OWN)
   for place = 1, #owners, 2 do
@@ -181,7 +182,7 @@ local function settle()
   end
 end
 
--- Ends all leases, although they are held.
+-- Ends all leases, even if they are held.
 local function revoke_all()
   for _, lease in ipairs(call('HVALS', OWN)) do
     if is_held(lease) then finish(lease, 'revoked', '', '') end
@@ -195,7 +196,7 @@ local function clear_pool()
   call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS, SEEN)
 end
 
--- Ends a quarantine for a record that is gone: its holder has released the GPU.
+-- Ends a quarantine because of a record that no longer exists, because its holder has released the GPU.
 local function lift(list)
   for _, id in ipairs(call('LRANGE', list, 0, -1)) do
     local why = call('HGET', QUAR, id)
@@ -205,7 +206,8 @@ local function lift(list)
   end
 end
 
--- Appends the ids of POT that may be granted to `ids`, the oldest first. The others go where they belong.
+-- Appends the ids in POT that can be granted to `ids`, oldest first. The others are put into the lists to which they
+-- belong.
 local function sort_pot(managed, met, ids, early)
   local pot = call('LRANGE', POT, 0, -1)
   for place = #pot, 1, -1 do
@@ -213,7 +215,7 @@ local function sort_pot(managed, met, ids, early)
     local owner, kind = call('HGET', OWN, id), kind_of(gpu_key(id))
     local theirs = kind == 'hash' and call('HGET', gpu_key(id), 'lease')
     if owner and is_held(owner) and theirs ~= owner and call('HGET', lease_key(owner), 'mode') == 'compat' then
-      -- By GPU.py's rules any client may have released it.
+      -- Under GPU.py's rules, any client may have released the GPU.
       finish(owner, 'released', '', '')
       owner = false
     end
@@ -221,7 +223,7 @@ local function sort_pot(managed, met, ids, early)
       note('duplicate', 'gpu', id)
     elseif not managed[id] then
       note('unmanaged', 'gpu', id)
-      -- GPU.py creates a pool by listing an id as idle first, and as managed after that.
+      -- When GPU.py creates a pool, it first lists an id as idle and then as managed.
       if string.match(id, '^%d+$') then early[#early + 1] = id end
     elseif call('HEXISTS', QUAR, id) == 1 then
       note('withheld', 'gpu', id)
@@ -236,7 +238,7 @@ local function sort_pot(managed, met, ids, early)
     elseif kind == 'hash' and call('HEXISTS', gpu_key(id), 'PID') == 1 and not theirs then
       quarantine(id, 'legacy_record')
     else
-      -- If it is also idle, it was released twice.
+      -- If the id is also idle, it was released twice.
       call('LREM', IDLE, 0, id)
       ids[#ids + 1] = id
     end
@@ -255,10 +257,10 @@ local function among_of(text, managed)
   return among
 end
 
--- The tickets that may be served, in order, and the number of GPUs requested by those that accept any GPU. A ticket
--- that was not renewed keeps its position and is skipped. A ticket for more GPUs than exist is refused, except by
--- GPU.py's rules: it may wait for a pool that is yet to be created. A ticket for more GPUs than are out of quarantine
--- lets others pass. Tickets behind those that use up all available GPUs are not read.
+-- Returns the tickets that may be served, in order, and the number of GPUs that are requested by tickets for any GPU.
+-- A ticket that was not renewed keeps its position and is skipped. A ticket for more GPUs than exist is refused,
+-- except under GPU.py's rules, where it may wait for a pool that is yet to be created. A ticket for more GPUs than are
+-- out of quarantine lets others pass. Tickets behind those that use up all available GPUs are not read.
 local function tickets(managed, available)
   local usable = {}
   local some_quarantined = call('EXISTS', QUAR) == 1
@@ -287,8 +289,8 @@ local function tickets(managed, available)
   return found, sum
 end
 
--- Whether idle GPUs may be taken for waiting tickets: clients that are blocked in Redis were served before this script
--- began. False if the script itself has added idle GPUs.
+-- Whether idle GPUs may be taken for waiting tickets. Clients that are blocked in Redis were served before this script
+-- started. False if the script itself has added idle GPUs.
 local may_pull = true
 
 -- Moves to POT all idle ids that waiting tickets select. Returns the selected ids.
@@ -311,8 +313,8 @@ local function count_others(ids, selected)
   return count
 end
 
--- Serves waiting tickets in order. If too few GPUs are available for a ticket, they stay reserved for it in POT: no
--- ticket holds some GPUs while it waits for more, and no ticket behind it takes them.
+-- Serves waiting tickets in order. If too few GPUs are available for a ticket, they stay reserved for it in POT: a
+-- ticket does not hold some GPUs while it waits for more, and a ticket behind it cannot take them.
 local function assign(pull)
   if closed then
     while call('RPOPLPUSH', POT, BAR) do end
@@ -335,7 +337,7 @@ local function assign(pull)
       for _ = 1, math.min(missing, call('LLEN', IDLE)) do call('RPOPLPUSH', IDLE, POT) end
     end
     sort_pot(managed, met, ids, early)
-    -- Repeated, because some ids may have been unusable.
+    -- Repeated, because some ids may not have been usable.
   until not pull or count_others(ids, selected) >= sum or call('LLEN', IDLE) == 0
   for _, ticket in ipairs(waiting) do
     if #ids == 0 then break end
@@ -345,8 +347,8 @@ local function assign(pull)
       table.insert(fits and theirs or rest, id)
     end
     if #theirs == ticket.want then
-      -- An id that is also in another list was released twice. A wake-up message from an earlier life of the key is
-      -- deleted.
+      -- An id that is also in another list was released twice. A wake-up message left from an earlier use of the key
+      -- is deleted.
       for _, id in ipairs(theirs) do
         call('LREM', IDLE, 0, id)
         call('LREM', BAR, 0, id)
@@ -379,7 +381,7 @@ local function open()
   end
 end
 
--- Starts the barrier: idle GPUs are withdrawn, and no lease or ticket expires before its end.
+-- Starts the barrier: idle GPUs are withdrawn, and leases and tickets do not expire before its end.
 local function close(till)
   call('HSET', META, 'barrier', till)
   call('HINCRBY', META, 'tok', 1000000)
@@ -392,8 +394,8 @@ end
 
 local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
 
--- Stores the server's run_id. The tokens of a new pool start at the time in microseconds, so that they are higher than
--- those of a deleted pool, of which nothing is left.
+-- Stores the server's run_id. The tokens of a new pool start at the current time in microseconds, so that they are
+-- higher than those of a deleted pool, of which no data is left.
 local function record_server()
   local first = string.format('%.0f', time[1] * 1000000 + time[2])
   if call('HSETNX', META, 'tok', first) == 1 then call('HSET', META, 'born', first) end
@@ -401,8 +403,8 @@ local function record_server()
 end
 
 -- A server that was restarted or promoted may have lost the last grants, and may list holders and waiters that have
--- ended. Until all holders have had the time to reclaim their leases, nothing is granted: idle GPUs and those that
--- become free are put into the barrier list. Tokens continue above all that were ever granted.
+-- exited. Nothing is granted until all holders have had time to reclaim their leases: idle GPUs and GPUs that become
+-- free are put into the barrier list. New tokens are higher than all tokens ever granted.
 local function barrier()
   local known = call('HMGET', META, 'run', 'barrier', 'barrier_ms')
   local till = tonumber(known[2] or '')
@@ -424,7 +426,7 @@ local function barrier()
   end
 end
 
--- The answer for a waiting ticket: its position, and how long the barrier lasts.
+-- Returns the reply for a waiting ticket: its position, and how long the barrier lasts.
 local function waits(lease)
   return { 'waiting', tostring(call('ZRANK', QUEUE, lease) or ''), closed and tostring(closed - now) or '' }
 end

@@ -1,6 +1,6 @@
--- lease, want, priority, ttl, nonblock (0 or 1), then fields and values: enqueues a ticket. With `among`,
--- comma-separated ids, only these are accepted; ids in `last` are granted after all others. Called again with the same
--- lease it returns the status of that one.
+-- lease, want, priority, ttl, nonblock (0 or 1), then fields and values: enqueues a ticket. If the field `among`
+-- contains comma-separated ids, only these are accepted. Ids in `last` are granted after all others. A repeated call
+-- with the same lease returns the status of the existing ticket.
 local lease, want, priority, ttl, nonblock = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local kind = kind_of(lease_key(lease))
 if kind ~= 'none' and kind ~= 'hash' then return redis.error_reply('WRONGTYPE ' .. lease_key(lease) .. ' is a ' .. kind) end
@@ -25,7 +25,7 @@ for place = 6, #ARGV, 2 do
   if field == 'among' then among = value end
   compat = compat or field == 'mode' and value == 'compat'
 end
--- By GPU.py's rules a ticket may wait for a pool that is yet to be created.
+-- Under GPU.py's rules, a ticket may wait for a pool that is yet to be created.
 if size_of(managed) == 0 and not compat then return { 'uninitialised', '', '' } end
 local fit = size_of(among_of(among, managed))
 if want < 1 or want > fit and not compat then return { 'impossible', tostring(fit), '' } end

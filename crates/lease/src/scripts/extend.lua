@@ -1,4 +1,4 @@
--- lease, milliseconds: sets the end of a lease with a time limit to that long from now. Returns the new end.
+-- lease, milliseconds: sets the end of a lease with a time limit to this long from now. Returns the new end.
 local lease, span = ARGV[1], tonumber(ARGV[2])
 local about = call('HMGET', lease_key(lease), 'state', 'mode', 'max_ms', 'granted')
 if about[1] ~= 'held' then return { about[1] or 'unknown', 0 } end

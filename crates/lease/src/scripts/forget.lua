@@ -1,6 +1,6 @@
--- force (0 or 1): deletes the pool and all our keys; if leases are held, only with force. Waiting tickets are kept in
--- order, and META with them. Ended leases that a runner renewed are also kept for their hour: otherwise the runner
--- would take an unknown lease for one that the server lost, and reclaim it.
+-- force (0 or 1): deletes the pool and all our keys. If leases are held, this requires force. Waiting tickets are
+-- kept in order, and META with them. Ended leases that a runner has renewed are also kept for their hour. Otherwise
+-- the runner would assume that the server has lost the lease, and reclaim it.
 settle()
 if call('HLEN', OWN) > 0 and ARGV[1] ~= '1' then return { 'held', call('HLEN', OWN) } end
 local kept = {}
@@ -29,7 +29,7 @@ end
 for _, key in ipairs(found) do
   if not kept[key] and not is_remembered(key) then call('DEL', key) end
 end
--- The entries about the leases that this script has ended.
+-- The log entries and counts about the leases that this script has ended.
 call('DEL', LOG, COUNTS)
 if kept[META] then call('HDEL', META, 'schema', 'barrier') end
 return { 'done', count }

@@ -1,5 +1,5 @@
--- id, offset, pid: releases a GPU by its number, whichever client holds it, as GPU.py's --release. A lease that does
--- not follow GPU.py's rules is kept: returns `held` and its name.
+-- id, offset, pid: releases a GPU by its number, whichever client holds it, like GPU.py's --release. A lease that does
+-- not follow GPU.py's rules is kept, and the script returns `held` and the lease's name.
 local id, offset, pid = ARGV[1], ARGV[2], ARGV[3]
 local line = ' released by PID ' .. pid .. '.'
 if not set_of(call('LRANGE', MANAGED, 0, -1))[id] then return { 'unmanaged', '' } end
@@ -15,12 +15,13 @@ if owner and is_held(owner) then
     assign(false)
     return { 'released', owner }
   end
-  -- It was released before by a client of GPU.py. The GPU may now be held by another, of which only the record exists.
+  -- The lease was already released by a client of GPU.py. The GPU may now be held by another client, of which only the
+  -- record exists.
   finish(owner, 'released', '', '')
 end
 local quarantined = call('HGET', QUAR, id)
 if quarantined then
-  -- Only a quarantine for this very record ends with the release.
+  -- The release ends only a quarantine for this record.
   if theirs or kind ~= 'hash' or not string.match(quarantined, '^legacy_record:') then return { 'quarantined', quarantined } end
   call('HDEL', QUAR, id)
 end

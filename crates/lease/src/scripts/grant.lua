@@ -1,8 +1,8 @@
 -- The first part of all scripts: the keys, the time by the server's clock, and the grant of an id.
 --
--- KEYS[1] is the prefix of GPU.py's keys. An id is a decimal number as text and is in one place: IDLE, POT (gathering:
--- popped for waiting tickets), BAR (barrier after a restart of the server), QUAR (quarantined), or OWN (leased by us).
--- A GPU that a client of GPU.py holds is in none of them.
+-- KEYS[1] is the prefix of GPU.py's keys. An id is a decimal number as text, and is in exactly one place: IDLE, POT
+-- (gathering: popped for waiting tickets), BAR (barrier after a restart of the server), QUAR (quarantined), or OWN
+-- (leased by us). A GPU that a client of GPU.py holds is in none of these.
 local prefix = KEYS[1]
 local ours = prefix .. '_V2:'
 local IDLE, MANAGED, EVENTS = prefix .. '_IDLE', prefix .. '_MANAGED', prefix .. '_EVENTS'
@@ -17,8 +17,8 @@ local function lease_key(lease) return ours .. 'LEASE:' .. lease end
 local function wake_key(lease) return ours .. 'WAKE:' .. lease end
 local function gpu_key(id) return prefix .. '_GPU' .. id end
 
--- `2026-11-21 06:29:57`, as GPU.py writes it: the client's local time, with its UTC offset in seconds. Computes the
--- date in the proleptic Gregorian calendar with years that start in March.
+-- Formats a time like `2026-11-21 06:29:57`, as GPU.py writes it: the client's local time, given its UTC offset in
+-- seconds. Computes the date in the proleptic Gregorian calendar with years that start in March.
 local function clock(offset, at)
   local seconds = math.floor((at or now) / 1000) + (tonumber(offset) or 0)
   local days, rest = math.floor(seconds / 86400), seconds % 86400
@@ -45,7 +45,7 @@ end
 local function record(lease, id, token, about)
   if not about then
     about = lease_fields(lease, call)
-    -- The key may have any type here. On the way from a ticket it was checked before.
+    -- The key may have any type here. When called for a ticket, the type was checked before.
     call('DEL', gpu_key(id))
   end
   call('HSET', gpu_key(id), 'PID', about[5] or '', 'TIME', clock(about[6]), 'lease', lease, 'tok', token,

@@ -1,8 +1,8 @@
 -- lease, why, token, pid, start, then GPUs that processes still use, which are quarantined. `why` is `dead` if the
--- holder or waiter has exited, that of this pid and start if given; `known_dead` if a lease by GPU.py's rules was
--- acknowledged before, because until then its taker is checked instead of its holder; `late` if it was not renewed,
--- which is checked again here; or `revoked` by a rule of the node, on behalf of process `pid` and for the token that
--- the rule evaluated. Returns `was STATE` if the lease had ended before.
+-- holder or waiter has exited (with this pid and start time, if given); `known_dead` if a lease under GPU.py's rules
+-- was acknowledged before (until then, its taker is checked instead of its holder); `late` if it was not renewed,
+-- which is checked again here; or `revoked` if a rule on the node revokes it, on behalf of process `pid` and for the
+-- token that the rule evaluated. Returns `was STATE` if the lease had already ended.
 local lease, why, token, pid, start = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
 local about = call('HMGET', lease_key(lease), 'state', 'offset', 'pid', 'tok', 'start')
 if not about[1] then return 'unknown' end

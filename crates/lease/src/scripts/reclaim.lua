@@ -1,7 +1,7 @@
 -- lease, token, gpus, ttl, then fields and values: restores a lease with a running holder that the server lost in a
--- rollback. It is refused if a newer lease was granted one of its GPUs; an older lease with such a GPU must have ended.
--- If the pool is newer than this lease, leases granted since the pool's creation count as older: the server had lost
--- everything, and this lease is the one in use.
+-- rollback. The script refuses if one of the lease's GPUs was granted to a newer lease; an older lease with such a GPU
+-- must have ended. If the pool is newer than this lease, leases granted since the pool's creation count as older: the
+-- server had lost everything, and this lease is the one in use.
 local lease, token, gpus, ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local written = ARGV[2]
 local born = tonumber(call('HGET', META, 'born') or '0')
@@ -31,7 +31,7 @@ local fields = {}
 for place = 5, #ARGV do fields[#fields + 1] = ARGV[place] end
 call('ZREM', QUEUE, lease)
 call('HSET', lease_key(lease), 'state', 'held', 'want', count, 'prio', 0, 'gpus', gpus, 'tok', written, unpack(fields))
--- It was granted earlier, at an unknown time.
+-- The lease was granted earlier, at an unknown time.
 call('HSETNX', lease_key(lease), 'granted', now)
 if tonumber(call('HGET', META, 'tok') or '0') < token then call('HSET', META, 'tok', written) end
 for id in each(gpus) do

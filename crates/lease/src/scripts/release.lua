@@ -1,4 +1,5 @@
--- lease, token, offset, pid: ends a lease once, or withdraws a ticket. Returns `was STATE` if it had ended before.
+-- lease, token, offset, pid: ends a lease once, or withdraws a ticket. Returns `was STATE` if it had already
+-- ended.
 local lease, token, offset, pid = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local about = call('HMGET', lease_key(lease), 'state', 'tok')
 if not about[1] then return 'unknown' end

@@ -1,11 +1,11 @@
--- id, pid, offset, time: releases a managed GPU that is in no list or quarantined, and that no process of the node
--- holds. `pid` and `time` are from its record when that was determined, `pid` empty if there was none; the record is
--- checked again here. Without a time any time matches.
+-- id, pid, offset, time: releases a managed GPU that is quarantined or not in any list, and that is not held by a
+-- process on the node. `pid` and `time` are those in its record when that was determined, and `pid` is empty if
+-- there was no record. The record is checked again here. Without a time, any time matches.
 local id, pid, offset, moment = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if not set_of(call('LRANGE', MANAGED, 0, -1))[id] then return 'unmanaged' end
 local quarantined = call('HEXISTS', QUAR, id) == 1
 for _, list in ipairs({ IDLE, POT, BAR }) do
-  -- A quarantined GPU may also be idle, if a client released it that no longer held it.
+  -- A quarantined GPU may also be idle, if it was released by a client that no longer held it.
   if not (quarantined and list == IDLE) and set_of(call('LRANGE', list, 0, -1))[id] then return 'placed' end
 end
 local owner = call('HGET', OWN, id)

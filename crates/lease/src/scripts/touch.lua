@@ -1,18 +1,18 @@
 -- lease, ttl, token: renews a ticket; acknowledges and renews a lease. Returns `conflict` if another client has one of
--- its GPUs.
+-- the lease's GPUs.
 local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
 local state = about[1]
 if not state then return { 'unknown', '', '' } end
 if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
 if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
--- The caller holds the lease, but the server was rolled back to a time when it waited.
+-- The caller holds the lease, but the server was rolled back to a time when the ticket was waiting.
 if state == 'waiting' and token ~= '' then return { 'unknown', '', '' } end
--- A server without free memory lets a script write only if its first write frees some.
+-- A server without free memory permits a script to write only if its first write frees memory.
 call('ZREM', EXPIRY, lease)
 log_pending_grant(lease)
 if state == 'held' and about[4] == 'compat' then
-  -- By GPU.py's rules an acknowledged lease outlives the process that took it.
+  -- Under GPU.py's rules, an acknowledged lease outlives the process that took it.
   if token ~= '' then call('HSET', lease_key(lease), 'known', 1) end
   if call('HEXISTS', lease_key(lease), 'known') == 1 then ttl = FOR_EVER end
 end
@@ -36,7 +36,7 @@ for id in each(about[3]) do
   if owner == 'invalid' then
     record(lease, id, about[2])
   elseif owner ~= 'own' then
-    -- A client released it without holding it. If no other has taken it yet, it is taken back.
+    -- A client released the GPU without holding it. If no other client has taken the GPU yet, it is taken back.
     local free_again = owner == 'unowned' and about[4] ~= 'compat'
     if free_again and call('LREM', IDLE, 0, id) + call('LREM', POT, 0, id) + call('LREM', BAR, 0, id) > 0 then
       record(lease, id, about[2])
@@ -47,7 +47,7 @@ for id in each(about[3]) do
   end
 end
 if #taken > 0 and about[4] == 'compat' then
-  -- By GPU.py's rules any client may release it.
+  -- Under GPU.py's rules, any client can release the GPU.
   finish(lease, 'released', '', '')
   assign(false)
   return { 'released', '', '' }

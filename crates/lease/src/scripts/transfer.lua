@@ -1,4 +1,5 @@
--- lease, token, ttl, then fields and values: transfers a lease to the process that it is meant for.
+-- lease, token, ttl, then fields and values: transfers a lease to the process for which it was
+-- taken.
 local lease, token, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
 if about[1] ~= 'held' then return { about[1] or 'unknown', '', '' } end

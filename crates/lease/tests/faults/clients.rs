@@ -1,4 +1,4 @@
-//! Clients that retry through faults, and a model of the GPUs that they hold.
+//! Clients that retry after faults, and a model of the GPUs that they hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{End, Grant, Init, LeaseError, Leases, Pool, Released, Ticket, TicketStatus};
 
-/// How long anything may take on a busy machine.
+/// Time limit for any operation on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_mins(1);
 /// The timeout of a call.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ impl HolderModel {
         self.ended.lock().unwrap().insert(lease.to_owned());
     }
 
-    /// Whether the lease's holder has finished with it.
+    /// Returns whether the lease's holder has finished with the lease.
     pub(crate) fn has_ended(&self, lease: &str) -> bool {
         self.ended.lock().unwrap().contains(lease)
     }
@@ -82,7 +82,7 @@ pub(crate) fn create_pool(address: &str, gpus: u32, barrier: Duration) -> Pool {
     pool
 }
 
-/// Sends a command to the server, past the client.
+/// Sends a command to the server without the client.
 pub(crate) fn run_command<T: redis::FromRedisValue>(address: &str, args: &[&str]) -> T {
     let mut connection = redis::Client::open(address).unwrap().get_connection().unwrap();
     let mut command = redis::cmd(args[0]);
@@ -107,7 +107,7 @@ pub(crate) fn acquire(pool: &mut Pool, ticket: &Ticket) -> Grant {
     }
 }
 
-/// Renews a lease and checks that it is still held with the same grant.
+/// Renews a lease, and checks that it is still held with the same grant.
 pub(crate) fn renew(pool: &mut Pool, ticket: &Ticket, grant: &Grant) {
     let status = retry("a renewal", || pool.renew(ticket, grant, TTL));
     assert_eq!(status, TicketStatus::Held(grant.clone()), "{}", ticket.lease);
@@ -118,7 +118,7 @@ pub(crate) fn release(pool: &mut Pool, ticket: &Ticket, grant: &Grant) {
     assert_ne!(how, Released::Lost, "{}", ticket.lease);
 }
 
-/// Checks that every GPU is idle once, and that there are no leases.
+/// Checks that every GPU is idle exactly once, and that there are no leases.
 pub(crate) fn assert_all_idle(pool: &mut Pool) {
     let audit = pool.audit().unwrap();
     for gpu in &audit.gpus {

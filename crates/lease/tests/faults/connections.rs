@@ -1,5 +1,5 @@
-//! The connection to the server fails at every command and every answer of a lease's life. The client repeats its
-//! requests with the same lease name, and each takes effect once.
+//! Tests that the connection to the server can fail at every command and every reply in a lease's life. The client
+//! repeats its requests with the same lease name, and each request takes effect once.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use crate::clients::{TTL, assert_all_idle, create_pool, retry, run_command, tick
 use crate::proxy::{Fault, Plan, Proxy};
 use crate::server::Server;
 
-/// The timeout of the client on a silent connection.
+/// The client's timeout on a silent connection.
 const SHORT: Duration = Duration::from_millis(300);
-/// More commands than any of the scenarios sends.
+/// Maximum number of commands, above what any of the scenarios sends.
 const MOST: u32 = 100;
 const ALL: [Fault; 4] = [Fault::CutBefore, Fault::CutAfter, Fault::SilentBefore, Fault::SilentAfter];
 
@@ -20,8 +20,8 @@ fn open(proxy: &Proxy) -> Pool {
     retry("a connection", || Pool::open(proxy.address(), "GPU", SHORT))
 }
 
-/// Runs a scenario once per command or answer, with the fault at that position. Each run starts and must end with three
-/// idle GPUs.
+/// Runs a scenario once for each command or reply, with the fault at that position. Each run must start and end with
+/// three idle GPUs.
 fn sweep(faults: &[Fault], life: fn(&Server, &Proxy)) {
     let server = Server::start(&[]);
     for fault in faults {
@@ -72,11 +72,13 @@ fn silent_connection_is_replaced() {
     sweep(&ALL[2..], alone);
 }
 
-/// Waits until another client, whose connection has no faults, releases.
+/// Waits until another client, whose connection has no faults, releases its lease.
 fn waiting(server: &Server, proxy: &Proxy) {
     let mut pool = Pool::open(&server.address(), "GPU", TTL).unwrap();
     let holder = ticket("holder", 3);
-    let Ok(TicketStatus::Held(Grant { token, .. })) = pool.request(&holder) else { panic!("all are idle") };
+    let Ok(TicketStatus::Held(Grant { token, .. })) = pool.request(&holder) else {
+        panic!("all GPUs must be idle")
+    };
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut pool = open(proxy);
@@ -103,7 +105,7 @@ fn cut_wait_continues() {
 }
 
 #[test]
-#[ignore = "minutes: a silent wait times out after more than ten seconds"]
+#[ignore = "takes minutes: a silent wait times out after more than ten seconds"]
 fn silent_wait_continues() {
     sweep(&ALL[2..], waiting);
 }

@@ -1,4 +1,4 @@
-//! The server is killed repeatedly under load and restarted on the data that it had written.
+//! Tests a server that is killed repeatedly under load and restarted with the data that it had written.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::server::Server;
 
 const GPUS: u32 = 4;
 const WORKERS: u32 = 8;
-/// Renewals come every few milliseconds, but much later on a busy machine.
+/// Holders renew every few milliseconds, but much less often on a busy machine.
 const BARRIER: Duration = Duration::from_millis(1500);
 
 struct Load {
@@ -51,7 +51,7 @@ impl Load {
     }
 }
 
-/// The number of kills: a few, or as many as `make soak` requests.
+/// Returns the number of kills: a few, or as many as `make soak` requests.
 fn kills() -> u32 {
     std::env::var("BAILIFF_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(3)
 }
@@ -81,7 +81,8 @@ fn kill_under_load(settings: &[&str]) {
     println!("{settings:?}: {} kills, {} grants", kills(), load.grants.load(Relaxed));
 }
 
-/// Ends the leases whose release the server lost. Their holders have exited, as the node's agent would find.
+/// Ends the leases whose release the server has lost. Their holders have exited, as the node's agent would
+/// find.
 fn end_lost_releases(load: &Load) {
     let mut pool = open(&load.address);
     for lease in pool.audit().unwrap().leases {

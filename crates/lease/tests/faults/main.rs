@@ -1,5 +1,6 @@
-//! Faults of the server and of the connection to it: it is killed, rolled back, stopped or full; connections are cut,
-//! silent or slow. In all cases no GPU has two of our holders, none is lost, and no wait with a deadline hangs.
+//! Tests faults of the server and of the connection to it: the server is killed, rolled back, stopped or full;
+//! connections are cut, silent or slow. In all cases, a GPU never has two of our holders, no GPU is lost, and a wait
+//! with a deadline does not hang.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,

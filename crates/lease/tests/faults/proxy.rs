@@ -1,5 +1,5 @@
-//! A proxy between a client and its server that fails at a chosen position. It parses commands and answers and counts
-//! them.
+//! A proxy between a client and its server that fails at a chosen position. It parses and counts commands and
+//! replies.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What happens to the connection at that position.
+/// Fault of the connection at that position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is cut before the command has reached the server.
+    /// The connection is cut before the command reaches the server.
     CutBefore,
-    /// It is cut after the server has answered, and the answer is lost.
+    /// The connection is cut after the server has replied, and the reply is lost.
     CutAfter,
-    /// From this command on nothing is forwarded, and the connection stays open.
+    /// From this command on, nothing is forwarded, but the connection stays open.
     SilentBefore,
-    /// The same from this answer on.
+    /// From this reply on, nothing is forwarded, but the connection stays open.
     SilentAfter,
 }
 
 /// The plan of faults.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Plan {
-    /// Once, at the command or answer of this number, of all connections together.
+    /// The fault occurs once, at the command or reply with this number, counted over all connections.
     Once(Fault, u32),
     /// Every message is delayed, and sent in pieces of this many bytes.
     Slow(Duration, usize),
@@ -36,7 +36,7 @@ struct ProxyState {
     server: PathBuf,
     commands: AtomicU32,
     answers: AtomicU32,
-    /// Silent connections stay open; all are closed at the end.
+    /// Silent connections stay open. All connections are closed at the end.
     connections: Mutex<Vec<Arc<ProxyConnection>>>,
 }
 
@@ -77,7 +77,7 @@ impl Proxy {
         &self.address
     }
 
-    /// Whether the fault has occurred.
+    /// Returns whether the fault has occurred.
     pub(crate) fn failed(&self) -> bool {
         let Plan::Once(fault, number) = self.shared.plan else { return false };
         let counter = if fault.is_before() { &self.shared.commands } else { &self.shared.answers };
@@ -127,7 +127,7 @@ impl ProxyState {
         }
     }
 
-    /// Forwards messages, command by command or answer by answer, until the connection ends.
+    /// Forwards messages, one command or reply at a time, until the connection is closed.
     fn pass(&self, commands: bool, connection: &ProxyConnection) {
         let (mut client, mut server) = (&connection.client, &connection.server);
         let (from, to): (&mut dyn Read, &mut dyn Write) =
@@ -148,7 +148,7 @@ impl ProxyState {
         }
     }
 
-    /// The fault of the next message.
+    /// Returns the fault for the next message.
     fn fault(&self, commands: bool) -> Option<Fault> {
         let counter = if commands { &self.commands } else { &self.answers };
         let position = counter.fetch_add(1, SeqCst);
@@ -165,7 +165,7 @@ impl ProxyState {
     }
 }
 
-/// The end of the message that starts at `start`; `None` if it is incomplete.
+/// Returns the end of the message that starts at `start`, or `None` if the message is incomplete.
 fn message(bytes: &[u8], start: usize) -> Option<usize> {
     let rest = bytes.get(start..)?;
     let line = rest.windows(2).position(|pair| pair == b"\r\n")?;

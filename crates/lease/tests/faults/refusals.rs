@@ -1,4 +1,5 @@
-//! The server is stopped, full, refuses commands or evicts keys, or an administrator kills or unblocks our connections.
+//! Tests a server that is stopped, full, refuses commands or evicts keys, and an administrator who kills or unblocks
+//! our connections.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::clients::{
 };
 use crate::server::Server;
 
-/// A client waits for the only GPU while `disturb` runs; after that it is served.
+/// Checks that a client that waits for the only GPU while `disturb` runs is served after that.
 fn check_waiter(disturb: impl FnOnce(&Server)) {
     let server = Server::start(&[]);
     let address = server.address();
@@ -42,7 +43,7 @@ fn wait_for_blocked(address: &str, count: u32) {
     });
 }
 
-/// The ids of the two blocked connections: in the queue, and for the wake-up.
+/// Returns the ids of the two blocked connections: the one in the queue, and the one for the wake-up.
 fn client_ids(address: &str) -> [String; 2] {
     let list: String = run_command(address, &["CLIENT", "LIST"]);
     let blocked = list.lines().filter(|line| {
@@ -51,7 +52,7 @@ fn client_ids(address: &str) -> [String; 2] {
     });
     let id = |line: &str| line["id=".len()..].split(' ').next().unwrap().to_owned();
     let ids: Vec<String> = blocked.map(id).collect();
-    ids.try_into().unwrap_or_else(|_| panic!("not two are blocked: {list}"))
+    ids.try_into().unwrap_or_else(|_| panic!("there must be two blocked connections: {list}"))
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn killed_connections_are_reopened() {
             run_command::<u64>(&server.address(), &["CLIENT", "KILL", "ID", &id]);
         }
         wait_for_blocked(&server.address(), 2);
-        // The last killed connections are not back in the queue when the GPU is released.
+        // The connections that were killed last are not back in the queue when the GPU is released.
         for id in client_ids(&server.address()) {
             run_command::<u64>(&server.address(), &["CLIENT", "KILL", "ID", &id]);
         }
@@ -98,7 +99,7 @@ fn stopped_server_grants_each_request_once() {
         let renewed = hasty.renew(&holder, &grant, TTL);
         assert!(matches!(renewed, Err(LeaseError::Silent(_))), "{renewed:?}");
         kill_process(process, Signal::CONT).unwrap();
-        // A late answer is not taken for the answer to a later request.
+        // A late reply is not mistaken for the reply to a later request.
         renew(&mut hasty, &holder, &grant);
         let granted = acquire(&mut hasty, &lease);
         assert_eq!(granted.gpus, [1 - grant.gpus[0]], "granted once");
@@ -134,9 +135,9 @@ fn evicting_server_loses_no_gpu() {
         model.remove(&ticket.lease, &granted.gpus);
         release(&mut pool, &ticket, &granted);
     }
-    // Only ended leases are evicted; after that the server is full.
+    // Only ended leases are evicted. After that, the server is full.
     run_command::<()>(&address, &["CONFIG", "SET", "maxmemory", "1"]);
-    let full = wait_until("it to be full", || pool.request(&ticket("more", 1)).err());
+    let full = wait_until("the memory to be full", || pool.request(&ticket("more", 1)).err());
     assert!(matches!(full, LeaseError::Full(_)), "{full:?}");
     let ended: Vec<String> = run_command(&address, &["KEYS", "GPU_V2:LEASE:lease-*"]);
     assert_eq!(ended, [""; 0]);
@@ -168,12 +169,12 @@ fn missing_permission_ends_the_wait() {
         assert!(matches!(&result, Err(LeaseError::Denied(why)) if why.contains("permission")), "{result:?}");
     });
     release(&mut pool, &ticket("holder", 1), &grant);
-    // Its ticket from before is ended like that of an exited client.
+    // The waiter's earlier ticket is ended like that of an exited client.
     pool.end("waiter", DEAD, &[]).unwrap();
     assert_all_idle(&mut pool);
 }
 
-/// The permissions in docs/leases.md are sufficient; a missing one is reported.
+/// The permissions in docs/leases.md are sufficient, and a missing permission is reported.
 #[test]
 fn documented_acl_is_sufficient() {
     let server = Server::start(&[]);
@@ -236,7 +237,7 @@ fn key_of_wrong_type_is_named_and_nothing_changes() {
     assert_all_idle(&mut pool);
 }
 
-/// All keys with their values.
+/// Returns all keys with their values.
 fn snapshot(address: &str) -> Vec<(String, Vec<u8>)> {
     let mut keys: Vec<String> = run_command(address, &["KEYS", "*"]);
     keys.sort();

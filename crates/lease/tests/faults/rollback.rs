@@ -1,4 +1,4 @@
-//! The server restarts with an older state than the one it ended with.
+//! Tests a server that restarts with a state older than its last state.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::clients::{
 };
 use crate::server::Server;
 
-/// Long enough for all holders to reclaim.
+/// Long enough for all holders to reclaim their leases.
 const BARRIER: Duration = Duration::from_secs(2);
 
 fn restart_from_saved_state(server: &mut Server) {
@@ -31,8 +31,9 @@ fn held(status: TicketStatus) -> Grant {
     }
 }
 
-/// The four holders at the end of the server. When its state was saved, one of them held, one waited, and two did not
-/// exist yet. `over` and `other` held then and have ended since.
+/// Returns the four holders at the moment when the server is killed. When the server's state was saved, one of them
+/// held a lease, one was waiting, and two did not exist yet. The leases `over` and `other` were held then, and have
+/// ended since.
 fn holders(pool: &mut Pool, address: &str) -> [(Ticket, Grant); 4] {
     let [before, over, other, waiting, after, later] =
         [("before", 1), ("over", 2), ("other", 2), ("waiting", 2), ("after", 1), ("later", 1)]
@@ -61,10 +62,10 @@ fn holders_reclaim_after_rollback() {
     }
     restart_from_saved_state(&mut server);
     let mut pool = open(&address);
-    // A new client sends a request before any holder has reclaimed.
+    // A new client sends a request before any holder has reclaimed its lease.
     let hurried = ticket("hurried", 1);
     assert!(matches!(pool.request(&hurried), Ok(TicketStatus::Waiting { .. })));
-    // In the server's state, the ended leases are still held; their holders are found to have exited.
+    // In the server's state, the ended leases are still held. Their holders are found to have exited.
     for lease in ["over", "other"] {
         pool.end(lease, DEAD, &[]).unwrap();
         assert_waiting(&mut pool, "hurried");
@@ -74,7 +75,7 @@ fn holders_reclaim_after_rollback() {
         assert_waiting(&mut pool, "hurried");
     }
     wait_until("the barrier to be over", || pool.audit().unwrap().barrier.is_none().then_some(()));
-    // The script that ends the barrier does not grant anything itself.
+    // The script that ends the barrier does not grant any GPU itself.
     for _ in 0..2 {
         assert_waiting(&mut pool, "hurried");
     }
@@ -107,7 +108,7 @@ fn newer_holder_prevails_over_older_state() {
 
     restart_from_saved_state(&mut server);
     let mut pool = open(&address);
-    // The client of `first` still runs and has released it; in the server's state it holds.
+    // The client of `first` is still running and has released its lease, which is held in the server's state.
     renew(&mut pool, &second, &second_grant);
     let status = pool.touch("first", TTL, Some(first_grant.token)).unwrap();
     assert!(!matches!(status, TicketStatus::Held(_)), "{status:?}");
@@ -137,7 +138,11 @@ fn nothing_expires_during_server_downtime() {
     }
     restart_from_saved_state(&mut server);
     let mut pool = open(&address);
-    assert_eq!(pool.reap_local_host(&LocalHost::read(), TTL), Ok(0), "they could not renew");
+    assert_eq!(
+        pool.reap_local_host(&LocalHost::read(), TTL),
+        Ok(0),
+        "the holders could not renew their leases"
+    );
     renew(&mut pool, &holder, &grant);
     assert_waiting(&mut pool, "waiter");
     release(&mut pool, &holder, &grant);

@@ -1,4 +1,4 @@
-//! The node's agent of the model: it notices exits, ends quarantines and returns lost GPUs.
+//! The node's agent in the model: it notices exits, ends quarantines and returns lost GPUs.
 
 use bailiff_lease::Op;
 
@@ -7,13 +7,14 @@ use crate::model::{ClientId, PREFIX, call};
 use crate::{Client, Exited, Run};
 
 impl Run {
-    /// The last process on an orphaned GPU exits, and the agent sees that the GPU is quiet.
+    /// Simulates that the last process on an orphaned GPU exits, and that the agent sees no further use of the GPU.
     pub(crate) fn orphan_ends(&mut self) {
         let Some(id) = self.model.orphans.pop_first() else { return };
         self.clear(&id);
     }
 
-    /// All orphaned processes exit, and the agent ends all quarantines; an older state may contain more of them.
+    /// Simulates that all orphaned processes exit, and that the agent ends all quarantines. An older state may contain
+    /// more quarantines.
     pub(crate) fn end_quarantines(&mut self) {
         while !self.model.orphans.is_empty() {
             self.orphan_ends();
@@ -36,7 +37,7 @@ impl Run {
         }
     }
 
-    /// The agent learns that a process has exited.
+    /// Simulates that the agent notices the exit of a process.
     pub(crate) fn notice(&mut self) {
         match self.exited.pop_front() {
             Some(Exited::Lease(lease)) => {
@@ -52,8 +53,8 @@ impl Run {
         }
     }
 
-    /// Whether a client of GPU.py is between two of its commands. A GPU that it has popped but not recorded looks like
-    /// a lost one.
+    /// Returns whether a client of GPU.py is between two of its commands. A GPU that the client has popped but not
+    /// recorded looks like a lost GPU.
     fn busy(&mut self) -> bool {
         let busy = |client: &mut Client| match client {
             Client::Legacy(client) => client.runnable(),
@@ -95,7 +96,7 @@ impl Run {
         }
     }
 
-    /// The reason for `Op::Kill`: whether the lease was acknowledged.
+    /// Returns the reason for `Op::Kill`, which depends on whether the lease was acknowledged.
     pub(crate) fn kill_reason(&mut self, lease: &str) -> &'static str {
         let known = self.agent.request(&["HEXISTS", &format!("GPU_V2:LEASE:{lease}"), "known"]).text() == "1";
         if known { "known_dead" } else { "dead" }
@@ -108,8 +109,9 @@ impl Run {
         }
     }
 
-    /// Returns GPUs without a holder whose record allows it. A returned GPU may wake a client of GPU.py; the rest then
-    /// waits until that client has written its record. Returns whether all GPUs were checked.
+    /// Returns GPUs without a holder to the pool if their record allows it. A returned GPU may wake a client of
+    /// GPU.py. The other GPUs are then checked after that client has written its record. Returns whether all GPUs were
+    /// checked.
     pub(crate) fn resolve(&mut self, exited: impl Fn(&str) -> bool) -> bool {
         for id in self.model.ids.clone() {
             self.settle();

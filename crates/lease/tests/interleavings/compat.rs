@@ -1,5 +1,5 @@
-//! A client of ours that follows GPU.py's rules: it waits like our other clients, must acknowledge its GPU, and
-//! releases it by its number.
+//! A client of ours that follows GPU.py's rules. It waits like our other clients, must acknowledge its GPU, and
+//! releases the GPU by its number.
 
 use bailiff_lease::Op;
 
@@ -43,7 +43,7 @@ impl Compat {
         matches!(self.step, Step::Waiting)
     }
 
-    /// Its ticket has ended while it waited: it requests again.
+    /// The ticket has ended while the client was waiting, so the client requests again.
     pub(crate) fn ended(&mut self, model: &mut Model) {
         self.link = model.link();
         self.request(model);
@@ -92,7 +92,7 @@ impl Compat {
         }
     }
 
-    /// Its slot has popped a GPU, for this client or another.
+    /// Blocks the slot again after it has popped a GPU, for this client or for another.
     fn rearm_slot(&mut self, model: &mut Model) {
         let Some(mut slot) = self.slot.take() else { return };
         slot.take();
@@ -147,7 +147,7 @@ impl Compat {
         self.step = Step::Releasing;
     }
 
-    /// Requests the next lease, or releases once more: its own GPU or that of another client.
+    /// Requests the next lease, or releases once more: its own GPU or another client's GPU.
     fn released(&mut self, model: &mut Model) {
         if !self.misused && model.rng.f64() < model.misuse {
             self.misused = true;

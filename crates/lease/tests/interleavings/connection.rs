@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// An answer of Redis in RESP2.
+/// A reply from Redis in RESP2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Text(String),
@@ -43,7 +43,7 @@ impl Connection {
         Self { stream, inbox: Vec::new() }
     }
 
-    /// Sends commands in one write.
+    /// Sends commands in a single write.
     pub(crate) fn send(&mut self, commands: &[&[&str]]) {
         let mut bytes = Vec::new();
         for command in commands {
@@ -55,7 +55,7 @@ impl Connection {
         self.stream.write_all(&bytes).unwrap();
     }
 
-    /// Whether this many answers have arrived.
+    /// Returns whether this many replies have arrived.
     pub(crate) fn has(&mut self, count: usize) -> bool {
         let mut chunk = [0; 16384];
         loop {
@@ -70,7 +70,7 @@ impl Connection {
         (0..count).all(|_| parse(&self.inbox, &mut at).is_some())
     }
 
-    /// Takes the next answer, which must have arrived.
+    /// Takes the next reply, which must have arrived.
     pub(crate) fn take(&mut self) -> Reply {
         let mut at = 0;
         let reply = parse(&self.inbox, &mut at).expect("an answer");
@@ -81,7 +81,7 @@ impl Connection {
         reply
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for the reply.
     pub(crate) fn request(&mut self, command: &[&str]) -> Reply {
         self.send(&[command]);
         while !self.has(1) {
@@ -116,7 +116,7 @@ fn parse(bytes: &[u8], at: &mut usize) -> Option<Reply> {
             }
             Reply::List(all)
         }
-        other => panic!("{other} starts no answer"),
+        other => panic!("{other} does not start a reply"),
     };
     *at = next;
     Some(reply)

@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::model::{ClientId, Model, SHORT};
 
 pub(crate) struct Invariants {
-    /// Clients of GPU.py release GPUs that they do not hold, so GPUs may be shared.
+    /// Whether clients of GPU.py release GPUs that they do not hold, so that GPUs may be shared.
     misuse: bool,
-    /// There are no clients of GPU.py, so every GPU is in a list.
+    /// Whether there are no clients of GPU.py, so that every GPU must be in a list.
     alone: bool,
     token: u64,
     /// The tickets after the previous step, in order: lease, request, priority.
@@ -22,7 +22,7 @@ impl Invariants {
         Self { misuse, alone, token: 0, queue: Vec::new(), shared: BTreeSet::new() }
     }
 
-    /// The server was rolled back: it has lost its latest grants.
+    /// Records that the server was rolled back and has lost its latest grants.
     pub(crate) fn forget(&mut self) {
         (self.token, self.queue) = (0, Vec::new());
     }
@@ -41,7 +41,7 @@ impl Invariants {
             let places = count("idle") + count("pot") + count("bar") + quarantined + u64::from(owned);
             assert!(places <= 1 || self.misuse, "in {places} places: {gpu}{}", model.trace());
             assert!(places == 1 || !self.alone, "in {places} places: {gpu}{}", model.trace());
-            assert_eq!(owner.is_some(), owned, "the owner holds nothing: {gpu}{}", model.trace());
+            assert_eq!(owner.is_some(), owned, "the owning lease is not held: {gpu}{}", model.trace());
             if let Some(lease) = owner.and_then(|owner| leases.get(owner)) {
                 let listed = text(&lease["gpus"]).split(',').any(|id| id == text(&gpu["id"]));
                 assert!(listed, "the owner does not list the GPU: {gpu} {lease}{}", model.trace());
@@ -53,7 +53,7 @@ impl Invariants {
     fn holders(&mut self, audit: &Value, model: &mut Model) {
         for (id, holders) in model.holders.clone() {
             let ours = holders.iter().filter(|client_id| client_id.ours).count();
-            assert!(ours <= 1, "two of ours hold {id}: {holders:?} {audit}{}", model.trace());
+            assert!(ours <= 1, "two of our clients hold {id}: {holders:?} {audit}{}", model.trace());
             let orphan = model.orphans.contains(&id);
             assert!(
                 !orphan || holders.is_empty() || self.misuse,
@@ -74,7 +74,7 @@ impl Invariants {
         for lease in leases.values() {
             let gpus = lease["gpus"].as_str().unwrap_or_default();
             match text(&lease["state"]) {
-                "waiting" => assert_eq!(gpus, "", "it waits and holds: {lease}{}", model.trace()),
+                "waiting" => assert_eq!(gpus, "", "a waiting request holds GPUs: {lease}{}", model.trace()),
                 "held" => {
                     assert_eq!(
                         gpus.split(',').count().to_string(),
@@ -84,7 +84,9 @@ impl Invariants {
                     );
                     token = token.max(text(&lease["tok"]).parse().unwrap());
                 }
-                other => panic!("{other}, but not expired: {lease}{}", model.trace()),
+                other => {
+                    panic!("the state is {other}, but the lease has not expired: {lease}{}", model.trace())
+                }
             }
         }
         let now = audit["now"].as_f64().unwrap();
@@ -113,7 +115,7 @@ impl Invariants {
             .filter(|lease| lease["state"] == "held")
             .map(|lease| text(&lease["tok"]))
             .collect();
-        assert_eq!(tokens.len(), granted, "a token twice{}", model.trace());
+        assert_eq!(tokens.len(), granted, "a token was granted twice{}", model.trace());
         assert!(token >= self.token, "a token decreased{}", model.trace());
         (self.token, self.queue) = (token, queue);
     }
@@ -123,7 +125,7 @@ impl Invariants {
         let audit: Value = serde_json::from_str(audit).unwrap();
         for gpu in list(&audit["gpus"]) {
             let idle = gpu["idle"].as_u64().unwrap();
-            assert!(idle == 1 || (self.misuse && idle > 1), "not idle in the end: {gpu}{}", model.trace());
+            assert!(idle == 1 || (self.misuse && idle > 1), "not idle at the end: {gpu}{}", model.trace());
             assert!(gpu["owner"].is_null() && gpu["quarantine"].is_null(), "{gpu}");
         }
         assert_eq!(list(&audit["leases"]).count() + list(&audit["queue"]).count(), 0, "{audit}");
@@ -136,7 +138,7 @@ impl Invariants {
     }
 }
 
-/// Whether this is one of the four lines that GPU.py writes.
+/// Returns whether the text is one of the four lines that GPU.py writes.
 fn is_of_the_original(event: &str) -> bool {
     let Some((time, line)) =
         event.split_at_checked(19).and_then(|(time, rest)| Some((time, rest.strip_prefix(": ")?)))

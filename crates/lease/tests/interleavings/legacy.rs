@@ -21,7 +21,7 @@ pub(crate) struct Legacy {
     link: Connection,
     step: Step,
     gpu: String,
-    /// The GPU that it releases, which may not be its own.
+    /// The GPU that the client releases, which may belong to another client.
     target: String,
     misused: bool,
 }
@@ -38,7 +38,7 @@ impl Legacy {
         self.link.has(1)
     }
 
-    /// The pid in its records.
+    /// Returns the pid in the client's records.
     pub(crate) fn pid(&self) -> String {
         self.client_id.number.to_string()
     }
@@ -73,7 +73,8 @@ impl Legacy {
             }
             Step::ReadingManaged(idle) => {
                 if idle.contains(&self.target) || !reply.texts().contains(&self.target) {
-                    // Another client has released it: GPU.py reports that and stops using it.
+                    // Another client has released the GPU. GPU.py reports that and stops using the
+                    // GPU.
                     model.remove_holder(self.client_id, &self.target);
                     self.released(model)
                 } else {
@@ -111,7 +112,7 @@ impl Legacy {
         Step::ReadingIdle
     }
 
-    /// Takes the next GPU, or releases once more: its own GPU or that of another client.
+    /// Takes the next GPU, or releases once more: its own GPU or another client's GPU.
     fn released(&mut self, model: &mut Model) -> Step {
         if !self.misused && model.rng.f64() < model.misuse {
             self.misused = true;

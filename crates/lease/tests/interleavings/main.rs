@@ -1,5 +1,5 @@
-//! Random interleavings of our clients and clients of GPU.py on a real Redis: one command per step, with clients that
-//! exit at any step. After each step no GPU may have two holders, and none may be lost.
+//! Tests random interleavings of our clients and clients of GPU.py on a real Redis server. Each step is one command,
+//! and clients can exit at any step. After each step, no GPU may have two holders and no GPU may be lost.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -32,19 +32,19 @@ use native::Native;
 use rollback::Rollback;
 use server::Server;
 
-/// The clients of a run and its faults.
+/// The clients in a run, and their faults.
 #[derive(Debug, Clone, Copy)]
 struct Scenario {
     native: u32,
     legacy: u32,
-    /// Clients of ours that follow GPU.py's rules.
+    /// Number of our clients that follow GPU.py's rules.
     compat: u32,
-    /// The probability that the next client exits instead of its step.
+    /// Probability that the next client exits instead of making a step.
     exits: f64,
     misuse: f64,
-    /// The highest number of GPUs that a native client requests.
+    /// Highest number of GPUs that a native client requests.
     most: u32,
-    /// Whether the server is rolled back now and then.
+    /// Whether the server is sometimes rolled back.
     rollbacks: bool,
 }
 
@@ -69,12 +69,12 @@ enum Exited {
 
 struct Run {
     model: Model,
-    /// The connection of the agent.
+    /// Connection of the agent.
     agent: Connection,
     clients: BTreeMap<u32, Client>,
     exited: VecDeque<Exited>,
     invariants: Invariants,
-    /// The audit script, and the same without its call of `settle`.
+    /// The audit script, with and without its call of `settle`.
     audits: (String, String),
     started: u32,
     quiet: u32,
@@ -103,7 +103,7 @@ impl Run {
         let invariants = Invariants::new(scenario.misuse > 0.0, scenario.legacy == 0);
         let (clients, exited) = (BTreeMap::new(), VecDeque::new());
         let audit = Op::Audit.text();
-        assert_eq!(audit.matches("\nsettle()\n").count(), 1, "one call of settle");
+        assert_eq!(audit.matches("\nsettle()\n").count(), 1, "audit.lua must call settle once");
         let audits = (audit.to_owned(), audit.replace("\nsettle()\n", "\n"));
         let rollback = Rollback::default();
         let mut run =
@@ -168,14 +168,14 @@ impl Run {
                     Some(Client::Legacy(client)) => client.step(&mut self.model),
                     Some(Client::Native(client)) => client.step(&mut self.model),
                     Some(Client::Compat(client)) => client.step(&mut self.model),
-                    None => unreachable!("it was there"),
+                    None => unreachable!("the client exists"),
                 }
             }
         } else {
             self.unblock();
         }
         self.settle();
-        // Mostly without `settle`, so that the audit itself rarely changes the state.
+        // Most audits run without `settle`, so that the audit itself rarely changes the state.
         let settled = self.model.rng.u32(0..50) == 0;
         let script = if settled { self.audits.0.clone() } else { self.audits.1.clone() };
         let audit = self.agent.request(&["EVAL", &script, "1", PREFIX]).text();
@@ -191,7 +191,7 @@ impl Run {
         });
         for (number, lease) in waiting.collect::<Vec<(u32, String)>>() {
             let answer = self.agent.request(&call(Op::Touch, &[&lease, TTL, ""])).texts();
-            // Another client released the GPU before this one received its grant.
+            // Another client released the GPU before this client received its grant.
             if let Some(Client::Compat(client)) = self.clients.get_mut(&number)
                 && self.model.misuse > 0.0
                 && answer[0] == "released"
@@ -199,7 +199,7 @@ impl Run {
                 client.ended(&mut self.model);
                 continue;
             }
-            // It may have been served since, and receives that only now.
+            // The ticket may have been served since, which the client notices only now.
             let waiting = matches!(answer[0].as_str(), "waiting" | "held");
             let shared = self.model.misuse > 0.0 && answer[0] == "conflict";
             assert!(waiting || shared, "{answer:?}{}", self.model.trace());
@@ -208,9 +208,9 @@ impl Run {
 
     fn exit(&mut self, number: u32) {
         self.model.count("exits");
-        let client = self.clients.remove(&number).expect("it was there");
-        // After a rollback the server does not know the client's last lease, so no other process of that lease would
-        // reclaim it: such a client leaves no orphan.
+        let client = self.clients.remove(&number).expect("the client must exist");
+        // After a rollback, the server does not know the client's last lease. Another process in that lease would not
+        // reclaim it, so such a client does not leave an orphan.
         let silent = matches!(&client, Client::Native(client) if client.silent());
         let (client_id, kind) = match &client {
             Client::Native(client) => {
@@ -234,7 +234,7 @@ impl Run {
         self.start_client(kind);
     }
 
-    /// All clients exit and the agent notices: every GPU is idle again, once.
+    /// Ends all clients, which the agent notices, and checks that every GPU is idle exactly once.
     fn end(mut self) -> BTreeMap<&'static str, u32> {
         self.settle();
         for number in self.clients.keys().copied().collect::<Vec<_>>() {
@@ -266,7 +266,7 @@ impl Run {
     }
 }
 
-/// The number of steps of a run; `make soak` sets more.
+/// Returns the number of steps in a run; `make soak` sets more.
 fn steps() -> u32 {
     std::env::var("BAILIFF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(4000)
 }

@@ -1,4 +1,4 @@
-//! The model: the GPUs that the clients believe to hold, independent of the state in Redis.
+//! The model: the GPUs that the clients assume to hold, independent of the state in Redis.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::connection::Connection;
 
 /// The prefix of all keys.
 pub(crate) const PREFIX: &str = "GPU";
-/// No lease expires by itself during a run.
+/// A ttl in milliseconds so long that no lease expires during a run.
 pub(crate) const TTL: &str = "600000";
-/// The ttl of some tickets in milliseconds; they have expired until they are renewed.
+/// Ttl of some tickets in milliseconds. These tickets are always expired until they are renewed.
 pub(crate) const SHORT: u32 = 1;
 
 /// A client's kind and number.
@@ -28,17 +28,17 @@ pub(crate) struct Model {
     /// The server's `run_id`.
     pub(crate) run: String,
     pub(crate) ids: Vec<String>,
-    /// The probability that a legacy client releases a GPU that it does not hold.
+    /// Probability that a legacy client releases a GPU that it does not hold.
     pub(crate) misuse: f64,
-    /// The highest number of GPUs that a native client requests.
+    /// Highest number of GPUs that a native client requests.
     pub(crate) most: u32,
     pub(crate) leases: u32,
     pub(crate) holders: BTreeMap<String, BTreeSet<ClientId>>,
-    /// GPUs that are still used by processes whose lease's holder has exited.
+    /// GPUs that are still used by processes after the holder of their lease has exited.
     pub(crate) orphans: BTreeSet<String>,
-    /// The client of GPU.py that wrote the current record of a GPU.
+    /// For each GPU, the client of GPU.py that wrote the current record.
     pub(crate) recorded: BTreeMap<String, ClientId>,
-    /// Leases that the server had lost.
+    /// Leases that the server had lost and that were reclaimed.
     pub(crate) reclaimed: BTreeSet<String>,
     pub(crate) counts: BTreeMap<&'static str, u32>,
     /// The last steps.
@@ -69,7 +69,7 @@ impl Model {
         Connection::open(&self.socket)
     }
 
-    /// A random selection of GPUs, at least this many.
+    /// Returns a random selection of GPUs, at least this many.
     pub(crate) fn some(&mut self, least: u32) -> Vec<String> {
         let mut ids = self.ids.clone();
         self.rng.shuffle(&mut ids);
@@ -93,7 +93,7 @@ impl Model {
         self.holders.get_mut(id).expect("a managed GPU").insert(client_id);
     }
 
-    /// Whether a client of GPU.py also holds it, and has recorded that.
+    /// Returns whether a client of GPU.py also holds the GPU and has recorded that.
     pub(crate) fn shared(&self, id: &str) -> bool {
         self.recorded.get(id).is_some_and(|other| self.holders[id].contains(other))
     }
@@ -103,14 +103,14 @@ impl Model {
         self.holders.get_mut(id).expect("a managed GPU").remove(&client_id);
     }
 
-    /// Processes that it started keep using its GPUs.
+    /// Records that processes that the client started keep using its GPUs.
     pub(crate) fn orphan(&mut self, client_id: ClientId) {
         let held =
             self.holders.iter().filter(|(_, holders)| holders.contains(&client_id)).map(|(id, _)| id.clone());
         self.orphans.extend(held.collect::<Vec<String>>());
     }
 
-    /// The client exits and holds nothing any more.
+    /// Records that the client has exited and no longer holds any GPU.
     pub(crate) fn exits(&mut self, client_id: ClientId) {
         self.record(client_id, "exits");
         for holders in self.holders.values_mut() {
@@ -129,7 +129,7 @@ fn run_of(socket: &Path) -> String {
     info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run_id").to_owned()
 }
 
-/// A call of a script.
+/// Returns the arguments for a script call.
 pub(crate) fn call<'a>(op: Op, arguments: &[&'a str]) -> Vec<&'a str> {
     let mut command = vec!["EVAL", op.text(), "1", PREFIX];
     command.extend(arguments);

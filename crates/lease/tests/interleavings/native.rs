@@ -9,7 +9,7 @@ enum Step {
     Requesting,
     Waiting,
     Using(u32),
-    /// The server has lost its lease.
+    /// The server has lost the client's lease.
     Reclaiming(u32),
     Releasing,
     ReleasingAgain,
@@ -22,15 +22,15 @@ pub(crate) struct Native {
     slots: Vec<Connection>,
     step: Step,
     want: u32,
-    /// The only ids that it accepts; `None` if it accepts any.
+    /// The only ids that the client accepts, or `None` if it accepts any id.
     among: Option<Vec<String>>,
-    /// The arguments of its request.
+    /// Arguments of the client's request.
     arguments: Vec<String>,
     gpus: Vec<String>,
     token: String,
-    /// The GPUs that another client also had at the last renewal.
+    /// GPUs that another client also had at the last renewal.
     shared: Vec<String>,
-    /// It holds, but has not renewed since the server was rolled back.
+    /// Whether the client holds a lease but has not renewed it since the server was rolled back.
     silent: bool,
 }
 
@@ -59,7 +59,7 @@ impl Native {
         self.link.has(1) || self.slots.iter_mut().any(|slot| slot.has(2))
     }
 
-    /// Whether it waits; a waiting client renews now and then on another connection.
+    /// Returns whether the client is waiting. A waiting client sometimes renews on another connection.
     pub(crate) fn waits(&self) -> bool {
         matches!(self.step, Step::Waiting)
     }
@@ -110,7 +110,7 @@ impl Native {
         let conflicts: Vec<&str> =
             if answer[0] == "conflict" { answer[2].split(',').collect() } else { Vec::new() };
         let missing = self.shared.iter().find(|gpu| !conflicts.contains(&gpu.as_str()));
-        assert_eq!(missing, None, "shared, but not reported: {answer:?}{}", model.trace());
+        assert_eq!(missing, None, "a shared GPU was not reported: {answer:?}{}", model.trace());
         if !conflicts.is_empty() {
             model.count("reported conflicts");
         }
@@ -120,7 +120,7 @@ impl Native {
         self.go_on(left, model);
     }
 
-    /// A slot has popped a GPU, for this client or another.
+    /// Blocks a slot again after it has popped a GPU, for this client or for another.
     fn rearm_slot(&mut self, place: usize, model: &mut Model) {
         let slot = &mut self.slots[place];
         slot.take();
@@ -160,7 +160,7 @@ impl Native {
     }
 
     fn wait(&mut self, model: &mut Model) {
-        // A client that accepts only some ids has no slots: it is served when it renews.
+        // A client that accepts only some ids has no slots. It is served when it renews.
         for _ in 0..if self.among.is_some() { 0 } else { self.want } {
             let mut slot = model.link();
             arm(&mut slot, model);
@@ -173,14 +173,19 @@ impl Native {
     fn holds(&mut self, token: &str, gpus: &str, model: &mut Model) {
         token.clone_into(&mut self.token);
         self.gpus = gpus.split(',').map(str::to_owned).collect();
-        assert_eq!(self.gpus.len(), self.want as usize, "all or none: {}", model.trace());
+        assert_eq!(
+            self.gpus.len(),
+            self.want as usize,
+            "a lease has all of its GPUs or none: {}",
+            model.trace()
+        );
         for gpu in &self.gpus {
             let accepted = self.among.as_ref().is_none_or(|among| among.contains(gpu));
             assert!(accepted, "{gpu} is not one of {:?}: {}", self.among, model.trace());
             model.add_holder(self.client_id, gpu);
         }
         model.count("our grants");
-        // Most close their slots at once; some leave them open.
+        // Most clients close their slots at once, some leave them open.
         if model.rng.u32(0..10) < 7 {
             self.slots.clear();
         }
@@ -214,7 +219,7 @@ impl Native {
         self.link.send(&[&call(Op::Reclaim, &arguments)]);
     }
 
-    /// All connections broke: requests are repeated, and held leases are renewed.
+    /// Simulates that all connections broke: requests are repeated, and held leases are renewed.
     pub(crate) fn reconnect(&mut self, model: &mut Model) {
         self.link = model.link();
         self.slots.clear();
@@ -229,7 +234,8 @@ impl Native {
         }
     }
 
-    /// Whether the server may list its GPUs as idle, because it has not renewed since the rollback.
+    /// Returns whether the server may list the client's GPUs as idle, because the client has not renewed since the
+    /// rollback.
     pub(crate) fn silent(&self) -> bool {
         self.silent
     }
@@ -240,8 +246,8 @@ impl Native {
     }
 }
 
-/// Sends both commands in one write, so that Redis serves waiting tickets even if the client dies. Some clients pass
-/// the `run_id`, as the real ones do; others leave it to the script.
+/// Sends both commands in a single write, so that Redis serves waiting tickets even if the client exits. Some
+/// clients pass the `run_id`, as real clients do; others leave it to the script.
 pub(crate) fn arm(slot: &mut Connection, model: &mut Model) {
     let run = model.run.clone();
     let known = [run.as_str()];

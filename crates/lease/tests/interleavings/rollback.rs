@@ -1,5 +1,5 @@
-//! A server that is rolled back to a state that was saved earlier. Holders reclaim their leases; leases that have ended
-//! since are found to have no living holder.
+//! A server that is rolled back to a state that was saved earlier. Holders reclaim their leases. Leases that have
+//! ended since then are found to have no running holder.
 
 use crate::{Client, Exited, Run};
 
@@ -7,7 +7,7 @@ use crate::{Client, Exited, Run};
 #[derive(Debug, Default)]
 pub(crate) struct Rollback {
     saved: bool,
-    /// The barrier lasts until all holders have renewed.
+    /// Whether the barrier is closed. It is opened when all holders have renewed.
     closed: bool,
 }
 
@@ -36,7 +36,7 @@ impl Run {
         for client in self.clients.values_mut() {
             match client {
                 Client::Native(client) => client.reconnect(&mut self.model),
-                Client::Legacy(_) | Client::Compat(_) => unreachable!("they cannot reclaim"),
+                Client::Legacy(_) | Client::Compat(_) => unreachable!("these clients cannot reclaim"),
             }
         }
         for lease in self.agent.request(&["ZRANGE", "GPU_V2:EXP", "0", "-1"]).texts() {

@@ -1,4 +1,4 @@
-//! A Redis server of the test, on its own socket.
+//! A test's own Redis server, on its own socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A running server, which is stopped with its test.
+/// A running server, stopped with its test.
 pub(crate) struct Server {
     directory: TempDir,
     settings: Vec<String>,
@@ -20,8 +20,8 @@ impl Server {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect::<Vec<String>>();
         let child = start(directory.path(), &settings);
-        // Tests name tokens from 1 on. If a password is required, this fails and tokens start at the time, as in every
-        // new pool.
+        // The tests expect tokens that start at 1. If a password is required, this command fails, and tokens start at
+        // the current time, as in every new pool.
         let mut stream = UnixStream::connect(socket(directory.path())).unwrap();
         stream.write_all(b"HSET GPU_V2:META tok 0\r\n").unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
@@ -32,26 +32,26 @@ impl Server {
         socket(self.directory.path())
     }
 
-    /// The server's address for a client.
+    /// Returns the server's address for a client.
     #[allow(dead_code, reason = "the random walks write to the socket themselves")]
     pub(crate) fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// The pid of the server.
+    /// Returns the server's pid.
     #[allow(dead_code, reason = "only some tests stop it")]
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the server with SIGKILL.
     #[allow(dead_code, reason = "only some tests kill it")]
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again on the same data.
+    /// Starts the server again with the same data.
     #[allow(dead_code, reason = "only some tests kill it")]
     pub(crate) fn start_again(&mut self) {
         self.child = start(self.directory.path(), &self.settings);
@@ -74,7 +74,7 @@ fn start(directory: &Path, settings: &[String]) -> Child {
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--loglevel", "warning"]);
     command.arg("--unixsocket").arg(socket(directory)).arg("--dir").arg(directory).args(settings);
     let child = command.stdout(Stdio::null()).spawn();
-    let child = child.expect("redis-server is installed: tests/setup redis");
+    let child = child.expect("redis-server must be installed: tests/setup redis");
     let started = Instant::now();
     while !serves(&socket(directory)) {
         assert!(started.elapsed() < Duration::from_mins(1), "the server does not start");
@@ -83,7 +83,7 @@ fn start(directory: &Path, settings: &[String]) -> Child {
     child
 }
 
-/// Whether it listens and has loaded its data.
+/// Returns whether the server listens and has loaded its data.
 fn serves(socket: &Path) -> bool {
     let Ok(mut stream) = UnixStream::connect(socket) else { return false };
     let mut answer = [0; 5];

@@ -9,21 +9,24 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Deadline of the name service, which may be remote. Without its answer only the primary group counts.
+/// Deadline for the name service, which may be remote. If it does not respond, only the primary group
+/// counts.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// One query at a time, so that a hung name service does not occupy more and more threads.
+/// Permits one query at a time, so that a hung name service does not occupy more and more threads.
 static ASKING: Semaphore = Semaphore::const_new(1);
 
 /// The peer of a connection, as recorded by the kernel at connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Pid, for the log; it may have been reused since. `None` if this namespace has no pid for it.
+    /// Pid for the log. It may have been reused since. `None` if the process has no pid in this
+    /// namespace.
     pub pid: Option<i32>,
     /// User.
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// Groups by the name service. Those of the process can only be read by its pid, which may be reused.
+    /// Groups as reported by the name service. The process's own groups can only be read by its pid,
+    /// which may be reused.
     pub groups: Vec<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! The places of a control socket. Idle clients must not lock an administrator out, so a new client replaces
-//! the longest idle client of the user with the most clients.
+//! Places for the clients of a control socket. Idle clients must not lock out an administrator, so a new
+//! client replaces the longest idle client of the user with the most clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,8 @@ impl Places {
         self.taken.push(client);
     }
 
-    /// Returns the index of the client to replace: the longest idle of the user with most clients; root last.
+    /// Returns the index of the client to replace: the longest idle client of the user with the most clients,
+    /// root's clients last.
     fn least(&self, uid: u32) -> Option<usize> {
         let of = |uid| self.taken.iter().filter(|client| client.uid == uid).count();
         let rank = |client: &Client| {
@@ -57,7 +58,7 @@ mod tests {
 
     /// Fills 4 places with clients (uid, whether busy), and returns the index to evict for a client of `uid`.
     fn least(taken: &[(u32, bool)], uid: u32) -> Option<usize> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("the runtime starts");
         let mut places = Places::new(4);
         for (uid, is_busy) in taken {
             let task = runtime.spawn(std::future::pending::<()>()).abort_handle();

@@ -21,7 +21,7 @@ const ANSWER_BYTES: u64 = 64 << 20;
 /// Sends a request to a daemon and waits at most 10 s for its response.
 ///
 /// # Errors
-/// If no daemon answers, or the response is not a line of JSON.
+/// If the daemon does not respond, or the response is not a line of JSON.
 pub fn query(path: &Path, question: &Value) -> Result<Value> {
     query_within(path, question, DEADLINE)
 }
@@ -29,7 +29,7 @@ pub fn query(path: &Path, question: &Value) -> Result<Value> {
 /// Sends a request to a daemon and waits at most `limit` for its response.
 ///
 /// # Errors
-/// If no daemon answers, or the response is not a line of JSON.
+/// If the daemon does not respond, or the response is not a line of JSON.
 pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
     let end = Instant::now() + limit;
     let name = path.display();
@@ -103,17 +103,20 @@ mod tests {
 
     #[test]
     fn error_names_cause() {
-        let directory = tempfile::tempdir().expect("a directory of our own");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("control.sock");
         let error_within =
-            |limit| query_within(&path, &json!({}), limit).expect_err("no daemon answers").to_string();
+            |limit| query_within(&path, &json!({}), limit).expect_err("no daemon is running").to_string();
         assert!(
             error_within(DEADLINE).contains("no such file or directory; check that the daemon is running"),
             "{path:?}"
         );
-        let deaf = UnixListener::bind(&path).expect("nothing is there");
+        let deaf = UnixListener::bind(&path).expect("the path is free");
         let short = Duration::from_millis(20);
-        assert!(error_within(short).ends_with("it did not respond in time"), "it is never accepted");
+        assert!(
+            error_within(short).ends_with("it did not respond in time"),
+            "the connection is never accepted"
+        );
         drop(deaf);
         assert!(error_within(DEADLINE).contains("connection refused; check that the daemon is running"));
     }

@@ -1,4 +1,4 @@
-//! The client against a script in the place of the daemon.
+//! Tests the client with a script in place of the daemon.
 #![expect(clippy::disallowed_methods, reason = "writes programs and checks what they leave behind")]
 
 use std::fs;
@@ -66,7 +66,7 @@ fn errors_are_distinguished() {
     assert!(matches!(&silent, Err(ControlError::Strange(text)) if text.contains('3')), "{silent:?}");
 }
 
-/// Its child is killed, too: the shell's end alone would leave it.
+/// The client's child must be killed too, because it would survive the exit of the shell.
 #[test]
 fn a_client_that_hangs_is_killed_with_all_that_it_started() {
     let home = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn an_answer_that_was_cut_is_none() {
     }
 }
 
-/// A daemon may keep its starter's output: the starter's end is what is waited for.
+/// A daemon may keep the output of its launcher open, so the exit of the launcher is what counts.
 #[test]
 fn daemon_that_keeps_its_output_open_is_not_waited_for() {
     let home = tempfile::tempdir().unwrap();

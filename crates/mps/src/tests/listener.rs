@@ -1,4 +1,4 @@
-//! Sockets of this very process.
+//! Tests sockets on which this process listens.
 
 use std::os::fd::OwnedFd;
 

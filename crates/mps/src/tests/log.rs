@@ -1,4 +1,4 @@
-//! Lines of real logs, and of the drivers' own strings.
+//! Tests lines from real logs, and texts that the drivers' programs contain.
 
 use proptest::prelude::*;
 
@@ -133,7 +133,7 @@ fn daemon_events_are_ignored_from_other_writers() {
     }
 }
 
-/// Any user may write to the daemon's socket, and the daemon logs the text.
+/// Any user can write to the daemon's socket, and the daemon logs the text.
 #[test]
 fn text_sent_by_a_user_is_no_event() {
     let events = RECORDED.iter().map(|(line, _)| line.split_once("] ").expect("a head").1);

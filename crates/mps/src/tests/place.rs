@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them.
+//! Tests processes as shown by `/proc`.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn daemon_is_recognized_by_program_and_flag() {
         seen(Some("/usr/bin/nvidia-cuda-mps-control"), "nvidia-cuda-mps-control\0", None),
         Some(Part::Asker)
     );
-    assert_eq!(seen(Some("/usr/bin/python3"), CONTROL, None), None, "arguments are anybody's to write");
+    assert_eq!(seen(Some("/usr/bin/python3"), CONTROL, None), None, "any process can choose its arguments");
     assert_eq!(seen(None, "sleep\0nvidia-cuda-mps-control\0-d\0", None), None);
     assert_eq!(seen(None, "", None), None);
 }
@@ -36,7 +36,11 @@ fn a_server_has_its_daemons_directories() {
     let directories = Directories { pipes: "/run/mps0".into(), logs: "/log/mps0".into() };
     let server = |environ| seen(None, "/usr/bin/nvidia-cuda-mps-server\0", environ);
     assert_eq!(server(Some(environ)), Some(Part::Server(Some(directories))));
-    assert_eq!(server(None), Some(Part::Server(None)), "what may not be read is not the default");
+    assert_eq!(
+        server(None),
+        Some(Part::Server(None)),
+        "an unreadable environment does not mean the default directories"
+    );
     assert_eq!(server(Some("CUDA_MPS_PIPE_DIRECTORY=mps\0")), Some(Part::Server(None)));
 }
 

@@ -1,4 +1,4 @@
-//! Answers that were recorded, and what could be taken for one.
+//! Tests recorded replies, and texts that could be mistaken for them.
 
 use proptest::prelude::*;
 

@@ -53,7 +53,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Returns the content of a new quota file; `None` if there are more GPUs than rows.
+/// Returns the content of a new quota file, or `None` if there are more GPUs than rows.
 pub(crate) fn blank(limits: &[(Uuid, u64)]) -> Option<Vec<u8>> {
     let mut bytes = vec![0; SIZE];
     put(&mut bytes, 0, MAGIC);

@@ -1,6 +1,7 @@
 //! Creates, changes and reads the file of a shared quota, version 1, for programs that set or monitor the
 //! quota. The file is never mapped, because another process could truncate it. Its content cannot be trusted,
-//! because all processes of the quota write it. The quota library's view is in `crates/quota/src/region.rs`.
+//! because all processes that share the quota write to it. `crates/quota/src/region.rs` is the quota
+//! library's view of the file.
 #![expect(clippy::disallowed_methods, reason = "creates, changes and reads the file")]
 
 mod layout;
@@ -32,19 +33,21 @@ pub const UNLIMITED: u64 = u64::MAX;
 /// Content of a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
-    /// Boot id at the last use of the file; zeros if it was never used.
+    /// Boot id at the last use of the file. It is all zeros if the file was never used.
     pub boot: Uuid,
     /// Number of times that all processes were removed because of a reboot.
     pub generation: u64,
-    /// Faults of the quota library: it could not share the quota, or could not record an allocation.
+    /// Number of faults in the quota library: it could not share the quota, or could not record an
+    /// allocation.
     pub faults: u64,
-    /// Number of calls whose memory was not counted in bytes: memory of graphs and of other processes.
+    /// Number of calls whose memory was not counted in bytes: memory in graphs, and memory imported from
+    /// other processes.
     pub uncounted: u64,
     /// Number of driver functions that the quota library should hook but does not.
     pub hooks_missing: u64,
     /// GPUs with a limit.
     pub gpus: Vec<LedgerGpu>,
-    /// Processes with a slot, including exited ones whose slot has not been reused yet.
+    /// Processes with a slot, including exited processes whose slot has not been reused yet.
     pub processes: Vec<Process>,
 }
 
@@ -55,24 +58,24 @@ pub struct LedgerGpu {
     pub uuid: Uuid,
     /// Limit for all processes together, in bytes.
     pub limit: u64,
-    /// Memory of all processes, in bytes.
+    /// Memory used by all processes, in bytes.
     pub used: u64,
-    /// Highest memory of all processes so far, in bytes.
+    /// Highest total memory use so far, in bytes.
     pub peak: u64,
     /// Number of refused requests.
     pub denied: u64,
-    /// Sum of all refused requests, in bytes.
+    /// Total size of all refused requests, in bytes.
     pub denied_bytes: u64,
-    /// Time of the last refusal, in nanoseconds since 1970; 0 if there was none.
+    /// Time of the last refusal, in nanoseconds since 1970. It is 0 if no request was refused.
     pub last_denied: u64,
-    /// Memory of each process in bytes, in the order of [`Ledger::processes`].
+    /// Memory used by each process in bytes, in the order of [`Ledger::processes`].
     pub by_process: Vec<u64>,
 }
 
 /// A process in a quota file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Pid in the process's own PID namespace.
+    /// Pid of the process in its own PID namespace.
     pub pid: u32,
     /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,
@@ -89,7 +92,7 @@ pub struct Process {
 }
 
 impl Ledger {
-    /// Removes all processes and their memory, as the library does with a file of an earlier boot.
+    /// Removes all processes and their memory, as the library does with a file from an earlier boot.
     pub fn forget(&mut self) {
         self.processes.clear();
         for gpu in &mut self.gpus {
@@ -99,7 +102,7 @@ impl Ledger {
     }
 }
 
-/// Reason why a quota file is unusable.
+/// Reason why a quota file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The file cannot be opened or read.
@@ -111,7 +114,7 @@ pub enum LedgerError {
     /// The file is too short.
     #[error("it has {0} bytes, but {SIZE} are required")]
     Short(u64),
-    /// The header is not that of a quota file.
+    /// The file does not start with the header of a quota file.
     #[error("it is not a quota file")]
     NoQuota,
     /// The version of the file is unknown.
@@ -122,10 +125,10 @@ pub enum LedgerError {
     Full,
 }
 
-/// Creates a quota file with these limits; fails if it exists. The caller sets owner and mode afterwards.
+/// Creates a quota file with these limits. The caller sets the owner and the mode afterwards.
 ///
 /// # Errors
-/// If the file cannot be created, or if there are more GPUs than rows.
+/// If the file exists or cannot be created, or if there are more GPUs than rows.
 pub fn create(path: &Path, limits: &[(Uuid, u64)]) -> Result<(), LedgerError> {
     let bytes = layout::blank(limits).ok_or(LedgerError::Full)?;
     let file = OpenOptions::new().write(true).create_new(true).mode(0o660).open(path)?;
@@ -135,7 +138,7 @@ pub fn create(path: &Path, limits: &[(Uuid, u64)]) -> Result<(), LedgerError> {
 /// Changes the limit of a GPU, from the next request on.
 ///
 /// # Errors
-/// If the file is not a quota file, or has neither a row for the GPU nor a free row.
+/// If the file is not a quota file, or if it has neither a row for the GPU nor a free row.
 pub fn set_limit(path: &Path, uuid: Uuid, limit: u64) -> Result<(), LedgerError> {
     let file = open(path, OpenOptions::new().read(true).write(true))?;
     // The quota library assigns rows to GPUs under the same lock.
@@ -163,7 +166,7 @@ pub fn read_open(file: &File) -> Result<Ledger, LedgerError> {
     Ok(layout::parse(&read_whole(file)?))
 }
 
-/// Opens a regular file. Refuses symbolic links, and does not block on a FIFO.
+/// Opens a regular file. Rejects symbolic links, and does not block on a FIFO.
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, LedgerError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
@@ -174,7 +177,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, LedgerError> {
 fn read_whole(file: &File) -> Result<Vec<u8>, LedgerError> {
     let mut bytes = vec![0; SIZE];
     let mut read = 0;
-    // If the file is truncated between two reads, the result is only too short.
+    // If the file is truncated between two reads, the result is merely too short.
     while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
         match file.read_at(rest, read as u64)? {
             0 => return Err(LedgerError::Short(read as u64)),

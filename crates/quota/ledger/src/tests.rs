@@ -1,4 +1,5 @@
-//! Tests that create, limit and read quota files, and that read invalid files.
+//! Tests that quota files are created, limited and read correctly, and that invalid files are
+//! rejected.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -60,7 +61,7 @@ fn limits_change_and_rows_are_added_until_full() {
 fn implausible_values_are_read_unchanged() {
     let (_directory, path) = create_file(&[(FIRST, 100)]);
     let mut bytes = fs::read(&path).unwrap();
-    // Two processes, one of which uses more than any GPU has; their names are not UTF-8.
+    // Two processes whose names are not UTF-8; one uses more memory than any GPU has.
     for (slot, pid, used) in [(0, 7u32, u64::MAX), (127, u32::MAX, 5)] {
         let at = 128 + 64 * 16 + 64 * slot;
         bytes[at..at + 4].copy_from_slice(&pid.to_le_bytes());
@@ -114,10 +115,13 @@ fn invalid_file_is_refused() {
     assert_eq!(limits(&path), [(FIRST, 100)], "trailing bytes are ignored");
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
-    assert!(matches!(read(&link), Err(LedgerError::Io(_))), "a symbolic link");
+    assert!(matches!(read(&link), Err(LedgerError::Io(_))), "a symbolic link is rejected");
     let fifo = directory.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    assert!(matches!(read(&fifo), Err(LedgerError::NoFile)), "a FIFO without a writer");
+    assert!(
+        matches!(read(&fifo), Err(LedgerError::NoFile)),
+        "a FIFO is rejected, and opening it does not block"
+    );
     assert!(matches!(read(directory.path()), Err(LedgerError::NoFile)));
     assert!(matches!(read(&directory.path().join("none")), Err(LedgerError::Io(_))));
 }

@@ -1,10 +1,11 @@
-//! Parses and formats memory sizes in flags, rules and reports: a number with a unit (B, KiB, MiB, GiB, TiB).
+//! Parses and formats the memory sizes in flags, rules and reports. A size is a number with a unit: B, KiB,
+//! MiB, GiB or TiB.
 
 use std::fmt::{self, Display, Write};
 
 const UNITS: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-/// Maximum length of a number. A longer one is a mistake and could not be represented exactly.
+/// Maximum length of a number. A longer number is a mistake and could not be represented exactly.
 const LONGEST: usize = 16;
 const EXAMPLE: &str = "write it as `512MiB` or `8GiB`";
 
@@ -26,10 +27,10 @@ impl Display for SizeError {
 impl std::error::Error for SizeError {}
 
 /// Parses a memory size such as `8GiB`, `1.5 GiB` or `512MiB`. The unit is required and must be a power of
-/// 1024, because `8GB` is ambiguous: it is 7.5 GiB in the SI, and 8 GiB in the driver's tools.
+/// 1024, because `8GB` is ambiguous: it means 7.5 GiB in SI units, but 8 GiB in the driver's tools.
 ///
 /// # Errors
-/// If the text is not a memory size, or is more than a `u64` can hold.
+/// If the text is not a memory size, or if the size exceeds `u64::MAX`.
 pub fn size(text: &str) -> Result<u64, SizeError> {
     let (digits, unit) = split(text);
     let number = digits.parse::<f64>().ok().filter(|_| !unit.starts_with([',', '.']));
@@ -53,7 +54,8 @@ fn bytes(number: f64, factor: u64) -> Option<u64> {
     (bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
-/// Splits a size into number and unit. A number has only digits and at most one point, not `inf` or `1e9`.
+/// Splits a size into number and unit. The number consists of digits and at most one decimal point; `inf` and
+/// `1e9` are rejected.
 #[must_use]
 pub fn split(text: &str) -> (&str, &str) {
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
@@ -91,7 +93,8 @@ fn quoted(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// Formats bytes as `80.0 GiB`; `{:#}` formats them as `80.0GiB`, which is the form in flags and rules.
+/// Formats a number of bytes as `80.0 GiB`, or with `{:#}` as `80.0GiB`, which is how flags and rules write
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub i128);
 

@@ -1,5 +1,6 @@
-//! Parses memory sizes in two forms: that of flags, rules and reports, and that of the quota library's
-//! variables (as in cuda-wrapper). It runs inside other programs, so it returns errors and never panics.
+//! Parses memory sizes in two forms: the form in flags, rules and reports, and the form in the quota
+//! library's environment variables (as in cuda-wrapper). The quota library runs inside other programs,
+//! so this crate returns errors and never panics.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,7 +29,8 @@ pub fn limit(text: &str) -> Option<u64> {
     }
 }
 
-/// Parses a size in a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (powers of 1024), `4GB` (of 1000).
+/// Parses the size in a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (a power of 1024) or `4GB` (a
+/// power of 1000).
 #[must_use]
 pub fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());

@@ -1,4 +1,5 @@
-//! Hooks of functions for arrays, mipmapped or not, in both versions of the interface.
+//! Hooks for functions that create and destroy arrays and mipmapped arrays, in both versions of the
+//! interface.
 
 use std::ffi::c_uint;
 

@@ -1,6 +1,6 @@
-//! Hooks of functions that end contexts and free their memory. Memory with handles and memory of pools
-//! outlives a context (see `cuCtxDestroy`). For the reset of a GPU this is undocumented, so the driver is
-//! queried.
+//! Hooks for functions that end contexts and free their memory. Memory with handles and memory in pools
+//! outlives a context (see `cuCtxDestroy`). Whether it also outlives the reset of a GPU is undocumented,
+//! so the driver is asked.
 
 use super::hooks;
 use crate::abi::{Code, Device, Handle};
@@ -12,7 +12,7 @@ fn destroy<F: Fn() -> Code>(call: &DriverCall<F>, context: Handle) -> Code {
     end(call, Some(ContextEnd { context, pools_of: None, verify: false }), || true)
 }
 
-/// Handles a context that may still be used elsewhere, so that each address is checked with the driver.
+/// Handles a context that might still be used elsewhere, so each address is checked with the driver.
 fn detach<F: Fn() -> Code>(call: &DriverCall<F>, context: Handle) -> Code {
     end(call, Some(ContextEnd { context, pools_of: None, verify: true }), || true)
 }
@@ -26,7 +26,7 @@ fn reset<F: Fn() -> Code>(call: &DriverCall<F>, device: Device) -> Code {
     end(call, primary(device), || true)
 }
 
-/// Handles a release, which ends the primary context only if it was the last user's.
+/// Handles a release, which ends the primary context only if its caller was the last user.
 fn release<F: Fn() -> Code>(call: &DriverCall<F>, device: Device) -> Code {
     end(call, primary(device), || !driver::primary_is_active(device))
 }

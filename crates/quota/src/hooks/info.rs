@@ -1,4 +1,5 @@
-//! Hooks of queries for memory sizes. They return at most the quota, for programs that allocate all memory.
+//! Hooks for queries of memory sizes. They return at most the quota, because some programs allocate all
+//! memory that is reported.
 
 use std::ffi::c_uint;
 
@@ -10,11 +11,11 @@ use crate::state::{self, ProcessState};
 /// Reduces a value in the caller's memory to `most`. Null means that the caller did not request the value.
 ///
 /// # Safety
-/// `figure` is null, or points to a value that the driver has written.
+/// `figure` must be null or point to a value that the driver has written.
 unsafe fn limit_to<T: Copy + PartialOrd + TryFrom<u64>>(figure: *mut T, most: u64) {
     // SAFETY: the caller guarantees null or a written value.
     let Some(figure) = (unsafe { figure.as_mut() }) else { return };
-    // A limit that is too large for the type does not reduce the value.
+    // A limit that does not fit into the type does not reduce the value.
     if let Some(most) = T::try_from(most).ok().filter(|most| most < figure) {
         *figure = most;
     }
@@ -31,7 +32,7 @@ fn info<F: Fn() -> Code, T: Copy + PartialOrd + TryFrom<u64>>(
     {
         gpu.open();
         let (limit, used) = gpu.view();
-        // SAFETY: the driver has succeeded, so each pointer is null or written.
+        // SAFETY: the driver has succeeded, so each pointer is null or points to a written value.
         unsafe {
             limit_to(free, limit.saturating_sub(used));
             limit_to(total, limit);
@@ -49,7 +50,7 @@ fn total<F: Fn() -> Code, T: Copy + PartialOrd + TryFrom<u64>>(
     if answer.is_success()
         && let Some(gpu) = state::get().and_then(|state| state.gpu(device))
     {
-        // SAFETY: the driver has succeeded, so each pointer is null or written.
+        // SAFETY: the driver has succeeded, so each pointer is null or points to a written value.
         unsafe { limit_to(total, gpu.view().0) };
     }
     answer

@@ -1,5 +1,6 @@
-//! Symbol interposition, by which programs call hooks instead of the driver. Direct links resolve to hooks
-//! because the library is preloaded. `dlsym` and `cuGetProcAddress` are replaced here and return hooks.
+//! Symbol interposition, which makes programs call the hooks instead of the driver. Directly linked calls
+//! resolve to hooks because the library is preloaded. `dlsym` and `cuGetProcAddress` are replaced here and
+//! return hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -12,14 +13,15 @@ use crate::hooks;
 use crate::panic_guard::DriverCall;
 use crate::symbol::{Symbol, dlsym as real, forget_error};
 
-/// Result of `resolve` for the replaced `dlsym`: a pointer to return, or the `dlsym` to continue in.
+/// Result of `resolve` for the replaced `dlsym`: a pointer to return, or the `dlsym` to continue with.
 #[repr(C)]
 struct Resolution {
     pointer: *mut c_void,
     continue_in: Option<crate::symbol::Dlsym>,
 }
 
-/// Resolves a name. For other libraries' names it takes no lock and uses no heap or thread-local storage.
+/// Resolves a name. For names from other libraries it takes no lock and uses neither the heap nor
+/// thread-local storage.
 extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolution {
     let continue_in = Resolution { pointer: ptr::null_mut(), continue_in: real() };
     // SAFETY: the caller of `dlsym` guarantees null or a C string.
@@ -33,10 +35,10 @@ extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolution {
         .unwrap_or(continue_in)
 }
 
-/// Returns whether a name may be that of a function of the CUDA driver or NVML.
+/// Returns whether a name could be that of a function in the CUDA driver or NVML.
 ///
 /// # Safety
-/// `name` is null or a C string.
+/// `name` must be null or a C string.
 unsafe fn may_be_ours(name: *const c_char) -> bool {
     if name.is_null() {
         return false;
@@ -48,22 +50,25 @@ unsafe fn may_be_ours(name: *const c_char) -> bool {
     begins(b"cu") || begins(b"nvml")
 }
 
-/// Returns the result for a hooked name; `None` to continue in the C library.
+/// Returns the result for a hooked name, or `None` to continue in the C library.
 fn resolve_hook(handle: *mut c_void, name: &CStr) -> Option<Resolution> {
     let hook = hooks::named(name)?;
-    // SAFETY: the caller's own lookup, except that `RTLD_NEXT` then means the libraries after this one.
+    // SAFETY: the lookup is the caller's own, except that `RTLD_NEXT` then means the libraries after this
+    // one.
     let found = unsafe { real()?(handle, name.as_ptr()) };
     let answer = |pointer| Some(Resolution { pointer, continue_in: None });
-    // The driver may be in a scope of the caller that cannot be searched from this library.
+    // The driver might be in a scope of the caller that cannot be searched from this library.
     let not_from_here = handle == libc::RTLD_NEXT && found.is_null();
     match hook.address().map(NonNull::as_ptr) {
         Some(driver) if found == driver || found == hook.hook() || not_from_here => {
             forget_error();
             answer(if is_requested(hook) { hook.hook() } else { driver })
         }
-        // Without this library the lookup would fail. Programs that test for a driver must not find a hook.
+        // Without this library the lookup would fail. A program that tests for a driver must not find a
+        // hook.
         None if found == hook.hook() || not_from_here => {
-            // SAFETY: a C string. The C library lacks these functions, so this fails and sets `dlerror`.
+            // SAFETY: the name is a C string. The C library does not define these functions, so the lookup
+            // fails and sets `dlerror`.
             unsafe { real()?(libc_handle()?, name.as_ptr()) };
             answer(ptr::null_mut())
         }
@@ -78,7 +83,7 @@ fn is_requested(hook: &Symbol) -> bool {
     !settings.disabled && (settings.lie_nvml || !hook.is_of_nvml())
 }
 
-/// Returns a handle of the C library itself, for a lookup that fails.
+/// Returns a handle to the C library itself, for a lookup that is meant to fail.
 fn libc_handle() -> Option<*mut c_void> {
     // SAFETY: the name is a C string, and the C library is loaded in every process and is never unloaded.
     let handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -120,7 +125,7 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
     )
 }
 
-/// Replaces the C library's `dlsym` on aarch64, where arguments and return address are in registers.
+/// Replaces the C library's `dlsym` on aarch64, where the arguments and the return address are in registers.
 ///
 /// # Safety
 /// The requirements of the C library's `dlsym` apply.
@@ -155,11 +160,11 @@ unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c
     )
 }
 
-/// Calls the driver for the address of a function, and replaces it by the hook's address. The driver returns
-/// exactly the address that `dlsym` returns, for every requested version and variant.
+/// Calls the driver for the address of a function, and replaces it with the hook's address. For every
+/// requested version and variant, the driver returns exactly the address that `dlsym` returns.
 fn replace_address<F: Fn() -> Code>(call: &DriverCall<F>, out: *mut *mut c_void) -> Code {
     let answer = call.result();
-    // SAFETY: null, or the caller's variable, which the driver has written.
+    // SAFETY: the pointer is null or points to the caller's variable, which the driver has written.
     if let (true, Some(out)) = (answer.is_success(), unsafe { out.as_mut() }) {
         let is_returned = |hook: &&Symbol| hook.address().is_some_and(|driver| driver.as_ptr() == *out);
         if let Some(hook) = hooks::of_cuda().find(is_returned) {

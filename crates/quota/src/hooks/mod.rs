@@ -1,5 +1,5 @@
-//! Hooks: all driver functions that this library replaces. A hook passes on its caller's arguments and
-//! decides nothing.
+//! Hooks: all driver functions that this library replaces. A hook only passes on its caller's
+//! arguments; the decisions are made in other modules.
 
 mod arrays;
 mod contexts;
@@ -28,7 +28,7 @@ macro_rules! hooks {
                     symbols::$name.function::<unsafe extern "C" fn($($type),*) -> $crate::abi::Code>()
                 };
                 let Some(driver) = driver else { return $crate::abi::Code::NOT_SUPPORTED };
-                // SAFETY: the caller's own driver call, with its arguments.
+                // SAFETY: this is the caller's own driver call, with the caller's arguments.
                 let $call = &$crate::panic_guard::DriverCall::new(stringify!($name), || unsafe { driver($($arg),*) });
                 $crate::panic_guard::guard($call, || $answer)
             }
@@ -44,14 +44,14 @@ macro_rules! hooks {
             );)*
         }
 
-        /// Functions that are hooked in this module.
+        /// Functions that this module hooks.
         pub(crate) static HOOKS: &[&$crate::symbol::Symbol] = &[$(&symbols::$name),*];
     };
 }
 
 pub(crate) use hooks;
 
-/// Returns all hooked functions of the CUDA driver.
+/// Returns all hooked functions in the CUDA driver.
 pub(crate) fn of_cuda() -> impl Iterator<Item = &'static Symbol> {
     [
         plain::HOOKS,
@@ -77,7 +77,8 @@ pub(crate) fn named(name: &CStr) -> Option<&'static Symbol> {
         .or_else(|| nvml::HOOKS.iter().copied().find(|hook| hook.name == name))
 }
 
-/// Returns the number of hooked functions of which the driver has a newer version that is not hooked.
+/// Returns the number of hooked functions for which the driver exports a newer version that is not
+/// hooked.
 pub(crate) fn unknown() -> u64 {
     let newer = |hook: &&Symbol| {
         let name = hook.name.to_str().unwrap_or_default();
@@ -98,7 +99,7 @@ pub(crate) fn unknown() -> u64 {
 /// Reads a caller's argument; returns `None` for null.
 ///
 /// # Safety
-/// `pointer` is null, or valid for the duration of the call, as the driver's header requires.
+/// `pointer` must be null or valid for the duration of the call, as the driver's header requires.
 unsafe fn read_input<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: guaranteed by the caller of the driver.
     unsafe { pointer.as_ref() }
@@ -107,7 +108,7 @@ unsafe fn read_input<'a, T>(pointer: *const T) -> Option<&'a T> {
 /// Reads a value that the driver has written for its caller.
 ///
 /// # Safety
-/// The driver has succeeded, so that `place` is valid and initialized.
+/// The driver must have succeeded, so that `place` is valid and initialized.
 unsafe fn read_output<T: Copy>(place: *const T) -> T {
     // SAFETY: the caller guarantees that the driver has written the value.
     unsafe { place.read_unaligned() }

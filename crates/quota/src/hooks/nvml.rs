@@ -1,4 +1,4 @@
-//! Hooks of NVML, if enabled: monitors in a container see the quota as the GPU's memory.
+//! Hooks for NVML, if enabled: monitoring programs in a container see the quota as the GPU's memory.
 
 use super::hooks;
 use crate::abi::{Code, Handle, NvmlMemory, NvmlMemory2};
@@ -21,7 +21,7 @@ fn uuid(device: Handle) -> Option<Uuid> {
     settings::uuid(text).filter(|_| answer.is_success())
 }
 
-/// Returns the limit of a device and the memory in use. The limit also applies before the first allocation.
+/// Returns the limit on a device and the memory in use. The limit also applies before the first allocation.
 fn view(device: Handle) -> Option<(u64, u64)> {
     let (state, uuid) = (state::get()?, uuid(device)?);
     let opened = state.accounts().find(|gpu| gpu.uuid() == Some(uuid)).map(GpuAccount::view);
@@ -59,7 +59,7 @@ hooks! { of NVML:
             // SAFETY: NVML has succeeded, so it has filled in the structure.
             let memory = unsafe { &mut *memory };
             (memory.total, memory.free) = reduce(memory.total, memory.free);
-            // The driver's own memory is not part of the quota of this process.
+            // Memory that the driver itself uses is not part of this process's quota.
             memory.reserved = 0;
             memory.used = memory.total.saturating_sub(memory.free);
         })

@@ -1,4 +1,5 @@
-//! Hooks of functions for a context's memory: linear, pitched, managed, and with 32-bit addresses.
+//! Hooks for functions that allocate memory in a context: linear, pitched and managed memory, and
+//! memory with 32-bit addresses.
 
 use std::ffi::c_uint;
 

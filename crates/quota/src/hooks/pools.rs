@@ -1,4 +1,4 @@
-//! Hooks of functions for memory pools, to know their GPUs. The reserve of a pool is not charged.
+//! Hooks for memory pools, which record the GPU of each pool. The reserve of a pool is not charged.
 
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;
@@ -28,7 +28,7 @@ fn with_pool<F: Fn() -> Code>(call: &DriverCall<F>, out: *const Handle, place: O
 /// Returns the location of a pool's memory, from the arguments of a call.
 ///
 /// # Safety
-/// `location` is null, or valid for the duration of the call.
+/// `location` must be null or valid for the duration of the call.
 unsafe fn pool_location(location: *const Location, allocation: c_int) -> Option<PoolLocation> {
     // SAFETY: guaranteed by the caller.
     let location = unsafe { read_input(location) }?;

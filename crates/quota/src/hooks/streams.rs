@@ -1,5 +1,5 @@
-//! Hooks of functions for stream-ordered memory. It is charged when the allocation is called and released
-//! when the free is called. The reserve of a pool is not charged.
+//! Hooks for stream-ordered memory. It is charged when the allocation function is called and released
+//! when the free function is called. The reserve of a pool is not charged.
 
 use super::{hooks, read_output, uncounted_memory};
 use crate::abi::{Address, Code, Handle};
@@ -9,7 +9,7 @@ use crate::panic_guard::DriverCall;
 use crate::pools::PoolLocation;
 use crate::{environment, state};
 
-/// Allocates from the stream's or a given pool. Captured allocations become part of a graph.
+/// Allocates from the stream's pool or from a given pool. A captured allocation becomes part of a graph.
 fn ordered<F: Fn() -> Code>(
     call: &DriverCall<F>,
     (bytes, out): (usize, *mut Address),

@@ -1,5 +1,5 @@
-//! Hooks of functions whose memory is counted in calls only: imported memory, which belongs to the process
-//! that allocated it, and memory of graphs, because it is unknown how drivers keep it.
+//! Hooks for functions whose calls are counted, but not their memory. Imported memory is charged to the
+//! process that allocated it. For graphs it is unknown how long a driver keeps the memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -8,7 +8,7 @@ use crate::abi::{Address, Code, Handle, IpcHandle};
 use crate::panic_guard::DriverCall;
 use crate::state;
 
-/// Passes a call to the driver, and counts it as uncounted.
+/// Passes a call to the driver, and adds it to the uncounted calls.
 pub(super) fn uncounted<F: Fn() -> Code>(call: &DriverCall<F>) -> Code {
     if let Some(state) = state::get() {
         state.not_counted();

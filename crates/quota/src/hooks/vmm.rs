@@ -1,4 +1,4 @@
-//! Hooks of functions for physical memory with handles, and for its mappings.
+//! Hooks for functions that create physical memory with handles and map it.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -88,8 +88,8 @@ fn retain<F: Fn() -> Code>(call: &DriverCall<F>, out: *const MemoryHandle, addre
     answer
 }
 
-/// Changes mappings of sparse arrays. References of new mappings are added before the driver call, those of
-/// replaced or removed mappings are dropped after it.
+/// Changes mappings of sparse arrays. References for new mappings are added before the driver call.
+/// References for replaced or removed mappings are dropped after it.
 fn map_arrays<F: Fn() -> Code>(call: &DriverCall<F>, changes: &[ArrayMap]) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let maps = || changes.iter().filter(|change| change.maps());
@@ -108,7 +108,7 @@ fn map_arrays<F: Fn() -> Code>(call: &DriverCall<F>, changes: &[ArrayMap]) -> Co
     answer
 }
 
-/// Drops the references of removed mappings, and releases memory that has no other.
+/// Drops the references of removed mappings, and releases memory that has no other reference.
 fn forget(state: &'static ProcessState, ended: Vec<MemoryHandle>) {
     let gone: Vec<Memory> =
         ended.into_iter().filter_map(|handle| vmm(state).drop_reference(handle, Reference::Mapped)).collect();
@@ -126,7 +126,7 @@ pub(super) fn array_is_gone(array: Address) {
 /// Returns the caller's list of changes.
 ///
 /// # Safety
-/// `changes` is null, or a list of this length that is valid for the duration of the call.
+/// `changes` must be null or a list of this length that is valid for the duration of the call.
 unsafe fn list<'a>(changes: *const ArrayMap, count: c_uint) -> &'a [ArrayMap] {
     if changes.is_null() || !changes.is_aligned() {
         return &[];
@@ -158,7 +158,7 @@ hooks! { of CUDA:
     cuMemImportFromShareableHandle(out: *mut MemoryHandle, exported: *mut c_void, kind: c_int) |call| {
         let answer = super::uncounted_memory::uncounted(call);
         if let (true, Some(state)) = (answer.is_success(), state::get()) {
-            // SAFETY: the driver has succeeded. It may return memory that this process itself exported.
+            // SAFETY: the driver has succeeded. It might return memory that this process itself exported.
             vmm(state).add_reference(unsafe { read_output(out) }, Reference::Handle);
         }
         answer

@@ -1,4 +1,4 @@
-//! Reads the evidence on utilization: the lookback and the driver's answers. The table in
+//! Reads the evidence about utilization: the lookback and the driver's samples. The table in
 //! `bailiff_snapshot::utilization` interprets it.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use nvml_wrapper::error::NvmlError;
 use super::{Context, not_offered, raw};
 
 /// The driver's newest timestamps in the last two samples. The lookback covers two intervals and at least a
-/// given span, by the driver's clock, which is never compared with ours.
+/// given span, measured on the driver's clock, which is never compared with our clock.
 #[derive(Default)]
 pub(super) struct Stamps {
     last: Option<u64>,
@@ -50,7 +50,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Conte
     };
     match (sampler, &answer) {
         (DeviceSampler::Stamped { newest, .. }, _) => stamps.see(newest),
-        // Without device samples, the timestamps of process samples are the only ones by the driver's clock.
+        // Without device samples, only the timestamps of process samples are on the driver's clock.
         (_, Answer::Samples(samples)) => {
             stamps.see(samples.iter().map(|sample| sample.stamp).max().unwrap_or_default());
         }
@@ -61,7 +61,8 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Conte
 
 fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
     let samples = match raw::device_samples(device, last) {
-        // No newer sample: sampling stopped, or the driver's clock was set back. Reading from 0 shows which.
+        // If there is no newer sample, sampling stopped or the driver's clock was set back. Reading from 0
+        // shows which.
         Err(NvmlError::NotFound) if last > 0 => raw::device_samples(device, 0),
         samples => samples,
     };
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn lookback_is_two_intervals_of_the_drivers_clock() {
         let mut stamps = Stamps::default();
-        assert_eq!(stamps.since(10_000_000, TWO_SECONDS), 8_000_000, "at first by the span");
+        assert_eq!(stamps.since(10_000_000, TWO_SECONDS), 8_000_000, "the first lookback is the given span");
         stamps.see(10_000_000);
         assert_eq!(stamps.since(11_000_000, TWO_SECONDS), 9_000_000);
         stamps.see(11_000_000);

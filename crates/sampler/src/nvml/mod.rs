@@ -1,4 +1,4 @@
-//! Reads GPUs by NVML. Uses the wrapper crate, except for process lists and samples, which `raw` reads.
+//! Reads GPUs with NVML. Uses the wrapper crate, except for process lists and samples, which `raw` reads.
 
 mod device;
 mod events;
@@ -95,7 +95,8 @@ impl Gpus {
         samples
     }
 
-    /// Returns the MIG instances, and whether these are all. Repartitioning leaves gaps in their indexes.
+    /// Returns the MIG instances, and whether these are all. Repartitioning leaves gaps between their
+    /// indexes.
     fn instances(
         &mut self,
         device: &nvml_wrapper::Device<'_>,
@@ -128,7 +129,7 @@ impl Gpus {
         (samples, all)
     }
 
-    /// Listens for Xid errors of a GPU that answers, and restarts failed listening.
+    /// Listens for Xid errors of a GPU that could be read, and restarts listening after a failure.
     fn listen(
         &mut self,
         sample: &GpuSample,
@@ -201,7 +202,8 @@ fn words(error: &NvmlError) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Returns whether an error only means that this device or driver does not offer the query, or not to us.
+/// Returns whether an error only means that this device or driver does not support the query, or does not
+/// permit it.
 fn not_offered(error: &NvmlError) -> bool {
     matches!(
         error,

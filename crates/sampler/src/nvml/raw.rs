@@ -22,7 +22,7 @@ use bailiff_snapshot::{Engines, UtilSample};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) pid: u32,
-    /// `None` if not available.
+    /// Memory of the process, or `None` if it is not available.
     pub(super) memory: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum List {
 /// Result of querying a process list.
 pub(super) enum Asked {
     Entries(Vec<Listed>),
-    /// The list has more entries than the buffer; the number reported by the driver.
+    /// The list has more entries than the buffer. Contains the number that the driver reported.
     More(usize),
     /// The driver wrote entries of unknown size.
     Strange,
@@ -110,7 +110,8 @@ fn listed(entry: &[u8]) -> Option<Listed> {
 /// Capacity for process samples, more than any driver was seen to return.
 const SAMPLES: usize = 4096;
 
-/// Returns the utilization samples newer than `since`, by the newer call (two more engines) or the older.
+/// Returns the utilization samples newer than `since`, with the newer call (two more engines) or the older
+/// call.
 pub(super) fn utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>, NvmlError> {
     match newer_utilization(device, since) {
         Err(error) if super::not_offered(&error) => older_utilization(device, since),

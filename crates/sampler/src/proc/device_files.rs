@@ -89,7 +89,7 @@ impl Search {
     }
 }
 
-/// Returns `None` if the process has exited, or is our own worker with the driver's files open.
+/// Returns the process, or `None` if it has exited or is our own worker, which has the driver's files open.
 fn device_process(root: &Directory, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
     let directory = root.directory(&pid.to_string()).ok()?;
     let mut buffer = Vec::new();
@@ -227,7 +227,11 @@ mod tests {
         let begin = || Search::begin(&root, Moment::default()).unwrap();
         let at_once = Instant::now();
         let mut search = begin();
-        assert_eq!([(); 3].map(|()| search.go_on(&root, at_once)), [false, false, true], "one in each part");
+        assert_eq!(
+            [(); 3].map(|()| search.go_on(&root, at_once)),
+            [false, false, true],
+            "each part finds one process"
+        );
         let found = search.end();
         assert_eq!((pids(&found), found.unreadable), (vec![40, 50, 60], 0));
         let mut search = begin();

@@ -1,4 +1,4 @@
-//! Reads small files below `/proc`, with a maximum size; the one place that opens them.
+//! Reads small files below `/proc`, up to a maximum size. Only this module opens them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,17 +11,17 @@ use rustix::io::Errno;
 
 /// Default maximum number of bytes read of a file; known files are far shorter.
 const MOST: usize = 16 << 10;
-/// Bytes of one read: more than any `PID/stat` or `PID/io` has.
+/// Size of one read: more than any `PID/stat` or `PID/io` contains.
 const PIECE: usize = 4096;
 /// Maximum number of bytes read of an environment.
 pub(crate) const MOST_OF_ENVIRON: usize = 128 << 10;
 /// Maximum number of bytes read of `stat`. In `/proc/stat`, `btime` follows a counter for every interrupt.
 const MOST_OF_STAT: usize = 1 << 20;
 
-/// A directory of `/proc`, held open. An open `/proc/PID` never shows a new process with the same pid.
+/// An open directory of `/proc`. An open `/proc/PID` never shows a new process with the same pid.
 pub(crate) struct Directory(OwnedFd);
 
-/// A file of `/proc/PID`, held open: rereading costs half as much, and never shows another process.
+/// An open file of `/proc/PID`: rereading it costs half as much, and it never shows another process.
 pub(crate) struct Kept(OwnedFd);
 
 impl Kept {
@@ -108,13 +108,14 @@ impl Directory {
         Ok(())
     }
 
-    /// Checks that this is a `/proc`, not an empty directory. With `subset=pid` it has no `stat`, and from
-    /// another PID namespace no `self`.
+    /// Checks that this is a `/proc` and not an empty directory. A `/proc` with `subset=pid` contains no
+    /// `stat`, and a `/proc` of another PID namespace contains no `self`.
     pub(crate) fn answers(&self) -> Result<(), ReadError> {
         self.exists("stat").or_else(|_| self.exists("self")).or_else(|_| self.exists("1"))
     }
 
-    /// Returns whether other users' processes are visible. With `hidepid=2` they seem gone, as does pid 1.
+    /// Returns whether other users' processes are visible. With `hidepid=2` they appear to be gone, and so
+    /// does pid 1.
     pub(crate) fn shows_others(&self) -> bool {
         self.exists("1").is_ok()
     }
@@ -146,8 +147,8 @@ impl Directory {
         Ok(target.to_string_lossy().into_owned())
     }
 
-    /// Adds each pid with the inode number of its directory. It stays the same while the process lives and
-    /// the kernel caches the directory. Another process gets another number.
+    /// Adds each pid with the inode number of its directory. The number stays the same while the process is
+    /// running and the kernel caches the directory. Another process gets another number.
     pub(crate) fn processes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), ReadError> {
         let mut space = [MaybeUninit::uninit(); 2 * PIECE];
         let again = openat(&self.0, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

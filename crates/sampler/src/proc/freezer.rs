@@ -1,4 +1,4 @@
-//! Detects processes in frozen cgroups. If no cgroup file system is visible, the state from `/proc` remains.
+//! Detects processes in frozen cgroups. If no cgroup file system is visible, the state from `/proc` is used.
 
 use std::collections::HashMap;
 use std::path::Path;

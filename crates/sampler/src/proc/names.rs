@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "waiting for the name service has a deadline")]
-//! Names of users and of their groups. A thread queries the name service, which may be remote. A late answer
+//! Names of users and of their groups. A thread queries the name service, which may be remote. A late reply
 //! is used in a later interval.
 
 use std::collections::{HashMap, HashSet};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Group, Uid, User, getgrouplist};
 
-/// Maximum total time for which an interval waits for names; local files answer within it.
+/// Maximum total time for which an interval waits for names. Local files are read within this time.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Time after which a user's groups are queried again, because membership may change.
 const GROUPS_FRESH: Duration = Duration::from_mins(10);
 
-/// Answers of the name service so far.
+/// Replies from the name service so far.
 pub(crate) struct Names {
     known: HashMap<u32, Option<String>>,
     groups: HashMap<u32, Groups>,
@@ -31,7 +31,7 @@ struct Groups {
     answered: Instant,
 }
 
-/// Each query has two answers, in this order, because listing groups may take far longer.
+/// Each query has two replies, in this order, because listing groups may take far longer.
 enum Answer {
     Name(u32, nix::Result<Option<String>>),
     Groups(u32, nix::Result<Option<Vec<String>>>),
@@ -69,18 +69,18 @@ impl Names {
         self.patience = PATIENCE;
     }
 
-    /// Returns the user's name, once the name service has answered.
+    /// Returns the user's name, once the name service has replied.
     pub(crate) fn of(&mut self, uid: u32) -> Option<String> {
         self.wait(uid, |names| names.known.contains_key(&uid));
         self.known.get(&uid).cloned().flatten()
     }
 
-    /// Returns the user's group names (numbers if unnamed), once the name service has answered.
+    /// Returns the user's group names (numbers if a group has no name), once the name service has replied.
     pub(crate) fn groups(&mut self, uid: u32) -> Option<Vec<String>> {
         match self.groups.get(&uid) {
             None => self.wait(uid, |names| names.groups.contains_key(&uid)),
             Some(groups) if groups.answered.elapsed() >= GROUPS_FRESH => {
-                // Use the earlier answer until the new one arrives in a later sample.
+                // Use the earlier reply until the new one arrives in a later sample.
                 self.ask(uid);
                 while let Ok(answer) = self.answers.try_recv() {
                     self.learn(answer);
@@ -91,7 +91,7 @@ impl Names {
         self.groups.get(&uid)?.names.clone()
     }
 
-    /// Waits until `known` is true, the name service fails, or the interval's waiting time is used up.
+    /// Waits until `known` returns true, the name service fails, or the interval's waiting time is used up.
     fn wait(&mut self, uid: u32, known: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + self.patience;
         while !known(self) {
@@ -111,8 +111,8 @@ impl Names {
         !self.asked.insert(uid) || self.ask.send(uid).is_ok()
     }
 
-    /// Stores an answer. An error is not stored: the user is queried again, and the uid is returned. "No such
-    /// user" is a valid answer.
+    /// Stores a reply. An error is not stored: the user is queried again, and the uid is returned. "No such
+    /// user" is a valid reply.
     fn learn(&mut self, answer: Answer) -> Option<u32> {
         match answer {
             Answer::Name(uid, Ok(name)) => drop(self.known.insert(uid, name)),

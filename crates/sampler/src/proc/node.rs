@@ -28,7 +28,8 @@ impl Node {
         Self { boot_id, namespace }
     }
 
-    /// Returns why no process can be identified on this node, such as in a pod without `hostPID`.
+    /// Returns why processes cannot be identified on this node, for example in a pod without
+    /// `hostPID`.
     pub(crate) fn blind(&self) -> Option<&'static str> {
         match self.namespace {
             PidNamespace::Host => None,

@@ -1,6 +1,6 @@
-//! Detects orphaned processes: no other process is left in the login session, job or container of their
-//! cgroup. An exited POSIX session leader is not enough, because processes that fork twice, such as daemons
-//! and slurmstepd, are in a session without a leader from the start.
+//! Detects orphaned processes: no other process remains in the login session, job or container of their
+//! cgroup. That the POSIX session leader has exited is not enough, because processes that fork twice, such
+//! as daemons and slurmstepd, are in a session without a leader from the start.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::keeps_others;
 use bailiff_snapshot::{ProcessKey, State};
 
-/// Programs that adopt orphaned processes, by `comm` (truncated to 15 bytes by the kernel). Without
-/// slurmstepd, which runs for as long as its step.
+/// Programs that adopt orphaned processes, by `comm` (truncated to 15 bytes by the kernel). slurmstepd is
+/// not in the list, because it runs as long as its step.
 const REAPERS: [&str; 7] = ["systemd", "init", "conmon", "tini", "dumb-init", "docker-init", "catatonit"];
 /// Prefix of further such programs, for example `containerd-shim-runc-v2`.
 const REAPER_PREFIX: &str = "containerd-shim";
@@ -99,7 +99,7 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
         false
     }
 
-    /// Returns the parent if it runs. A process that started later has only reused the parent's pid.
+    /// Returns the parent if it is running. A process that started later has only reused the parent's pid.
     fn parent(&self, member: &Member) -> Option<&'a Member> {
         let parent = (self.find)(member.ppid)?;
         (!parent.ended && parent.key.start_ticks <= member.key.start_ticks).then_some(parent)
@@ -109,8 +109,8 @@ impl<'a, F: Fn(u32) -> Option<&'a Member>> OrphanTable<F> {
         member.ppid == 1 || self.parent(member).is_none_or(|parent| parent.reaps)
     }
 
-    /// Returns whether the leader of its session runs or is in another PID namespace. A process that started
-    /// later has only reused the leader's pid.
+    /// Returns whether the leader of the process's session is running or is in another PID namespace. A
+    /// process that started later has only reused the leader's pid.
     fn is_led(&self, member: &Member) -> bool {
         let leader = (self.find)(member.session).filter(|leader| !leader.ended);
         member.session == 0 || leader.is_some_and(|leader| leader.key.start_ticks <= member.key.start_ticks)

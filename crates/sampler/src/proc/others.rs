@@ -51,7 +51,7 @@ struct Known {
 /// Program and command line of a process, as far as readable, with an expiry time.
 #[derive(Clone, Default)]
 pub(crate) struct Program {
-    /// `comm` at the time of reading; if it has changed, the program usually has too.
+    /// `comm` at the time of reading. If it has changed, the program has usually changed too.
     comm: Box<str>,
     fresh_until: Duration,
     pub(crate) exe: Option<Box<str>>,

@@ -1,4 +1,4 @@
-//! Names of pods, from the kubelet's log directories, so that no API server is queried.
+//! Names of pods, read from the kubelet's log directories, so that the API server is not queried.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

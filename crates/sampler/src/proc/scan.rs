@@ -22,10 +22,10 @@ use super::relations::{Relations, Time};
 use super::threads;
 use crate::settings::{Claims, Commands, SamplerSettings};
 
-/// Maximum number of owners whose names are looked up, of processes without GPU memory.
+/// Maximum number of owners of processes without GPU memory whose names are looked up.
 const MOST_OWNERS: usize = 256;
 
-/// Maximum number of processes whose files are held open; others are read by path.
+/// Maximum number of processes whose files are held open. Further processes are read by path.
 const MOST_HELD: usize = 8192;
 
 /// Reader and cache of processes.
@@ -93,7 +93,7 @@ impl Processes {
         self.root.answers().map_err(fault)
     }
 
-    /// Reads each pid; its value is the time since boot at which it was listed. An unreadable process is left
+    /// Reads each pid. Its value is the time since boot at which it was listed. An unreadable process is left
     /// out, because it is neither running nor gone.
     pub(crate) fn scan(
         &mut self,
@@ -139,7 +139,7 @@ impl Processes {
         Ok(relatives)
     }
 
-    /// Returns the names of the owners' groups, as far as the name service has answered.
+    /// Returns the names of the owners' groups, as far as the name service has replied.
     pub(crate) fn groups(
         &mut self,
         seen: &BTreeMap<u32, Seen>,
@@ -176,7 +176,7 @@ impl Processes {
         }
     }
 
-    /// Returns whether a process started after its pid was listed, and so is another one.
+    /// Returns whether a process started after its pid was listed, which means that the pid was reused.
     fn began_after(&self, key: ProcessKey, listed: Duration) -> bool {
         let slack = 2.0 / self.ticks_per_second;
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
@@ -276,7 +276,8 @@ impl Processes {
         })
     }
 
-    /// Returns the process's role in MPS, by its program or, if that is unreadable, by its first argument.
+    /// Returns the process's role in MPS, determined by its program or, if that is unreadable, by its first
+    /// argument.
     fn role(&mut self, directory: &Directory, exe: Option<&str>) -> Option<Role> {
         let by_program = exe.and_then(Role::of_program);
         if by_program.is_some() || self.commands == Commands::Shunned {

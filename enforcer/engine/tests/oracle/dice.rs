@@ -1,4 +1,4 @@
-//! A random generator: the same seed gives the same trace.
+//! A random generator. The same seed produces the same trace.
 
 /// `SplitMix64`.
 #[derive(Debug, Clone)]
@@ -16,22 +16,22 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// A number from a range, inclusive.
+    /// Returns a number in an inclusive range.
     pub(crate) fn of(&mut self, start: u64, end: u64) -> u64 {
         start + self.below(end - start + 1)
     }
 
-    /// True with this probability in percent.
+    /// Returns true with this probability in percent.
     pub(crate) fn percent(&mut self, times: u64) -> bool {
         self.below(100) < times
     }
 
-    /// One of these values.
+    /// Returns one of these values.
     pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         let place = usize::try_from(self.below(from.len() as u64)).unwrap();
         from[place].clone()

@@ -1,5 +1,5 @@
-//! Snapshots that no exporter would send: the engine continues, and acts on no target that it does not
-//! know.
+//! Feeds the engine snapshots that no exporter would send. The engine must continue, and must not act
+//! on targets that it does not know.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use bailiff_snapshot::{Claim, Place, wire};
 use crate::dice::Dice;
 use crate::plan::{Plan, Weather};
 
-/// Feeds a few dozen such snapshots; returns the number of actions.
+/// Feeds a few dozen such snapshots. Returns the number of actions.
 pub(crate) fn walk(seed: u64) -> u64 {
     let mut dice = Dice::new(seed);
     let dice = &mut dice;
@@ -57,7 +57,7 @@ pub(crate) fn walk(seed: u64) -> u64 {
     acts
 }
 
-/// A rule with every condition that a kind of target supports.
+/// Returns a rule with every condition that a kind of target supports.
 fn rule_with_all_conditions(like: &Rule, kind: Kind) -> Rule {
     let attributes = attributes::ALL.iter().filter(|attribute| attribute.of.contains(&kind));
     let conditions = attributes.map(|attribute| {
@@ -105,7 +105,7 @@ fn text(dice: &mut Dice) -> String {
     .to_owned()
 }
 
-/// One of a few pids, so that they repeat.
+/// Returns one of a few pids, so that pids repeat.
 fn pid(dice: &mut Dice) -> u32 {
     dice.pick(&[0, 1, 2, 3, 4100, 4100, 4101, u32::MAX])
 }

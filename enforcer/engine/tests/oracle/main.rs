@@ -1,4 +1,5 @@
-//! Random histories, evaluated by the engine and by an oracle written from the specification alone.
+//! Tests random histories, which are evaluated by the engine and by an oracle that was written from
+//! the specification alone.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod dice;
@@ -17,7 +18,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use plan::Weather;
 use trace::Traces;
 
-/// 20,000 traces in all; `BAILIFF_TRACES=200000` runs more of each kind, with new seeds each time.
+/// 20,000 traces in total. `BAILIFF_TRACES=200000` runs more of each kind, with new seeds each
+/// time.
 #[expect(clippy::disallowed_methods, reason = "how many traces is the caller's choice")]
 fn runner(usual: u32, salt: u8) -> TestRunner {
     let requested: Option<u32> = std::env::var("BAILIFF_TRACES").ok().map(|text| text.parse().unwrap());
@@ -33,7 +35,7 @@ fn runner(usual: u32, salt: u8) -> TestRunner {
     }
 }
 
-/// Walks the traces, and checks that they had matches and actions at all.
+/// Walks the traces, and checks that some of them contain matches and actions.
 fn walk(weather: Weather, usual: u32, salt: u8) {
     let totals = [const { AtomicU64::new(0) }; 4];
     let result = runner(usual, salt).run(&Traces(weather), |trace| {
@@ -73,5 +75,5 @@ fn calm_histories_match_the_oracle_exactly() {
 #[test]
 fn engine_survives_hostile_snapshots() {
     let acts: u64 = (0..800).map(hostile::walk).sum();
-    assert!(acts > 0, "some targets must be known even there");
+    assert!(acts > 0, "some targets must be known even in hostile snapshots");
 }

@@ -1,4 +1,4 @@
-//! The oracle's own reading of a snapshot: which targets exist, their attributes, and which are exempt.
+//! The oracle's own interpretation of a snapshot: which targets exist, their attributes, and which of them are exempt.
 
 use bailiff_engine::Kind;
 use bailiff_engine::value::Value;
@@ -9,7 +9,7 @@ use bailiff_snapshot::{LostGpu, Truth};
 use crate::plan::{Cond, Plan};
 use crate::world::MIB;
 
-/// One target in one snapshot.
+/// A target in a snapshot.
 pub(crate) struct ObservedTarget<'a> {
     pub(crate) id: String,
     pub(crate) processes: Vec<&'a wire::Process>,
@@ -22,7 +22,7 @@ pub(crate) struct ObservedTarget<'a> {
     snapshot: &'a wire::Snapshot,
 }
 
-/// Attributes of one process.
+/// Attributes of a process.
 #[derive(Default)]
 struct Process<'a> {
     uid: Option<u32>,
@@ -30,7 +30,7 @@ struct Process<'a> {
     exe: Option<&'a str>,
 }
 
-/// All targets in one snapshot.
+/// All targets in a snapshot.
 pub(crate) struct Coverage<'a> {
     pub(crate) view: &'a View,
     processes: Vec<ObservedTarget<'a>>,
@@ -62,14 +62,14 @@ impl<'a> Coverage<'a> {
     }
 }
 
-/// What decides whether a target that is not observed is gone.
+/// GPUs and pids that show whether a target that is not observed is gone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Traces {
     pub(crate) gpus: Vec<String>,
     pub(crate) pids: Vec<u32>,
 }
 
-/// All targets of a kind.
+/// Returns all targets of a kind.
 fn all<'a>(view: &'a View, kind: Kind) -> Vec<ObservedTarget<'a>> {
     let snapshot = &view.snapshot;
     let mut found: Vec<ObservedTarget<'a>> = Vec::new();
@@ -123,7 +123,7 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<ObservedTarget<'a>> {
     found
 }
 
-/// Children of these processes that are not counted already.
+/// Returns children of these processes that are not yet counted.
 fn below<'a>(
     snapshot: &'a wire::Snapshot,
     processes: &[&wire::Process],
@@ -153,7 +153,8 @@ pub(crate) fn workload(process: &wire::Process) -> Option<&str> {
     process.facts.as_ref()?.workload.as_deref()
 }
 
-/// A GPU without a list may be held by any process. For a lost GPU, the remembered list may tell.
+/// Returns whether there is a GPU without a process list, which any process might hold. For a lost GPU, the remembered
+/// list may be known.
 fn blind(snapshot: &wire::Snapshot) -> bool {
     let silent = snapshot.gpus.iter().filter(|gpu| gpu.instances.is_none());
     silent.filter(|gpu| gpu.fault.is_some() || gpu.listed.is_none()).any(|gpu| {
@@ -162,8 +163,8 @@ fn blind(snapshot: &wire::Snapshot) -> bool {
     })
 }
 
-/// A process that started after a GPU was lost does not hold it. Neither do processes that started before the
-/// remembered list and are not in it.
+/// Returns whether a process may hold a lost GPU. A process that started after the GPU was lost does not hold it. A
+/// process that started before the remembered list was read and that is not in it does not hold it either.
 fn may_hold(lost: &LostGpu, pid: u32, ticks: Option<u64>) -> bool {
     match (ticks, lost.since_ms, &lost.last) {
         (Some(ticks), Some(since), _) if ticks * 10 >= since => false,
@@ -193,7 +194,7 @@ impl ObservedTarget<'_> {
         uuids
     }
 
-    /// Age of the youngest process; none if one is unknown.
+    /// Returns the age of the youngest process, or `None` if a start time is unknown.
     pub(crate) fn youngest_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().max()? * 10))
@@ -203,7 +204,7 @@ impl ObservedTarget<'_> {
         self.processes.iter().all(|process| process.state == "gone")
     }
 
-    /// Age of the oldest process; none if one is unknown.
+    /// Returns the age of the oldest process, or `None` if a start time is unknown.
     pub(crate) fn age_ms(&self) -> Option<u64> {
         let starts: Option<Vec<u64>> = self.processes.iter().map(|process| process.start_ticks).collect();
         Some(self.snapshot.boot_ms.saturating_sub(*starts?.iter().min()? * 10))
@@ -275,12 +276,12 @@ impl ObservedTarget<'_> {
                 }
             }
             Cond::All(_) | Cond::Any(_) | Cond::Not(_) | Cond::Comms(_) | Cond::Exes(_) => {
-                unreachable!("these are no leaves of a target")
+                unreachable!("these are not leaves of a target")
             }
         }
     }
 
-    /// It may hold more than observed.
+    /// Returns whether the target may hold more than was observed.
     fn partial(&self) -> bool {
         let mut members: Vec<(u32, Option<u64>)> =
             self.processes.iter().map(|process| (process.pid, process.start_ticks)).collect();
@@ -353,8 +354,8 @@ impl ObservedTarget<'_> {
         }
     }
 
-    /// Returns whether it is protected from all rules. The number of processes and their owners are checked by the
-    /// action.
+    /// Returns whether the target is protected from all rules. The number of processes and their owners are checked
+    /// when the action is performed.
     pub(crate) fn protected(&self, plan: &Plan) -> Truth {
         if self.gpu.is_some() || self.processes.iter().all(|process| process.state == "gone") {
             return Truth::False;
@@ -382,8 +383,8 @@ impl ObservedTarget<'_> {
         plan.protect.as_ref().map_or(Truth::False, |protect| self.exempts(protect))
     }
 
-    /// Returns whether one of its processes matches, whether it holds memory or not; unknown if a process is unknown or
-    /// was possibly not observed.
+    /// Returns whether one of the target's processes matches, whether it holds memory or not. The result is unknown if
+    /// a process is unknown or was possibly not observed.
     pub(crate) fn exempts(&self, cond: &Cond) -> Truth {
         if self.gpu.is_some() {
             return self.evaluate(cond);
@@ -403,7 +404,7 @@ impl ObservedTarget<'_> {
         [Truth::True, Truth::Unknown].into_iter().find(|truth| found.contains(truth)).unwrap_or(Truth::False)
     }
 
-    /// Process conditions are evaluated for the process; others for the target.
+    /// Evaluates a condition. Process conditions are evaluated for the process, other conditions for the target.
     fn of_one(&self, cond: &Cond, process: &Process<'_>) -> Truth {
         let known = |text: Option<&str>, expected: &[&str]| {
             text.map_or(Truth::Unknown, |text| expected.contains(&text).into())
@@ -427,7 +428,7 @@ impl ObservedTarget<'_> {
         }
     }
 
-    /// The common owner of its processes.
+    /// Returns the common owner of the target's processes.
     pub(crate) fn uid(&self) -> Option<u32> {
         let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));
         let others = self.relatives.iter().flatten().map(|relative| relative.uid);
@@ -437,7 +438,8 @@ impl ObservedTarget<'_> {
     }
 }
 
-/// System services are protected; in a container only names of driver services are.
+/// Returns whether a process is protected: system services are, but in a container only the names of driver services
+/// are.
 fn is_protected(pid: u32, (comm, contained): (&str, bool), uid: Option<u32>) -> bool {
     let named = comm == "nv-hostengine" || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
     pid <= 1 || uid.is_none() || named

@@ -1,5 +1,5 @@
-//! The oracle: keeps every past outcome, and computes at each tick what the specification allows and requires. It does
-//! not use the engine's code, and takes over its verdicts only after checking them.
+//! The oracle. It keeps every past outcome, and computes at each tick what the specification allows and requires. It
+//! does not use the engine's code, and adopts the engine's verdicts only after checking them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,12 +42,12 @@ struct Requested {
     pids: Vec<u32>,
     mode: Mode,
     outcome: Option<Outcome>,
-    /// More than an hour ago, by a clock that has not been stopped since.
+    /// Whether the action began more than an hour ago, on a clock that has not been stopped since.
     past: bool,
 }
 
 impl Requested {
-    /// Returns whether it was or may have been done.
+    /// Returns whether the action was performed or may have been performed.
     fn counts(&self) -> bool {
         use Outcome::{Cancelled, DryRun, Gone, IdentityChanged, Refused, Reprieved};
         self.mode == Mode::Enforce
@@ -66,7 +66,7 @@ struct Failures {
     last: Option<(Now, Option<String>)>,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 pub(crate) struct Oracle {
     plan: Plan,
     cap: Mode,
@@ -76,34 +76,35 @@ pub(crate) struct Oracle {
     since_start: u32,
     since_reload: u32,
     tracks: BTreeMap<(Arc<str>, String), Track>,
-    /// For rules with `pick`: outcomes of `from` for workloads.
+    /// Outcomes of `from` for workloads, for rules with `pick`.
     picks: BTreeMap<(Arc<str>, String), Track>,
     /// Completed steps of rules with `pick`: rule, step, target, tick.
     picked: Vec<(Arc<str>, usize, String, u64)>,
     requests: Vec<Requested>,
     in_flight: Option<u64>,
-    /// When the last action was decided, since boot.
+    /// Time since boot at which the last action was decided.
     decided_ms: Option<u64>,
     failures: BTreeMap<Option<u32>, Failures>,
     mass_open: bool,
     mass_possible: bool,
     mass_seen: bool,
-    /// When a process was last observed busy.
+    /// Time at which a process was last observed busy.
     busy_ms: Option<u64>,
     unknown_possible: bool,
     /// Users against whom actions failed.
     failed: BTreeMap<String, Traces>,
     /// Targets of refused actions.
     refused: BTreeSet<String>,
-    /// Actions that were decided, and perhaps begun, when a restart came.
+    /// Actions that had been decided, and perhaps started, at a restart.
     begun: Vec<String>,
     paused: bool,
-    /// When it began, on which boot, and its duration in milliseconds; none if it needs a resume.
+    /// Time and boot at which the pause began, and its duration in milliseconds. `None` if the pause lasts until a
+    /// resume.
     pause: Option<(Now, Option<String>, u64)>,
     outside: BTreeSet<Hold>,
     matches: u64,
     match_numbers: BTreeMap<(Arc<str>, String), u64>,
-    /// Targets certainly eligible at the previous tick, without a hold.
+    /// Targets that were certainly eligible at the previous tick and not held.
     waiting: Option<BTreeSet<(Arc<str>, String)>>,
     pub(crate) acts: u64,
     pub(crate) enforced: u64,
@@ -175,7 +176,7 @@ impl Oracle {
     pub(crate) fn resume(&mut self) {
         (self.paused, self.pause) = (false, None);
         self.failures.clear();
-        // A resume acknowledges the matches: the breaker opens again only after they became fewer.
+        // A resume acknowledges the matches. The breaker opens again only after their number has decreased.
         self.mass_seen |= self.mass_possible;
         (self.mass_open, self.mass_possible, self.unknown_possible) = (false, false, false);
         self.failed.clear();
@@ -248,7 +249,7 @@ impl Oracle {
     }
 
     pub(crate) fn restarted(&mut self) {
-        // Decided actions may have begun before the restart, and count as done.
+        // Decided actions may have started before the restart, and count as performed.
         let decided = self.tracks.iter().chain(&self.picks).filter_map(|((_, id), track)| {
             track.state.due.filter(|(tick, _)| *tick == self.tick).map(|_| id.clone())
         });
@@ -322,7 +323,7 @@ impl Oracle {
         self.since_reload = self.since_reload.saturating_add(1);
         let interval = view.snapshot.interval_ms;
         if self.interval.replace(interval).is_some_and(|before| before != interval) {
-            // Samples of different intervals cannot be added.
+            // Samples with different intervals cannot be added.
             for track in self.tracks.values_mut().chain(self.picks.values_mut()) {
                 track.put(Mark::Reset, 0);
                 track.state = MatchState { flagged: track.state.flagged, ..MatchState::default() };
@@ -353,7 +354,7 @@ impl Oracle {
         self.check_missing_actions(&context, missed > 0 || late)
     }
 
-    /// The wall clock may be stepped; within a boot, the time since boot gives the duration of a pause.
+    /// Ends a pause that is over. The wall clock may be stepped, so within a boot the time since boot is used.
     fn end_pause(&mut self, now: Now, view: &View) {
         let over = |(since, boot, ms): &mut (Now, Option<String>, u64)| {
             let same = boot.is_some() && *boot == view.snapshot.boot_id;
@@ -366,7 +367,7 @@ impl Oracle {
         }
     }
 
-    /// A user without failures for the clean time starts over.
+    /// Resets users without failures for the time `breaker_reset`.
     fn forget_failures(&mut self, now: Now, view: &View) {
         let boot = &view.snapshot.boot_id;
         let reset = self.plan.limits.breaker_reset;
@@ -378,12 +379,12 @@ impl Oracle {
         });
     }
 
-    /// Returns whether three actions in a row against this user failed.
+    /// Returns whether three actions in a row against this user have failed.
     fn failing(&self, uid: Option<u32>) -> bool {
         self.failures.get(&uid).is_some_and(|failures| failures.surely >= 3)
     }
 
-    /// Returns whether that holds for a second user, too.
+    /// Returns whether that applies to at least two users.
     fn all_failing(&self) -> bool {
         self.failures.values().filter(|failures| failures.surely >= 3).count() >= 2
     }
@@ -489,7 +490,7 @@ impl Oracle {
         self.mass_possible |= possible;
     }
 
-    /// The hold for all destructive actions, if any.
+    /// Returns the hold on all destructive actions, if any.
     fn held(&self, view: &View) -> Option<Hold> {
         if self.paused {
             Some(Hold::Paused)
@@ -512,7 +513,7 @@ impl Oracle {
         }
     }
 
-    /// Checks flags, notices, and how they end.
+    /// Checks flags and notifications, and how they end.
     fn quiet_steps(&mut self, context: &EvalContext<'_>) -> Checked {
         let rules = self.plan.rules.clone();
         for rule in rules.iter().filter(|rule| rule.pick.is_none()) {
@@ -536,11 +537,14 @@ impl Oracle {
         for verdict in context.verdicts {
             let rule = rules.iter().find(|rule| *rule.name == *verdict.rule);
             let Some(rule) = rule else { return Err(format!("no such rule: {verdict:?}")) };
-            ensure!(verdict.mode == self.mode(rule), "another mode than the rule's: {verdict:?}");
+            ensure!(verdict.mode == self.mode(rule), "the mode differs from the rule's: {verdict:?}");
             let present =
                 context.found.contains_key(&(rule.condition.clone(), verdict.subject.id.to_string()));
             let late = matches!(verdict.what, What::Clear(_) | What::Reprieved(_));
-            ensure!(present || late || rule.pick.is_some(), "about an absent target: {verdict:?}");
+            ensure!(
+                present || late || rule.pick.is_some(),
+                "the verdict is about an absent target: {verdict:?}"
+            );
         }
         Ok(())
     }
@@ -576,7 +580,7 @@ impl Oracle {
             };
             ensure!(
                 pick.traces.gpus.iter().any(long_enough),
-                "no GPU of its matches for so long: {verdict:?}"
+                "no GPU of the target has matched for long enough: {verdict:?}"
             );
             let completed = |before: usize| {
                 self.picked.iter().any(|(name, step, target_id, tick)| {
@@ -586,7 +590,7 @@ impl Oracle {
             let fuzzy = pick.state.fuzzy;
             ensure!(
                 fuzzy || (0..step).all(completed),
-                "a step was left out for this one: {:?}: {verdict:?}",
+                "an earlier step was skipped for this target: {:?}: {verdict:?}",
                 self.picked
             );
             if !matches!(verdict.what, What::Due(_)) {
@@ -598,8 +602,8 @@ impl Oracle {
 
     fn requests(&mut self, context: &EvalContext<'_>, missed: u32) -> Checked {
         let held = self.held(context.view);
-        // A late snapshot confirms nothing, and budgets not yet on disk delay an action: the decision waits for the
-        // next one.
+        // A late snapshot does not confirm an action, and a budget that is not yet on the disk delays it. The decision
+        // then waits for the next snapshot.
         let late = self.is_late(context.view);
         let disk =
             held == Some(Hold::State) && self.outside.len() == 1 && !self.mass_open && !self.all_failing();
@@ -634,9 +638,12 @@ impl Oracle {
                         held.is_none() || verdict.mode == Mode::DryRun,
                         "done under {held:?}: {verdict:?}"
                     );
-                    ensure!(self.in_flight.is_none(), "two in flight: {verdict:?}");
-                    ensure!(!self.is_late(context.view), "confirmed by what was taken before: {verdict:?}");
-                    ensure!(self.requests.iter().all(|request| request.id < *id), "an id twice: {verdict:?}");
+                    ensure!(self.in_flight.is_none(), "two actions are in flight: {verdict:?}");
+                    ensure!(!self.is_late(context.view), "confirmed by an earlier sample: {verdict:?}");
+                    ensure!(
+                        self.requests.iter().all(|request| request.id < *id),
+                        "an id was used twice: {verdict:?}"
+                    );
                     self.check_request(verdict, context, 1)?;
                     self.begin(verdict, *id, context);
                 }
@@ -652,7 +659,7 @@ impl Oracle {
         self.decided_ms.is_some_and(|decided| view.snapshot.boot_ms <= decided)
     }
 
-    /// Checks that an action is due, and that no hold applies to it.
+    /// Checks that an action is due and that it is not held.
     fn check_request(&mut self, verdict: &Verdict, context: &EvalContext<'_>, confirmed: u32) -> Checked {
         let rule = self.plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap().clone();
         let id = verdict.subject.id.to_string();
@@ -686,9 +693,9 @@ impl Oracle {
         if confirmed == 1 {
             ensure!(
                 track.state.due == Some((self.tick - 1, step)),
-                "not decided at the interval before: {verdict:?}"
+                "not decided at the previous interval: {verdict:?}"
             );
-            ensure!(track.before() == Some(Truth::True), "not true at the interval before: {verdict:?}");
+            ensure!(track.before() == Some(Truth::True), "not true at the previous interval: {verdict:?}");
         } else {
             track.state.due = Some((self.tick, step));
         }
@@ -716,7 +723,7 @@ impl Oracle {
         let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
         ensure!(of(limits.per_node_hour, recent.len()), "the node's budget is used up: {verdict:?}");
         let users = recent.iter().filter(|request| request.uid == target.uid()).count();
-        // A target of several owners is not charged: the action refuses it.
+        // A target with several owners is not charged, because the action will be refused.
         ensure!(
             target.uid().is_none() || of(limits.per_user_hour, users),
             "the user's budget is used up: {verdict:?}"
@@ -740,7 +747,7 @@ impl Oracle {
         let Some(before) = before.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) else {
             return Ok(());
         };
-        // The cooldown began with the first action of that match.
+        // The cooldown began with the first action in that match.
         let first =
             self.requests.iter().find(|request| request.match_of == before.match_of && request.target == id);
         let check_missing_actions = context.since(first.unwrap_or(before));
@@ -800,7 +807,7 @@ impl Oracle {
             Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
                 !self.requests.is_empty() || !self.begun.is_empty()
             }
-            // With `pick` the cooldown is that of the GPU.
+            // With `pick`, the cooldown is that of the GPU.
             Hold::Cooldown => {
                 self.requests.iter().map(|request| &request.target).chain(&self.begun).any(|target| {
                     *target == verdict.subject.id.to_string()
@@ -813,7 +820,7 @@ impl Oracle {
             }
             outside => self.outside.contains(&outside),
         };
-        ensure!(holds, "withheld for no reason: {verdict:?}");
+        ensure!(holds, "withheld without a reason: {verdict:?}");
         let rule = plan.rules.iter().find(|rule| *rule.name == *verdict.rule).unwrap();
         let key = (rule.condition.clone(), verdict.subject.id.to_string());
         if let Some(track) = self.tracks.get_mut(&key) {
@@ -824,7 +831,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks that no required action waits without a reason.
+    /// Checks that no required action is delayed without a reason.
     fn check_missing_actions(&mut self, context: &EvalContext<'_>, excused: bool) -> Checked {
         let mut surely = BTreeSet::new();
         let mut perhaps = BTreeSet::new();
@@ -867,7 +874,7 @@ impl Oracle {
             && !acted;
         if let (Some(before), true, false) = (&self.waiting, still, excused) {
             let same = !before.is_empty() && before.is_subset(&surely);
-            ensure!(!same, "nothing is done, and nothing is in the way: {before:?}: {:?}", context.verdicts);
+            ensure!(!same, "an action is missing without a reason: {before:?}: {:?}", context.verdicts);
         }
         self.waiting = (still && perhaps.is_subset(&surely)).then_some(surely);
         Ok(())
@@ -886,7 +893,7 @@ impl Oracle {
     }
 }
 
-/// A tick, and what the engine reported for it.
+/// A tick, and what the engine has reported for it.
 struct EvalContext<'a> {
     now: Now,
     view: &'a View,
@@ -900,7 +907,8 @@ impl EvalContext<'_> {
         self.verdicts.iter().filter(move |verdict| *verdict.rule == *rule && *verdict.subject.id.0 == *id)
     }
 
-    /// Time since an action, by the clock with the longest; the oracle makes no claim where clocks differ.
+    /// Returns the time since an action, on the clock on which it is longest. The oracle makes no claim if the clocks
+    /// differ.
     fn since(&self, request: &Requested) -> i128 {
         let wall = i128::try_from(self.now.wall.as_millis()).unwrap() - i128::from(request.wall_ms);
         let boot = i128::try_from(self.now.boot.as_millis()).unwrap() - i128::from(request.boot_ms);
@@ -909,7 +917,7 @@ impl EvalContext<'_> {
     }
 }
 
-/// The gates in order; the first that stops a target decides.
+/// Evaluates the gates in order. The first gate that stops a target determines the result.
 fn gates(rule: &RulePlan, target: &ObservedTarget<'_>, (protected, wall): (Truth, u64)) -> Truth {
     match protected {
         Truth::False => {}

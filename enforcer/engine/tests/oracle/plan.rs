@@ -1,4 +1,4 @@
-//! Policies as plain data of the oracle, from which the engine's form is built.
+//! Policies as plain data for the oracle. The engine's form is built from them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -42,7 +42,7 @@ pub(crate) struct RulePlan {
     pub(crate) mode: Mode,
     pub(crate) target: Kind,
     pub(crate) select: Option<Cond>,
-    /// The exception, and its expiry in milliseconds since the epoch.
+    /// The exception and its expiry in milliseconds since the epoch.
     pub(crate) except: Option<(Cond, Option<u64>)>,
     pub(crate) when: Cond,
     pub(crate) span: Span,
@@ -52,7 +52,7 @@ pub(crate) struct RulePlan {
     pub(crate) cooldown: Duration,
     pub(crate) pick: Option<(Cond, u32, Order)>,
     pub(crate) steps: Vec<Step>,
-    /// The key of the rule's windows.
+    /// Key of the rule's windows.
     pub(crate) condition: Arc<str>,
 }
 
@@ -65,18 +65,18 @@ pub(crate) struct Plan {
     pub(crate) rules: Vec<Arc<RulePlan>>,
 }
 
-/// The kind of history.
+/// Kind of history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// No disturbances: everything must happen on its tick.
+    /// No disturbances: everything must happen at its tick.
     Calm,
-    /// Any events.
+    /// Any events can occur.
     Rough,
 }
 
 impl RulePlan {
-    /// Stopped, traced or frozen targets are exempt from a rule about idleness, unless the rule names one of these
-    /// states.
+    /// Returns whether stopped, traced or frozen targets are exempt from the rule. They are exempt from rules
+    /// about idleness that do not name one of these states.
     pub(crate) fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|(from, ..)| from);
         let conds: Vec<&Cond> =
@@ -194,7 +194,7 @@ impl RulePlan {
     }
 }
 
-/// A span in samples, at this interval in milliseconds.
+/// Converts a span to samples at this interval in milliseconds.
 pub(crate) fn samples(span: Span, interval: u64) -> u32 {
     match span {
         Span::Samples(samples) => samples,
@@ -302,7 +302,7 @@ impl RulePlan {
         plan.named()
     }
 
-    /// Changes the rule a little, as an admin would.
+    /// Changes the rule a little, as an administrator would.
     pub(crate) fn edit(&mut self, dice: &mut Dice) {
         match dice.below(6) {
             0 => self.name = format!("{}-renamed", self.name),
@@ -318,7 +318,7 @@ impl RulePlan {
     }
 }
 
-/// Entries that match one of the processes of a target.
+/// Returns entries that match one of a target's processes.
 fn except(dice: &mut Dice) -> Cond {
     let keep = || Cond::Exes(vec!["/opt/keep"]);
     dice.pick(&[
@@ -335,7 +335,8 @@ fn idle() -> Cond {
     Cond::All(vec![Cond::GpuUtilMax(1), Cond::CpuUtilMax(5)])
 }
 
-/// Conditions differ between rules of a policy: otherwise it is ambiguous whose window continues after a reload.
+/// Returns a condition. Conditions differ between the rules in a policy, because otherwise it would be ambiguous
+/// whose window continues after a reload.
 fn when(dice: &mut Dice, target: Kind, index: u64) -> Cond {
     let index = u32::try_from(index).unwrap();
     if target == Kind::Gpu {

@@ -1,4 +1,4 @@
-//! A random history of a node, and its walk through the engine, checked by the oracle.
+//! A random history of a node. The engine processes it, and the oracle checks the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::world::{Change, INTERVAL, SLOTS, World};
 /// An event.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// Changes, then this many milliseconds, then a snapshot with this delay.
+    /// Some changes, a pause of this many milliseconds, and a snapshot with this delay.
     Interval {
         changes: Vec<Change>,
         ms: u64,
         late: u64,
     },
-    /// The last snapshot again.
+    /// The last snapshot is sent again.
     Again,
     /// A snapshot from the future.
     Ahead,
@@ -50,7 +50,7 @@ pub(crate) struct Trace {
     pub(crate) events: Vec<Event>,
 }
 
-/// Counts of what happened in a walk, so that a test can check that it covered something.
+/// Counts of events in a walk, so that a test can check that the events occurred.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WalkStats {
     pub(crate) intervals: u64,
@@ -63,7 +63,7 @@ impl Trace {
     pub(crate) fn new(seed: u64, weather: Weather) -> Self {
         let mut dice = Dice::new(seed);
         let dice = &mut dice;
-        // A selector by owner is ambiguous for a target with several.
+        // A selector by owner is ambiguous for a target with several owners.
         let foreign = dice.percent(30);
         let plan = Plan::new(dice, weather, foreign);
         let mut world = World::new(dice);
@@ -92,7 +92,7 @@ impl Trace {
         Self { plan, cap, world, events }
     }
 
-    /// For readers: the policy, then an event per line.
+    /// Formats the trace for readers: the policy, then one event per line.
     pub(crate) fn render(&self) -> String {
         let slots = self.world.slots.iter().filter(|slot| slot.alive);
         let mut text = format!("cap {:?}\n", self.cap);
@@ -104,7 +104,7 @@ impl Trace {
         text
     }
 
-    /// Runs the trace; fails where the engine and the oracle differ.
+    /// Runs the trace. Fails if the engine and the oracle differ.
     pub(crate) fn walk(&self) -> Result<WalkStats, String> {
         let mut walk = Walk {
             engine: Engine::new(self.plan.policy(), self.cap),
@@ -186,7 +186,7 @@ fn ordinary(dice: &mut Dice, calm: bool) -> Change {
     }
 }
 
-/// An error that is repaired at the next interval.
+/// Returns an error, and the change that repairs it at the next interval.
 fn error(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
     let index = slot(dice);
     match dice.below(20) {
@@ -303,11 +303,11 @@ struct Walk {
     stats: WalkStats,
     /// The action in flight: id, target, mode.
     acting: Option<(u64, String, Mode)>,
-    /// The action that a reload has cancelled.
+    /// Action that a reload has cancelled.
     called_off: Option<u64>,
 }
 
-/// A report of an action that was not requested.
+/// Returns the report of an action that was not requested.
 fn stray(outcome: Outcome) -> ActionReport {
     ActionReport { id: u64::MAX, outcome, detail: String::new(), released: None, acted: true }
 }
@@ -405,7 +405,7 @@ impl Walk {
     fn report(&mut self, outcome: Outcome, ends: bool) {
         let Some((id, target, mode)) = self.acting.take() else { return };
         let outcome = if mode == Mode::DryRun { Outcome::DryRun } else { outcome };
-        // Half of the cancelled ones had been sent a signal by then.
+        // In half of the cases, a cancelled action had already sent a signal.
         let acted = match outcome {
             Outcome::Gone
             | Outcome::IdentityChanged
@@ -429,7 +429,7 @@ impl Walk {
         let reloaded = self.engine.reload(plan.policy(), cap);
         self.cap = cap;
         self.oracle.reload(plan.clone(), cap);
-        // Exemptions of the new file apply: any action in flight is cancelled.
+        // The exemptions in the new file apply, so any action in flight is cancelled.
         let flying = self.acting.as_ref().map(|(id, ..)| *id);
         ensure!(
             reloaded.cancel.is_none_or(|id| Some(id) == flying),
@@ -457,7 +457,7 @@ impl Walk {
     }
 }
 
-/// Traces from seeds. Proptest shrinks a failing one by leaving out events.
+/// Traces from seeds. Proptest shrinks a failing trace by omitting events.
 #[derive(Debug)]
 pub(crate) struct Traces(pub Weather);
 
@@ -473,7 +473,7 @@ impl Strategy for Traces {
     }
 }
 
-/// A trace that can leave out events: large parts first.
+/// A trace whose events can be omitted, large parts first.
 #[derive(Debug)]
 pub(crate) struct Shrinking {
     trace: Trace,

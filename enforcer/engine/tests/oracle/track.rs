@@ -1,4 +1,4 @@
-//! All outcomes of one target, and what follows from them by the table of the specification.
+//! All outcomes of a target, and what follows from them according to the table in the specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::observed::Traces;
 use crate::oracle::{Checked, ensure};
 use crate::plan::{RulePlan, samples};
 
-/// One sample, or missed samples.
+/// A sample, or a number of missed samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Mark {
     Sample(Truth),
@@ -25,35 +25,35 @@ pub(crate) enum Mark {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Track {
     pub(crate) marks: Vec<Mark>,
-    /// The gap allowed at each mark: a reload may change it.
+    /// The gap that is allowed at each mark. A reload may change it.
     pub(crate) gaps: Vec<u32>,
     pub(crate) traces: Traces,
     pub(crate) state: MatchState,
-    /// The tick of the first true sample of the streak.
+    /// Tick of the first true sample in the streak.
     pub(crate) began: u64,
 }
 
-/// What was done about it.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+/// What was done about a match.
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MatchState {
-    /// It matches.
+    /// Whether the target matches.
     pub(crate) open: bool,
-    /// The tick since which it matches.
+    /// Whether the match begins at this tick.
     pub(crate) begins: bool,
-    /// Steps done in this match.
+    /// Number of steps done in this match.
     pub(crate) done: usize,
-    /// Its owner was notified.
+    /// Whether the owner was notified.
     pub(crate) notified: bool,
-    /// Or an action was due.
+    /// Whether an action was due.
     pub(crate) warned: bool,
     pub(crate) acted: bool,
-    /// After a reload or a restart it is uncertain what was done.
+    /// Whether it is uncertain, after a reload or a restart, what was done.
     pub(crate) fuzzy: bool,
     pub(crate) flagged: bool,
     pub(crate) withheld: Option<(u64, Hold)>,
     pub(crate) due: Option<(u64, usize)>,
-    /// The last action had no effect, and may be repeated.
+    /// Whether the last action had no effect and may be repeated.
     pub(crate) again: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Found {
     pub(crate) workload: Option<String>,
 }
 
-/// Every source that could report the target has answered.
+/// Returns whether a target is gone: every source that could report it was read.
 pub(crate) fn is_gone(traces: &Traces, view: &View) -> bool {
     let snapshot = &view.snapshot;
     let up = |name: &str| snapshot.sources.get(name).is_some_and(|source| source.up);
@@ -82,7 +82,8 @@ pub(crate) fn is_gone(traces: &Traces, view: &View) -> bool {
     up("nvml") && up("proc") && traces.gpus.iter().all(notified) && !unconfirmed
 }
 
-/// Targets not observed: gone if every source that could report them has answered, else unknown.
+/// Handles targets that are not observed. They are gone if every source that could report them was read,
+/// otherwise unknown.
 pub(crate) fn absent(
     tracks: &mut BTreeMap<(Arc<str>, String), Track>,
     rule: &RulePlan,
@@ -109,7 +110,7 @@ pub(crate) fn absent(
     }
 }
 
-/// The table of the specification, from the first mark on.
+/// Returns the streak according to the table in the specification, computed from the first mark on.
 pub(crate) fn count(track: &Track) -> u32 {
     let (mut count, mut unknown) = (0, 0_u32);
     for (mark, max_gap) in track.marks.iter().zip(&track.gaps) {
@@ -155,12 +156,13 @@ impl Track {
         })
     }
 
-    /// Samples since the last true one, without missed ones.
+    /// Returns the number of samples since the last true sample, without missed samples.
     pub(crate) fn not_true(&self) -> u32 {
         u32::try_from(self.samples().take_while(|truth| *truth != Truth::True).count()).unwrap()
     }
 
-    /// Checks the notices and flags that are required or allowed now; returns the number of flags raised.
+    /// Checks the notifications and flags that are required or allowed now. Returns the number of flags
+    /// raised.
     pub(crate) fn check_quiet(
         &mut self,
         rule: &RulePlan,
@@ -174,26 +176,30 @@ impl Track {
         self.check_flag(rule, verdicts)
     }
 
-    /// The match ends with its streak, and the notified owner is notified of the end.
+    /// Checks the end of a match. A match ends with its streak, and an owner who was notified is notified
+    /// of the end.
     pub(crate) fn check_end(&mut self, found: &Found, verdicts: &[&What]) -> Checked {
         let state = &mut self.state;
         let ended = state.open && found.outcome != Truth::True && found.count == 0;
-        // Also if a gap came between two true samples.
+        // A match also ends if a gap is between two true samples.
         let again = state.open && found.outcome == Truth::True && found.count == 1;
         let reprieved = verdicts.iter().any(|what| matches!(what, What::Reprieved(_)));
         if ended || again {
             let must = ended && found.outcome == Truth::False && state.notified && !state.fuzzy;
             ensure!(!must || reprieved, "not reprieved");
-            ensure!(!reprieved || state.warned || state.fuzzy || state.done > 0, "reprieved from nothing");
+            ensure!(
+                !reprieved || state.warned || state.fuzzy || state.done > 0,
+                "reprieved although nothing was announced"
+            );
             *state = MatchState { flagged: state.flagged, ..MatchState::default() };
         } else {
             let lost = state.fuzzy || found.count < found.needed;
-            ensure!(!reprieved || lost, "reprieved, and nothing has changed");
+            ensure!(!reprieved || lost, "reprieved although nothing has changed");
         }
         Ok(())
     }
 
-    /// Checks that flags and notices are reported in order, and no others.
+    /// Checks that the expected flags and notifications are reported in order, and no others.
     pub(crate) fn check_order(
         &mut self,
         rule: &RulePlan,
@@ -213,7 +219,7 @@ impl Track {
             let Some(step) = step else { return Err(format!("no such step: {what:?}")) };
             let due = found.needed + samples(rule.steps[step].after, found.interval);
             ensure!(matches && found.count >= due, "too early: {what:?}");
-            ensure!(open || expected.contains(what), "not in its turn: {what:?}");
+            ensure!(open || expected.contains(what), "out of order: {what:?}");
             if open {
                 state.done = state.done.max(step + 1);
                 state.notified |= matches!(what, What::Notify(_));
@@ -227,7 +233,8 @@ impl Track {
         Ok(())
     }
 
-    /// A flag clears after this many samples that are not true; returns the number of flags raised.
+    /// Checks that a flag is cleared after the required number of samples that are not true. Returns the
+    /// number of flags raised.
     pub(crate) fn check_flag(&mut self, rule: &RulePlan, verdicts: &[&What]) -> Result<u64, String> {
         let since = self.not_true();
         let state = &mut self.state;
@@ -243,7 +250,7 @@ impl Track {
 }
 
 impl MatchState {
-    /// The non-destructive steps that are due at a true, matching sample.
+    /// Returns the non-destructive steps that are due at a true, matching sample.
     pub(crate) fn due_now(&mut self, rule: &RulePlan, found: &Found) -> Vec<What> {
         let mut due = Vec::new();
         self.begins = !self.open;

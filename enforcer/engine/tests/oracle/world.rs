@@ -1,4 +1,5 @@
-//! A small node: GPUs, processes and sources, changed a little between intervals, and rendered as snapshots.
+//! A small node with GPUs, processes and sources. It is changed a little between intervals, and rendered as
+//! snapshots.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ pub(crate) const INTERVAL: u64 = 5000;
 pub(crate) const SLOTS: usize = 6;
 
 /// A process that holds or held memory.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) alive: bool,
@@ -20,7 +21,7 @@ pub(crate) struct Slot {
     pub(crate) uid: Option<u32>,
     pub(crate) comm: &'static str,
     pub(crate) workload: Option<u8>,
-    /// A bit mask of GPUs.
+    /// Bit mask of the process's GPUs.
     pub(crate) gpus: u8,
     pub(crate) mib: Option<u64>,
     pub(crate) util: Option<u32>,
@@ -31,9 +32,9 @@ pub(crate) struct Slot {
     pub(crate) orphaned: Option<bool>,
     pub(crate) state: &'static str,
     pub(crate) contained: bool,
-    /// A child without memory: its name and owner.
+    /// A child without memory: name and owner.
     pub(crate) child: Option<(&'static str, Option<u32>)>,
-    /// The executables of the process and of its child; none if unknown.
+    /// Executable of the process and of its child, or `None` if it is unknown.
     pub(crate) exe: Option<&'static str>,
     pub(crate) child_exe: Option<&'static str>,
 }
@@ -46,13 +47,13 @@ pub(crate) struct Card {
     pub(crate) free_mib: Option<u64>,
     pub(crate) mig: bool,
     pub(crate) absent: bool,
-    /// When it was lost or went missing, and its remembered holders.
+    /// When the GPU was lost or went missing, and its remembered holders.
     lost: (u64, Option<LastListed>),
 }
 
 /// The whole node.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 pub(crate) struct World {
     pub(crate) slots: Vec<Slot>,
     pub(crate) cards: Vec<Card>,
@@ -103,7 +104,7 @@ pub(crate) enum Change {
 }
 
 impl World {
-    /// A node with mostly idle processes.
+    /// Returns a node with mostly idle processes.
     pub(crate) fn new(dice: &mut Dice) -> Self {
         let cards = dice.of(1, 3);
         let used = usize::try_from(dice.of(1, SLOTS as u64)).unwrap();
@@ -149,7 +150,7 @@ impl World {
 
     pub(crate) fn reboot(&mut self) {
         self.boot += 1;
-        // Wall time advances.
+        // The wall clock advances.
         let lost = self.boot_ms - 100_000;
         self.wall_offset += i64::try_from(lost).unwrap();
         self.boot_ms = 100_000;
@@ -221,7 +222,7 @@ impl World {
         self.cards[index].lost = (self.boot_ms, remembered.then_some(LastListed { at_ms, holders }));
     }
 
-    /// GPUs that are lost or missing; sometimes this is unknown.
+    /// Returns the GPUs that are lost or missing. Sometimes this is unknown.
     fn lost(&self) -> Vec<LostGpu> {
         let lost = |card: &Card| card.absent || card.fault == Some("lost");
         let cards = self.cards.iter().enumerate().filter(|(_, card)| self.nvml && lost(card));
@@ -236,7 +237,7 @@ impl World {
             .collect()
     }
 
-    /// The snapshot that the exporter would send.
+    /// Returns the snapshot that the exporter would send.
     pub(crate) fn snapshot(&self) -> wire::Snapshot {
         let source = |up| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
         let gpus: Vec<wire::Gpu> = if self.nvml {

@@ -1,5 +1,5 @@
-//! The engine, case by case: a policy as an admin writes it, snapshots with their times, and the resulting events.
-//! Each paragraph on evaluation in the specification has its cases here.
+//! Tests the engine, case by case: a policy as an administrator writes it, snapshots with their times, and the
+//! resulting events. Each paragraph about evaluation in the specification has its cases here.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod node;
@@ -14,7 +14,7 @@ use bailiff_snapshot::Truth;
 
 use node::{Gpu, Node, TICK};
 
-/// A policy of one rule that ends processes after three idle samples, with these steps.
+/// Returns a policy with one rule, which terminates processes after three idle samples, with these steps.
 fn rule(more: &str, then: &str) -> String {
     format!(
         "version: 1
@@ -75,7 +75,7 @@ fn missed_tick_counts_as_unknown() {
     let mut node = Node::new(&flag());
     assert_eq!(node.run("TT"), ["", ""]);
     node.wait(3_600_000);
-    assert_eq!(node.run("TTT"), ["", "", "4100 flag"], "suspended for an hour");
+    assert_eq!(node.run("TTT"), ["", "", "4100 flag"], "the node was suspended for an hour");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn changed_interval_resets_streaks() {
     assert_eq!(node.run("TTTTT"), [""; 5], "half a minute is six samples");
     node.interval = 15_000;
     node.wait(10_000);
-    assert_eq!(node.tick(), "", "and now two, but not of those before");
+    assert_eq!(node.tick(), "", "two samples are needed now, and earlier samples do not count");
     node.wait(10_000);
     assert_eq!(node.tick(), "4100 flag");
 }
@@ -104,7 +104,7 @@ fn repeated_snapshot_is_not_evaluated() {
     node.wait(TICK);
     assert_eq!(node.feed(2 * TICK + 1), Err(Skip::Stale));
     node.boot_ms -= 2 * TICK;
-    assert_eq!(node.feed(0), Err(Skip::Duplicate), "an older one");
+    assert_eq!(node.feed(0), Err(Skip::Duplicate), "an older snapshot");
     node.boot_ms += 2 * TICK;
     let ahead = node.snapshot();
     node.boot_ms -= 1;
@@ -114,7 +114,7 @@ fn repeated_snapshot_is_not_evaluated() {
     node.interval = 0;
     assert_eq!(node.feed(0), Err(Skip::NoInterval));
     node.interval = TICK;
-    assert_eq!(node.run("T"), ["4100 due terminate"], "the stale one's tick was missed, no more");
+    assert_eq!(node.run("T"), ["4100 due terminate"], "the stale snapshot only counts as a missed tick");
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn steps_run_once_in_order_at_their_sample() {
     );
     let mut node = Node::new(&policy);
     assert_eq!(node.run("TTTTT"), ["", "", "4100 flag", "4100 notify owner", ""]);
-    assert_eq!(node.run("U"), [""], "no step at an unknown sample");
+    assert_eq!(node.run("U"), [""], "an unknown sample does not trigger a step");
     assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
-    assert_eq!(node.run("TT"), ["", ""], "its effect is waited for");
+    assert_eq!(node.run("TT"), ["", ""], "the next step waits for the effect of the signal");
     node.report(Outcome::Done);
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
     node.report(Outcome::Undetermined);
-    assert_eq!(node.run("TTTT"), ["", "", "", ""], "once a match");
+    assert_eq!(node.run("TTTT"), ["", "", "", ""], "a step is done once per match");
 }
 
 #[test]
@@ -140,7 +140,11 @@ fn request_needs_true_at_decision_and_next_sample() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TTTF"), ["", "", "4100 due terminate", ""]);
     assert_eq!(node.run("TTTU"), ["", "", "4100 due terminate", ""]);
-    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "decided again, and confirmed");
+    assert_eq!(
+        node.run("TT"),
+        ["4100 due terminate", "4100 terminate"],
+        "the action is decided again and confirmed"
+    );
 }
 
 #[test]
@@ -150,27 +154,27 @@ fn notified_target_is_reprieved_at_once() {
     assert_eq!(
         node.run("TTTUU"),
         ["", "", "4100 notify owner", "", "4100 reprieved"],
-        "unknown for too long"
+        "the target was unknown for too long"
     );
     let events = node.run("TTTTTT");
     assert_eq!(
         events,
         ["", "", "4100 notify owner", "", "4100 due terminate", "4100 terminate"],
-        "from the first step"
+        "a new match starts with the first step"
     );
 }
 
 #[test]
 fn flag_clears_after_consecutive_samples_not_true() {
     let mut node = Node::new(&flag());
-    assert_eq!(node.run("TTTFT"), ["", "", "4100 flag", "", ""], "one is not enough");
-    assert_eq!(node.run("FU"), ["", "4100 clear"], "an unknown one counts");
+    assert_eq!(node.run("TTTFT"), ["", "", "4100 flag", "", ""], "one sample that is not true is not enough");
+    assert_eq!(node.run("FU"), ["", "4100 clear"], "an unknown sample counts");
     let mut node = Node::new(&flag());
     node.run("TTT");
     assert_eq!(node.run("UUUU"), ["", "4100 clear", "", ""]);
     let mut node = Node::new(&flag());
     node.run("TTT");
-    assert_eq!(node.run("...F"), [""], "a missed one is no sample");
+    assert_eq!(node.run("...F"), [""], "a missed tick does not count as a sample");
 }
 
 #[test]
@@ -188,9 +192,9 @@ fn target_that_is_gone_leaves_no_state() {
     let mut node = Node::new(&notifying());
     assert_eq!(node.run("TTTTT"), ["", "", "4100 notify owner", "", "4100 due terminate"]);
     let gone = node.processes.remove(&4100).unwrap();
-    assert_eq!(node.tick(), "", "the decision goes with it");
+    assert_eq!(node.tick(), "", "the decision is dropped with the target");
     node.processes.insert(4100, gone);
-    assert_eq!(node.run("TT"), ["", ""], "and its time");
+    assert_eq!(node.run("TT"), ["", ""], "the streak is dropped too");
 }
 
 #[test]
@@ -198,7 +202,7 @@ fn reused_pid_starts_at_zero() {
     let mut node = Node::new(&terminate());
     assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"]);
     node.process(4100).ticks = 1_000_300;
-    assert_eq!(node.run("TT"), ["", ""], "another process has its pid now");
+    assert_eq!(node.run("TT"), ["", ""], "another process has the pid now");
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
 
@@ -209,13 +213,13 @@ fn unobserved_target_is_not_gone() {
     node.gpus[0].fault = Some("timeout");
     assert_eq!(node.tick(), "");
     node.gpus[0].fault = None;
-    assert_eq!(node.run("T"), ["4100 due terminate"], "a gap of one is allowed");
+    assert_eq!(node.run("T"), ["4100 due terminate"], "a gap of one sample is allowed");
     node.proc_up = false;
     assert_eq!(node.ticks(2), ["", ""]);
     node.proc_up = true;
-    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "of two is not");
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "a gap of two samples is not allowed");
     node.process(4100).confirmed = false;
-    assert_eq!(node.tick(), "", "an unconfirmed process is not acted upon");
+    assert_eq!(node.tick(), "", "no action is taken on an unconfirmed process");
     node.process(4100).confirmed = true;
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
@@ -224,9 +228,9 @@ fn unobserved_target_is_not_gone() {
 fn unresponsive_gpu_makes_every_process_unknown() {
     let mut node = Node::new(&terminate());
     node.gpus[1].fault = Some("timeout");
-    assert_eq!(node.run("TTTTTT"), [""; 6], "4100 may be busy there");
+    assert_eq!(node.run("TTTTTT"), [""; 6], "4100 might be busy on the GPU that does not respond");
     node.gpus[1].fault = Some("lost");
-    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "but not on one that is lost");
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "4100 cannot be busy on a lost GPU");
 }
 
 #[test]
@@ -235,7 +239,7 @@ fn lost_gpu_makes_its_holders_unknown_and_no_others() {
         let mut node = Node::new(&terminate().replace("target: process", &format!("target: {of}")));
         node.process(4100).gpus = vec![0, 1];
         node.gpus[1].fault = Some("lost");
-        assert_eq!(node.ticks(6), [""; 6], "{of}: it may compute on the lost one");
+        assert_eq!(node.ticks(6), [""; 6], "{of}: the target might be computing on the lost GPU");
         node.process(4200);
         let events = node.ticks(4).concat();
         assert!(events.ends_with("4200 terminate") && !events.contains("4100"), "{of}: {events}");
@@ -249,9 +253,9 @@ fn lost_gpu_without_memory_makes_older_processes_unknown() {
     node.gpus[1] = Gpu { fault: Some("lost"), remembered: false, ..node.gpus[1].clone() };
     let since = node.boot_ms;
     node.gpus[1].since_ms = Some(since);
-    assert_eq!(node.ticks(6), [""; 6], "it may have held the lost one");
+    assert_eq!(node.ticks(6), [""; 6], "the process might have held the lost GPU");
     node.process(4200).ticks = since / 10;
-    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "it began later");
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "the process started later");
 }
 
 #[test]
@@ -285,18 +289,18 @@ fn gate_that_is_false_or_unknown_skips_the_target() {
     assert!(!skipped(&gate(""), |_| {}));
     assert!(skipped(&gate(""), |node| node.process(4100).comm = "sshd"));
     assert!(skipped(&gate(""), |node| node.process(4100).uid = Some(0)));
-    assert!(skipped(&gate(""), |node| node.process(4100).uid = None), "its owner is unknown");
+    assert!(skipped(&gate(""), |node| node.process(4100).uid = None), "the owner is unknown");
     let protect = terminate().replace("rules:", "protect: {users: [user-1000]}\nrules:");
     assert!(skipped(&protect, |_| {}));
     let select = gate("    select: {vram: {min: 512MiB}}");
     assert!(!skipped(&select, |_| {}));
     assert!(skipped(&select, |node| node.process(4100).mib = Some(100)));
-    assert!(skipped(&select, |node| node.process(4100).mib = None), "its memory is unknown");
+    assert!(skipped(&select, |node| node.process(4100).mib = None), "the memory is unknown");
     let except = gate("    except: [{users: [user-1000], until: 2030-01-01, reason: deadline}]");
     assert!(skipped(&except, |_| {}));
     assert!(!skipped(&except, |node| node.process(4100).uid = Some(1001)));
     let grace = gate("    startup_grace: 10m");
-    assert!(!skipped(&grace, |_| {}), "it started long ago");
+    assert!(!skipped(&grace, |_| {}), "the process started long ago");
     assert!(skipped(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));
 }
 
@@ -304,7 +308,7 @@ fn gate_that_is_false_or_unknown_skips_the_target() {
 fn exception_expires() {
     let except = "    except: [{users: [user-1000], until: 2023-11-15, reason: deadline}]";
     let mut node = Node::new(&rule(except, "[{terminate: {}}]"));
-    assert_eq!(node.run("TTTT"), [""; 4], "it is 2023-11-15 from 01:00 on");
+    assert_eq!(node.run("TTTT"), [""; 4], "the simulated time is 2023-11-15, after 01:00");
     node.wait(86_400_000);
     assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"]);
 }
@@ -322,7 +326,7 @@ fn workload_is_idle_when_every_member_is() {
     assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
     node.report(Outcome::Cancelled);
     node.process(4200).comm = "sshd";
-    assert_eq!(node.run("TTTT"), [""; 4], "one of them is protected, and so are all");
+    assert_eq!(node.run("TTTT"), [""; 4], "one protected process protects the whole workload");
 }
 
 #[test]
@@ -346,7 +350,11 @@ fn dry_run_reports_actions_and_uses_no_budget() {
     node.process(4200);
     assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 would terminate"]);
     node.report(Outcome::DryRun);
-    assert_eq!(node.ticks(2), ["4200 due terminate", "4200 would terminate"], "the budget is untouched");
+    assert_eq!(
+        node.ticks(2),
+        ["4200 due terminate", "4200 would terminate"],
+        "a dry run does not use the budget"
+    );
 }
 
 #[test]
@@ -370,7 +378,11 @@ fn actions_stay_within_the_budget() {
         let events = node.ticks(6);
         assert!(events.contains(&withheld) && !events.contains(&"4200 terminate".to_owned()), "{events:?}");
         node.wait(3_600_000);
-        assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"], "an hour later");
+        assert_eq!(
+            node.ticks(4),
+            ["", "", "4200 due terminate", "4200 terminate"],
+            "the budget is available again after an hour"
+        );
     }
 }
 
@@ -383,7 +395,7 @@ fn action_not_done_uses_no_budget() {
     assert_eq!(
         node.run("TT"),
         ["4100 withheld terminate: failed", ""],
-        "and it is not tried again in this match"
+        "the action is not retried in this match"
     );
     node.process(4200);
     assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
@@ -396,8 +408,8 @@ fn next_action_on_the_same_target_waits() {
     assert_eq!(node.run("TTTT"), ["", "", "4100 due signal", "4100 signal"]);
     node.report(Outcome::Done);
     assert_eq!(node.run("FTTT"), ["4100 reprieved", "", "", "4100 withheld signal: cooldown"]);
-    assert_eq!(node.run("TTTTTTT"), [""; 7], "it stays due");
-    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"], "a minute later");
+    assert_eq!(node.run("TTTTTTT"), [""; 7], "the step stays due");
+    assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"], "the cooldown ends after a minute");
 }
 
 #[test]
@@ -406,9 +418,13 @@ fn terminate_that_requires_a_notice_waits_for_delivery() {
     let mut node = Node::new(&rule("", steps));
     assert_eq!(node.run("TTT"), ["", "", "4100 notify owner"]);
     assert_eq!(node.run("TT"), ["", "4100 withheld terminate: undelivered"]);
-    assert_eq!(node.run("T".repeat(12).as_str()).concat(), "4100 notify owner", "once more after a minute");
+    assert_eq!(
+        node.run("T".repeat(12).as_str()).concat(),
+        "4100 notify owner",
+        "the notification is repeated after a minute"
+    );
     node.engine.delivered("idle", &TargetId("process:4200@100".into()));
-    assert_eq!(node.run("T"), [""], "of another target");
+    assert_eq!(node.run("T"), [""], "the delivery was for another target");
     node.engine.delivered("idle", &TargetId("process:4100@100".into()));
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
@@ -434,7 +450,7 @@ fn signal_before_such_a_terminate_also_waits() {
     assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"]);
 }
 
-/// Workloads of one process each, with their utilization.
+/// Creates workloads with one process each, with these utilizations.
 fn workloads(node: &mut Node, utilization: &[Option<u32>]) {
     for (place, util) in (0..).zip(utilization) {
         node.process(4100 + place * 100).util = *util;
@@ -449,7 +465,7 @@ fn matching_most_workloads_opens_the_mass_breaker() {
     let held = [4100, 4200, 4300, 4400].map(each).join(", ");
     assert_eq!(node.ticks(3), ["", "", &held]);
     node.processes.remove(&4200);
-    assert_eq!(node.ticks(3), ["", "", ""], "it closes by an admin's word alone");
+    assert_eq!(node.ticks(3), ["", "", ""], "only an administrator can close the breaker");
     node.engine.resume();
     assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
 }
@@ -468,13 +484,17 @@ fn mass_share_and_minimum_come_from_the_file() {
     let policy = |limits| terminate().replace("per_node_hour: 100", limits);
     let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
     workloads(&mut node, &[Some(0), None, None]);
-    assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"], "a third");
+    assert_eq!(
+        node.ticks(4),
+        ["", "", "4100 due terminate", "4100 terminate"],
+        "a third of the workloads matches"
+    );
     let mut node = Node::new(&policy("per_node_hour: 100, mass_share: 50%, mass_min: 3"));
     workloads(&mut node, &[Some(0), Some(0), None]);
     assert!(node.ticks(3).concat().contains("4100 withheld terminate: mass_breaker"));
     let mut node = Node::new(&policy("per_node_hour: 100, mass_min: 5"));
     workloads(&mut node, &[Some(0); 4]);
-    assert_eq!(node.ticks(3), ["", "", "4100 due terminate"], "four are too few");
+    assert_eq!(node.ticks(3), ["", "", "4100 due terminate"], "four workloads are too few");
 }
 
 #[test]
@@ -488,17 +508,20 @@ fn mass_breaker_stays_closed_while_another_workload_is_observed_busy() {
         node.ticks(2).concat().contains("mass_breaker")
     };
     assert!(!with(Some(80), Some(80)));
-    assert!(!with(Some(80), None), "it was busy while the others were observed idle");
-    assert!(with(None, None), "no evidence that the driver distinguishes busy from idle");
+    assert!(!with(Some(80), None), "a workload was busy while the others were observed idle");
+    assert!(with(None, None), "there is no evidence that the driver distinguishes busy from idle");
     let mut node = Node::new(&policy);
     workloads(&mut node, &[None, None, Some(80), None]);
     node.tick();
     workloads(&mut node, &[Some(0), Some(0), None, None]);
     let events = node.ticks(4).concat();
-    assert!(events.contains("mass_breaker"), "it was busy before the others were observed idle: {events}");
+    assert!(
+        events.contains("mass_breaker"),
+        "the workload was busy before the others were observed idle: {events}"
+    );
 }
 
-/// Three actions in a row against a user fail.
+/// Makes three actions in a row against a user fail.
 fn fail(node: &mut Node, uid: u32) {
     for pid in [uid * 10, uid * 10 + 1, uid * 10 + 2] {
         node.process(pid).uid = Some(uid);
@@ -582,7 +605,11 @@ fn too_many_unknown_targets_open_the_breaker() {
     }
     assert_eq!(node.run("T"), [""]);
     node.engine.resume();
-    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "an admin closes it");
+    assert_eq!(
+        node.run("TT"),
+        ["4100 due terminate", "4100 terminate"],
+        "an administrator closes the breaker"
+    );
 }
 
 #[test]
@@ -602,7 +629,7 @@ fn unknown_breaker_closes_after_clean_time() {
     let events = node.run("TTTTTTTTTTTT").concat();
     assert_eq!(
         events, "4100 withheld terminate: unknown_breaker",
-        "time in which nothing was seen is not clean"
+        "time without samples does not count as time without failures"
     );
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
@@ -636,15 +663,19 @@ fn target_that_survived_is_not_retried() {
     assert_eq!(
         node.run("FTTTT"),
         ["", "", "", "4100 withheld terminate: failed", ""],
-        "nor in another match"
+        "the action is not retried in another match"
     );
     node.restart();
     let events = node.run("TTTTT");
-    assert_eq!(events.last().unwrap(), "", "nor after a restart: {events:?}");
+    assert_eq!(events.last().unwrap(), "", "the action is not retried after a restart: {events:?}");
     assert!(events.contains(&"4100 withheld terminate: failed".to_owned()), "{events:?}");
     node.engine.resume();
     node.run("F");
-    assert_eq!(node.run("TTTT"), ["", "", "4100 due terminate", "4100 terminate"], "an admin may say so");
+    assert_eq!(
+        node.run("TTTT"),
+        ["", "", "4100 due terminate", "4100 terminate"],
+        "an administrator can allow a retry"
+    );
 }
 
 #[test]
@@ -672,7 +703,7 @@ fn held_action_stays_due() {
         end(&mut node);
         assert_eq!(node.run("T"), ["4100 due terminate"], "{hold}");
         begin(&mut node);
-        assert_eq!(node.run("T"), [withheld], "decided is not done");
+        assert_eq!(node.run("T"), [withheld], "a decided action is held as well");
     }
 }
 
@@ -728,7 +759,7 @@ fn reload_resets_streaks_of_changed_rules() {
     assert_eq!(
         events,
         ["", "", "4100 due terminate", "4100 terminate"],
-        "samples of the dry run do not count"
+        "samples from the dry run do not count"
     );
 }
 
@@ -759,13 +790,13 @@ fn slow_disk_delays_actions() {
     node.engine.hold(Hold::State, Holds::Yes);
     assert_eq!(node.run("TT"), ["4100 withheld terminate: state", ""]);
     node.engine.hold(Hold::State, Holds::No);
-    assert_eq!(node.run("T"), ["4100 terminate"], "the decision stood");
+    assert_eq!(node.run("T"), ["4100 terminate"], "the decision is still valid");
     let mut node = Node::new(&terminate());
     node.run("FFTTT");
     node.engine.hold(Hold::State, Holds::Yes);
     assert_eq!(node.run("TF"), ["4100 withheld terminate: state", ""]);
     node.engine.hold(Hold::State, Holds::No);
-    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "as long as its match did");
+    assert_eq!(node.run("TTT"), ["", "", "4100 due terminate"], "the decision ended with its match");
     let mut node = Node::new(&terminate());
     node.run("FFTTT");
     node.engine.hold(Hold::State, Holds::Yes);
@@ -773,7 +804,11 @@ fn slow_disk_delays_actions() {
     node.run("T");
     node.engine.hold(Hold::State, Holds::No);
     node.engine.hold(Hold::Audit, Holds::No);
-    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "and nothing else is");
+    assert_eq!(
+        node.run("TT"),
+        ["4100 due terminate", "4100 terminate"],
+        "the decision is not kept if another hold applies"
+    );
     let mut node = Node::new(&terminate());
     node.run("FFTTT");
     node.engine.hold(Hold::State, Holds::Yes);
@@ -797,7 +832,7 @@ fn reload_keeps_the_boot_id() {
 fn sample_before_the_decision_confirms_nothing() {
     let mut node = Node::new(&terminate());
     node.run("FFTT");
-    // Two snapshots were queued: the second was taken before the first was evaluated.
+    // Two snapshots were queued. The second was taken before the first was evaluated.
     node.boot_ms += TICK;
     assert_eq!(node.feed(TICK * 3 / 2).unwrap(), "4100 due terminate");
     node.boot_ms += TICK;
@@ -807,7 +842,7 @@ fn sample_before_the_decision_confirms_nothing() {
 
 #[test]
 fn reload_cancels_the_action_in_flight() {
-    // Unchanged actions are created again under the new file, which may exempt their target.
+    // Even unchanged actions are cancelled and decided again under the new file, which may exempt their target.
     let other = terminate().replace("max: 1%", "max: 2%");
     let watching = terminate().replace("mode: enforce", "mode: dry-run");
     for next in [other, watching, terminate()] {
@@ -818,7 +853,7 @@ fn reload_cancels_the_action_in_flight() {
     let mut node = Node::new(&terminate());
     node.run("TTTT");
     node.reload(&terminate());
-    assert_eq!(node.run("TTTT"), [""; 4], "and nothing is begun before it has ended");
+    assert_eq!(node.run("TTTT"), [""; 4], "no action starts before the cancelled action has ended");
     node.report(Outcome::Cancelled);
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
@@ -828,16 +863,16 @@ fn restart_counts_as_a_gap() {
     let mut node = Node::new(&terminate());
     node.run("TT");
     node.restart();
-    assert_eq!(node.run(".TTTT")[0], "4100 withheld terminate: started", "one tick was missed");
+    assert_eq!(node.run(".TTTT")[0], "4100 withheld terminate: started", "one missed tick is allowed");
     let mut node = Node::new(&flag());
     node.run("TT");
     node.restart();
-    assert_eq!(node.run("..TTT"), ["", "", "4100 flag"], "two are too many");
+    assert_eq!(node.run("..TTT"), ["", "", "4100 flag"], "two missed ticks are too many");
     let mut node = Node::new(&flag());
     node.run("TT");
     node.restart();
     node.restart();
-    assert_eq!(node.run("T"), ["4100 flag"], "two restarts in a row lose nothing");
+    assert_eq!(node.run("T"), ["4100 flag"], "two restarts in a row keep the streak");
 }
 
 #[test]
@@ -858,10 +893,10 @@ fn request_interrupted_by_a_restart_starts_over() {
     let events = node.run("TTTTT");
     assert_eq!(events, ["4100 withheld terminate: started", "", "", "4100 due terminate", "4100 terminate"]);
     assert_eq!(node.requests.len(), 2);
-    assert!(node.requests[0] < node.requests[1], "with an id of its own");
+    assert!(node.requests[0] < node.requests[1], "the new action has a new id");
 }
 
-/// Keeps 8,000 MiB of a GPU free.
+/// Returns a policy that keeps 8,000 MiB of a GPU free.
 fn picking(more: &str) -> String {
     format!(
         "version: 1
@@ -881,7 +916,7 @@ rules:
     )
 }
 
-/// GPU 0 lacks 7,000 MiB; GPU 1 lacks nothing.
+/// Returns a node on which GPU 0 lacks 7,000 MiB and GPU 1 lacks nothing.
 fn crowded(sizes: &[(u32, u64)]) -> Node {
     let mut node = Node::new(&picking(""));
     node.gpus[1].free_mib = 70_000;
@@ -900,7 +935,11 @@ fn smallest_sufficient_holder_is_picked_and_notified_first() {
         ["", "", "slurm:4200 notify owner", "slurm:4200 due terminate", "slurm:4200 terminate"]
     );
     let mut node = crowded(&[(4100, 900), (4200, 700)]);
-    assert_eq!(node.ticks(3), ["", "", "slurm:4100 notify owner"], "the largest where none is enough");
+    assert_eq!(
+        node.ticks(3),
+        ["", "", "slurm:4100 notify owner"],
+        "the largest holder is picked if no single holder is enough"
+    );
 }
 
 #[test]
@@ -916,7 +955,7 @@ fn busy_holders_and_other_gpus_are_not_picked() {
     assert_eq!(
         events,
         ["", "", "slurm:4100 notify owner", "slurm:4100 due terminate", "slurm:4100 terminate"],
-        "idle for long enough, and notified"
+        "the holder must be idle for long enough and notified first"
     );
 }
 
@@ -949,7 +988,8 @@ fn next_holder_is_picked_only_if_still_needed() {
     );
 }
 
-/// A policy that picks, with a flag, a notice and six more samples before the end; a workload of 9,000 MiB.
+/// Returns a policy that picks, with a flag, a notification and six more samples before the termination, and a
+/// node with a workload of 9,000 MiB.
 fn flagging() -> (String, Node) {
     let policy = picking("").replace("[{notify: [owner]}, {after: {samples: 1}", STEPS);
     let mut node = Node::new(&policy);
@@ -989,7 +1029,8 @@ fn pick_state_survives_reload_and_restart() {
 fn pick_countdown_after_a_longer_for_starts_later() {
     let (policy, mut node) = flagging();
     assert_eq!(node.ticks(5)[2], "slurm:4100 flag, slurm:4100 notify owner");
-    // The match begins at the GPU's eighth true sample now, that of the reload; the step is due six samples later.
+    // The match now begins at the GPU's eighth true sample, which is that of the reload. The step is due six
+    // samples later.
     assert_eq!(node.reload(&policy.replace("for: {samples: 2}", "for: {samples: 8}")), None);
     let events = node.ticks(7);
     assert_eq!(events, ["", "", "", "", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
@@ -1001,7 +1042,7 @@ fn pick_flag_after_another_interval_is_cleared() {
     assert_eq!(node.ticks(3)[2], "slurm:4100 flag, slurm:4100 notify owner");
     node.interval = 2 * TICK;
     node.wait(TICK);
-    assert_eq!(node.tick(), "slurm:4100 clear", "its samples begin again");
+    assert_eq!(node.tick(), "slurm:4100 clear", "the streak starts again");
 }
 
 #[test]
@@ -1029,7 +1070,7 @@ fn picked_workload_is_reported_with_its_countdown() {
     assert_eq!(victim.pending, node.engine.pending(10)[0]);
     assert_eq!(victim.gates.last().unwrap().gate, "from");
     let other = about(4200);
-    assert_eq!((other.outcome, other.pending.next), (Truth::True, None), "another one was picked");
+    assert_eq!((other.outcome, other.pending.next), (Truth::True, None), "another workload was picked");
     assert!(other.pick.unwrap().contains("workload:slurm:4100"), "the other workload is named");
 }
 
@@ -1042,13 +1083,13 @@ fn removed_rule_keeps_others_with_the_same_condition() {
     let mut node = Node::new(&both);
     assert_eq!(node.run("TTT"), ["", "", "4100 notify owner, 4100 flag"]);
     node.reload(&flag());
-    assert_eq!(node.run("TTFF"), ["", "", "", "4100 clear"], "its flag was up, and is not raised again");
+    assert_eq!(node.run("TTFF"), ["", "", "", "4100 clear"], "the flag was already raised");
 }
 
-/// An event of a node.
+/// An event on a node.
 type Act = Box<dyn Fn(&mut Node)>;
 
-/// The cell for an event in a state, from the table in docs/rules.md.
+/// Returns the table cell for an event in a state, from docs/rules.md.
 fn cell(event: &str, state: usize) -> String {
     let docs = include_str!("../../../../docs/rules.md");
     let rows =
@@ -1063,17 +1104,17 @@ fn cell(event: &str, state: usize) -> String {
 fn decided_action_is_cancelled_as_documented() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
     let events: [(&str, Act, &str); 11] = [
-        ("the target is seen busy", Box::new(|_| {}), "F"),
+        ("the target is observed busy", Box::new(|_| {}), "F"),
         ("the target is unknown", Box::new(|_| {}), "U"),
-        ("no snapshot comes", Box::new(|_| {}), ".T"),
+        ("no snapshot arrives", Box::new(|_| {}), ".T"),
         ("`pause`", Box::new(|node| assert_eq!(node.pause(), None)), "T"),
         ("the rules change", Box::new(|node| assert_eq!(node.reload(&terminate()), None)), "T"),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile)), "T"),
         ("the audit log cannot be written", Box::new(hold(Hold::Audit)), "T"),
         ("the state cannot be written", Box::new(hold(Hold::State)), "T"),
-        ("the target ends", Box::new(|_| {}), "-"),
+        ("the target exits", Box::new(|_| {}), "-"),
         ("the enforcer is stopped", Box::new(Node::restart), "T"),
-        ("the enforcer dies", Box::new(Node::crash), "T"),
+        ("the enforcer crashes", Box::new(Node::crash), "T"),
     ];
     for (event, act, then) in events {
         let mut node = Node::new(&terminate());
@@ -1099,12 +1140,12 @@ fn decided_action_is_cancelled_as_documented() {
 fn confirmed_action_starts_only_if_newest_snapshot_agrees() {
     let hold = |hold| move |node: &mut Node| node.engine.hold(hold, Holds::Yes);
     let events: [(&str, Act); 5] = [
-        ("the target is seen busy", Box::new(|node| drop(node.run("F")))),
+        ("the target is observed busy", Box::new(|node| drop(node.run("F")))),
         ("the target is unknown", Box::new(|node| drop(node.run("U")))),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile))),
         ("the state cannot be written", Box::new(hold(Hold::State))),
         (
-            "the target ends",
+            "the target exits",
             Box::new(|node| {
                 node.processes.remove(&4100);
                 node.tick();
@@ -1117,7 +1158,7 @@ fn confirmed_action_starts_only_if_newest_snapshot_agrees() {
         let id = *node.requests.last().unwrap();
         assert_eq!(node.engine.agrees(id), Ok(()));
         node.run("T");
-        assert_eq!(node.engine.agrees(id), Ok(()), "a newer one agrees");
+        assert_eq!(node.engine.agrees(id), Ok(()), "a newer snapshot agrees");
         act(&mut node);
         assert!(node.engine.agrees(id).is_err(), "{event}");
         assert!(matches!(cell(event, 2).as_str(), "reprieved" | "gone"), "{event}");
@@ -1144,5 +1185,5 @@ fn action_without_effect_costs_no_budget() {
     let mut node = Node::new(&policy);
     node.run("TTTT");
     node.report(Outcome::Reprieved);
-    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "it is due again");
+    assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "the action is due again");
 }

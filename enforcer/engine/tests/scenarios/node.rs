@@ -1,4 +1,4 @@
-//! A made-up node with the enforcer's engine: ticks go in, short summaries come out.
+//! A made-up node with the enforcer's engine. The input is ticks, the output is short summaries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub(crate) struct Process {
     pub(crate) workload: String,
     pub(crate) gpus: Vec<usize>,
     pub(crate) mib: Option<u64>,
-    /// Percent; none if not observed.
+    /// Utilization in percent, or `None` if it was not observed.
     pub(crate) util: Option<u32>,
-    /// `/proc` confirms it.
+    /// Whether `/proc` confirms the process.
     pub(crate) confirmed: bool,
 }
 
@@ -33,9 +33,9 @@ pub(crate) struct Process {
 pub(crate) struct Gpu {
     pub(crate) free_mib: u64,
     pub(crate) fault: Option<&'static str>,
-    /// Whether its holders are remembered when it is lost.
+    /// Whether the GPU's holders are remembered when it is lost.
     pub(crate) remembered: bool,
-    /// When it was first found lost; none means just now.
+    /// When the GPU was first found lost. `None` means just now.
     pub(crate) since_ms: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Node {
     policy: Arc<Policy>,
     pub(crate) wall_offset: u64,
     view: Option<Arc<View>>,
-    /// The ids of the action in flight, and of all before.
+    /// Id of the action in flight, after the ids of all earlier actions.
     pub(crate) requests: Vec<u64>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn load(rules: &str) -> Arc<Policy> {
 }
 
 impl Node {
-    /// A node just after the start of the enforcer.
+    /// Returns a node just after the start of the enforcer.
     pub(crate) fn fresh(rules: &str) -> Self {
         let policy = load(rules);
         Self {
@@ -87,14 +87,14 @@ impl Node {
         }
     }
 
-    /// A node that has run for a while, without holders.
+    /// Returns a node that has been running for a while, without holders.
     pub(crate) fn new(rules: &str) -> Self {
         let mut node = Self::fresh(rules);
         assert_eq!(node.ticks(3), ["", "", ""]);
         node
     }
 
-    /// Starts an idle holder, or changes one.
+    /// Starts an idle holder, or returns an existing holder to be changed.
     pub(crate) fn process(&mut self, pid: u32) -> &mut Process {
         self.processes.entry(pid).or_insert_with(|| Process {
             ticks: 100,
@@ -117,13 +117,13 @@ impl Node {
         Now { boot: Duration::from_millis(boot), wall: Duration::from_millis(boot + self.wall_offset) }
     }
 
-    /// Advances by a tick; returns the engine's summary.
+    /// Advances by one tick. Returns the engine's summary.
     pub(crate) fn tick(&mut self) -> String {
         self.wait(TICK);
         self.feed(0).unwrap()
     }
 
-    /// Feeds a snapshot of now with this delay.
+    /// Feeds a snapshot that was taken now, with this delay.
     pub(crate) fn feed(&mut self, late: u64) -> Result<String, Skip> {
         let view = Arc::new(View::between(self.view.as_deref(), self.snapshot()));
         let verdicts = self.engine.tick(self.now(late), view.clone())?;
@@ -140,7 +140,8 @@ impl Node {
         (0..count).map(|_| self.tick()).collect()
     }
 
-    /// A letter per tick, for process 4100: true (idle), false (busy), unknown, or a dot for a missed tick.
+    /// Runs one tick per letter, for process 4100: true (idle), false (busy), unknown, or a dot for a
+    /// missed tick.
     pub(crate) fn run(&mut self, letters: &str) -> Vec<String> {
         let mut events = Vec::new();
         for letter in letters.chars() {
@@ -180,14 +181,14 @@ impl Node {
         self.engine.reload(self.policy.clone(), Mode::Enforce).cancel
     }
 
-    /// Restarts the enforcer; its state goes through its file.
+    /// Restarts the enforcer. Its state is saved to a file and loaded again.
     pub(crate) fn restart(&mut self) {
         let text = serde_json::to_string(&self.engine.saved()).unwrap();
         self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
         self.engine.restore(serde_json::from_str(&text).unwrap(), self.now(0));
     }
 
-    /// Kills the enforcer, and starts another.
+    /// Kills the enforcer and starts it again.
     pub(crate) fn crash(&mut self) {
         let text = serde_json::to_string(&self.engine.saved_for_a_crash()).unwrap();
         self.engine = Engine::new(self.policy.clone(), Mode::Enforce);
@@ -306,7 +307,8 @@ impl Node {
     }
 }
 
-/// `4100 due terminate`: a process by its pid, a workload and a GPU by name.
+/// Formats a verdict, such as `4100 due terminate`, with the pid of a process or the name of a workload or
+/// GPU.
 fn summary(verdict: &Verdict) -> String {
     let id = verdict.subject.id.to_string();
     let target = id.split_once(':').map_or(id.as_str(), |(_, target)| target);

@@ -1,4 +1,4 @@
-//! Arrays and mipmapped ones.
+//! Arrays and mipmapped arrays.
 
 use std::ffi::c_uint;
 
@@ -27,7 +27,7 @@ struct Descriptor3 {
     flags: c_uint,
 }
 
-/// What an array is like, in either version.
+/// Shape of an array, from either version of the API.
 pub(crate) struct Shape {
     pub(crate) size: [u64; 3],
     pub(crate) format: c_uint,
@@ -38,7 +38,7 @@ pub(crate) struct Shape {
 const LAYERED: c_uint = 0x01;
 const NO_MEMORY_YET: c_uint = 0x40 | 0x80;
 
-/// Bits of a texel, by the formats that tests use.
+/// Returns the bits per texel for the formats that tests use.
 fn bits(format: c_uint, channels: c_uint) -> Answer<u64> {
     Ok(match format {
         0x01 | 0x08 => 8 * u64::from(channels),
@@ -46,7 +46,7 @@ fn bits(format: c_uint, channels: c_uint) -> Answer<u64> {
         0x03 | 0x0a | 0x20 => 32 * u64::from(channels),
         0xb0 => 12,
         0xc5 | 0xcb => 64,
-        // BC1 has 8 bytes for 4 x 4 texels, BC7 16.
+        // BC1 uses 8 bytes for 4 x 4 texels, BC7 uses 16.
         0x91 => 4,
         0xc0 | 0xc6 | 0x9d => 8,
         _ => return Err(Code::INVALID_VALUE),
@@ -64,7 +64,7 @@ pub(crate) fn create(shape: &Shape, levels: u32) -> Answer<Address> {
         (width >> level).max(1) * (height >> level).max(1) * depth * bits / 8
     };
     let bytes = if shape.flags & NO_MEMORY_YET != 0 { 0 } else { (0..levels).map(level).sum() };
-    // An array without memory still has a name, and nothing is charged for it.
+    // An array without memory still has a handle, but it is not charged.
     if bytes == 0 {
         return Ok(u64::MAX - crate::state::lock().name() as u64);
     }

@@ -1,5 +1,5 @@
-//! What a process keeps open once CUDA is initialized: a device file that `FAKE_CUDA_DEVICE` names, and a connection to the
-//! stand-in for MPS where `CUDA_MPS_PIPE_DIRECTORY` names a directory in which its daemon listens.
+//! Files that a process keeps open once CUDA is initialized: the device file in `FAKE_CUDA_DEVICE`, and a connection
+//! to the stand-in for MPS if its daemon is listening in the directory `CUDA_MPS_PIPE_DIRECTORY`.
 #![expect(clippy::disallowed_methods, reason = "the environment names the files, as for the driver")]
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::code::{Answer, Code};
 static DEVICE: OnceLock<Option<File>> = OnceLock::new();
 static DAEMON: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Opens both, once in a process.
+/// Opens both files, once per process.
 pub(crate) fn attach() -> Answer {
     DEVICE.get_or_init(|| File::open(std::env::var_os("FAKE_CUDA_DEVICE")?).ok());
     if std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").is_none() || DAEMON.get().is_some() {

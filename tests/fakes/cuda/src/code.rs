@@ -1,13 +1,13 @@
-//! The driver's result codes that are given here, and what they are called.
+//! The driver's result codes that this library returns, with their names.
 
 use std::ffi::CStr;
 
-/// What every call returns.
+/// Result code of every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Code(pub(crate) i32);
 
-/// What a call comes to before it is turned into a code.
+/// Result of a call before it is converted to a code.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 macro_rules! codes {
@@ -32,7 +32,7 @@ codes! {
 }
 
 impl Code {
-    /// Its name and what the driver says of it.
+    /// Returns the code's name and the driver's description of it.
     pub(crate) fn texts(self) -> Option<(&'static CStr, &'static CStr)> {
         TABLE.iter().find(|row| row.0 == self).map(|row| (row.1, row.2))
     }

@@ -1,4 +1,4 @@
-//! Contexts, primary ones and green ones, and which is current to a thread.
+//! Contexts, primary contexts and green contexts, and the context that is current to a thread.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use crate::state::{self, Handle, State};
 #[derive(Clone, Copy)]
 pub(crate) struct Context {
     pub(crate) gpu: usize,
-    /// Created through the first version of the API, with 32-bit addresses.
+    /// Whether the context was created through the first version of the API, with 32-bit addresses.
     pub(crate) old: bool,
     uses: u32,
 }
@@ -26,16 +26,16 @@ pub(crate) struct Primary {
 
 thread_local! {
     static STACK: RefCell<Vec<(Handle, Context)>> = const { RefCell::new(Vec::new()) };
-    /// The top of the stack, where it is found as fast as by a driver.
+    /// The top of the stack, so that looking up the current context is as fast as in a real driver.
     static CURRENT: Cell<Option<(Handle, Context)>> = const { Cell::new(None) };
 }
 
-/// The context that is current to this thread.
+/// Returns the context that is current to this thread.
 pub(crate) fn current() -> Answer<(Handle, Context)> {
     CURRENT.get().ok_or(Code::INVALID_CONTEXT)
 }
 
-/// A forked child has no context.
+/// Clears the stack of a forked child, which has no context.
 pub(crate) fn forked() {
     with_stack(Vec::clear);
 }

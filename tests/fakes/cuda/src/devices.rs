@@ -1,4 +1,4 @@
-//! The GPUs of the machine and what they say of themselves.
+//! The machine's GPUs and their properties.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -6,7 +6,7 @@ use crate::code::{Answer, Code};
 use crate::edge::{Out, Text, calls, put};
 use crate::{contexts, settings, truth};
 
-/// The GPU of this ordinal.
+/// Returns the GPU with this ordinal.
 pub(crate) fn gpu(device: c_int) -> Answer<usize> {
     if (0..settings::get().gpus).contains(&device) {
         usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)
@@ -15,7 +15,7 @@ pub(crate) fn gpu(device: c_int) -> Answer<usize> {
     }
 }
 
-/// The ordinal of this GPU.
+/// Returns the ordinal of this GPU.
 pub(crate) fn ordinal(gpu: usize) -> c_int {
     c_int::try_from(gpu).unwrap_or(-1)
 }
@@ -26,7 +26,7 @@ fn uuid(out: Out<[u8; 16]>, device: c_int) -> Answer {
     put(out, uuid)
 }
 
-/// What of a GPU is free, and what it has.
+/// Returns the free and the total memory of a GPU.
 fn info(gpu: usize) -> (u64, u64) {
     let total = settings::get().memory;
     (total.saturating_sub(truth::of(gpu).0), total)
@@ -40,7 +40,7 @@ fn wide(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Null is a question that is not asked, as with a real driver.
+/// Null means that the caller did not request the value, as with a real driver.
 fn info_of_current(free: impl FnOnce(u64), total: impl FnOnce(u64)) -> Answer {
     let (is_free, has) = info(contexts::current()?.1.gpu);
     free(is_free);
@@ -50,7 +50,8 @@ fn info_of_current(free: impl FnOnce(u64), total: impl FnOnce(u64)) -> Answer {
 
 calls! {
     cuInit(_flags: c_uint) {
-        // Before there are threads: a child that is forked while one begins it would wait for ever.
+        // Initialized before threads start: a child that is forked while a thread initializes it
+        // would wait indefinitely.
         truth::of(0);
         crate::attach::attach()
     }

@@ -1,24 +1,24 @@
-//! The edge to C: what callers hand over, in types that carry the promises of `cuda.h`, so that the rest needs little
-//! `unsafe`; and the macro that exports calls and lists them.
+//! The boundary to C: callers' arguments in types that express the guarantees of `cuda.h`, so that other files need
+//! little `unsafe`; and the macro that exports functions and lists them.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
 use crate::code::{Answer, Code};
 
-/// Where a call puts one result; null is `None`.
+/// Pointer to which a call writes one result; null is `None`.
 pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// What a caller hands over to be read; null is `None`.
+/// Pointer from which a call reads; null is `None`.
 pub(crate) type In<'a, T> = Option<&'a T>;
 
-/// Puts a result where the caller wants it.
+/// Writes a result to the caller's pointer.
 pub(crate) fn put<T>(out: Out<T>, value: T) -> Answer {
     out.ok_or(Code::INVALID_VALUE)?.write(value);
     Ok(())
 }
 
-/// A list of the caller's: null, or valid for as many elements as the call's count says.
+/// A list passed by the caller: null, or valid for as many elements as the call's count argument.
 #[repr(transparent)]
 pub(crate) struct List<T>(*const T);
 
@@ -27,12 +27,13 @@ impl<T> List<T> {
         if self.0.is_null() {
             return &[];
         }
-        // SAFETY: not null, and then `cuda.h` asks the caller for `count` elements that live as long as the call.
+        // SAFETY: the pointer is not null, so `cuda.h` requires the caller to pass `count` elements that live as long
+        // as the call.
         unsafe { std::slice::from_raw_parts(self.0, count as usize) }
     }
 }
 
-/// Room for a text at the caller's: null, or valid for as many letters as the call's length says.
+/// The caller's buffer for a text: null, or valid for as many bytes as the call's length argument.
 #[repr(transparent)]
 pub(crate) struct Text(*mut u8);
 
@@ -42,7 +43,8 @@ impl Text {
         if self.0.is_null() || text.len() >= room {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: not null and longer than the text, as the caller says and was just compared.
+        // SAFETY: the pointer is not null, and the buffer is longer than the text, which was just compared with the
+        // caller's length.
         unsafe {
             self.0.copy_from_nonoverlapping(text.as_ptr(), text.len());
             self.0.add(text.len()).write(0);
@@ -51,13 +53,13 @@ impl Text {
     }
 }
 
-/// An exported function and its address.
+/// Name and address of an exported function.
 pub(crate) struct Export(pub(crate) &'static str, pub(crate) *const c_void);
 
 // SAFETY: the address of a function is the same for all threads.
 unsafe impl Sync for Export {}
 
-/// Exports C functions of these names, and lists them.
+/// Exports C functions with these names, and lists them.
 macro_rules! calls {
     ($($name:ident($($arg:ident: $type:ty),*) $act:block)*) => {
         $(
@@ -68,7 +70,7 @@ macro_rules! calls {
             }
         )*
 
-        /// The functions exported here.
+        /// Functions that this module exports.
         pub(crate) static EXPORTS: &[$crate::edge::Export] =
             &[$($crate::edge::Export(stringify!($name), $name as *const std::ffi::c_void)),*];
     };

@@ -1,4 +1,4 @@
-//! Graphs, as far as they allocate: a node is made and nothing is allocated.
+//! Graph functions that allocate. A node is created, but no memory is allocated.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -1,5 +1,5 @@
-//! A stand-in for NVIDIA's `libcuda.so.1` that gives out addresses without memory behind them and keeps the ground
-//! truth of how much is allocated, per GPU and process; it is for tests and ships in nothing.
+//! A stand-in for NVIDIA's `libcuda.so.1`, for tests only. It returns addresses without memory behind them, and
+//! records how much is actually allocated, per GPU and process.
 #![allow(
     unsafe_code,
     reason = "a C library: symbols are exported by name and write through the caller's pointers"

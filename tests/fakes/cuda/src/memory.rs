@@ -1,4 +1,5 @@
-//! Blocks of memory: an address, a size, a GPU. Addresses are given out again as soon as they are free.
+//! Blocks of memory, each with an address, a size and a GPU. An address is reused as soon as it is
+//! free.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -10,17 +11,18 @@ use crate::edge::{Out, calls, put};
 use crate::state::{self, Handle};
 use crate::{settings, truth};
 
-/// An address on a GPU, or what names an array.
+/// An address on a GPU, or the handle of an array.
 pub(crate) type Address = u64;
 
-/// Where addresses begin, and how far they are apart; none of them is behind another block's.
+/// First address, and (as a power of two) the distance between addresses, so that addresses are never
+/// inside another block.
 const FIRST: Address = 0x0010_0000_0000_0000;
 const APART: u32 = 38;
-/// The same for the first version of the API, with 32-bit addresses.
+/// First address in the first version of the API, with 32-bit addresses.
 const OLD: Address = 0x1000_0000;
 const OLD_APART: u32 = 16;
 
-/// One block.
+/// A block of memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     bytes: u64,
@@ -28,17 +30,17 @@ pub(crate) struct Block {
     kind: Kind,
 }
 
-/// What ends with what.
+/// What ends a block's lifetime.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Ends with its context.
+    /// The block is freed with its context.
     OfContext(Handle),
-    /// Outlives contexts.
+    /// The block outlives contexts.
     Pooled,
     Array(Handle),
 }
 
-/// All blocks of a process.
+/// All blocks in a process.
 #[derive(Default)]
 pub(crate) struct Blocks {
     live: HashMap<Address, Block, BuildHasherDefault<Multiply>>,
@@ -47,7 +49,7 @@ pub(crate) struct Blocks {
     given: u64,
 }
 
-/// A hash of one number; a driver is faster than `SipHash`.
+/// A hash of one number, because a driver's lookup is faster than `SipHash`.
 #[derive(Default)]
 pub(crate) struct Multiply(u64);
 
@@ -58,7 +60,7 @@ impl Hasher for Multiply {
     }
     fn write(&mut self, _: &[u8]) {}
     fn write_u64(&mut self, number: u64) {
-        // Addresses end in many zeros; the upper half of the product has none of them.
+        // Addresses end in many zero bits, but the upper half of the product does not.
         let product = u128::from(number) * 0x9E37_79B9_7F4A_7C15;
         self.0 = (product ^ (product >> 64)) as u64;
     }
@@ -93,12 +95,12 @@ impl Blocks {
         }
     }
 
-    /// What ends with this context.
+    /// Frees the blocks that end with this context.
     pub(crate) fn free_of(&mut self, context: Handle) {
         self.take_all(|block| block.kind == Kind::OfContext(context) || block.kind == Kind::Array(context));
     }
 
-    /// What was allocated from pools on this GPU.
+    /// Frees the blocks that were allocated from pools on this GPU.
     pub(crate) fn free_pooled(&mut self, gpu: usize) {
         self.take_all(|block| block.kind == Kind::Pooled && block.gpu == gpu);
     }
@@ -119,7 +121,7 @@ pub(crate) fn allocate(gpu: usize, bytes: u64, kind: Kind, old: bool) -> Answer<
     Ok(state::lock().blocks.give(Block { bytes, gpu, kind }, old))
 }
 
-/// Allocates in the current context, which must be of this version of the interface.
+/// Allocates in the current context, which must belong to this version of the API.
 pub(crate) fn in_context(bytes: u64, old: bool) -> Answer<Address> {
     let (handle, context) = current()?;
     if context.old != old {
@@ -128,7 +130,7 @@ pub(crate) fn in_context(bytes: u64, old: bool) -> Answer<Address> {
     allocate(context.gpu, bytes, Kind::OfContext(handle), old)
 }
 
-/// Frees what is no array.
+/// Frees a block that is not an array.
 pub(crate) fn free(address: Address) -> Answer {
     if address == 0 {
         return Ok(());
@@ -144,12 +146,12 @@ pub(crate) fn free_array(address: Address) -> Answer {
         .map_err(|_| Code::INVALID_HANDLE)
 }
 
-/// Rows as this driver lays them out.
+/// Returns the row length that this driver uses.
 pub(crate) fn pitch(width: usize) -> Answer<usize> {
     if width == 0 { Err(Code::INVALID_VALUE) } else { Ok(width.next_multiple_of(settings::get().pitch)) }
 }
 
-/// Number of bytes in this many rows.
+/// Returns the number of bytes in this many rows.
 pub(crate) fn rows(pitch: usize, height: usize) -> Answer<u64> {
     pitch.checked_mul(height).map(|bytes| bytes as u64).ok_or(Code::OUT_OF_MEMORY)
 }

@@ -1,4 +1,4 @@
-//! Modules of PTX and their kernels. The text is not compiled: a kernel does nothing, for a few milliseconds.
+//! PTX modules and their kernels. The text is not compiled. A kernel only waits for a few milliseconds.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::time::Duration;
@@ -14,7 +14,8 @@ fn text<'a>(text: *const c_char) -> Answer<&'a str> {
     if text.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: not null, and then `cuda.h` asks the caller for a C string that lives as long as the call.
+    // SAFETY: the pointer is not null, so `cuda.h` requires the caller to pass a C string that lives as long
+    // as the call.
     unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Code::INVALID_VALUE)
 }
 

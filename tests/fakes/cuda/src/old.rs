@@ -1,4 +1,5 @@
-//! The first version of the API, with 32-bit sizes and addresses; only its own contexts have it.
+//! The first version of the API, with 32-bit sizes and addresses. It works only in contexts that it
+//! has created.
 
 use std::ffi::c_uint;
 

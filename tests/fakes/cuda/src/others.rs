@@ -1,4 +1,4 @@
-//! Memory of other processes and interfaces: it is named here and belongs there.
+//! Memory of other processes and interfaces. It gets a handle here, but is not charged.
 
 use std::ffi::{c_uint, c_void};
 

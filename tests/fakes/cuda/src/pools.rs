@@ -1,4 +1,4 @@
-//! Memory pools and what is allocated from them, in the order of streams or not.
+//! Memory pools and the allocations from them, stream-ordered or not.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,7 +9,7 @@ use crate::state::{self, Handle, State};
 use crate::streams::{self, Order};
 use crate::{contexts, devices};
 
-/// Where memory is: `CUmemLocation`.
+/// Location of memory: `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Location {
@@ -20,11 +20,11 @@ pub(crate) struct Location {
 impl Location {
     const DEVICE: c_int = 1;
 
-    /// The GPU, if that is what it is.
+    /// Returns the GPU, if the location is on a GPU.
     pub(crate) fn gpu(self) -> Answer<Option<usize>> {
         match self.kind {
             Self::DEVICE => devices::gpu(self.id).map(Some),
-            // A part of a GPU: the low byte of the id.
+            // A part of a GPU. The low byte of the id is the GPU.
             6 => devices::gpu(self.id & 0xff).map(Some),
             0 | 2..=4 => Ok(None),
             _ => Err(Code::INVALID_VALUE),
@@ -32,7 +32,7 @@ impl Location {
     }
 }
 
-/// The head of `CUmemPoolProps`.
+/// The first fields of `CUmemPoolProps`.
 #[repr(C)]
 struct Properties {
     allocation: c_int,
@@ -43,13 +43,13 @@ struct Properties {
 /// A pool.
 #[derive(Clone, Copy)]
 pub(crate) struct Pool {
-    /// None: memory of the host.
+    /// `None` for memory on the host.
     gpu: Option<usize>,
     managed: bool,
 }
 
 fn default_pool(state: &mut State, gpu: usize) -> Handle {
-    // Its name is fixed, below those that are given out.
+    // The handle is fixed and below all handles that are assigned.
     let handle = 0x1000 + gpu * 16;
     state.pools.entry(handle).or_insert(Pool { gpu: Some(gpu), managed: false });
     handle
@@ -67,7 +67,7 @@ fn from_pool(out: Out<Address>, bytes: usize, pool: Handle, order: Order) -> Ans
     let out = out.ok_or(Code::INVALID_VALUE)?;
     let pool = *state::lock().pools.get(&pool).ok_or(Code::INVALID_VALUE)?;
     if order.captured() {
-        // The graph owns it; it is not allocated before the graph runs.
+        // The memory belongs to the graph and is not allocated before the graph runs.
         return put(Some(out), 0x7000_0000_0000);
     }
     let gpu = match pool.gpu {
@@ -94,7 +94,7 @@ fn set(gpu: usize, pool: Handle) -> Answer {
     if local { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
 
-/// The GPU that a location names, for calls that know no other places here.
+/// Returns the GPU of a location, for calls that support no other locations here.
 fn located(location: In<Location>) -> Answer<usize> {
     location.ok_or(Code::INVALID_VALUE)?.gpu()?.ok_or(Code::NOT_SUPPORTED)
 }

@@ -1,4 +1,5 @@
-//! The third entry point: functions by name, version and flags, at exactly the address that `dlsym` returns.
+//! The third entry point: looks up functions by name, version and flags. Returns exactly the address that
+//! `dlsym` returns.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -7,7 +8,7 @@ use crate::code::{Answer, Code};
 use crate::edge::{Export, Out, calls};
 use crate::{arrays, contexts, devices, graphs, memory, modules, old, others, pools, settings, streams, vmm};
 
-/// Flavours of streams without a name: the context's, or the thread's own.
+/// Flag that selects the per-thread flavour of the default stream.
 const PER_THREAD: u64 = 2;
 
 /// `CUdriverProcAddressQueryResult`
@@ -15,7 +16,7 @@ const FOUND: c_int = 0;
 const NO_SUCH_NAME: c_int = 1;
 const TOO_OLD: c_int = 2;
 
-/// Since which version a name means which function, where it is not the name's own for ever.
+/// The function that a name means since a CUDA version, if that is not always the function with this name.
 const VERSIONS: &[(&str, c_int, &str)] = &[
     ("cuArray3DCreate", 3020, "cuArray3DCreate_v2"),
     ("cuArrayCreate", 3020, "cuArrayCreate_v2"),
@@ -44,7 +45,7 @@ const VERSIONS: &[(&str, c_int, &str)] = &[
     ("cuMemsetD8", 3020, "cuMemsetD8_v2"),
     ("cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"),
     ("cuStreamDestroy", 4000, "cuStreamDestroy_v2"),
-    // What is there since a version, under its own name.
+    // Functions that exist since a version, under their own name.
     ("cuMemAllocAsync", 11020, "cuMemAllocAsync"),
     ("cuMemAllocFromPoolAsync", 11020, "cuMemAllocFromPoolAsync"),
     ("cuMemCreate", 10020, "cuMemCreate"),
@@ -71,12 +72,12 @@ fn export(name: &str) -> Option<&'static Export> {
     found.filter(|_| !settings::get().lacks(name))
 }
 
-/// The newest function of this name that a caller of this version knows.
+/// Returns the newest function with this name that exists in the caller's version.
 fn find(name: &str, version: c_int, flags: u64) -> Result<*const c_void, c_int> {
     let mut rows = VERSIONS.iter().filter(|row| row.0 == name).peekable();
     let symbol = if rows.peek().is_some() {
         rows.rfind(|row| row.1 <= version).map(|row| row.2).or(export(name).map(|export| export.0).filter(
-            // An older function of the same name is there unless the name itself is in the list.
+            // An older function with the same name exists, unless that function itself is in the list.
             |name| !VERSIONS.iter().any(|row| row.2 == *name),
         ))
     } else {
@@ -92,7 +93,8 @@ fn answer(name: *const c_char, out: Out<*const c_void>, version: c_int, flags: u
         return Err(Code::INVALID_VALUE);
     }
     let out = out.ok_or(Code::INVALID_VALUE)?;
-    // SAFETY: not null, and then `cuda.h` asks the caller for a C string that lives as long as the call.
+    // SAFETY: the pointer is not null, so `cuda.h` requires the caller to pass a C string that lives as long
+    // as the call.
     let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| Code::INVALID_VALUE)?;
     let found = find(name, version, flags);
     out.write(found.unwrap_or(ptr::null()));

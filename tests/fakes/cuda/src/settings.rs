@@ -1,4 +1,4 @@
-//! What the environment asks for, read once.
+//! Settings from the environment, read once.
 #![expect(clippy::disallowed_methods, reason = "the one file that reads variables")]
 
 use std::env;
@@ -7,18 +7,18 @@ use std::sync::OnceLock;
 
 use crate::truth::GPUS;
 
-/// What the environment asks for.
+/// Settings from the environment.
 pub(crate) struct Settings {
     pub(crate) gpus: i32,
-    /// Of each GPU, in bytes.
+    /// Memory of each GPU in bytes.
     pub(crate) memory: u64,
-    /// A file for the ground truth of several processes.
+    /// File that records the allocations of several processes.
     pub(crate) truth: Option<OsString>,
-    /// Rows of pitched memory are a multiple of this.
+    /// The row length of pitched memory is a multiple of this.
     pub(crate) pitch: usize,
-    /// A reset of a device leaves what was allocated from pools.
+    /// Whether a device reset keeps allocations from pools.
     pub(crate) reset_keeps_pools: bool,
-    /// Functions that this driver is too old to have, separated by commas.
+    /// Functions that this driver does not export, separated by commas.
     missing: String,
 }
 
@@ -28,7 +28,7 @@ impl Settings {
     }
 }
 
-/// What the environment asked for when the library was first called.
+/// Returns the settings at the time of the library's first call.
 pub(crate) fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {

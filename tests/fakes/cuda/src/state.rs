@@ -1,4 +1,5 @@
-//! What the driver knows in this process; a forked child begins again, since CUDA does not survive a fork.
+//! State of the driver in this process. A forked child starts with an empty state, since CUDA does not
+//! survive a fork.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -12,10 +13,10 @@ use crate::streams::Stream;
 use crate::truth::{self, GPUS};
 use crate::vmm::Vmm;
 
-/// What callers name things by: a number that is given out once.
+/// Handle that callers use for an object. Each number is used once.
 pub(crate) type Handle = usize;
 
-/// All of it.
+/// The whole state.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) contexts: HashMap<Handle, Context>,
@@ -29,7 +30,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// A name for a new thing.
+    /// Returns a handle for a new object.
     pub(crate) fn name(&mut self) -> Handle {
         self.given += 16;
         0x10_0000 + self.given
@@ -38,10 +39,10 @@ impl State {
 
 static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(ptr::null_mut());
 
-/// The state, ours until it is dropped.
+/// Locks the state until the guard is dropped.
 pub(crate) fn lock() -> MutexGuard<'static, State> {
     static ONCE: Once = Once::new();
-    // SAFETY: the handler touches atomics and a thread's own cell alone.
+    // SAFETY: the handler only accesses atomics and the thread's own cell.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(forked));
     });
@@ -51,13 +52,13 @@ pub(crate) fn lock() -> MutexGuard<'static, State> {
         match STATE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => state = new,
             Err(first) => {
-                // SAFETY: it was not shared.
+                // SAFETY: the pointer is from a box and was not shared.
                 drop(unsafe { Box::from_raw(new) });
                 state = first;
             }
         }
     }
-    // SAFETY: it came from a box that is never freed.
+    // SAFETY: the pointer is from a box that is never freed.
     unsafe { &*state }.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

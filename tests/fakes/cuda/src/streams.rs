@@ -1,4 +1,4 @@
-//! Streams: which context they are of, and whether they are being captured.
+//! Streams: the context of each, and whether it is being captured.
 
 use std::ffi::{c_int, c_uint};
 
@@ -14,11 +14,11 @@ pub(crate) struct Stream {
     captured: bool,
 }
 
-/// What a call is ordered by: a stream, or one of those that every thread or context has.
+/// What orders a call: a stream, or the default stream of the thread or context.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
     Stream(Stream),
-    /// Of the thread or of the context.
+    /// The default stream of the thread or of the context.
     Default {
         captured: bool,
     },
@@ -28,7 +28,8 @@ pub(crate) enum Order {
 const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
 
-/// The stream of this name; `threads` says that no name means the thread's own.
+/// Returns the stream with this handle. `threads` is true if handle 0 means the per-thread default
+/// stream.
 pub(crate) fn order(stream: Handle, threads: bool) -> Order {
     match stream {
         LEGACY => Order::Default { captured: false },

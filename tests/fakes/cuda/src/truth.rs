@@ -1,10 +1,10 @@
-//! The ground truth: how much of each GPU is allocated now and was at most, over all processes that share a file. What
-//! a process held is free again once it is gone, as with a real driver.
+//! Record of actual allocations: how much of each GPU is allocated now and was allocated at most, by all processes
+//! that share a file. As with a real driver, the memory of a process is free once the process has exited.
 #![expect(
     clippy::disallowed_methods,
     reason = "reads and writes the file of the truth, and checks in /proc which processes run"
 )]
-#![expect(clippy::panic, reason = "a test that asks for a truth that cannot be kept fails")]
+#![expect(clippy::panic, reason = "a test whose allocations cannot be recorded fails")]
 
 use std::cell::UnsafeCell;
 use std::ffi::OsStr;
@@ -18,24 +18,24 @@ use std::{io, process, ptr};
 use crate::code::{Answer, Code};
 use crate::settings;
 
-/// How many GPUs a machine may have.
+/// Maximum number of GPUs on a machine.
 pub(crate) const GPUS: usize = 8;
 const ROWS: usize = 4096;
 
-/// The file, or the same in memory that children share. Readers: `tests/src/cuda.rs`.
+/// Content of the file, or of memory that is shared with child processes. It is read by `tests/src/cuda.rs`.
 #[repr(C)]
 struct Truth {
     used: [AtomicU64; GPUS],
     peak: [AtomicU64; GPUS],
-    /// Rows given out.
+    /// Number of rows in use.
     next: AtomicU64,
     rows: [Row; ROWS],
-    /// 0 blank, 1 ready.
+    /// 0 if blank, 1 if initialized.
     ready: AtomicU32,
     mutex: UnsafeCell<MaybeUninit<libc::pthread_mutex_t>>,
 }
 
-/// What one process holds.
+/// Memory of one process.
 #[repr(C)]
 struct Row {
     pid: AtomicU64,
@@ -43,14 +43,14 @@ struct Row {
     used: [AtomicU64; GPUS],
 }
 
-// SAFETY: everything but the mutex is atomic, and the mutex is only used through pthread_mutex_*.
+// SAFETY: all fields except the mutex are atomic, and the mutex is only used through pthread_mutex_*.
 unsafe impl Sync for Truth {}
 
 const NONE: u32 = u32::MAX;
 /// This process's row.
 static MINE: AtomicU32 = AtomicU32::new(NONE);
 
-/// Allocates, or finds the GPU full.
+/// Allocates memory, or fails if the GPU is full.
 pub(crate) fn charge(gpu: usize, bytes: u64) -> Answer {
     let truth = truth();
     let _held = truth.lock();
@@ -69,7 +69,7 @@ pub(crate) fn charge(gpu: usize, bytes: u64) -> Answer {
     Ok(())
 }
 
-/// Gives back.
+/// Releases memory.
 pub(crate) fn release(gpu: usize, bytes: u64) {
     let truth = truth();
     let _held = truth.lock();
@@ -77,13 +77,13 @@ pub(crate) fn release(gpu: usize, bytes: u64) {
     truth.mine().used[gpu].fetch_sub(bytes, Ordering::Relaxed);
 }
 
-/// What is allocated by all, and what was at most.
+/// Returns the memory that all processes have allocated now, and the peak.
 pub(crate) fn of(gpu: usize) -> (u64, u64) {
     let truth = truth();
     (truth.used[gpu].load(Ordering::Relaxed), truth.peak[gpu].load(Ordering::Relaxed))
 }
 
-/// A forked child holds nothing yet.
+/// Resets the row of a forked child, which has no memory yet.
 pub(crate) fn forked() {
     MINE.store(NONE, Ordering::Relaxed);
 }
@@ -91,10 +91,10 @@ pub(crate) fn forked() {
 impl Truth {
     fn lock(&self) -> Held<'_> {
         let mutex = self.mutex.get().cast();
-        // SAFETY: the mutex was initialized before `ready` was set, and lives as long as the mapping, for ever.
+        // SAFETY: the mutex was initialized before `ready` was set, and the mapping is never removed.
         unsafe {
             if libc::pthread_mutex_lock(mutex) == libc::EOWNERDEAD {
-                // Its holder was killed in the middle: the rows are each whole, the sum may not be.
+                // The holder was killed while it held the mutex. Each row is valid, but the sum may not be.
                 (0..GPUS).for_each(|gpu| self.bury(gpu));
                 libc::pthread_mutex_consistent(mutex);
             }
@@ -115,7 +115,7 @@ impl Truth {
         &self.rows[mine as usize]
     }
 
-    /// Adds up what the living hold.
+    /// Removes the memory of exited processes, and sums the rest.
     fn bury(&self, gpu: usize) {
         let given = usize::try_from(self.next.load(Ordering::Relaxed)).unwrap_or(ROWS).min(ROWS);
         let mut sum = 0;
@@ -135,7 +135,7 @@ impl Truth {
     }
 }
 
-/// The mutex is ours until this is dropped.
+/// Holds the mutex until it is dropped.
 struct Held<'a>(&'a Truth);
 
 impl Drop for Held<'_> {
@@ -145,8 +145,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Returns the start time of a process, unless it is a zombie without further threads: its memory is free. The kernel reports
-/// 0 threads of a process that is being reaped.
+/// Returns the start time of a process, unless the process is a zombie without other threads, because its memory is
+/// then free. The kernel reports 0 threads for a process that is being reaped.
 fn start(pid: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
@@ -169,7 +169,7 @@ fn share(path: &OsStr) -> &'static Truth {
         file.lock()?;
         file.set_len(size_of::<Truth>() as u64)?;
         let truth = map(Some(&file));
-        // The mapping keeps the file open, so closing it would not unlock it.
+        // The mapping keeps the file open, so closing the descriptor would not unlock the file.
         file.unlock()?;
         Ok(truth)
     };
@@ -179,11 +179,12 @@ fn share(path: &OsStr) -> &'static Truth {
 fn map(file: Option<&fs::File>) -> &'static Truth {
     let (flags, fd) = file
         .map_or((libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1), |file| (libc::MAP_SHARED, file.as_raw_fd()));
-    // SAFETY: a new mapping, as long as the structure; all-zero is a value of it, but for the mutex, which is made here.
+    // SAFETY: the mapping is new and as long as the structure. All zeros are a valid value, except for the mutex,
+    // which is initialized here.
     unsafe {
         let place =
             libc::mmap(ptr::null_mut(), size_of::<Truth>(), libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
-        assert!(place != libc::MAP_FAILED, "the truth cannot be mapped");
+        assert!(place != libc::MAP_FAILED, "the record of allocations cannot be mapped");
         let truth: &'static Truth = &*place.cast();
         if truth.ready.load(Ordering::Acquire) == 0 {
             let mut kind = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();

@@ -1,4 +1,5 @@
-//! Physical memory with handles, mapped to addresses or to arrays; it lives until the last of handles and mappings ends.
+//! Physical memory with handles, mapped to addresses or arrays. It exists until its last handle and its last mapping
+//! are gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_uint, c_void};
@@ -10,7 +11,7 @@ use crate::pools::Location;
 use crate::state::{self, Handle, State};
 use crate::truth;
 
-/// The head of `CUmemAllocationProp`.
+/// The first fields of `CUmemAllocationProp`.
 #[repr(C)]
 struct Properties {
     kind: c_int,
@@ -30,7 +31,7 @@ struct Tile {
     rest: [c_uint; 3],
 }
 
-/// All of a process.
+/// All physical memory in a process.
 #[derive(Default)]
 pub(crate) struct Vmm {
     memory: HashMap<u64, Memory>,
@@ -98,7 +99,7 @@ impl Vmm {
         self.drop_if_unused(handle);
     }
 
-    /// What was mapped to an array is not any more.
+    /// Removes the mappings to an array that was destroyed.
     pub(crate) fn array_is_gone(&mut self, array: Address) {
         let gone: Vec<u64> =
             self.tiles.extract_if(|place, _| place[1] == array).map(|(_, handle)| handle).collect();
@@ -173,7 +174,7 @@ calls! {
     cuMemImportFromShareableHandle(out: Out<u64>, exported: *const c_void, _kind: c_int) {
         let mut state = state::lock();
         let handle = exported.addr() as u64;
-        // Its own handle once more, or memory that another process pays for.
+        // The process's own handle again, or memory that is charged to another process.
         let handle = if let Ok(memory) = state.vmm.of(handle) {
             memory.handles += 1;
             handle

@@ -1,4 +1,4 @@
-//! What a daemon answers to each command.
+//! The daemon's reply to each command.
 
 use std::fmt::Write;
 use std::io;
@@ -8,10 +8,10 @@ use rustix::process::Signal;
 
 use crate::state::{Is, State};
 
-/// The device that all clients are on.
+/// UUID of the device that all clients use.
 const DEVICE: &str = "GPU-cb1213a3-d6a4-be7f";
 
-/// Answers a command of a user.
+/// Replies to a user's command.
 pub(crate) fn answer(state: &mut State, command: &str, uid: u32) -> io::Result<String> {
     state.log(&format!("Cmd:{command}"))?;
     let words: Vec<&str> = command.split_whitespace().collect();
@@ -22,7 +22,7 @@ pub(crate) fn answer(state: &mut State, command: &str, uid: u32) -> io::Result<S
         "quit" | "shutdown_server" | "start_server" | "terminate_client" | "fake_fault" if !ours => {
             Ok(format!("Not enough privilege to execute {} command\n", words.first().unwrap_or(&"")))
         }
-        // Up to 535 anybody may.
+        // In releases up to 535, every user can do this.
         word if word.starts_with("set_") && !ours && state.release >= 550 => {
             Ok(format!("Insufficient privileges for UID {uid}\n"))
         }
@@ -82,7 +82,7 @@ fn shut_down(state: &mut State, pid: u32, force: bool) -> String {
     match state.server(pid) {
         None => not_found(pid),
         Some(server) => {
-            // Without force it ends once its last client has gone.
+            // Without force, the server exits when its last client has disconnected.
             if force || clients == 0 {
                 server.end(Signal::TERM);
             }

@@ -1,4 +1,5 @@
-//! The control client: commands on standard input, replies on standard output, one after the other.
+//! The control client: reads commands from standard input and prints the replies, one after the
+//! other.
 
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! The control daemon: one thread that waits for askers, clients and the end of its servers.
+//! The control daemon: a single thread that waits for control clients, CUDA clients and the exit of
+//! its servers.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -18,10 +19,10 @@ use crate::places::Places;
 use crate::sockets::{bound, receive, send};
 use crate::state::{Is, Peer, State};
 
-/// What a daemon says once it listens.
+/// Line that a daemon prints once it is listening.
 pub(crate) const READY: &str = "ready";
 
-/// Serves until it receives quit.
+/// Serves until it receives `quit`.
 pub(crate) fn serve(places: &Places) -> io::Result<ExitCode> {
     let foreground = env::args().any(|word| word == "-f");
     places.make()?;
@@ -62,7 +63,7 @@ fn say(text: &str, foreground: bool) -> io::Result<()> {
     io::stdout().flush()
 }
 
-/// The files of its pipe directory, also over those that a dead one has left.
+/// Creates the files in the pipe directory, and replaces files that a dead daemon has left.
 fn open(state: &State) -> io::Result<OwnedFd> {
     let places = &state.places;
     for file in ["control", "control_privileged", "log"] {
@@ -78,10 +79,10 @@ fn open(state: &State) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// Waits for something to happen, and deals with all that has.
+/// Waits for events and handles all that have occurred.
 fn step(state: &mut State, listener: &OwnedFd) -> io::Result<()> {
     let (new, ended, received) = wait(state, listener)?;
-    // Indexes are valid until a peer leaves.
+    // The indexes are valid until a peer is removed.
     for place in received {
         hear(state, place)?;
     }
@@ -101,7 +102,8 @@ fn step(state: &mut State, listener: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A new peer, servers that have ended, and indexes of peers with a message.
+/// Returns whether a new peer is connecting, which servers have exited, and the indexes of peers
+/// with a message.
 fn wait(state: &State, listener: &OwnedFd) -> io::Result<(bool, Vec<u32>, Vec<usize>)> {
     let handles = state.servers.iter().map(|server| server.handle.as_fd());
     let peers = state.peers.iter().map(|peer| peer.socket.as_fd());
@@ -127,7 +129,7 @@ fn end_server(state: &mut State, pid: u32) -> io::Result<()> {
     state.log(&format!("Server {pid} exited with status {}", status.code().unwrap_or(-1)))
 }
 
-/// Those without clients end at once, the others when the time is up.
+/// Terminates servers without clients at once, and the others when the time limit is reached.
 fn end_servers(state: &State) {
     let force = state.force_at.is_some_and(|at| Instant::now() >= at);
     for server in &state.servers {
@@ -186,7 +188,8 @@ fn gone(state: &mut State, place: usize) -> io::Result<()> {
     }
 }
 
-/// Removes disconnected clients; a server recovers when the last client of its fault is gone.
+/// Removes disconnected clients. A server recovers from a fault when its last client has
+/// disconnected.
 fn leave(state: &mut State) -> io::Result<()> {
     state.peers.retain(|peer| peer.is != Is::Gone);
     let idle =
@@ -201,7 +204,7 @@ fn leave(state: &mut State) -> io::Result<()> {
     Ok(())
 }
 
-/// A program that wants to compute.
+/// Handles a program that connects as a CUDA client.
 fn client(state: &mut State, place: usize, (pid, uid): (u32, u32)) -> io::Result<()> {
     state.log("User did not send valid credentials")?;
     let found =

@@ -1,9 +1,13 @@
-//! A stand-in for NVIDIA's MPS, after what drivers 535.261 and 550.163 were seen to do without a GPU. The wire between its parts
-//! is its own; what people and programs see is not: files, processes, answers, exit codes and lines of logs.
+//! A stand-in for NVIDIA's MPS, based on the observed behaviour of drivers 535.261 and 550.163 without a GPU. The
+//! protocol between its parts is its own, but everything that users and programs see is like NVIDIA's: files,
+//! processes, replies, exit codes and log lines.
 //!
-//! `FAKE_MPS_RELEASE` is `535` or `550` (the usual); with `FAKE_MPS_NO_GPU` no server starts, and after one has failed to,
-//! `quit` ends the daemon with exit code 1 and its client exits with 1 and prints nothing, as NVIDIA's does in half of all cases;
-//! with `FAKE_MPS_NO_START` no daemon starts. One command is its own: `fake_fault SERVER`, after which that server is in the state FAULT.
+//! * `FAKE_MPS_RELEASE` is `535` or `550` (the default).
+//! * With `FAKE_MPS_NO_GPU`, servers do not start. After a server has failed to start, `quit` makes the daemon exit
+//!   with code 1, and its client prints nothing and exits with 1, as NVIDIA's does in half of all cases.
+//! * With `FAKE_MPS_NO_START`, the daemon does not start.
+//!
+//! One command does not exist in NVIDIA's MPS: `fake_fault SERVER` puts that server into the state FAULT.
 #![expect(
     clippy::disallowed_methods,
     reason = "a program of its own, which has files, processes and a clock"
@@ -24,13 +28,13 @@ use std::process::{Command, ExitCode, Stdio};
 pub use places::Places;
 pub use sockets::{connect, receive, send};
 
-/// Says to a daemon's forked self that it is that.
+/// Tells a forked daemon that it is the forked process.
 const FORKED: &str = "FAKE_MPS_FORKED";
 
-/// The control program: a daemon with `-d` or `-f`, else one that asks.
+/// The control program: a daemon with `-d` or `-f`, otherwise a control client.
 ///
 /// # Errors
-/// If files, sockets or processes fail it.
+/// If an operation on a file, socket or process fails.
 pub fn control() -> io::Result<ExitCode> {
     let words: Vec<String> = env::args().skip(1).collect();
     let has = |flag: &str| words.iter().any(|word| word == flag);
@@ -42,7 +46,7 @@ pub fn control() -> io::Result<ExitCode> {
     }
 }
 
-/// Starts the daemon in a session of its own and waits until it is ready.
+/// Starts the daemon in its own session, and waits until it is ready.
 fn background(words: &[String]) -> io::Result<ExitCode> {
     let mut command = Command::new(env::current_exe()?);
     command.arg0("nvidia-cuda-mps-control").args(words).env(FORKED, "1").current_dir("/");

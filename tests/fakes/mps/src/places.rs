@@ -1,4 +1,4 @@
-//! Where a daemon's files are, and how its logs are written.
+//! Paths of a daemon's files, and how its logs are written.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -9,14 +9,14 @@ use std::time::SystemTime;
 /// A daemon's directories.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// Its sockets.
+    /// Directory of the sockets.
     pub pipes: PathBuf,
-    /// Its logs.
+    /// Directory of the logs.
     pub logs: PathBuf,
 }
 
 impl Places {
-    /// Those that the environment names.
+    /// Returns the directories from the environment.
     #[must_use]
     pub fn of_environment() -> Self {
         let directory = |name, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
@@ -26,7 +26,7 @@ impl Places {
         }
     }
 
-    /// The socket that everybody asks at.
+    /// Returns the socket to which all clients connect.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.pipes.join("control")
@@ -45,7 +45,7 @@ impl Places {
         fs::create_dir_all(&self.logs)
     }
 
-    /// Writes a line of `control.log`, or of another.
+    /// Writes a line to `control.log` or to another log.
     pub(crate) fn log(&self, file: &str, writer: &str, text: &str) -> io::Result<()> {
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let now = now.replace('T', " ").replace('Z', "");

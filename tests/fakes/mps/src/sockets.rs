@@ -1,4 +1,4 @@
-//! Sockets that keep packets whole.
+//! Sockets that preserve packet boundaries.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,13 +9,13 @@ use rustix::net::{
     socket_with,
 };
 
-/// Longer than any packet.
+/// Maximum length of a packet.
 const MOST: usize = 64 << 10;
 
 /// Connects to a daemon.
 ///
 /// # Errors
-/// If no process listens.
+/// If no process is listening.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = new()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -33,20 +33,20 @@ fn new() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends a packet; an empty text has one, too.
+/// Sends a packet. An empty text is sent as a packet too.
 ///
 /// # Errors
-/// If the other has gone.
+/// If the peer has disconnected.
 pub fn send(socket: impl AsFd, text: &str) -> io::Result<()> {
     let packet = format!("{text}\0");
     rustix::net::send(socket, packet.as_bytes(), SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// The next packet; none once the other has gone.
+/// Returns the next packet, or `None` if the peer has disconnected.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the packet cannot be read.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<String>> {
     let mut packet = vec![0; MOST];
     match recv(socket, packet.as_mut_slice(), RecvFlags::empty()) {

@@ -26,7 +26,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Signals it; it is our child, so the pid cannot have been reused.
+    /// Signals the server. It is a child of this process, so its pid cannot have been reused.
     pub(crate) fn end(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.handle, signal);
     }
@@ -40,20 +40,20 @@ pub(crate) struct Peer {
     pub(crate) is: Is,
 }
 
-/// What a peer is.
+/// Kind of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Is {
-    /// It has sent nothing yet.
+    /// The peer has not sent anything yet.
     New,
-    /// It asks.
+    /// A control client.
     Asker,
-    /// It computes under this server.
+    /// A CUDA client of this server.
     Client(u32),
-    /// It is about to be let go.
+    /// The peer is about to be removed.
     Gone,
 }
 
-/// All of it.
+/// The whole state of a daemon.
 pub(crate) struct State {
     pub(crate) places: Places,
     pub(crate) release: u32,
@@ -61,11 +61,11 @@ pub(crate) struct State {
     pub(crate) peers: Vec<Peer>,
     pub(crate) percentage: String,
     pub(crate) limits: BTreeMap<String, String>,
-    /// A server did not come up.
+    /// Whether a server has failed to start.
     pub(crate) server_failed: bool,
-    /// It received quit.
+    /// Whether the daemon has received `quit`.
     pub(crate) quitting: bool,
-    /// Servers are ended by force then.
+    /// Time at which servers are terminated even if they have clients.
     pub(crate) force_at: Option<Instant>,
 }
 
@@ -101,7 +101,7 @@ impl State {
         self.peers.iter().filter(move |peer| peer.is == Is::Client(server))
     }
 
-    /// Starts a server for a user; none if it does not come up.
+    /// Starts a server for a user. Returns `None` if the server fails to start.
     pub(crate) fn start(&mut self, uid: u32) -> io::Result<Option<u32>> {
         let program = env::current_exe()?.with_file_name("nvidia-cuda-mps-server");
         let mut command = Command::new(program);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What two clients that are not ours see through the fake driver, as one JSON document.
+"""Prints, as one JSON document, what two third-party clients read from the fake driver.
 
-NVIDIA's own Python binding is asked directly, and nvitop through its API. The caller makes the environment
-(`pip install -r requirements.txt`) and sets LD_LIBRARY_PATH and FAKE_NVML_SCENARIO; README.md has an example.
+NVIDIA's own Python binding is called directly, and nvitop through its API. The caller creates the environment
+(`pip install -r requirements.txt`) and sets LD_LIBRARY_PATH and FAKE_NVML_SCENARIO. README.md contains an example.
 
-Whatever a driver refuses is in the document as {"error": NUMBER}. "disagreements" lists where the two clients
-differ; the exit status is 1 if there are any, and 2 if the driver did not answer in time.
+If the driver refuses a call, the document contains {"error": NUMBER} in its place. "disagreements" lists the
+differences between the two clients. Exit codes: 0 if there are none; 1 if there are some; 2 if the driver did not
+respond in time.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def main():
 
 
 def give_up_after(seconds):
-    """A call that hangs never comes back to Python, so that no exception could end it."""
+    """Exits after this time. A hung call never returns to Python, so an exception could not end it."""
 
     def give_up():
         print(json.dumps({"error": "the driver did not answer in time"}), flush=True)
@@ -67,7 +68,7 @@ def refused(value):
     return isinstance(value, dict) and "error" in value
 
 
-# What NVIDIA's binding says.
+# What NVIDIA's binding reports.
 
 
 def binding_gpu(index, last_seen):
@@ -169,16 +170,16 @@ def sample(one):
     }
 
 
-# What nvitop says.
+# What nvitop reports.
 
 
 def with_nvitop(index, gpu):
-    # It initializes the library when it is imported, so not before the driver has been seen to answer.
+    # nvitop initializes the library on import, so it is imported only after the driver has responded.
     from nvitop import MigDevice, PhysicalDevice
 
     gpu["nvitop"] = nvitop_unit(PhysicalDevice(index))
     for instance in gpu.get("mig", []):
-        # Device.mig_devices() ends at the first gap, so each is asked for by its index.
+        # Device.mig_devices() stops at the first gap, so each instance is queried by its index.
         instance["nvitop"] = nvitop_unit(MigDevice((index, instance["index"])))
     return gpu
 
@@ -214,11 +215,11 @@ def known_to_nvitop(instance):
 
 
 def plain(value):
-    """nvitop says "N/A" with a string of a class of its own."""
+    """Converts nvitop's "N/A", which is a string of a special class, to None."""
     return None if str(value) == "N/A" else value
 
 
-# Where they differ.
+# Differences between the two.
 
 
 def disagreements(gpu):
@@ -237,7 +238,7 @@ def disagreements(gpu):
 
 
 def holders(one):
-    """By pid, from the two lists that nvitop reads; it does not ask for the clients of MPS."""
+    """Returns the memory by pid, from the two lists that nvitop reads. It does not read the list of MPS clients."""
     if refused(one["compute"]) or refused(one["graphics"]):
         return None
     return {row["pid"]: row["used"] for row in one["compute"] + one["graphics"]}

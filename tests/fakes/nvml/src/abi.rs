@@ -1,15 +1,15 @@
-//! The structures of `nvml.h`, laid out as C lays them out, and nothing that reads or fills them.
+//! The structures in `nvml.h`, with the memory layout of C. This file contains no logic.
 
 use std::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong};
 
 use crate::code::Code;
 
-/// "Not available" in an instance id.
+/// "Not available" as an instance id.
 pub(crate) const NO_INSTANCE: u32 = u32::MAX;
-/// "Not available" in a number of bytes.
+/// "Not available" as a number of bytes.
 pub(crate) const NO_BYTES: u64 = u64::MAX;
 
-/// The version field of a structure: its size, and above it the number of its revision.
+/// Returns a structure's version field: its size, and the number of its revision in the upper bits.
 #[expect(clippy::cast_possible_truncation, reason = "no structure here has more than 100 bytes")]
 pub(crate) const fn version<T>(revision: u32) -> u32 {
     size_of::<T>() as u32 | revision << 24
@@ -27,7 +27,7 @@ pub(crate) struct PciInfo {
     pub(crate) bus_id: [c_char; 32],
 }
 
-/// `nvmlMemory_t`, and `nvmlBAR1Memory_t`, which has the same fields.
+/// `nvmlMemory_t`, and `nvmlBAR1Memory_t` with the same fields.
 #[repr(C)]
 pub(crate) struct Memory {
     pub(crate) total: c_ulonglong,
@@ -112,7 +112,7 @@ pub(crate) struct ProcessDetails {
     pub(crate) details: *mut ProcessDetail,
 }
 
-/// `nvmlSample_t`; the value is a union of eight bytes, of which we only ever use the unsigned integers.
+/// `nvmlSample_t`. The value is a union of eight bytes; only its unsigned integers are used here.
 #[repr(C)]
 pub(crate) struct Sample {
     pub(crate) stamp: c_ulonglong,
@@ -167,7 +167,7 @@ pub(crate) struct EventData {
     pub(crate) ci: c_uint,
 }
 
-/// The sizes on 64-bit Linux; a wrong one would overwrite the caller's stack.
+/// The sizes on 64-bit Linux. A wrong size would overwrite the caller's stack.
 const _: () = {
     assert!(size_of::<PciInfo>() == 68 && size_of::<Memory2>() == 40 && size_of::<Temperature>() == 12);
     assert!(size_of::<ProcessSample>() == 32 && size_of::<ProcessSample1>() == 40);

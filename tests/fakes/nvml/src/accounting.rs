@@ -1,4 +1,4 @@
-//! What the driver remembers of processes after they have ended.
+//! Accounting: data about processes that the driver keeps after they have exited.
 
 use std::ffi::c_uint;
 
@@ -8,7 +8,7 @@ use crate::edge::{InOut, Out, Room, device_calls, put};
 use crate::gate::Call;
 use crate::scenario::Accounted;
 
-/// How many processes a driver remembers.
+/// Number of processes that the driver remembers.
 const REMEMBERED: c_uint = 4000;
 
 device_calls! {

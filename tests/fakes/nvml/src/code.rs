@@ -1,13 +1,13 @@
-//! The driver's result codes: their numbers, the names that a scenario gives them, and what they say.
+//! The driver's result codes: their numbers, their names in scenarios, and their texts.
 
 use std::ffi::CStr;
 
-/// What every call returns.
+/// Result code of every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// What a call comes to before it is turned into a code.
+/// Result of a call before it is converted to a code.
 pub(crate) type Answer = Result<(), Code>;
 
 macro_rules! codes {
@@ -56,12 +56,12 @@ codes! {
 }
 
 impl Code {
-    /// The code that a scenario names so.
+    /// Returns the code that has this name in scenarios.
     pub(crate) fn named(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    /// What the driver says of this code.
+    /// Returns the driver's text for this code.
     pub(crate) fn text(self) -> &'static CStr {
         TABLE.iter().find(|row| row.0 == self).map_or(c"Unknown Error", |row| row.2)
     }

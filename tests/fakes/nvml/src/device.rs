@@ -1,4 +1,4 @@
-//! What a device is: its names, its place on the bus, its modes.
+//! Properties of a device: its names, its address on the bus, its modes.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -12,10 +12,10 @@ use crate::scenario::ComputeMode;
 const BRAND: c_uint = 14;
 /// `NVML_DEVICE_ARCH_HOPPER`
 const ARCHITECTURE: c_uint = 9;
-/// The device and vendor of an H200, as the bus has them.
+/// Device and vendor id of an H200 on the bus.
 const PCI_DEVICE: c_uint = 0x2335_10DE;
 const PCI_SUBSYSTEM: c_uint = 0x18BE_10DE;
-/// Devices follow each other on the bus from here on.
+/// Bus number of the first device. The other devices follow it.
 const FIRST_BUS: u32 = 0x17;
 
 device_calls! {
@@ -42,12 +42,12 @@ device_calls! {
     nvmlDeviceGetDisplayMode(call, mode: Out<c_uint>) { put(mode, call.gpu().map(|_| 0)?) }
 }
 
-/// The serial number on the board.
+/// Returns the serial number of the board.
 pub(crate) fn serial(gpu: &Gpu) -> String {
     format!("1650{:09}", gpu.index)
 }
 
-/// Where the device is on the bus.
+/// Returns the device's bus id.
 pub(crate) fn bus_id(gpu: &Gpu) -> String {
     format!("00000000:{:02X}:00.0", FIRST_BUS + gpu.index)
 }

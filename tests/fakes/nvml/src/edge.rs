@@ -1,5 +1,5 @@
-//! The edge to C: what callers hand over, in types that carry the promises of `nvml.h`, so that the rest needs no
-//! `unsafe`.
+//! The boundary to C: callers' arguments in types that express the guarantees of `nvml.h`, so that other files
+//! need no `unsafe`.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::mem::MaybeUninit;
@@ -7,22 +7,23 @@ use std::ptr;
 
 use crate::code::{Answer, Code};
 
-/// What a caller names a device or an event set by; it is compared with those given out and never followed.
+/// Handle that callers use for a device or an event set. It is compared with the assigned handles and never
+/// dereferenced.
 pub(crate) type Handle = *const c_void;
 
-/// Where a call puts one result; null is `None`.
+/// Pointer to which a call writes one result; null is `None`.
 pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// Where a call reads and puts one value; null is `None`.
+/// Pointer from which a call reads and to which it writes one value; null is `None`.
 pub(crate) type InOut<'a, T> = Option<&'a mut T>;
 
-/// Puts a result where the caller wants it.
+/// Writes a result to the caller's pointer.
 pub(crate) fn put<T>(out: Out<T>, value: T) -> Answer {
     out.ok_or(Code::INVALID_ARGUMENT)?.write(value);
     Ok(())
 }
 
-/// A text from the caller: null, or a C string that lives as long as the call, as `nvml.h` asks.
+/// A text from the caller: null, or a C string that lives as long as the call, as `nvml.h` requires.
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
 
@@ -31,18 +32,19 @@ impl Text {
         if self.0.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and then `nvml.h` asks the caller for a C string that lives as long as the call.
+        // SAFETY: the pointer is not null, so `nvml.h` requires the caller to pass a C string that lives as long
+        // as the call.
         let text = unsafe { CStr::from_ptr(self.0) };
         text.to_str().map_err(|_| Code::INVALID_ARGUMENT)
     }
 }
 
-/// Room for elements at the caller's: null, or valid for as many elements as the call's count says.
+/// The caller's buffer for elements: null, or valid for as many elements as the call's count argument.
 #[repr(transparent)]
 pub(crate) struct Room<T>(*mut T);
 
 impl<T> Room<T> {
-    /// What a structure of the caller's points to; the same promise holds of it.
+    /// Returns the buffer to which a structure of the caller points. The same guarantee applies.
     pub(crate) fn at(start: *mut T) -> Self {
         Self(start)
     }
@@ -51,17 +53,17 @@ impl<T> Room<T> {
         self.0.is_null()
     }
 
-    /// The caller's array of `count` elements.
+    /// Returns the caller's array of `count` elements.
     fn slots(&mut self, count: c_uint) -> &mut [MaybeUninit<T>] {
         if self.0.is_null() {
             return &mut [];
         }
-        // SAFETY: not null, and then `nvml.h` asks the caller for room for `count` elements; `MaybeUninit` asks
-        // nothing of what is there.
+        // SAFETY: the pointer is not null, so `nvml.h` requires the caller to provide space for `count` elements.
+        // `MaybeUninit` has no requirements on their content.
         unsafe { std::slice::from_raw_parts_mut(self.0.cast(), count as usize) }
     }
 
-    /// Puts as many as there is room for.
+    /// Writes as many values as fit.
     pub(crate) fn fill(mut self, count: c_uint, values: impl Iterator<Item = T>) {
         for (slot, value) in self.slots(count).iter_mut().zip(values) {
             slot.write(value);
@@ -70,19 +72,19 @@ impl<T> Room<T> {
 }
 
 impl<T> Room<T> {
-    /// Lets each of the caller's elements be answered; unlike [`Room::fill`] it reads what the caller put there.
+    /// Updates each of the caller's elements. Unlike [`Room::fill`], it reads the caller's values.
     pub(crate) fn update(self, count: c_uint, each: impl FnMut(&mut T)) -> Answer {
         if self.0.is_null() || count == 0 {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and then `nvml.h` asks the caller for `count` elements that say what is asked for.
+        // SAFETY: the pointer is not null, so `nvml.h` requires the caller to pass `count` initialized elements.
         unsafe { std::slice::from_raw_parts_mut(self.0, count as usize) }.iter_mut().for_each(each);
         Ok(())
     }
 }
 
 impl Room<c_char> {
-    /// Puts a text and the zero that ends it, or nothing if there is no room for both.
+    /// Writes a text and its terminating zero, or nothing if both do not fit.
     pub(crate) fn text(self, length: c_uint, text: &str) -> Answer {
         if self.is_none() {
             return Err(Code::INVALID_ARGUMENT);
@@ -96,20 +98,20 @@ impl Room<c_char> {
 }
 
 impl Room<u8> {
-    /// Copies entries whose size depends on the scenario; the caller counted its room in entries.
+    /// Copies entries whose size depends on the scenario. The caller's count is a number of entries.
     pub(crate) fn bytes(self, bytes: &[u8]) {
-        // SAFETY: the caller provided room for as many entries of this driver's size as are copied;
-        // a caller with another entry size is what `entry_bytes` is there to find.
+        // SAFETY: the caller provided space for at least as many entries of this driver's size as are copied. The
+        // setting `entry_bytes` exists to find callers that assume another size.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
     }
 }
 
-/// A text as C has it, with the zero that ends it.
+/// Returns the bytes of a C string, including the terminating zero.
 pub(crate) fn letters(text: &str) -> impl Iterator<Item = c_char> {
     text.bytes().chain([0]).map(u8::cast_signed)
 }
 
-/// A text in a fixed field of a structure, cut to fit and filled with zeros.
+/// Returns a text for a fixed-size field of a structure, truncated and padded with zeros.
 pub(crate) fn field<const SIZE: usize>(text: &str) -> [c_char; SIZE] {
     let mut field = [0; SIZE];
     for (slot, letter) in field.iter_mut().take(SIZE.saturating_sub(1)).zip(text.bytes()) {
@@ -118,7 +120,8 @@ pub(crate) fn field<const SIZE: usize>(text: &str) -> [c_char; SIZE] {
     field
 }
 
-/// Exports device functions: C functions of these names whose first argument is a device handle, behind the gate.
+/// Exports device functions: C functions with these names, whose first argument is a device handle. Calls pass
+/// the gate.
 macro_rules! device_calls {
     ($($name:ident($call:ident $(, $arg:ident: $type:ty)*) $act:block)*) => {
         $(
@@ -128,12 +131,12 @@ macro_rules! device_calls {
             }
         )*
 
-        /// The functions exported here.
+        /// Functions that this module exports.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
-/// Exports calls on the driver itself: C functions of these names, behind the gate.
+/// Exports functions of the driver itself: C functions with these names. Calls pass the gate.
 macro_rules! system_calls {
     ($($name:ident($machine:ident $(, $arg:ident: $type:ty)*) $act:block)*) => {
         $(
@@ -143,7 +146,7 @@ macro_rules! system_calls {
             }
         )*
 
-        /// The functions exported here.
+        /// Functions that this module exports.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }

@@ -1,4 +1,4 @@
-//! Event sets: events of the devices registered with them, each delivered once to each set.
+//! Event sets. An event on a registered device is delivered once to each set.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -27,12 +27,13 @@ system_calls! {
     }
 }
 
-/// More sets than anybody needs at once.
+/// Maximum number of sets at a time.
 const MOST_SETS: usize = 64;
 static PLACES: [Place; MOST_SETS] = [const { Place::NEW }; MOST_SETS];
 static SETS: Mutex<[Option<Set>; MOST_SETS]> = Mutex::new([const { None }; MOST_SETS]);
 
-/// The devices that a set is registered for, and how many of each device's errors it has received.
+/// The devices that are registered with a set, each with the number of its errors that were
+/// delivered.
 #[derive(Default)]
 struct Set {
     delivered: BTreeMap<u32, usize>,
@@ -46,7 +47,7 @@ fn create() -> Result<Handle, Code> {
     Ok(place.handle())
 }
 
-/// Registers a device with a set; errors that a scenario lists already are still to be delivered.
+/// Registers a device with a set. Errors that the scenario already lists are delivered afterwards.
 pub(crate) fn register(handle: Handle, gpu: u32, kinds: c_ulonglong) -> Answer {
     with_slot(handle, |slot| {
         if kinds & XID != 0 {
@@ -78,7 +79,8 @@ fn wait(set: Handle, timeout: c_uint) -> Result<EventData, Code> {
 }
 
 impl Set {
-    /// The next undelivered error, or that a device is lost when none is left.
+    /// Returns the next undelivered error. If there is none and a device is lost, returns that
+    /// error.
     fn undelivered(&mut self, machine: &Machine) -> Option<Result<EventData, Code>> {
         let mut lost = false;
         for (index, delivered) in &mut self.delivered {

@@ -1,4 +1,4 @@
-//! What a device can be watched for, and its registration with an event set.
+//! The kinds of events that a device supports, and its registration with an event set.
 
 use std::ffi::c_ulonglong;
 
@@ -6,7 +6,8 @@ use crate::code::Code;
 use crate::edge::{Handle, Out, device_calls, put};
 use crate::event_sets;
 
-/// Memory errors, performance state, Xid, clocks, MIG configuration; a scenario only has the third.
+/// Memory errors, performance state, Xid, clocks, MIG configuration. Scenarios only contain Xid
+/// errors.
 const SUPPORTED: c_ulonglong = 1 | 2 | 4 | event_sets::XID | 16 | 256;
 
 device_calls! {

@@ -1,4 +1,5 @@
-//! The gate of every call: whether the driver has the function, which faults apply, which device the handle names.
+//! The gate that every call passes: it checks if the function exists, applies faults, and finds the device for the
+//! handle.
 
 use std::ptr;
 use std::sync::Arc;
@@ -10,39 +11,39 @@ use crate::machine::{Gpu, Init, Instance, MOST_GPUS, MOST_INSTANCES, Machine, Un
 use crate::scenario::Lost;
 use crate::state;
 
-/// A call that the gate let through, and the device that it is on.
+/// A call that has passed the gate, and its device.
 pub(crate) struct Call<'machine> {
     pub(crate) machine: &'machine Machine,
-    /// The device, or the one that the instance is part of.
+    /// The device, or the device that contains the instance.
     pub(crate) whole: &'machine Gpu,
     pub(crate) instance: Option<&'machine Instance>,
 }
 
 impl<'machine> Call<'machine> {
-    /// The device, for calls that are invalid for an instance.
+    /// Returns the device, for calls that are invalid on an instance.
     pub(crate) fn gpu(&self) -> Result<&'machine Gpu, Code> {
         if self.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(self.whole) }
     }
 
-    /// The device, for calls that a device does not support while it is split into instances.
+    /// Returns the device, for calls that a device does not support while MIG is on.
     pub(crate) fn unsplit(&self) -> Result<&'machine Gpu, Code> {
         if self.whole.instances.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(self.whole) }
     }
 
-    /// The device or the instance.
+    /// Returns the device or the instance.
     pub(crate) fn unit(&self) -> &'machine Unit {
         self.instance.map_or(&self.whole.unit, |instance| &instance.unit)
     }
 }
 
-/// Which device a handle names, and which of its instances.
+/// The device, and possibly the instance, to which a handle refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) gpu: u32,
     pub(crate) instance: Option<u32>,
 }
 
-/// A place in memory that no two things share; its address is a handle.
+/// A place in memory with a unique address, which is used as a handle.
 #[repr(align(16))]
 pub(crate) struct Place {
     _unused: u8,
@@ -60,14 +61,14 @@ const PLACES: usize = 1 + MOST_INSTANCES as usize;
 static TABLE: [[Place; PLACES]; MOST_GPUS] = [const { [const { Place::NEW }; PLACES] }; MOST_GPUS];
 
 impl Target {
-    /// The handle of this device; null if no machine can have it.
+    /// Returns the handle of this device, or null if the device number is too high.
     pub(crate) fn handle(self) -> Handle {
         let row = TABLE.get(self.gpu as usize);
         let place = row.and_then(|row| row.get(self.instance.map_or(0, |index| 1 + index as usize)));
         place.map_or(ptr::null(), Place::handle)
     }
 
-    /// The device that this handle was given out for.
+    /// Returns the device for which this handle was assigned.
     fn of(handle: Handle) -> Option<Self> {
         let offset = handle.addr().checked_sub(TABLE.as_ptr().addr())?;
         let place = u32::try_from(offset / size_of::<Place>()).ok()?;
@@ -86,7 +87,7 @@ impl Machine {
     }
 }
 
-/// A call on a device.
+/// Runs a call on a device.
 pub(crate) fn on_device(function: &str, handle: Handle, act: impl FnOnce(&Call<'_>) -> Answer) -> Code {
     let named = Target::of(handle).ok_or(Code::INVALID_ARGUMENT);
     let outcome = admitted(function, |_| named.map(Some)).and_then(|machine| {
@@ -98,12 +99,12 @@ pub(crate) fn on_device(function: &str, handle: Handle, act: impl FnOnce(&Call<'
     outcome.into()
 }
 
-/// A call on the driver itself.
+/// Runs a call on the driver itself.
 pub(crate) fn on_driver(function: &str, act: impl FnOnce(&Machine) -> Answer) -> Code {
     admitted(function, |_| Ok(None)).and_then(|machine| act(&machine)).into()
 }
 
-/// A call that asks for the handle of a device; it meets the faults of the device that it finds.
+/// Runs a call that returns a device's handle. The faults of the device that it finds apply.
 pub(crate) fn look_up(
     function: &str,
     find: impl Fn(&Machine) -> Result<Target, Code>,
@@ -114,7 +115,7 @@ pub(crate) fn look_up(
     if whole.lost == Lost::Now(true) { Err(Code::GPU_IS_LOST) } else { Ok(target.handle()) }
 }
 
-/// A call that initializes the library.
+/// Runs a call that initializes the library.
 pub(crate) fn initialize(function: &str) -> Code {
     loop {
         match passed(function, |_| Ok(None)) {
@@ -141,7 +142,7 @@ fn admitted(
     passed(function, target)
 }
 
-/// Meets the faults of the driver and of the device, and gives the machine as it is after the waiting.
+/// Applies the faults of the driver and of the device, and returns the machine as described after the wait.
 fn passed(
     function: &str,
     target: impl Fn(&Machine) -> Result<Option<Target>, Code>,

@@ -1,4 +1,4 @@
-//! How a device fares: power, heat, clocks, errors of its memory.
+//! Health of a device: power, temperature, clocks, memory errors.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -17,7 +17,7 @@ use crate::scenario::Clocks;
 const UNSIGNED_INT: c_uint = 1;
 /// `NVML_VALUE_TYPE_UNSIGNED_LONG_LONG`
 const UNSIGNED_LONG_LONG: c_uint = 3;
-/// The least power that a device can be limited to, in milliwatts.
+/// Lowest power limit of a device, in milliwatts.
 const LEAST_LIMIT: c_uint = 200_000;
 
 device_calls! {
@@ -107,7 +107,7 @@ fn power_limit(call: &Call<'_>) -> Result<c_uint, Code> {
     Ok(milliwatts(call.gpu()?.written.power_limit.0))
 }
 
-/// Graphics, SM, memory and video, in this order.
+/// Returns the clock of a domain. The domains are graphics, SM, memory and video, in this order.
 fn of_domain(domain: c_uint, sm: u32, memory: u32) -> Result<c_uint, Code> {
     match domain {
         0 | 1 | 3 => Ok(sm),
@@ -131,10 +131,12 @@ fn no_page(call: &Call<'_>, count: InOut<c_uint>) -> Answer {
     Ok(())
 }
 
-/// What each device has used since it was first asked, in millijoules, and when it was last asked.
+/// For each device: the energy in millijoules that it has used since the first query, and the time of the
+/// last query.
 static GROWN: Mutex<BTreeMap<u32, (f64, Instant)>> = Mutex::new(BTreeMap::new());
 
-/// The counter, grown by the power of now for the time since it was last read, so that it never goes back.
+/// Returns the counter. For the time since the last query it grows by the current power, so it never
+/// decreases.
 #[expect(clippy::cast_precision_loss, reason = "no device draws so much power that it would matter")]
 #[expect(
     clippy::cast_possible_truncation,
@@ -154,7 +156,7 @@ fn energy(gpu: &Gpu) -> c_ulonglong {
     start.saturating_add(*grown as u64)
 }
 
-/// Each field has a code of its own; the call as a whole succeeds.
+/// Each field has its own result code; the call as a whole succeeds.
 fn answer_field(gpu: &Gpu, value: &mut FieldValue, now: i64) {
     let answer = match value.field {
         83 => Ok((UNSIGNED_LONG_LONG, energy(gpu))),

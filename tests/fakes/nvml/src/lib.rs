@@ -1,7 +1,8 @@
-//! A fake of NVIDIA's `libnvidia-ml.so.1` that follows a scenario file; for tests only, never shipped.
+//! A fake of NVIDIA's `libnvidia-ml.so.1` that follows a scenario file. For tests only, never shipped.
 //!
-//! A call passes the gate (is it exported, is the library initialized, which faults apply) and then reads the
-//! machine that the scenario file describes at that moment. `README.md` has the format of the file.
+//! A call passes the gate (is the function exported, is the library initialized, which faults apply) and then
+//! reads the machine that the scenario file describes at that moment. `README.md` describes the format of the
+//! file.
 #![allow(
     unsafe_code,
     reason = "a C library: symbols are exported by name and write through the caller's pointers"
@@ -32,7 +33,7 @@ mod units;
 mod unsupported;
 mod utilization;
 
-/// Whether a function of this name is among those exported; a scenario that names another has a typing error.
+/// Returns whether a function with this name is exported. Other names in a scenario are typing errors.
 fn exports(name: &str) -> bool {
     [
         accounting::NAMES,

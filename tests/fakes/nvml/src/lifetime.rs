@@ -1,11 +1,11 @@
-//! The calls that come first and last, and the one that needs no driver: initialization, shutdown, error texts.
+//! Initialization, shutdown and error texts.
 
 use std::ffi::{c_char, c_uint};
 
 use crate::code::Code;
 use crate::{gate, state};
 
-/// The functions exported here; shutdown and error texts answer whatever is wrong with the driver.
+/// Functions that this module exports. Shutdown and error texts work even if the driver has a fault.
 pub(crate) const NAMES: &[&str] =
     &["nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown", "nvmlErrorString"];
 

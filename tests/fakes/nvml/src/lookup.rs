@@ -1,4 +1,4 @@
-//! The calls that give out handles: by index, by UUID, by serial number, by bus id.
+//! Functions that return handles: by index, by UUID, by serial number, by bus id.
 
 use std::ffi::c_uint;
 
@@ -8,7 +8,7 @@ use crate::edge::{Handle, Out, Text, put};
 use crate::gate::{self, Target};
 use crate::machine::{Gpu, Machine};
 
-/// Exports lookups: C functions of these names find last argument receives the handle.
+/// Exports lookups: C functions with these names. Their last argument receives the handle.
 macro_rules! look_ups {
     ($($name:ident($machine:ident, $arg:ident: $type:ty) $find:block)*) => {
         $(
@@ -18,7 +18,7 @@ macro_rules! look_ups {
             }
         )*
 
-        /// The functions exported here.
+        /// Functions that this module exports.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -52,7 +52,8 @@ fn by_uuid(machine: &Machine, uuid: &str) -> Result<Target, Code> {
     Err(Code::NOT_FOUND)
 }
 
-/// Either form of the domain will do, in either case: `0000:17:00.0` and `00000000:17:00.0`.
+/// Looks up a bus id. Both forms of the domain are accepted, in upper or lower case:
+/// `0000:17:00.0`, `00000000:17:00.0`.
 fn by_bus_id(machine: &Machine, bus_id: &str) -> Result<Target, Code> {
     find(machine, |gpu| {
         let full = device::bus_id(gpu);

@@ -1,4 +1,5 @@
-//! The machine that a scenario describes, worked out once: devices, lists and samples ready to be handed over.
+//! The machine that a scenario describes, computed once: devices, lists and samples that are ready to be
+//! returned.
 
 mod faults;
 mod gpu;
@@ -14,12 +15,12 @@ use crate::clock::Clock;
 use crate::code::{Answer, Code};
 use crate::scenario::Scenario;
 
-/// More devices than any machine has; each needs a place for its handle.
+/// Maximum number of devices, which is above that of real machines. Each device needs a place for its handle.
 pub(crate) const MOST_GPUS: usize = 64;
-/// The most instances that a device can be split into.
+/// Maximum number of instances of a device.
 pub(crate) const MOST_INSTANCES: u32 = 7;
 
-/// What the library answers from.
+/// The machine whose data the library returns.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) driver: String,
@@ -36,16 +37,16 @@ pub(crate) struct Machine {
     pub(crate) gpus: Vec<Gpu>,
 }
 
-/// What comes of initializing the library.
+/// Result of initializing the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Init {
-    /// It succeeds or fails at once.
+    /// Initialization succeeds or fails at once.
     Answers(Answer),
-    /// It does not come back until the scenario says otherwise.
+    /// Initialization does not return until the scenario changes.
     Hangs,
 }
 
-/// A scenario that describes no machine, and why.
+/// Error: the scenario is invalid, with the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Nonsense(pub(crate) String);
 
@@ -56,7 +57,7 @@ impl fmt::Display for Nonsense {
 }
 
 impl Machine {
-    /// The machine of a scenario's text; `exported` knows the names of functions.
+    /// Reads a machine from a scenario's text. `exported` returns whether a function exists.
     pub(crate) fn read(text: &str, exported: fn(&str) -> bool) -> Result<Self, Nonsense> {
         let scenario: Scenario = serde_saphyr::from_str(text).map_err(|error| Nonsense(error.to_string()))?;
         Self::compile(scenario, exported)
@@ -64,12 +65,12 @@ impl Machine {
 
     fn compile(written: Scenario, exported: fn(&str) -> bool) -> Result<Self, Nonsense> {
         ensure([16, 24, 32, 40].contains(&written.entry_bytes), || {
-            format!("entry_bytes: {} is none of 16, 24, 32, 40", written.entry_bytes)
+            format!("entry_bytes: {} is not 16, 24, 32 or 40", written.entry_bytes)
         })?;
-        ensure(written.sampling_period.0 > 0, || "sampling_period: it cannot be nothing".to_owned())?;
-        ensure(written.ring > 0, || "ring: it cannot be empty".to_owned())?;
+        ensure(written.sampling_period.0 > 0, || "sampling_period: must be above 0".to_owned())?;
+        ensure(written.ring > 0, || "ring: must be above 0".to_owned())?;
         for name in &written.missing {
-            ensure(exported(name), || format!("missing: no function is called {name}"))?;
+            ensure(exported(name), || format!("missing: there is no function {name}"))?;
         }
         let mut gpus = Vec::new();
         for entry in &written.gpus {
@@ -94,12 +95,12 @@ impl Machine {
         })
     }
 
-    /// Whether this driver is too old for the function.
+    /// Returns whether the driver does not export this function.
     pub(crate) fn lacks(&self, function: &str) -> bool {
         self.missing.iter().any(|name| name == function)
     }
 
-    /// When the driver last recorded what its devices do.
+    /// Returns when the driver last recorded samples.
     pub(crate) fn newest_stamp(&self) -> u64 {
         let now = self.clock.now();
         now - now % self.period

@@ -1,15 +1,15 @@
-//! How much memory a device or an instance has, in both versions of the question.
+//! Memory of a device or an instance, in both versions of the call.
 
 use crate::abi::{self, Memory2};
 use crate::code::Code;
 use crate::edge::{InOut, Out, device_calls, put};
 
-/// Of the window that the processor sees the memory through.
+/// Memory of the BAR1 window, through which the CPU accesses the device's memory.
 const BAR1: abi::Memory = abi::Memory { total: 256 << 30, free: (256 << 30) - (1 << 20), used: 1 << 20 };
 
 device_calls! {
     nvmlDeviceGetMemoryInfo(call, info: Out<abi::Memory>) {
-        // The first version knows no reserve and counts it as used.
+        // The first version has no field for reserved memory and counts it as used.
         let memory = call.unit().memory;
         put(info, abi::Memory { total: memory.total, free: memory.free, used: memory.used + memory.reserved })
     }

@@ -1,4 +1,4 @@
-//! Devices that are split into instances, and the instances themselves.
+//! Devices with MIG instances, and the instances themselves.
 
 use std::ffi::c_uint;
 
@@ -8,7 +8,7 @@ use crate::edge::{Handle, Out, device_calls, put};
 use crate::gate::{Call, Target};
 use crate::machine::{Instance, MOST_INSTANCES};
 
-/// Of the multiprocessors of a device, how many belong to one of its slices.
+/// Number of a device's multiprocessors in one slice.
 const MULTIPROCESSORS: c_uint = 16;
 
 device_calls! {
@@ -35,12 +35,13 @@ device_calls! {
     nvmlDeviceGetAttributes_v2(call, attributes: Out<Attributes>) { put(attributes, self::attributes(call)?) }
 }
 
-/// The instance that the call is on; only instances have ids and attributes.
+/// Returns the instance of the call. Only instances have ids and attributes.
 fn instance<'machine>(call: &Call<'machine>) -> Result<&'machine Instance, Code> {
     call.instance.ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// Indexes may have gaps, where an instance was destroyed.
+/// Returns the instance with this index. Where an instance was destroyed, there is a gap between
+/// indexes.
 fn by_index(call: &Call<'_>, index: c_uint) -> Result<Handle, Code> {
     if index >= MOST_INSTANCES {
         return Err(Code::INVALID_ARGUMENT);

@@ -1,4 +1,4 @@
-//! The lists of processes that hold memory of a device, in every size that an entry has had.
+//! The lists of processes that hold a device's memory, in every entry size that has existed.
 
 use std::ffi::c_uint;
 
@@ -9,9 +9,9 @@ use crate::gate::Call;
 use crate::machine::{Entry, List, MADE_UP_PID, pack};
 use crate::scenario::Kind::{self, Compute, Graphics, Mps};
 
-/// The size of an entry in the first version, which knows no instances.
+/// Size of an entry in the first version, without instance ids.
 const FIRST: usize = 16;
-/// The size of an entry in the second version.
+/// Size of an entry in the second version.
 const SECOND: usize = 24;
 
 device_calls! {
@@ -47,7 +47,7 @@ device_calls! {
     }
 }
 
-/// A list of one kind, extended by this many entries without processes.
+/// A list of one kind, extended by this number of made-up entries.
 struct Grown<'machine> {
     list: &'machine List,
     by: u32,
@@ -73,7 +73,7 @@ impl<'machine> Grown<'machine> {
         self.list.entries.iter().copied().chain(grown)
     }
 
-    /// Says how many entries there are to the caller with room for `count` of them, or for none at all.
+    /// Checks if the caller's buffer has room for all entries, and sets `count` to their number.
     fn fit(&self, call: &Call<'_>, count: &mut c_uint, room: bool) -> Answer {
         let entries = u32::try_from(self.list.entries.len()).unwrap_or(u32::MAX);
         let needed = entries.saturating_add(self.by);

@@ -1,6 +1,7 @@
-//! What the driver remembers of the last seconds: samples of processes and of the device, each with its time.
+//! The driver's samples of the last seconds, of processes and of devices, each with a timestamp.
 //!
-//! A process that does nothing has no sample, and a device with none but such processes has nothing to find.
+//! An idle process has no sample. If all processes on a device are idle, the query for process samples finds
+//! none.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -10,8 +11,8 @@ use crate::edge::{InOut, Out, Room, device_calls, put};
 use crate::gate::Call;
 use crate::machine::Activity;
 
-/// Number of process samples that a driver keeps, which is the size that it reports, however many
-/// processes there are.
+/// Number of process samples that the driver keeps. The driver reports this size, regardless of the number of
+/// processes.
 const PROCESS_RING: c_uint = 100;
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`
 const UNSIGNED_INT: c_uint = 1;
@@ -73,7 +74,7 @@ device_calls! {
     }
 }
 
-/// The processes with a sample newer than what the caller has seen.
+/// Processes with a sample that is newer than the caller's last.
 struct Newer<'machine> {
     activities: &'machine [Activity],
     newest: u64,
@@ -94,7 +95,7 @@ impl<'machine> Newer<'machine> {
         stamped.filter(|(stamp, _)| *stamp > self.last_seen)
     }
 
-    /// Says how many samples there are to the caller with room for `count` of them, or for none at all.
+    /// Checks if the caller's buffer has room for all samples, and sets `count` to their number.
     fn fit(&self, count: &mut c_uint, room: bool) -> Answer {
         if !room || (self.count > 0 && *count < self.count) {
             *count = self.count.max(PROCESS_RING);
@@ -105,7 +106,7 @@ impl<'machine> Newer<'machine> {
     }
 }
 
-/// What a sample of this kind says, the same for all of the time that the driver remembers.
+/// Returns the value of a sample of this kind. It is the same for the whole period that the driver remembers.
 fn value(call: &Call<'_>, kind: c_uint) -> Result<c_uint, Code> {
     let gpu = call.gpu()?;
     let clocks = &gpu.written.clocks;
@@ -125,7 +126,7 @@ fn value(call: &Call<'_>, kind: c_uint) -> Result<c_uint, Code> {
     }
 }
 
-/// Gives the newest stamps that there is room for, the oldest of them first.
+/// Returns the newest timestamps that fit, oldest first.
 fn device_samples(
     call: &Call<'_>,
     last_seen: u64,

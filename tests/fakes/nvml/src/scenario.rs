@@ -1,4 +1,4 @@
-//! A scenario as it is written, field for field; what it means is for [`crate::machine`] to find out.
+//! A scenario as written in the file, field by field. [`crate::machine`] interprets it.
 
 mod faults;
 
@@ -12,29 +12,29 @@ use crate::units::{Bytes, Micros, Millijoules, Milliwatts};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Scenario {
-    /// The driver's version.
+    /// Version of the driver.
     pub(crate) driver: String,
-    /// The library's version.
+    /// Version of the library.
     pub(crate) nvml: String,
-    /// The newest CUDA version that the driver supports, as CUDA writes it: 13000 is 13.0.
+    /// Newest CUDA version that the driver supports, as CUDA encodes it: 13000 is 13.0.
     pub(crate) cuda: i32,
-    /// What `nvmlInit` answers: `ok`, the name of an error, or `hang`.
+    /// Result of `nvmlInit`: `ok`, the name of an error, or `hang`.
     pub(crate) init: String,
-    /// What the driver's time stamps count from.
+    /// Epoch of the driver's timestamps.
     pub(crate) clock: Clock,
-    /// How often the driver records what its devices and processes do.
+    /// How often the driver records the utilization of its devices and processes.
     pub(crate) sampling_period: Micros,
-    /// How many samples of a device the driver keeps.
+    /// Number of samples of a device that the driver keeps.
     pub(crate) ring: u32,
-    /// The size of an entry in the `_v3` process lists: 16, 24, 32 or 40.
+    /// Size of an entry in the `_v3` process lists: 16, 24, 32 or 40.
     pub(crate) entry_bytes: usize,
-    /// How long a reading of the file is valid; 0us reads it at every call.
+    /// How long the file's content is cached; with 0us it is read at every call.
     pub(crate) recheck: Micros,
-    /// Functions that this driver is too old to have.
+    /// Functions that this driver does not export.
     pub(crate) missing: Vec<String>,
-    /// What is wrong with the driver as a whole.
+    /// Faults of the driver as a whole.
     pub(crate) faults: DriverFaults,
-    /// The devices, in the order of their indexes.
+    /// Devices, in the order of their indexes.
     pub(crate) gpus: Vec<Gpu>,
 }
 
@@ -57,40 +57,40 @@ impl Default for Scenario {
     }
 }
 
-/// One device, or `count` devices alike.
+/// One device, or `count` identical devices.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Gpu {
     pub(crate) count: u32,
     pub(crate) name: String,
-    /// Made up from the index where it is not given.
+    /// Made up from the index if absent.
     pub(crate) uuid: Option<String>,
-    /// Major and minor.
+    /// Major and minor version.
     pub(crate) compute_capability: (i32, i32),
     pub(crate) memory: Memory,
     pub(crate) utilization: Utilization,
     pub(crate) power: Milliwatts,
     pub(crate) power_limit: Milliwatts,
-    /// The counter's value when a process first asks for it.
+    /// Value of the counter at the first query.
     pub(crate) energy: Millijoules,
-    /// Whether the counter then grows by the power drawn.
+    /// Whether the counter then grows with the power.
     pub(crate) energy_grows: bool,
     pub(crate) temperature: u32,
-    /// In percent; without it the device has no fan.
+    /// Fan speed in percent. If absent, the device has no fan.
     pub(crate) fan: Option<u32>,
     pub(crate) clocks: Clocks,
-    /// 0 is the fastest.
+    /// Performance state; 0 is the fastest.
     pub(crate) performance_state: u32,
-    /// The bits of `nvmlClocksEventReasons`.
+    /// Bits of `nvmlClocksEventReasons`.
     pub(crate) throttle_reasons: u64,
     pub(crate) ecc: Ecc,
     pub(crate) compute_mode: ComputeMode,
     pub(crate) persistence: bool,
     pub(crate) processes: Vec<Process>,
-    /// The device's instances; with this key, even empty, MIG is on.
+    /// Instances of the device. If this key is present, even with an empty list, MIG is on.
     pub(crate) mig: Option<Vec<Instance>>,
     pub(crate) faults: Faults,
-    /// Errors delivered to an event set registered for the device, each once, in this order.
+    /// Errors that are delivered to an event set registered for the device, each once, in this order.
     pub(crate) xid: Vec<u64>,
     pub(crate) accounting: Accounting,
 }
@@ -125,15 +125,16 @@ impl Default for Gpu {
     }
 }
 
-/// Used is what the holders hold plus what is unaccounted; free is what is left of the total after that and the
-/// reserve.
+/// Used memory is the memory of the holders plus unaccounted memory. Free memory is the total minus used and
+/// reserved memory.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Memory {
     pub(crate) total: Bytes,
-    /// The driver's own, part of `used` in the first version of the call and apart from it in the second.
+    /// Memory reserved by the driver. The first version of the call includes it in `used`, the second reports
+    /// it separately.
     pub(crate) reserved: Bytes,
-    /// Used, and held by no process in the lists.
+    /// Used memory that is not held by a listed process.
     pub(crate) unaccounted: Bytes,
 }
 
@@ -143,7 +144,7 @@ impl Default for Memory {
     }
 }
 
-/// What the device does, in percent; what is not written is the greatest among its processes.
+/// Utilization of the device in percent. An absent value is the highest among its processes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Utilization {
@@ -155,7 +156,7 @@ pub(crate) struct Utilization {
     pub(crate) ofa: Option<u32>,
 }
 
-/// In MHz.
+/// Clocks in MHz.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Clocks {
@@ -171,7 +172,7 @@ impl Default for Clocks {
     }
 }
 
-/// Counted errors of the memory, the same since the driver was loaded and for ever.
+/// Memory errors. The count since the driver was loaded and the lifetime count are the same.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Ecc {
@@ -179,29 +180,29 @@ pub(crate) struct Ecc {
     pub(crate) uncorrected: u64,
 }
 
-/// Which processes may use the device.
+/// Which processes can use the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ComputeMode {
-    /// Everybody.
+    /// All processes.
     Default,
-    /// None.
+    /// No process.
     Prohibited,
     /// One process at a time.
     ExclusiveProcess,
 }
 
-/// A process that holds memory of the device, or `count` of them with successive pids.
+/// A process that holds the device's memory, or `count` processes with successive pids.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     #[serde(default = "one")]
     pub(crate) count: u32,
-    /// Increment of the pid on each further device of an entry for several.
+    /// Increment of the pids on each further device if the entry describes several devices.
     #[serde(default)]
     pub(crate) pid_step: u32,
-    /// `null` is memory that is not available.
+    /// `null` means that the value is not available.
     #[serde(default = "nothing")]
     pub(crate) used: Option<Bytes>,
     #[serde(default)]
@@ -218,7 +219,7 @@ pub(crate) struct Process {
     pub(crate) jpg: u32,
     #[serde(default)]
     pub(crate) ofa: u32,
-    /// How much older its newest sample is than the driver's newest.
+    /// By how much the process's newest sample is older than the driver's newest sample.
     #[serde(default)]
     pub(crate) sample_age: Micros,
 }
@@ -268,25 +269,25 @@ impl<T: PartialEq> OneOrMore<T> {
     }
 }
 
-/// A part of a device that appears as a device.
+/// A MIG instance.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Instance {
-    /// Its index among the device's instances; its place in the list where it is not given.
+    /// Index among the device's instances. If absent, the position in the list.
     pub(crate) index: Option<u32>,
     pub(crate) gi: u32,
     #[serde(default)]
     pub(crate) ci: u32,
-    /// Such as `1g.18gb`.
+    /// Profile, such as `1g.18gb`.
     pub(crate) profile: String,
-    /// Made up from the device's index and the instance's where it is not given.
+    /// Made up from the indexes of the device and the instance if absent.
     pub(crate) uuid: Option<String>,
     pub(crate) memory: InstanceMemory,
     #[serde(default)]
     pub(crate) processes: Vec<Process>,
 }
 
-/// As with a device, but an instance has no size that could go without saying.
+/// Memory of an instance. Unlike that of a device, its total has no default.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InstanceMemory {
@@ -297,7 +298,7 @@ pub(crate) struct InstanceMemory {
     pub(crate) unaccounted: Bytes,
 }
 
-/// What the driver remembers of processes, ended ones too.
+/// Data about processes that the driver keeps, including exited processes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Accounting {
@@ -305,7 +306,7 @@ pub(crate) struct Accounting {
     pub(crate) processes: Vec<Accounted>,
 }
 
-/// One process remembered.
+/// A remembered process.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Accounted {
@@ -316,7 +317,7 @@ pub(crate) struct Accounted {
     pub(crate) gpu: u32,
     #[serde(default)]
     pub(crate) memory: u32,
-    /// Run time; 0 while it is running, as from the driver.
+    /// Run time. As in the driver, it is reported as 0 while the process is running.
     #[serde(default)]
     pub(crate) time: Micros,
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! What outlasts a call: how often the library was initialized, and the machine that the scenario file describes now.
+//! State across calls: how often the library was initialized, and the machine that the scenario file currently
+//! describes.
 #![expect(
     clippy::disallowed_methods,
     reason = "the one file that reads the scenario and the variable that names it"
@@ -15,46 +16,46 @@ use std::{env, fs, io};
 use crate::clock;
 use crate::machine::Machine;
 
-/// The variable that names the scenario file.
+/// Environment variable with the path of the scenario file.
 const VARIABLE: &str = "FAKE_NVML_SCENARIO";
-/// The file, asked for once: the program that we are loaded into may set variables while we read them.
+/// The path, read once, because the host program may set variables while they are read.
 static FILE: LazyLock<Option<OsString>> = LazyLock::new(|| env::var_os(VARIABLE));
 
 static INITIALIZED: AtomicU32 = AtomicU32::new(0);
 static SCENARIO: Mutex<Scenario> = Mutex::new(Scenario { looked: None, seen: None, machine: None });
 
-/// The file and what was last made of it.
+/// The file, and the machine that was last read from it.
 struct Scenario {
     looked: Option<Instant>,
     seen: Option<Seen>,
     machine: Option<Arc<Machine>>,
 }
 
-/// Metadata of the file at the last reading; while it is unchanged, the file is not read again.
+/// Metadata of the file at the last read. While it is unchanged, the file is not read again.
 #[derive(PartialEq)]
 enum Seen {
     Missing,
     File { modified: (i64, i64), bytes: u64, inode: u64 },
 }
 
-/// The machine as the file describes it, or as it last described one; None if it never has.
+/// Returns the machine that the file describes, or the last valid machine. `None` if the file has never been valid.
 pub(crate) fn machine() -> Option<Arc<Machine>> {
     let mut scenario = SCENARIO.lock().unwrap_or_else(PoisonError::into_inner);
     scenario.reload();
     scenario.machine.clone()
 }
 
-/// Counts an initialization; as many shutdowns are needed to undo them.
+/// Counts an initialization. Each needs its own shutdown.
 pub(crate) fn initialize() {
     INITIALIZED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Undoes one initialization, if there is one to undo.
+/// Undoes one initialization. Returns false if the library is not initialized.
 pub(crate) fn shut_down() -> bool {
     INITIALIZED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
 }
 
-/// Whether calls may be answered.
+/// Returns whether the library is initialized.
 pub(crate) fn is_initialized() -> bool {
     INITIALIZED.load(Ordering::SeqCst) > 0
 }
@@ -94,7 +95,8 @@ fn read(path: &OsStr) -> Result<Machine, String> {
     Machine::read(&text, crate::exports).map_err(|nonsense| nonsense.to_string())
 }
 
-/// A program that loads a library has no other place for its errors; a closed stderr must not end it.
+/// Prints an error to stderr, because the host program has no other place for it. A closed stderr must not end the
+/// program.
 fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "fake-nvml: {text}");
 }

@@ -1,4 +1,4 @@
-//! Calls on the driver as a whole: its versions and how many devices it has.
+//! Functions of the driver as a whole: its versions and the number of devices.
 
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -1,8 +1,8 @@
-//! Quantities as a scenario writes them: a whole number and its unit, never a bare number.
+//! Quantities in a scenario: a whole number with a unit. The unit is required.
 
 use serde::Deserialize;
 
-/// A whole number of the first unit, written with any of the units listed.
+/// A whole number in the first unit, written with any of the listed units.
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident: $($unit:literal = $factor:expr),*) => {
         $(#[$doc])*
@@ -25,15 +25,15 @@ quantity!(
     Bytes: "B" = 1, "KiB" = 1 << 10, "MiB" = 1 << 20, "GiB" = 1 << 30
 );
 quantity!(
-    /// A time, in microseconds, as the driver counts them.
+    /// A time in microseconds, which is the driver's unit.
     Micros: "us" = 1, "ms" = 1_000, "s" = 1_000_000, "m" = 60_000_000, "h" = 3_600_000_000
 );
 quantity!(
-    /// Power, in milliwatts.
+    /// Power in milliwatts.
     Milliwatts: "mW" = 1, "W" = 1_000
 );
 quantity!(
-    /// Energy, in millijoules.
+    /// Energy in millijoules.
     Millijoules: "mJ" = 1, "J" = 1_000, "kJ" = 1_000_000
 );
 

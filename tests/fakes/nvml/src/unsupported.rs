@@ -1,10 +1,10 @@
-//! Functions that clients ask for and that no test needs an answer from: each says that the device has no such thing.
+//! Functions that clients call but that no test needs. Each returns "not supported".
 
 use crate::code::Code;
 use crate::edge::device_calls;
 
-/// The further arguments are not named: nothing is read from them or put into them, and the C calling convention
-/// lets a function take fewer than it is given.
+/// The other arguments are not declared, because they are neither read nor written. The C calling convention permits
+/// a function to declare fewer arguments than it is passed.
 macro_rules! unsupported {
     ($($name:ident)*) => {
         device_calls! { $($name(_call) { Err(Code::NOT_SUPPORTED) })* }

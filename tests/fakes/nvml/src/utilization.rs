@@ -1,4 +1,4 @@
-//! How busy a device is now; what the driver remembers of it is in [`crate::sampler`].
+//! Current utilization of a device. For past samples see [`crate::sampler`].
 
 use std::ffi::c_uint;
 

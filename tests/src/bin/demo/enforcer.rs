@@ -1,4 +1,4 @@
-//! The enforcer of the demo, and the output about it.
+//! The enforcer in the demo, and the output about it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ rules:
         enforcer
     }
 
-    /// The text of a notice.
+    /// Returns the text of a notification.
     pub(crate) fn notice(&self, number: usize) -> String {
         until("the notice", || {
             let all = std::fs::read_to_string(self.directory.join("notices")).ok()?;
@@ -95,11 +95,11 @@ rules:
         let log = std::fs::read_to_string(self.directory.join("enforcer.log")).unwrap_or_default();
         let address =
             log.lines().find_map(|line| line.split("address=").nth(1)?.split(' ').next()?.parse().ok());
-        address.expect("it says where it serves")
+        address.expect("the enforcer prints its address")
     }
 
     pub(crate) fn print_numbers(&self) {
-        let page = http::get(self.address(), "/metrics", &[]).expect("it answers");
+        let page = http::get(self.address(), "/metrics", &[]).expect("the enforcer responds");
         for line in page.text().lines().filter(|line| {
             let shown = ["bailiff_kills_total", "bailiff_memory_released_bytes_total"];
             shown.iter().any(|name| line.starts_with(name)) && !line.ends_with(" 0")

@@ -1,5 +1,5 @@
-//! `make demo`: all features in a minute. With an NVIDIA driver it observes the real GPUs; without one, the
-//! fake driver reports which of this demo's own real processes hold and use GPUs.
+//! `make demo`: shows all features in a minute. With an NVIDIA driver it observes the real GPUs. Without
+//! one, the fake driver reports which of this demo's own real processes hold and use GPUs.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -26,7 +26,8 @@ use crate::enforcer::Enforcer;
 use crate::show::{idle_ms, print_numbers, show, utilization};
 
 const TICK: &str = "1s";
-/// Under root, the demo's processes run as user nobody, because the enforcer protects root's processes.
+/// If the demo runs as root, its processes run as user nobody, because the enforcer protects root's
+/// processes.
 const NOBODY_UID: u32 = 65534;
 
 fn main() -> ExitCode {
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A process in its own session with a device file open, until the demo ends it.
+/// Runs as a process in its own session with a device file open, until the demo kills it.
 fn hold(name: &str, device: &str) -> ExitCode {
     let device = std::fs::File::open(device);
     let named = std::fs::write("/proc/self/comm", name);
@@ -51,7 +52,7 @@ fn hold(name: &str, device: &str) -> ExitCode {
     if rustix::process::geteuid().is_root() {
         let dropped = rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(NOBODY_UID))
             .and_then(|()| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(NOBODY_UID)));
-        dropped.expect("root may become nobody");
+        dropped.expect("root can become user nobody");
     }
     println!("ready");
     let mut nothing = Vec::new();
@@ -60,7 +61,8 @@ fn hold(name: &str, device: &str) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The program that the enforcer runs to notify the owner: a notice is JSON on standard input.
+/// The program that the enforcer runs to notify the owner. It reads the notification as JSON on standard
+/// input.
 fn take_notice(file: &str) -> ExitCode {
     let mut notice = String::new();
     let input = io::stdin().read_to_string(&mut notice).and_then(|_| {
@@ -163,13 +165,13 @@ fn stay(exporter: &Exporter, enforcer: &Enforcer) {
     io::stdin().read_line(&mut String::new()).expect("a standard input");
 }
 
-/// Metrics of use and of leases, as in a dashboard.
+/// Metrics about use and leases, as in a dashboard.
 const USE: [&str; 3] =
     ["bailiff_user_gpu_memory_bytes{", "bailiff_held_gpu_seconds_total{", "bailiff_idle_gpu_seconds_total{"];
 const LEASES: [&str; 3] =
     ["bailiff_lease_gpus{", "bailiff_lease_events_total{", "bailiff_lease_queue_length"];
 
-/// A lease holder is killed, and its GPU freed for the waiting job, which is returned.
+/// Kills a lease holder, shows that its GPU is freed for the waiting job, and returns that job.
 fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
     println!("\nThe free GPU is leased next. Two jobs request it, so one waits:\n");
     show_lease(redis, &["init", "--gpus", "1"]);
@@ -182,7 +184,7 @@ fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
     );
     first.kill().expect("our own child can be ended");
     first.wait().expect("our own child can be waited for");
-    kill_process(lost, Signal::KILL).expect("its command can be ended");
+    kill_process(lost, Signal::KILL).expect("the command can be killed");
     enforcer.print_audit_of("reap_dead");
     until("the second job to have it", || {
         let list = leases::json_of(redis, &["list", "--json"]);
@@ -194,7 +196,7 @@ fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
     second
 }
 
-/// A job that waits for a GPU and then sleeps; returned once it is in the queue.
+/// Starts a job that waits for a GPU and then sleeps. Returns it once it is in the queue.
 fn job(redis: &Redis, note: &str) -> Child {
     let mut command = leases::bailiff(redis, &["run", "--note", note, "--", "sleep", "infinity"]);
     let job = command.spawn().expect("bailiff starts");
@@ -220,7 +222,7 @@ fn start(command: &mut Command, stream: &Path) -> Exporter {
     exporter
 }
 
-/// One of the demo's processes; it ends with the demo.
+/// One of the demo's processes, killed when the demo ends.
 struct Holder(Child);
 
 impl Holder {
@@ -228,10 +230,10 @@ impl Holder {
         let exe: PathBuf = std::env::current_exe().expect("a running program has a file");
         let mut command = Command::new(exe);
         command.args(["holder", name]).arg(device).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it starts");
+        let mut child = command.spawn().expect("the program starts");
         let mut ready = String::new();
-        let out = child.stdout.take().expect("it has an output");
-        io::BufReader::new(out).read_line(&mut ready).expect("it says when it is ready");
+        let out = child.stdout.take().expect("stdout is piped");
+        io::BufReader::new(out).read_line(&mut ready).expect("the program prints a line when it is ready");
         Self(child)
     }
 
@@ -239,7 +241,7 @@ impl Holder {
         self.0.id()
     }
 
-    /// Waits until it is ended.
+    /// Waits until the process has been terminated.
     fn ended(&mut self) {
         until("the idle one to be ended", || self.0.try_wait().expect("our own child can be waited for"));
     }

@@ -14,7 +14,7 @@ use crate::show::{gib, print_numbers};
 const GIB: u64 = 1 << 30;
 /// The size of each request.
 const SIZE: u64 = 3 * GIB;
-/// Driver memory for its context.
+/// Driver memory for the program's context.
 const CONTEXT: u64 = GIB / 2;
 
 const QUERY: &str = "it sees";
@@ -28,7 +28,8 @@ const METRICS: [&str; 4] = [
     "bailiff_quota_unaccounted_bytes{",
 ];
 
-/// Runs it on a fake CUDA driver, with the quota library in front as with the real one.
+/// Runs the program on a fake CUDA driver, with the quota library in front of it, as with the real
+/// driver.
 pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenario)) {
     println!("\nA program may have 8 GiB, it and all that it starts. It asks for 3 GiB, again and again:\n");
     println!("$ bailiff run --vram 8GiB -- ./asks");
@@ -58,7 +59,7 @@ pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenari
     println!("\nIt ended well ({ended}), and {left} files of quotas are left.");
 }
 
-/// The program, and its output.
+/// The program and its output.
 struct Client {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -67,11 +68,11 @@ struct Client {
 impl Client {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bailiff starts");
-        let lines = BufReader::new(child.stdout.take().expect("it has an output"));
+        let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
         Self { child, lines }
     }
 
-    /// Prints its answers to these calls; skips calls without a name.
+    /// Prints the program's results for these calls. Calls without a name are skipped.
     fn print_answers(&mut self, done: &[&str]) {
         for name in done {
             let answer = self.line();
@@ -89,13 +90,18 @@ impl Client {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.lines.read_line(&mut line).expect("it answers");
+        self.lines.read_line(&mut line).expect("the client prints a line");
         line
     }
 
     fn go_on(&mut self) {
-        self.child.stdin.as_mut().expect("it has an input").write_all(b"\n").expect("it reads");
-        // The answer to `wait`.
+        self.child
+            .stdin
+            .as_mut()
+            .expect("stdin is piped")
+            .write_all(b"\n")
+            .expect("the client reads its input");
+        // The line that `wait` prints.
         let _ = self.line();
     }
 }

@@ -1,4 +1,4 @@
-//! Output of the demo: GPUs with their holders, and metrics of a page.
+//! The demo's output: GPUs with their holders, and metrics from a page.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -10,7 +10,7 @@ use end_to_end::http;
 /// Prints the metrics that a dashboard would show.
 pub(crate) fn print_numbers(exporter: &Exporter, expected: &[&str]) {
     println!("What Prometheus sees of that:\n");
-    let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter answers");
+    let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter responds");
     for line in answer.text().lines().filter(|line| expected.iter().any(|name| line.starts_with(name))) {
         println!("  {line}");
     }
@@ -57,7 +57,7 @@ pub(crate) fn show(snapshot: &Snapshot) {
 fn show_holder(holder: &wire::Holder, process: Option<&wire::Process>) {
     let facts = process.and_then(|process| process.facts.as_ref());
     let user = facts.and_then(|facts| facts.user.clone()).unwrap_or_else(|| "?".into());
-    // Escaped, because a process name may contain control characters.
+    // Escaped, because a process name can contain control characters.
     let name = facts.map_or("?".into(), |facts| facts.comm.escape_debug().to_string());
     let memory = holder.memory.map_or("?".into(), gib);
     let used = holder.utilization.map_or("?".into(), |percent| format!("{percent} %"));

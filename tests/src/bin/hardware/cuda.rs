@@ -1,4 +1,4 @@
-//! The functions of `libcuda.so.1` that a worker calls, loaded at run time; and a kernel that runs for a given time.
+//! The functions in `libcuda.so.1` that a worker calls, loaded at run time, and a kernel that runs for a given time.
 #![allow(unsafe_code, reason = "NVIDIA's driver has a C interface")]
 #![allow(non_snake_case, reason = "functions have the names of cuda.h")]
 
@@ -7,7 +7,7 @@ use std::ptr;
 
 use libloading::Library;
 
-/// Runs until this many nanoseconds have passed on the GPU's clock.
+/// A kernel that runs until this many nanoseconds have passed on the GPU's clock.
 const KERNEL: &str = "
 .address_size 64
 .visible .entry spin(.param .u64 nanoseconds)
@@ -25,7 +25,7 @@ LOOP:
 }
 ";
 
-/// Versions and targets of PTX, oldest first: the driver compiles the first that it still accepts.
+/// Versions and targets of PTX, oldest first. The driver compiles the first that it still accepts.
 const TARGETS: [(&str, &str); 4] = [("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"), ("8.6", "sm_100")];
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting for the GPU uses no CPU.
@@ -42,11 +42,11 @@ macro_rules! driver {
 
         impl Driver {
             fn open() -> Result<Self, String> {
-                // SAFETY: the driver's own library; loading it is what every CUDA program does.
+                // SAFETY: the library is the driver's own, and loading it is what every CUDA program does.
                 let library = unsafe { Library::new("libcuda.so.1") }
                     .map_err(|error| format!("libcuda.so.1 cannot be loaded: {error}"))?;
                 $(
-                    // SAFETY: the prototype is the one in cuda.h.
+                    // SAFETY: the prototype is the same as in cuda.h.
                     let $name = *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
                         .map_err(|_| format!("libcuda.so.1 lacks {}", stringify!($name)))?;
                 )*
@@ -102,7 +102,7 @@ impl Gpu {
         let (mut device, mut context) = (0, 0);
         driver.cuInit(0)?;
         driver.cuDeviceGet(&raw mut device, 0)?;
-        // Refused if the context is already active, which is no error here.
+        // The flags are refused if the context is already active, which is not an error here.
         let _ = driver.cuDevicePrimaryCtxSetFlags_v2(device, BLOCKING);
         driver.cuDevicePrimaryCtxRetain(&raw mut context, device)?;
         driver.cuCtxSetCurrent(context)?;
@@ -135,14 +135,14 @@ impl Gpu {
         Ok(stream)
     }
 
-    /// Launches the kernel; stream 0 is the default one.
+    /// Launches the kernel. Stream 0 is the default stream.
     pub(crate) fn launch(&self, kernel: &Kernel, stream: usize, mut nanoseconds: u64) -> Result<(), String> {
         let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
         let (Kernel(function, blocks), first) = (*kernel, parameters.as_mut_ptr());
         self.driver.cuLaunchKernel(function, blocks, 1, 1, 32, 1, 1, 0, stream, first, ptr::null_mut())
     }
 
-    /// Waits until everything launched has finished.
+    /// Waits until all launched kernels have finished.
     pub(crate) fn wait(&self) -> Result<(), String> {
         self.driver.cuCtxSynchronize()
     }

@@ -1,4 +1,4 @@
-//! NVML's answers, read directly and without the exporter's code.
+//! NVML's data, read directly and without the exporter's code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,31 +18,31 @@ pub(crate) struct Card {
     pub(crate) uuid: String,
     pub(crate) name: String,
     pub(crate) mig: bool,
-    /// The number of processes on it before the run.
+    /// Number of processes on the GPU before the run.
     pub(crate) others: usize,
 }
 
-/// A process list of the driver: memory by pid, `None` if the driver does not report it.
+/// A process list from the driver: memory by pid, `None` if the driver does not report it.
 pub(crate) type List = BTreeMap<u32, Option<u64>>;
 
-/// The driver's answers about a GPU since a driver timestamp.
+/// What the driver reports about a GPU since a driver timestamp.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) compute: List,
     pub(crate) graphics: List,
     pub(crate) mps: List,
-    /// Samples of processes: pid and percent of the busiest engine.
+    /// Process samples: pid, and utilization of the busiest engine in percent.
     pub(crate) samples: Vec<(u32, u32)>,
-    /// Why there are none.
+    /// Why there are no process samples.
     pub(crate) refused: Option<String>,
-    /// Samples of the GPU: stamp in microseconds and percent.
+    /// GPU samples: timestamp in microseconds, and utilization in percent.
     pub(crate) device: Vec<(u64, u32)>,
-    /// Used bytes of the GPU.
+    /// Used memory of the GPU in bytes.
     pub(crate) used: u64,
 }
 
 impl Answer {
-    /// The process lists by name.
+    /// Returns the process lists by name.
     fn lists(&self) -> [(&'static str, &List); 3] {
         [("compute", &self.compute), ("graphics", &self.graphics), ("mps", &self.mps)]
     }
@@ -52,22 +52,22 @@ impl Answer {
         self.lists().iter().any(|(_, list)| list.contains_key(&pid))
     }
 
-    /// Pids of all lists.
+    /// Returns the pids in all lists.
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
         self.lists().into_iter().flat_map(|(_, list)| list.keys().copied())
     }
 
-    /// Bytes of a process.
+    /// Returns the memory of a process in bytes.
     pub(crate) fn memory(&self, pid: u32) -> Option<u64> {
         self.lists().iter().find_map(|(_, list)| list.get(&pid).copied()).flatten()
     }
 
-    /// Percent of the busiest sample of a process.
+    /// Returns the utilization in the busiest sample of a process, in percent.
     pub(crate) fn busiest(&self, pid: u32) -> Option<u32> {
         self.samples.iter().filter(|sample| sample.0 == pid).map(|sample| sample.1).max()
     }
 
-    /// Percent of the GPU's busiest sample.
+    /// Returns the utilization in the GPU's busiest sample, in percent.
     pub(crate) fn maximum(&self) -> Option<u32> {
         self.device.iter().map(|sample| sample.1).max()
     }
@@ -76,7 +76,7 @@ impl Answer {
         self.device.iter().map(|sample| sample.0).max().unwrap_or_default()
     }
 
-    /// The answer about a process as text.
+    /// Describes what the driver reports about a process.
     pub(crate) fn of(&self, pid: u32) -> String {
         let names = self.lists().into_iter().filter(|(_, list)| list.contains_key(&pid));
         let names: Vec<&str> = names.map(|(name, _)| name).collect();
@@ -93,7 +93,7 @@ impl Answer {
         }
     }
 
-    /// The answer about the GPU as text.
+    /// Describes what the driver reports about the GPU.
     pub(crate) fn of_gpu(&self) -> String {
         let maximum = self.maximum().map_or("?".to_owned(), |percent| percent.to_string());
         let refused =
@@ -103,7 +103,7 @@ impl Answer {
 }
 
 impl Driver {
-    /// Loads a library: this one, or the system's.
+    /// Loads the library at this path, or the system's library.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
         let path = path.unwrap_or(Path::new("libnvidia-ml.so.1"));
         Nvml::builder().lib_path(path.as_os_str()).init().map(Self)
@@ -113,14 +113,14 @@ impl Driver {
         self.0.sys_driver_version().unwrap_or_else(|error| error.to_string())
     }
 
-    /// All GPUs that answer.
+    /// Returns all GPUs that can be read.
     pub(crate) fn cards(&self) -> Vec<Card> {
         let count = self.0.device_count().unwrap_or_default();
         let devices = (0..count).filter_map(|index| self.0.device_by_index(index).ok());
         devices.filter_map(|device| card(&device).ok()).collect()
     }
 
-    /// Reads all data of a GPU newer than `since`.
+    /// Reads all data about a GPU that is newer than `since`.
     pub(crate) fn read(&self, uuid: &str, since: u64) -> Result<Answer, NvmlError> {
         let device = self.0.device_by_uuid(uuid)?;
         let percent =

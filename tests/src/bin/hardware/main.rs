@@ -1,6 +1,6 @@
-//! Compares what GPU Bailiff assumes about NVIDIA's driver with a real one: starts CUDA work of its own, runs the
-//! exporter and the enforcer over it, and writes `report.md` and `report.json`. It needs a GPU, the driver and the
-//! programs beside it, and changes no setting of the GPU. `docs/hardware.md` has the details.
+//! Compares what GPU Bailiff assumes about NVIDIA's driver with a real driver. Starts its own CUDA work, runs the
+//! exporter and the enforcer on it, and writes `report.md` and `report.json`. Needs a GPU, the driver, and the
+//! programs in the same directory. Does not change the GPU's settings. See `docs/hardware.md` for details.
 #![expect(
     clippy::disallowed_methods,
     reason = "a program for one run on one machine: it reads flags, files and clocks, and starts programs"
@@ -34,12 +34,12 @@ and DIR/report.json (default: ./hardware-report).
 Exit codes: 0 all rows that were tried agree, 1 one disagrees or the run failed, 64 invalid
 flags, 69 no GPU that can be used.";
 
-/// Why there is no report: the exit code, and what is wrong.
+/// Why there is no report: the exit code and the error.
 type Stop = (u8, String);
 
 const FAILED: u8 = 1;
 const USAGE_ERROR: u8 = 64;
-/// No GPU, or no driver for it (`EX_UNAVAILABLE`).
+/// There is no GPU, or no driver for it (`EX_UNAVAILABLE`).
 const NO_GPU: u8 = 69;
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! The parts of a run that need more than a period of observation. Each fills one row, or reports why it was not tried.
+//! The parts of a run that need more than a period of observation. Each part fills one row, or reports why it was not
+//! tried.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -16,11 +17,11 @@ use crate::worker::{ALLOCATION, Work};
 
 /// Time limit for the release of memory.
 const RELEASE: Duration = Duration::from_secs(10);
-/// Microseconds that the driver's buffer must cover: the exporter's sampling interval, unless a flag changes it.
+/// Microseconds that the driver's buffer must cover: the exporter's default sampling interval.
 const BUFFER: u64 = 5_000_000;
 
 impl Run {
-    /// Looks for a process in both lists among existing processes: no worker uses graphics.
+    /// Looks among existing processes for a process that is in both lists, because the workers do not use graphics.
     pub(crate) fn two_lists(&mut self) -> Tried {
         let answer = self.read(0)?;
         let mut both =
@@ -48,7 +49,7 @@ impl Run {
         self.published(["the exporter was started", "", &published.text()], &[unknown])
     }
 
-    /// Kills a process that holds memory.
+    /// Kills a process that holds memory, and measures when the memory is released.
     pub(crate) fn release(&mut self) -> Tried {
         self.let_run(&["idle", "memory"])?;
         let before = self.read(0)?.used;
@@ -69,7 +70,7 @@ impl Run {
         outcome(["a process with 512 MiB was killed and reaped", &answer, ""], &claims)
     }
 
-    /// Clock steps and full buffers are not caused, but detected in all samples read.
+    /// Clock steps and full buffers are not caused by this part, but detected in all samples that were read.
     pub(crate) fn stamps(&mut self) -> Tried {
         let samples = self.read(0)?.device;
         let stamps = || samples.iter().map(|sample| sample.0);
@@ -95,7 +96,7 @@ impl Run {
         outcome(["nothing: neither was caused", &answer, &published], &claims)
     }
 
-    /// Ends the GPU work of a client of the run's own server.
+    /// Terminates the GPU work of a client of the run's own MPS server.
     pub(crate) fn terminate_client(&mut self) -> Tried {
         let (server, client) = (self.mps_server()?.pid, self.subject("mps-idle")?.pid);
         let (_, control) = self.mps.as_ref().ok_or("no daemon of MPS was started")?;
@@ -117,7 +118,7 @@ impl Run {
         let mut subject = self.start("forked")?;
         let worker = subject.worker.as_mut().ok_or("no worker")?;
         let child = worker.child.ok_or("no child was forked")?;
-        // Until the exporter has sampled it.
+        // Waits until the exporter has sampled the process.
         pause(3 * self.setting.interval);
         worker.kill();
         let seen = self.observe()?;
@@ -146,7 +147,7 @@ impl Run {
     pub(crate) fn quota(&mut self) -> Tried {
         let library = self.setting.programs.join("libbailiff_quota.so");
         if !library.exists() {
-            return Err("libbailiff_quota.so is not beside this program".to_owned());
+            return Err("libbailiff_quota.so is not in the directory of this program".to_owned());
         }
         let with = |limit: &str| {
             let environment = [("LD_PRELOAD", library.clone().into()), ("WRAPPER_MAX_MEMORY", limit.into())];
@@ -166,7 +167,7 @@ impl Run {
         self.let_run(&["idle"])?;
         let pid = self.subject("idle")?.pid;
         if self.setting.shares_pid_namespace {
-            // If it never comes, the row reports it.
+            // If the decision is never made, the row reports that.
             let _ = until("the enforcer's decision", || self.decisions(pid)[1] > 0);
         }
         let decisions = self.decisions(pid);
@@ -194,7 +195,7 @@ impl Run {
         self.published(["after all of these decisions", "", &published], &claims)
     }
 
-    /// The only part in which the enforcer acts: its rules protect all process names except the workers'.
+    /// The only part in which the enforcer acts. Its rules protect all process names except those of the workers.
     pub(crate) fn terminate(&mut self) -> Tried {
         self.without_mig()?;
         if !self.setting.shares_pid_namespace {
@@ -206,7 +207,7 @@ impl Run {
         let mut subject = self.start("terminated")?;
         let worker = subject.worker.as_mut().ok_or("no worker")?;
         let mut status = None;
-        // If it never comes, the row reports it.
+        // If the worker is not terminated, the row reports that.
         let _ = until("the end of the worker", || {
             status = worker.program.ended();
             status.is_some()
@@ -234,7 +235,7 @@ impl Run {
         outcome(["a process with 512 MiB did nothing", &status, &published], &claims)
     }
 
-    /// An outcome that requires the driver's pids to be those of this PID namespace.
+    /// Returns an outcome that requires the driver's pids to be those in this PID namespace.
     fn published(&self, cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
         if self.setting.shares_pid_namespace { outcome(cells, claims) } else { Err(FOREIGN_PIDS.to_owned()) }
     }
@@ -261,7 +262,7 @@ impl Run {
         self.subjects[index].worker.as_mut().is_some_and(|worker| worker.program.ended().is_none())
     }
 
-    /// How often the dry run flagged a process, and would have terminated it.
+    /// Returns how often the dry run flagged a process, and how often it would have terminated the process.
     fn decisions(&self, pid: u32) -> [usize; 2] {
         let (target, lines) = (format!("process:{pid}@"), programs::audit(&self.setting, "dry-run.jsonl"));
         let about = |line: &&Value| line["target"]["id"].as_str().is_some_and(|id| id.starts_with(&target));
@@ -277,7 +278,7 @@ fn decision_text([flags, ends]: [usize; 2]) -> String {
     format!("flagged {flags} times, would terminate {ends} times")
 }
 
-/// All signals of an audit log: pid and name.
+/// Returns all signals in an audit log: pid and signal name.
 fn signals(lines: &[Value]) -> Vec<(u64, String)> {
     let sent = lines.iter().filter_map(|line| line["sent"].as_array()).flatten();
     sent.filter_map(|one| Some((one["pid"].as_u64()?, one["signal"].as_str()?.to_owned()))).collect()

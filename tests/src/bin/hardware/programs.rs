@@ -1,5 +1,5 @@
-//! The programs that run during a report: workers, the exporter with its record, the enforcer, an MPS daemon. All of
-//! them are children of this program, and end with it.
+//! The programs that run during a report: workers, the exporter with its record, the enforcer, and an MPS daemon.
+//! All of them are children of this program and exit with it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -21,10 +21,10 @@ const LONG: Duration = Duration::from_mins(1);
 /// Time limit for MPS servers after `quit`.
 const QUIT: Duration = Duration::from_secs(5);
 
-/// A program of this run, ended when this is dropped.
+/// A program in this run, terminated on drop.
 pub(crate) struct Program {
     child: Child,
-    /// The MPS daemon, if it is one: it is sent `quit` first, because that also ends its servers.
+    /// The MPS daemon, if the program is one. It is sent `quit` first, because that also stops its servers.
     mps: Option<Control>,
 }
 
@@ -36,7 +36,7 @@ impl Program {
         Ok(Self { child, mps: None })
     }
 
-    /// Its exit status, once it has ended.
+    /// Returns the exit status once the program has exited.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -53,17 +53,17 @@ impl Drop for Program {
     }
 }
 
-/// A worker, which ends when its standard input does.
+/// A worker, which exits when its standard input is closed.
 pub(crate) struct Worker {
     pub(crate) pid: u32,
-    /// The child that it forked.
+    /// The child that the worker forked.
     pub(crate) child: Option<u32>,
     pub(crate) program: Program,
     _out: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    /// Starts a worker; returns once it works.
+    /// Starts a worker and waits until its work has started.
     pub(crate) fn start(
         setting: &Setting,
         work: Work,
@@ -72,7 +72,7 @@ impl Worker {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.args(["worker", work, &setting.comm(work)]).env("CUDA_VISIBLE_DEVICES", &setting.uuid);
-        // A foreign daemon is not used: without a socket in the directory, CUDA runs without MPS.
+        // A daemon that was already running is not used: without a socket in this directory, CUDA runs without MPS.
         let pipes = setting.directory.join(if work.starts_with("mps") { "mps" } else { "no-mps" });
         command.env(PIPES, pipes).envs(environment.iter().map(|(name, value)| (name, value)));
         let mut child = command
@@ -91,9 +91,9 @@ impl Worker {
         Ok(Self { pid, child: child.trim().parse().ok(), program, _out: out })
     }
 
-    /// Kills it without its child, and reaps it. The child continues until this is dropped.
+    /// Kills the worker without its child, and reaps it. The child runs until this value is dropped.
     pub(crate) fn kill(&mut self) {
-        // The child shares standard input, which `wait` would close.
+        // The child shares the standard input, which `wait` would close.
         let child = &mut self.program.child;
         let input = child.stdin.take();
         let _ = child.kill();
@@ -104,29 +104,29 @@ impl Worker {
 
 /// Settings of the programs.
 pub(crate) struct Setting {
-    /// The directory of `bailiff-exporter` and the other programs.
+    /// Directory of `bailiff-exporter` and the other programs.
     pub(crate) programs: PathBuf,
-    /// The directory of records, logs and sockets; its name is unique on the machine.
+    /// Directory of records, logs and sockets. Its name is unique on the machine.
     pub(crate) directory: PathBuf,
     pub(crate) nvml: Option<PathBuf>,
-    /// The prefix of device file paths.
+    /// Prefix of the paths of device files.
     pub(crate) devices: String,
     pub(crate) interval: Duration,
     pub(crate) look_back: Duration,
     pub(crate) observe: Duration,
-    /// The GPU.
+    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// Whether the driver lists processes by their pids in this PID namespace.
     pub(crate) shares_pid_namespace: bool,
 }
 
 impl Setting {
-    /// A file in the run's directory.
+    /// Returns the path of a file in the run's directory.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The process name of workers, which no other process has, because the name of the run's directory is unique.
+    /// Returns the process name of workers. It is unique, because it contains the name of the run's directory.
     pub(crate) fn comm(&self, work: Work) -> String {
         let unique = self.directory.file_name().unwrap_or_default().to_string_lossy();
         let unique: String = unique.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -135,8 +135,8 @@ impl Setting {
         format!("{prefix}-{unique}")
     }
 
-    /// Rules that protect every process except this user's workers. Only the rule `ended` is enforced,
-    /// and ends at most one process.
+    /// Rules that protect every process except this user's workers. Only the rule `ended` is enforced, and it
+    /// terminates at most one process.
     fn rules(&self) -> String {
         let user = rustix::process::geteuid();
         let (root, user) = (user.is_root(), user.as_raw());
@@ -159,7 +159,7 @@ impl Setting {
     }
 }
 
-/// A flag with a path.
+/// Returns a flag with a path.
 fn flag(name: &str, value: &Path) -> OsString {
     let mut flag = OsString::from(format!("--{name}="));
     flag.push(value);
@@ -180,7 +180,7 @@ pub(crate) fn exporter(setting: &Setting) -> Result<Program, String> {
     Ok(exporter)
 }
 
-/// Starts the enforcer with an audit log of this name.
+/// Starts the enforcer with an audit log under this name.
 pub(crate) fn enforcer(setting: &Setting, audit: &str, dry_run: bool) -> Result<Program, String> {
     let (rules, state) = (setting.at("rules.yaml"), setting.at(audit).with_extension("state"));
     fs::write(&rules, setting.rules()).map_err(|error| format!("{}: {error}", rules.display()))?;
@@ -194,7 +194,7 @@ pub(crate) fn enforcer(setting: &Setting, audit: &str, dry_run: bool) -> Result<
     Program::start(&mut command, &setting.at("enforcer.log"))
 }
 
-/// Starts an MPS control daemon in a directory of the run; its server starts with the first client.
+/// Starts an MPS control daemon in a directory of this run. Its server starts with the first client.
 pub(crate) fn mps(setting: &Setting) -> Result<(Program, Control), String> {
     let (pipes, logs) = (setting.at("mps"), setting.at("mps-log"));
     for directory in [&pipes, &logs] {
@@ -211,20 +211,20 @@ pub(crate) fn mps(setting: &Setting) -> Result<(Program, Control), String> {
     Ok((program, control))
 }
 
-/// The last lines of a log of the run.
+/// Returns the last lines in one of the run's logs.
 pub(crate) fn log(setting: &Setting, name: &str) -> String {
     let text = fs::read_to_string(setting.at(name)).unwrap_or_default();
     text.lines().rev().take(3).collect::<Vec<_>>().join("; ")
 }
 
-/// The recorded snapshots since a time in milliseconds since the epoch.
+/// Returns the snapshots recorded since a time in milliseconds since the epoch.
 pub(crate) fn snapshots(setting: &Setting, since: u64) -> Vec<Snapshot> {
     let text = fs::read_to_string(setting.at("record.jsonl")).unwrap_or_default();
     let all = text.lines().filter_map(|line| wire::parse(line.as_bytes()).ok());
     all.filter(|snapshot| snapshot.wall_ms >= since).collect()
 }
 
-/// The lines of an audit log.
+/// Returns the lines in an audit log.
 pub(crate) fn audit(setting: &Setting, name: &str) -> Vec<Value> {
     let text = fs::read_to_string(setting.at(name)).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()

@@ -1,4 +1,4 @@
-//! What the exporter published about a process over several snapshots.
+//! What the exporter published about a process in several snapshots.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::driver::mebibytes;
 /// The values of a process on its GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
-    /// Observed utilization, percent.
+    /// Observed utilization in percent.
     percent: Vec<u32>,
-    /// How often it was unknown, by reason.
+    /// How often utilization was unknown, by reason.
     pub(crate) unknown: BTreeMap<String, usize>,
     pub(crate) memory: Option<u64>,
     pub(crate) state: String,
@@ -54,7 +54,7 @@ impl Published {
         self.percent.is_empty() && self.unknown.contains_key(reason)
     }
 
-    /// As text.
+    /// Formats the values as text.
     pub(crate) fn text(&self) -> String {
         let mut parts = Vec::new();
         if let (Some(least), Some(most)) = (self.percent.iter().min(), self.percent.iter().max()) {

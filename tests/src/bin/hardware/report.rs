@@ -2,23 +2,24 @@
 
 use serde_json::{Value, json};
 
-/// The outcome of a row: what was done, the driver's answer, what GPU Bailiff did; and what is wrong.
+/// The outcome of a row: what was done, what the driver reported, what GPU Bailiff did, and what is
+/// wrong.
 pub(crate) struct Outcome {
     pub(crate) cells: [String; 3],
     pub(crate) wrong: Vec<&'static str>,
 }
 
-/// An outcome, or why the row was not tried.
+/// An outcome, or the reason why the row was not tried.
 pub(crate) type Tried = Result<Outcome, String>;
 
-/// An outcome from claims: whether each holds, and what is wrong otherwise.
+/// Builds an outcome from claims. For each claim: whether it holds, and what is wrong if it does not.
 #[expect(clippy::unnecessary_wraps, reason = "parts end with it")]
 pub(crate) fn outcome(cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
     let wrong = claims.iter().filter(|claim| !claim.0).map(|claim| claim.1).collect();
     Ok(Outcome { cells: cells.map(str::to_owned), wrong })
 }
 
-/// One line of the table.
+/// One line in the table.
 pub(crate) struct Line {
     pub(crate) id: &'static str,
     pub(crate) claim: &'static str,
@@ -26,7 +27,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The verdict, and its reason.
+    /// Returns the verdict and its reason.
     fn verdict(&self) -> (&'static str, String) {
         match &self.tried {
             Err(why) => ("not tried", why.clone()),
@@ -35,7 +36,7 @@ impl Line {
         }
     }
 
-    /// All columns.
+    /// Returns all columns.
     pub(crate) fn cells(&self) -> [String; 6] {
         let [done, driver, published] =
             self.tried.as_ref().map_or_else(|_| Default::default(), |it| it.cells.clone());

@@ -6,7 +6,7 @@ use crate::report::Tried;
 use crate::run::{Observation, Run, Subject};
 use crate::worker::{ALLOCATION, Work};
 
-/// More than rounding to whole pages causes.
+/// Memory that exceeds what rounding to whole pages can cause.
 const ROUNDING: u64 = 64 << 20;
 
 /// A row.
@@ -16,9 +16,10 @@ pub(crate) struct Row {
     pub(crate) plan: Plan,
 }
 
-/// How a row is tried.
+/// How a row is tested.
 pub(crate) enum Plan {
-    /// Workers run together for a period, shared by rows with the same workers; the checks are about some of them.
+    /// Workers that run together for a period, shared by rows with the same workers. The checks apply to some of
+    /// the workers.
     Observe(&'static str, &'static [Work], &'static [Work], &'static [Check]),
     Part(fn(&mut Run) -> Tried),
 }
@@ -26,15 +27,15 @@ pub(crate) enum Plan {
 /// A condition on each process of a row.
 pub(crate) struct Check {
     pub(crate) about: About,
-    /// The message if it does not hold.
+    /// Message if the condition is not met.
     pub(crate) failure: &'static str,
     holds: fn(&Facts<'_>) -> bool,
 }
 
-/// The data of a check.
+/// The data to which a check applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum About {
-    /// The driver's answer, if no other process is on the GPU.
+    /// What the driver reports about a GPU without other processes.
     EmptyGpu,
     Driver,
     Published,
@@ -48,7 +49,7 @@ struct Facts<'a> {
     pid: u32,
     listed: u32,
     memory: Option<u64>,
-    /// Memory of a process with only a context.
+    /// Memory of a process that only has a context.
     context: Option<u64>,
 }
 
@@ -89,7 +90,7 @@ macro_rules! rows {
     (@plan part $part:ident) => { Plan::Part(Run::$part) };
     (@plan $done:literal $running:tt of $about:tt $checks:tt) => { Plan::Observe($done, &$running, &$about, &$checks) };
     ($($id:literal $claim:literal { $($plan:tt)* })*) => {
-        /// All rows, in order of execution. `row-N` is that row of `crates/snapshot/src/utilization.md`.
+        /// All rows, in the order of execution. `row-N` is row N in `crates/snapshot/src/utilization.md`.
         pub(crate) const ROWS: &[Row] = &[$(Row { id: $id, claim: $claim, plan: rows!(@plan $($plan)*) }),*];
     };
 }

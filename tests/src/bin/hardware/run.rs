@@ -1,5 +1,5 @@
-//! A run: starts and stops workers, observes, and fills the report. The parts that need more than a period are in
-//! `parts.rs`.
+//! A run: starts and stops workers, observes them, and fills in the report. The parts that need more than a period
+//! are in `parts.rs`.
 
 use std::thread::park_timeout;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,13 +19,13 @@ use crate::worker::Work;
 pub(crate) const FOREIGN_PIDS: &str =
     "the driver's pids are not those of this PID namespace; run it on the host";
 
-/// A process of the run on the GPU.
+/// A process of this run on the GPU.
 pub(crate) struct Subject {
     pub(crate) work: Work,
     pub(crate) pid: u32,
-    /// The pid by which the driver lists it.
+    /// The pid under which the driver lists the process.
     pub(crate) listed: u32,
-    /// None for the MPS server, which its daemon started.
+    /// `None` for the MPS server, which was started by its daemon.
     pub(crate) worker: Option<Worker>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Subject {
 pub(crate) struct Observation {
     pub(crate) answer: Answer,
     pub(crate) snapshots: Vec<Snapshot>,
-    /// Memory of a process with only a context.
+    /// Memory of a process that only has a context.
     pub(crate) context: Option<u64>,
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct Run {
     pub(crate) exporter: Option<Program>,
     pub(crate) enforcer: Option<Program>,
     pub(crate) mps: Option<(Program, Control)>,
-    /// Pids of processes that computed.
+    /// Pids of processes that have computed.
     pub(crate) busy: Vec<u32>,
-    /// Newest stamps of the driver's samples, in the order of readings.
+    /// Newest timestamps of the driver's samples, in the order in which they were read.
     pub(crate) stamps: Vec<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Run {
         Self { setting, driver, card, subjects, seen, exporter, enforcer, mps, busy, stamps }
     }
 
-    /// Tries all rows; fails if CUDA does not run.
+    /// Tries all rows. Fails if CUDA does not work.
     pub(crate) fn report(mut self) -> Result<Report, String> {
         let probe = self.start("idle")?;
         self.setting.shares_pid_namespace = probe.listed == probe.pid;
@@ -78,8 +78,8 @@ impl Run {
         Ok(Report { driver: self.driver.version(), gpu: self.card.name.clone(), lines })
     }
 
-    /// Observes workers, unless the previous row did, and checks some of them. Claims about the driver alone need no
-    /// pids.
+    /// Observes workers, unless the previous row observed the same workers, and checks some of them. Claims that
+    /// only concern the driver do not need pids.
     fn period(&mut self, [running, about]: [&'static [Work]; 2], done: &str, checks: &[Check]) -> Tried {
         let needs_mig = checks.iter().any(|check| check.about == About::Mig);
         if !running.is_empty() && needs_mig != self.card.mig {
@@ -113,7 +113,7 @@ impl Run {
         Ok(Outcome { cells: cells(done, &about, seen), wrong })
     }
 
-    /// Returns why the run cannot continue: a program has ended.
+    /// Returns why the run cannot continue, if a program has exited.
     fn fault(&mut self) -> Option<String> {
         for (name, log, program) in [
             ("bailiff-exporter", "exporter.log", &mut self.exporter),
@@ -133,7 +133,7 @@ impl Run {
         Ok(answer)
     }
 
-    /// Runs these workers and no others.
+    /// Runs exactly these workers.
     pub(crate) fn let_run(&mut self, running: &[Work]) -> Result<(), String> {
         let all = std::mem::take(&mut self.subjects);
         let (stay, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| running.contains(&one.work));
@@ -183,7 +183,7 @@ impl Run {
         Ok(Subject { work, pid: worker.pid, listed: listed.unwrap_or_default(), worker: Some(worker) })
     }
 
-    /// The server that the daemon started for its clients.
+    /// Returns the server that the daemon started for its clients.
     pub(crate) fn mps_server(&mut self) -> Result<Subject, String> {
         let (_, control) = self.mps.as_ref().ok_or("no client was started")?;
         let reply = control.query(Question::Servers).map_err(|error| error.to_string())?;
@@ -192,7 +192,7 @@ impl Run {
         Ok(Subject { work: "mps-server", pid, listed: pid, worker: None })
     }
 
-    /// Waits until earlier samples are older than the look-back, and observes a period.
+    /// Waits until earlier samples are older than the look-back, and then observes a period.
     pub(crate) fn observe(&mut self) -> Result<Observation, String> {
         pause(self.setting.look_back + 2 * self.setting.interval);
         let (since, from) = (self.read(0)?.newest(), wall_ms());
@@ -201,7 +201,7 @@ impl Run {
         let snapshots = programs::snapshots(&self.setting, from);
         for subject in &mut self.subjects {
             if subject.worker.as_mut().is_some_and(|worker| worker.program.ended().is_some()) {
-                return Err(format!("the worker {} ended by itself", subject.work));
+                return Err(format!("the worker {} exited unexpectedly", subject.work));
             }
         }
         if snapshots.is_empty() && self.exporter.is_some() {

@@ -1,5 +1,5 @@
-//! A worker: a child of this program that does one kind of CUDA work until its standard input ends, so that it ends
-//! with its parent. It prints `ready` and the pid of a forked child once it works, or `failed: WHY`.
+//! A worker: a child of this program that does one kind of CUDA work until its standard input is closed, so that it
+//! exits with its parent. It prints `ready` and the pid of a forked child once its work has started, or `failed: WHY`.
 #![allow(unsafe_code, reason = "fork, and the exit of one thread, have no safe form")]
 
 use std::io::{Read, Write, stdin, stdout};
@@ -10,20 +10,21 @@ use std::time::Duration;
 
 use crate::cuda::Gpu;
 
-/// The duration of a kernel: short enough to share the GPU.
+/// Duration of a kernel, short enough to share the GPU.
 const KERNEL: Duration = Duration::from_millis(5);
-/// The pause of a worker that computes in bursts: with [`BURST`] kernels in a row, it works about a tenth of the time.
+/// Pause of a worker that computes in bursts. With [`BURST`] kernels in a row, the worker is busy about a tenth of the
+/// time.
 const REST: Duration = Duration::from_millis(180);
 const BURST: usize = 4;
 const STREAMS: usize = 16;
 
-/// The kind of work: `idle`, `memory` and so on, as in [`run`]; those under MPS begin with `mps`.
+/// The kind of work: `idle`, `memory` and so on, as in [`run`]. Kinds that use MPS start with `mps`.
 pub(crate) type Work = &'static str;
 
 /// Bytes that workers allocate.
 pub(crate) const ALLOCATION: u64 = 512 << 20;
 
-/// Does the work under this process name until standard input ends.
+/// Does the work under this process name until standard input is closed.
 pub(crate) fn serve(work: &str, comm: &str) -> ExitCode {
     let named = std::fs::write("/proc/self/comm", comm).map_err(|error| format!("/proc/self/comm: {error}"));
     match named.and_then(|()| run(work)) {
@@ -58,7 +59,7 @@ fn run(work: &str) -> Result<(), String> {
     }
 }
 
-/// Launches a kernel on each of these streams, waits for all, and repeats.
+/// Launches a kernel on each of these streams, waits for all of them, and repeats.
 fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), String> {
     static END: AtomicBool = AtomicBool::new(false);
     let kernel = gpu.kernel()?;
@@ -82,29 +83,30 @@ fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), S
     Ok(())
 }
 
-/// Ends only the thread-group leader, after starting another thread that keeps the process.
+/// Exits the thread-group leader only, after starting another thread that keeps the process running.
 fn exit_leader() -> Result<(), String> {
     thread::spawn(|| {
         print_line("ready");
         until_end();
-        // SAFETY: ends this process at once; no exit handler of the driver runs without its first thread.
+        // SAFETY: the process exits at once, so no exit handler of the driver runs without the first thread.
         unsafe { libc::_exit(0) };
     });
-    // SAFETY: SYS_exit ends the calling thread; its stack is never returned to, and nothing borrowed from it is in use.
+    // SAFETY: SYS_exit ends the calling thread. The call does not return, and no borrow of its stack is in use.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     Err("the thread-group leader did not exit".to_owned())
 }
 
-/// Forks a child that only waits for the end of standard input; the parent does the same.
+/// Forks a child that only waits until standard input is closed. The parent does the same.
 fn fork() -> Result<(), String> {
-    // SAFETY: the child reads and exits, which is all that is allowed after a fork of a process with threads.
+    // SAFETY: the child only reads and exits, which is permitted after a fork in a multithreaded process.
     match unsafe { libc::fork() } {
         -1 => Err("fork failed".to_owned()),
         0 => {
             let mut byte = 0u8;
-            // SAFETY: one byte of our own; descriptor 0 is the pipe from the parent of both.
+            // SAFETY: the buffer is one byte on this stack, and descriptor 0 is the pipe from the program that started
+            // both.
             while unsafe { libc::read(0, (&raw mut byte).cast(), 1) } > 0 {}
-            // SAFETY: ends the child at once.
+            // SAFETY: the child exits at once.
             unsafe { libc::_exit(0) }
         }
         child => {

@@ -1,4 +1,4 @@
-//! Exporter and enforcer: started, stopped, killed, queried.
+//! The exporter and the enforcer: started, stopped, killed and queried.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -22,18 +22,18 @@ pub(crate) enum Daemon {
     Enforcer,
 }
 
-/// Both, and the disk of the audit log.
+/// Both daemons, and the disk for the audit log.
 pub(crate) struct Daemons {
     pub(crate) home: Home,
     pub(crate) sync: SlowSync,
     scenario: PathBuf,
-    /// By [`Daemon`]; none if it is not running.
+    /// Pids by [`Daemon`], `None` if the daemon is not running.
     pids: [Option<u32>; 2],
     pub(crate) stopped: [bool; 2],
 }
 
 impl Daemons {
-    /// Both daemons, not started yet.
+    /// Returns both daemons, not started yet.
     pub(crate) fn new(home: Home, scenario: PathBuf) -> Self {
         let disk = home.path().join("disk");
         fs::create_dir(&disk).expect("a directory");
@@ -42,12 +42,12 @@ impl Daemons {
         Self { sync, home, scenario, pids: [None; 2], stopped: [false; 2] }
     }
 
-    /// The audit log.
+    /// Returns the path of the audit log.
     pub(crate) fn audit(&self) -> PathBuf {
         self.home.path().join("disk/audit.jsonl")
     }
 
-    /// The exporter's own socket; the enforcer reads from the relay.
+    /// Returns the exporter's own socket. The enforcer reads from the relay instead.
     pub(crate) fn source(&self) -> PathBuf {
         self.home.path().join("source.sock")
     }
@@ -60,7 +60,7 @@ impl Daemons {
         }
         let log = OpenOptions::new().create(true).append(true).open(self.log(which)).expect("a log");
         let mut command = Command::new("setpriv");
-        // They end if the trial itself is killed.
+        // The daemons are killed if the trial itself is killed.
         command.args(["--pdeathsig", "KILL"]);
         match which {
             Daemon::Exporter => self.exporter(&mut command),
@@ -71,7 +71,7 @@ impl Daemons {
         self.stopped[which as usize] = false;
     }
 
-    /// The end of its log.
+    /// Returns the end of a daemon's log.
     pub(crate) fn remaining_output(&self, which: Daemon) -> String {
         let log = fs::read_to_string(self.log(which)).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(12).collect();
@@ -99,7 +99,7 @@ impl Daemons {
         self.sync.preload(command);
     }
 
-    /// Fills the disk of the audit log, or frees it.
+    /// Fills the disk that contains the audit log, or frees it.
     pub(crate) fn fill(&self, full: bool) {
         let disk = self.home.path().join("disk");
         let room = rustix::fs::statvfs(&disk).expect("a file system");
@@ -118,7 +118,7 @@ impl Daemons {
         }
     }
 
-    /// A child has been waited for; returns which daemon it was.
+    /// Records that a child was waited for. Returns which daemon it was.
     pub(crate) fn ended(&mut self, pid: u32) -> Option<Daemon> {
         let which =
             [Daemon::Exporter, Daemon::Enforcer].into_iter().find(|which| self.pid(*which) == Some(pid))?;
@@ -126,7 +126,7 @@ impl Daemons {
         Some(which)
     }
 
-    /// The enforcer's response; none if it does not answer in time.
+    /// Returns the enforcer's response, or `None` if it does not respond in time.
     pub(crate) fn query(&self, question: &Value, patience: Duration) -> Option<Value> {
         let mut socket = UnixStream::connect(self.home.control()).ok()?;
         socket.set_read_timeout(Some(patience)).ok()?;
@@ -136,7 +136,7 @@ impl Daemons {
         serde_json::from_str(&answer).ok()
     }
 
-    /// The threads of the running enforcer.
+    /// Returns the threads of the running enforcer.
     pub(crate) fn threads(&self) -> Vec<u32> {
         let Some(pid) = self.pid(Daemon::Enforcer) else { return Vec::new() };
         let all = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -150,7 +150,7 @@ impl Drop for Daemons {
     }
 }
 
-/// The SHA-256 of a file, by which the audit log identifies policies.
+/// Returns the SHA-256 of a file, by which the audit log identifies policies.
 pub(crate) fn sha256(path: &Path) -> String {
     let output = Command::new("sha256sum").arg(path).output().expect("sha256sum");
     String::from_utf8_lossy(&output.stdout).split(' ').next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! Random disturbances.
+//! Random disturbances in the trial.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -46,11 +46,11 @@ const ALL: [Disturbance; 21] = [
     ("pause", 3, |trial| trial.pause()),
 ];
 
-/// Long-lived targets at a time.
+/// Number of long-lived targets at a time.
 const TARGETS: usize = 16;
 
 impl Trial {
-    /// Applies a random disturbance, if it is possible now.
+    /// Applies a random disturbance that is possible now.
     pub(crate) fn disturb(&mut self) {
         let sum = ALL.iter().map(|(_, weight, _)| weight).sum::<u64>();
         let mut left = self.dice.within(0, sum - 1);
@@ -69,7 +69,7 @@ impl Trial {
         }
     }
 
-    /// Keeps the number of targets constant, and closes breakers as an admin would.
+    /// Keeps the number of targets constant, and closes breakers as an administrator would.
     pub(crate) fn upkeep(&mut self) {
         if self.world.targets().len() < TARGETS
             && self.world.processes.iter().filter(|p| p.born + Duration::from_secs(1) > boot()).count() < 3
@@ -83,9 +83,9 @@ impl Trial {
         }
     }
 
-    /// A random target.
+    /// Returns a random target.
     fn spec(&mut self) -> Spec {
-        // No process can be started on a lost GPU.
+        // A process cannot be started on a lost GPU.
         let lost = self.world.faults.lost;
         let there: Vec<usize> = (0..GPUS).filter(|gpu| !lost[*gpu]).collect();
         let gpu = self.dice.pick(&there).copied().unwrap_or_default();
@@ -205,7 +205,7 @@ impl Trial {
         self.note(Some(index), "continued by the trial".to_owned());
     }
 
-    /// A target ends, and a busy one gets its pid at once.
+    /// Ends a target, whose pid a busy target gets at once.
     fn reuse_pid(&mut self) -> Option<()> {
         let index = self.target()?;
         let old = &self.world.processes[index];
@@ -226,7 +226,7 @@ impl Trial {
         self.daemons.pid(which)?;
         self.expected.insert(which);
         self.daemons.signal(which, Signal::KILL);
-        // Without the state, the budgets start over.
+        // Without the state file, the budgets start at zero again.
         if which == Daemon::Enforcer && self.dice.percent(20) {
             self.forget = true;
         }
@@ -283,7 +283,7 @@ impl Trial {
         Some(())
     }
 
-    /// Replaces the rules, and requests a reload.
+    /// Replaces the rules and requests a reload.
     pub(crate) fn write_rules(&mut self, policy: Policy) {
         let home = &self.daemons.home;
         home.write(&policy.text(self.world.protected_program()));
@@ -318,7 +318,7 @@ impl Trial {
         self.after(500, 3_000, |trial| trial.daemons.fill(false));
     }
 
-    /// A delay of half to one and a half intervals.
+    /// Delays each sync to the disk by half an interval to one and a half intervals.
     fn slow(&mut self) {
         self.daemons.sync.set(self.dice.within(100, 300));
         self.after(2_000, 8_000, |trial| trial.daemons.sync.set(0));
@@ -368,7 +368,7 @@ impl Trial {
             let text = "its status was queried while the rules file was a FIFO".to_owned();
             self.witness.violate(boot(), "an enforcer that does not answer", (text, None));
         }
-        // A blocked reader continues now.
+        // A blocked reader of the FIFO continues now.
         let fifo = OpenOptions::new().read(true).write(true).open(self.daemons.home.rules());
         self.good_rules();
         self.fifo = fifo.ok();
@@ -387,14 +387,15 @@ impl Trial {
     }
 
     fn resume(&mut self) {
-        // The pause ends with the request: actions may continue before the response.
+        // The pause is over when the request is sent, because actions may continue before the
+        // response.
         self.end_pause();
         if !self.query("resume") {
             self.after(500, 500, Self::resume);
         }
     }
 
-    /// Actions are allowed from now on.
+    /// Records that actions are permitted from now on.
     pub(crate) fn end_pause(&mut self) {
         self.paused = false;
         if let Some((_, end)) = self.witness.pauses.last_mut() {

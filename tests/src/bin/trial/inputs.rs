@@ -1,4 +1,4 @@
-//! Input of the trial: ended children, signals logged by targets, the audit log.
+//! Input of the trial: exited children, signals that targets have logged, and the audit log.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ impl Trial {
                 } else if !self.expected.remove(&which) {
                     self.witness.violate(
                         boot(),
-                        "a daemon that ended by itself",
+                        "a daemon exited unexpectedly",
                         (self.daemons.remaining_output(which), None),
                     );
                     self.after(1_000, 1_000, move |trial| trial.start(which));
@@ -39,7 +39,7 @@ impl Trial {
         }
     }
 
-    /// Signals logged by targets: `WORD NANOSECONDS PID A B C`.
+    /// Reads the signals that targets have logged: `WORD NANOSECONDS PID A B C`.
     pub(crate) fn read_signals(&mut self) {
         for line in self.signals.lines(&self.daemons.home.path().join("signals")) {
             let words: Vec<&str> = line.split(' ').collect();

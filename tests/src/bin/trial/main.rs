@@ -1,5 +1,6 @@
-//! The random trial: real exporter and enforcer over the fake driver, real processes, random disturbances, and a
-//! witness that knows the truth. `trial [SECONDS] [SEED]`, as root; without a seed it chooses one and prints it.
+//! The random trial: a real exporter and enforcer with the fake driver, real processes, random disturbances, and a
+//! witness that knows the truth. Usage, as root: `trial [SECONDS] [SEED]`. Without a seed, one is chosen and
+//! printed.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -38,16 +39,16 @@ use crate::trace::Trace;
 use crate::witness::{Violation, Witness};
 use crate::world::{Spec, World};
 
-/// The part of the timeline that is printed with a violation.
+/// Duration of the timeline that is printed with a violation.
 const BEFORE: Duration = Duration::from_secs(8);
-/// The pause between two steps.
+/// Pause between two steps.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Violations of a kind that are printed completely.
+/// Number of violations of each kind that are printed completely.
 const SHOWN: u64 = 2;
 
 /// The trial.
 struct Trial {
-    // Its mount is below the home, which can be removed once it is gone.
+    // The trace's mount is below the home directory, which can be removed only after the trace is dropped.
     trace: Trace,
     dice: Dice,
     world: World,
@@ -61,14 +62,14 @@ struct Trial {
     events: VecDeque<(Duration, Option<usize>, String)>,
     /// Pids to be reused as soon as they are free.
     reuse: BTreeMap<u32, Spec>,
-    /// Daemons whose end is expected.
+    /// Daemons that are expected to exit.
     expected: BTreeSet<Daemon>,
-    /// Whether the state is removed before the enforcer starts again.
+    /// Whether the state file is removed before the enforcer is restarted.
     forget: bool,
     rules_busy: bool,
     fifo: Option<File>,
     paused: bool,
-    /// Since when the rules file is valid again.
+    /// Time since which the rules file has been valid again.
     rules_good: Duration,
     resumed: Duration,
     shown: usize,
@@ -90,13 +91,13 @@ impl Tail {
     }
 }
 
-/// `CLOCK_BOOTTIME`.
+/// Returns the time on `CLOCK_BOOTTIME`.
 fn boot() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Runs a program that must succeed.
+/// Runs a program, which must succeed.
 fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().expect(program);
     assert!(status.success(), "{program} {arguments:?}: {status}");
@@ -122,8 +123,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the trial in its own mount namespace and session. It shuts down once this process has ended, for example by
-/// Ctrl-C, since its input is closed then.
+/// Runs the trial in its own mount namespace and session. The trial shuts down once this process has exited, for
+/// example by Ctrl-C, because its standard input is closed then.
 fn outside(arguments: &[String]) -> ExitCode {
     let program = std::env::current_exe().expect("a running program has a file");
     let mut command = Command::new("setsid");
@@ -216,7 +217,7 @@ impl Trial {
         trial
     }
 
-    /// Adds an event to the timeline of a target, or of the node.
+    /// Adds an event to the timeline of a target or of the node.
     fn note(&mut self, index: Option<usize>, text: String) {
         self.note_at(boot(), index, text);
     }
@@ -237,7 +238,7 @@ impl Trial {
             let state = self.daemons.home.state();
             let _ = std::fs::remove_dir_all(&state).and_then(|()| std::fs::create_dir(&state));
             self.witness.forgotten = boot();
-            // A pause is part of the state.
+            // The pause is stored in the state, so it ends when the state is removed.
             self.end_pause();
             self.note(None, "the enforcer's state was removed".to_owned());
         }
@@ -245,7 +246,7 @@ impl Trial {
         self.note(None, format!("{which:?} was started"));
     }
 
-    /// Reads all inputs, and runs what is due.
+    /// Reads all inputs, and runs the events that are due.
     fn step(&mut self) {
         self.witness.run(self.daemons.threads(), boot());
         self.reap();
@@ -344,7 +345,7 @@ impl Trial {
     }
 }
 
-/// Also after a panic: everything that the trial started is ended.
+/// Ends everything that the trial has started, also after a panic.
 impl Drop for Trial {
     fn drop(&mut self) {
         for which in [Daemon::Exporter, Daemon::Enforcer] {

@@ -12,7 +12,7 @@ pub(crate) struct Rule {
     of: &'static str,
     users: &'static [u32],
     when: &'static str,
-    /// Between TERM and KILL.
+    /// Time between TERM and KILL.
     pub(crate) grace: Duration,
     /// Targets younger than this are exempt.
     pub(crate) startup_grace: Duration,
@@ -26,7 +26,7 @@ pub(crate) const TREE: u32 = 2003;
 pub(crate) const CONTAINER: u32 = 2004;
 pub(crate) const TWO_GPUS: u32 = 2005;
 pub(crate) const COMPUTING: u32 = 2006;
-/// Always protected.
+/// User whose processes are always protected.
 pub(crate) const PROTECTED: u32 = 2008;
 
 pub(crate) const RULES: [Rule; 5] = [
@@ -42,7 +42,8 @@ pub(crate) const RULES: [Rule; 5] = [
 ];
 
 impl Rule {
-    /// Kind and users of its targets; grace and startup grace in milliseconds.
+    /// Returns a rule with this kind and these users of its targets. The grace periods are in
+    /// milliseconds.
     const fn new(
         name: &'static str,
         (of, users): (&'static str, &'static [u32]),
@@ -56,23 +57,23 @@ impl Rule {
 /// The parts that differ between rules files.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    /// Whether every rule is `mode: dry-run`.
+    /// Whether every rule has `mode: dry-run`.
     pub(crate) watch: bool,
-    /// Protected users besides [`PROTECTED`].
+    /// Protected users in addition to [`PROTECTED`].
     pub(crate) protect: Vec<u32>,
-    /// Protected names besides `precious`.
+    /// Protected process names in addition to `precious`.
     pub(crate) comms: Vec<String>,
-    /// Actions within an hour: per GPU, per user, per node.
+    /// Limits on actions within an hour: per GPU, per user, per node.
     pub(crate) limits: [usize; 3],
 }
 
 impl Policy {
-    /// The most permissive policy.
+    /// Returns the most permissive policy.
     pub(crate) fn open() -> Self {
         Self { watch: false, protect: Vec::new(), comms: Vec::new(), limits: [100_000; 3] }
     }
 
-    /// The text of the file.
+    /// Returns the text of the rules file.
     pub(crate) fn text(&self, exe: &Path) -> String {
         let users: Vec<u32> = self.protect.iter().copied().chain([PROTECTED]).collect();
         let comms: Vec<&str> = self.comms.iter().map(String::as_str).chain(["precious"]).collect();
@@ -104,7 +105,7 @@ impl Policy {
         text
     }
 
-    /// Returns why no rule of this policy may signal a process.
+    /// Returns why rules in this policy must not signal a process.
     pub(crate) fn exempts(&self, process: &Process) -> Option<String> {
         let contained = process.container.is_some();
         match process {
@@ -127,7 +128,7 @@ fn quoted(users: &[u32]) -> String {
     format!("{:?}", users.iter().map(u32::to_string).collect::<Vec<_>>())
 }
 
-/// The rule with this name.
+/// Returns the rule with this name.
 pub(crate) fn rule(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.name == name)
 }

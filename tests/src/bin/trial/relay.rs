@@ -1,5 +1,5 @@
-//! A relay between exporter and enforcer: it forwards each line of the stream, and records when the enforcer was sent
-//! it.
+//! A relay between exporter and enforcer. It forwards each line of the stream, and records when the line was sent to
+//! the enforcer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 
 use crate::boot;
 
-/// A line, with the time by which it was written to the enforcer's socket.
+/// A line, and the time by which it was written to the enforcer's socket.
 pub(crate) struct Sent {
     pub(crate) at: Duration,
     pub(crate) line: Vec<u8>,
@@ -31,8 +31,8 @@ pub(crate) fn start(listen: &Path, exporter: PathBuf) -> Receiver<Sent> {
     from
 }
 
-/// The kernel reports the process that called listen(2) as the exporter, whose descendants are exempt. The targets are
-/// ours, so another process calls it.
+/// The kernel reports the process that called listen(2) as the exporter, and the enforcer exempts the exporter's
+/// descendants. The targets are descendants of this process, so another process calls listen(2).
 fn bound(path: &Path) -> UnixListener {
     let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
     bind(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("the relay's socket");
@@ -43,12 +43,12 @@ fn bound(path: &Path) -> UnixListener {
     UnixListener::from(socket)
 }
 
-/// The main function of that process.
+/// The main function of the process that calls listen(2).
 pub(crate) fn listen() {
     rustix::net::listen(std::io::stdin(), 16).expect("standard input is a socket");
 }
 
-/// Forwards until one side closes; then closes the other.
+/// Forwards lines until one side closes the connection, and then closes the other side.
 fn pass_on(mut client: UnixStream, exporter: &Path, to: &Sender<Sent>) {
     let Ok(exporter) = UnixStream::connect(exporter) else { return };
     let mut exporter = BufReader::new(exporter);

@@ -1,5 +1,5 @@
-//! Every signal on this machine, from the kernel's tracepoint `signal:signal_generate`: sender, receiver, number
-//! and time by `CLOCK_BOOTTIME`. It includes KILL and STOP, which no process can log itself.
+//! Records every signal on this machine with the kernel's tracepoint `signal:signal_generate`: sender, receiver,
+//! number and time on `CLOCK_BOOTTIME`. This includes KILL and STOP, which a process cannot log itself.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 use crate::run;
 
-/// Its own tracer instance, so that other users of the tracer are not disturbed.
+/// A separate tracer instance, so that other users of the tracer are not disturbed.
 pub(crate) struct Trace {
     instance: PathBuf,
     pipe: Option<File>,
@@ -23,10 +23,10 @@ pub(crate) struct Trace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signal {
     pub(crate) at: Duration,
-    /// The thread id of the sender.
+    /// Thread id of the sender.
     pub(crate) sender: u32,
     pub(crate) number: i32,
-    /// 0 for signals sent by programs, 128 for those of the kernel.
+    /// 0 for signals sent by programs, 128 for signals sent by the kernel.
     pub(crate) code: i32,
     pub(crate) pid: u32,
     /// Whether the receiver is the enforcer's watchdog.
@@ -51,7 +51,7 @@ impl Trace {
         Self { instance, pipe: Some(pipe.expect("trace_pipe")), text: Vec::new() }
     }
 
-    /// Signals since the last call.
+    /// Returns the signals since the last call.
     pub(crate) fn read(&mut self) -> Vec<Signal> {
         let mut part = [0; 1 << 14];
         while let Some(count @ 1..) = self.pipe.as_mut().and_then(|pipe| pipe.read(&mut part).ok()) {
@@ -80,7 +80,7 @@ fn parse(line: &str) -> Option<Signal> {
     let (task, _) = head.rsplit_once(" [")?;
     let (seconds, micros) = head.rsplit(' ').next()?.split_once('.')?;
     let micros: u64 = micros.parse().ok()?;
-    // A name may contain anything, so the numbers after it are parsed from the end.
+    // A name can contain any text, so the numbers after it are parsed from the end.
     let last = |name: &str| fields.rsplit(' ').find_map(|field| field.strip_prefix(name));
     Some(Signal {
         at: Duration::from_secs(seconds.parse().ok()?) + Duration::from_micros(micros),

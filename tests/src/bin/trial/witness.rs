@@ -15,7 +15,7 @@ use crate::relay::Sent;
 use crate::trace::Signal;
 use crate::world::{Process, World};
 
-/// All records of a moment have been read after this delay.
+/// Delay after which all records about a moment have been read.
 const LATE: Duration = Duration::from_secs(2);
 /// Results of actions that count towards budgets.
 const COUNTED: [&str; 8] = [
@@ -42,9 +42,9 @@ struct Action {
     target: String,
     uid: Option<u64>,
     gpus: Vec<String>,
-    /// The time of the first harmful signal.
+    /// Time of the first harmful signal.
     first: Option<Duration>,
-    /// Process index, signal number, time.
+    /// Process index, signal number and time.
     sent: Vec<(usize, i32, Duration)>,
 }
 
@@ -53,14 +53,14 @@ struct ObservedSnapshot {
     at: Duration,
     seq: u64,
     boot: Duration,
-    /// The highest utilization of each process, by pid and start tick.
+    /// Highest utilization of each process, by pid and start tick.
     used: BTreeMap<(u32, u64), u32>,
     /// CPU time in seconds.
     cpu: BTreeMap<(u32, u64), f64>,
 }
 
 impl ObservedSnapshot {
-    /// The share of a core that a process used since an earlier snapshot.
+    /// Returns the share of a core that a process has used since an earlier snapshot.
     fn cpu_since(&self, before: &Self, key: (u32, u64)) -> Option<f64> {
         let seconds = self.boot.checked_sub(before.boot)?.as_secs_f64();
         Some((self.cpu.get(&key)? - before.cpu.get(&key)?) / seconds)
@@ -77,34 +77,35 @@ pub(crate) struct Violation {
 }
 
 impl Violation {
-    /// Whether an event is about the target of the same action.
+    /// Returns whether an event is about the target of this action.
     pub(crate) fn is_about(&self, event: &str) -> bool {
         let target = self.text.split_once(" against ").and_then(|(_, rest)| rest.split_once(": "));
         target.is_some_and(|(target, _)| event.contains(target))
     }
 }
 
-/// Observations.
+/// Everything that was observed.
 #[derive(Default)]
 pub(crate) struct Witness {
     seen: VecDeque<ObservedSnapshot>,
     actions: Vec<Action>,
-    /// When the machine was busy, and how much that delayed the trial.
+    /// When the machine was busy, and by how much that delayed the trial.
     delays: VecDeque<(Duration, Duration)>,
-    /// Signals not checked yet.
+    /// Signals that have not been checked yet.
     signals: VecDeque<Signal>,
-    /// Signals of the enforcer to processes of the trial, by index and number.
+    /// Number of signals from the enforcer to processes in the trial, by process index and signal
+    /// number.
     traced: BTreeMap<(usize, i32), usize>,
     logged: BTreeMap<(usize, i32), usize>,
-    /// Rules files by their SHA-256.
+    /// Rules files by SHA-256.
     pub(crate) policies: BTreeMap<String, Policy>,
-    /// When each came into force.
+    /// When each policy came into force.
     applied: Vec<(Duration, String)>,
-    /// From the response to a pause to the request of its end.
+    /// Pauses, from the response to the pause until the request to resume.
     pub(crate) pauses: Vec<(Duration, Duration)>,
-    /// When budgets were lost with the state.
+    /// When budgets were lost together with the state file.
     pub(crate) forgotten: Duration,
-    /// Threads of the enforcer, with the time at which each was last seen.
+    /// Threads of the enforcer, each with the time at which it was last seen.
     threads: BTreeMap<u32, Duration>,
     pub(crate) violations: Vec<Violation>,
     pub(crate) counts: BTreeMap<String, u64>,
@@ -125,7 +126,7 @@ impl Witness {
         self.violations.push(Violation { at, kind, text, root });
     }
 
-    /// Records how much later than requested the trial was woken.
+    /// Records how much later than requested the trial was woken up.
     pub(crate) fn slept(&mut self, from: Duration, late: Duration) {
         if late > Duration::from_millis(3) {
             self.delays.push_back((from, late));
@@ -135,7 +136,7 @@ impl Witness {
         }
     }
 
-    /// The longest time for which a program may have waited for a CPU between two moments.
+    /// Returns the longest time for which a program may have waited for a CPU between two moments.
     fn delay(&self, from: Duration, to: Duration) -> Duration {
         let between = self.delays.iter().filter(|(begun, late)| *begun <= to && *begun + *late >= from);
         between.map(|(_, late)| *late).max().unwrap_or_default()
@@ -209,7 +210,7 @@ impl Witness {
         let [gpu, user, node] = policy.limits;
         let hour = new.begun.saturating_sub(Duration::from_hours(1)).max(self.forgotten);
         let counted = |action: &&Action| {
-            // An action cancelled before its first signal does not count.
+            // An action that was cancelled before its first signal does not count.
             let unsent = action.result.as_deref() == Some("cancelled") && action.first.is_none();
             let counts = action.result.as_deref().is_none_or(|result| COUNTED.contains(&result));
             action.begun > hour && counts && !unsent
@@ -227,7 +228,7 @@ impl Witness {
         }
     }
 
-    /// The number of actions that count for the node's budget.
+    /// Returns the number of actions that count towards the node's budget.
     pub(crate) fn budget_used(&self) -> u64 {
         let counts =
             |action: &&Action| action.result.as_deref().is_none_or(|result| COUNTED.contains(&result));
@@ -241,12 +242,13 @@ impl Witness {
         }
     }
 
-    /// Records the running threads of the enforcer.
+    /// Records the enforcer's running threads.
     pub(crate) fn run(&mut self, threads: impl IntoIterator<Item = u32>, now: Duration) {
         self.threads.extend(threads.into_iter().map(|thread| (thread, now)));
     }
 
-    /// Returns whether a signal is the enforcer's: thread ids are reused soon.
+    /// Returns whether a signal was sent by the enforcer. Thread ids are reused soon, so the time
+    /// is compared too.
     fn is_enforcer(&self, signal: &Signal) -> bool {
         let last = self.threads.get(&signal.sender);
         last.is_some_and(|last| signal.at <= *last + Duration::from_millis(50) + self.delay(*last, signal.at))
@@ -306,7 +308,8 @@ impl Witness {
         self.actions[latest] = action;
     }
 
-    /// Checks that processes stopped by a finished action run again, or have ended.
+    /// Checks that processes that were stopped by a finished action are running again or have
+    /// exited.
     fn check_stopped(&mut self, now: Duration, world: &World) {
         let mut left = Vec::new();
         for action in &mut self.actions {
@@ -329,7 +332,8 @@ impl Witness {
         }
     }
 
-    /// At the end, checks that the kernel reported every signal that a target has logged.
+    /// Checks, at the end of the trial, that the kernel reported every signal that a target has
+    /// logged.
     pub(crate) fn compare(&mut self, now: Duration, world: &World) {
         let missing: Vec<_> = self
             .logged

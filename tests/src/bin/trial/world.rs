@@ -1,4 +1,4 @@
-//! The truth: the processes of the trial, their work, and the resulting scenario of the fake driver.
+//! The true state: the trial's processes, their work, and the resulting scenario for the fake driver.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,40 +14,40 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{boot, run};
 
-/// The GPUs.
+/// Number of GPUs.
 pub(crate) const GPUS: usize = 3;
-/// A value is in the driver's answers after this: the sampling period, and the time to read the scenario.
+/// Delay after which the driver reports a new value: the sampling period plus the time to read the scenario.
 const SETTLED: Duration = Duration::from_millis(60);
 
 /// The specification of a target.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
-    /// The kind, as in `target.c`.
+    /// Kind of the target, as in `target.c`.
     pub(crate) kind: &'static str,
     pub(crate) uid: u32,
     pub(crate) comm: &'static str,
-    /// Its container.
+    /// Container of the target.
     pub(crate) container: Option<usize>,
-    /// Whether it is in a cgroup below its container's, named like another container's.
+    /// Whether the target is in a cgroup below its container's cgroup, named like another container's.
     pub(crate) nested: bool,
-    /// Whether it runs the protected program.
+    /// Whether the target runs the protected program.
     pub(crate) precious: bool,
     pub(crate) milliseconds: u64,
     pub(crate) gpus: Vec<usize>,
     pub(crate) sm: u32,
 }
 
-/// A process: a target, or a helper of one.
+/// A process: a target or a target's helper.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// None until it is ready.
+    /// Start time in ticks, or `None` until the process is ready.
     pub(crate) ticks: Option<u64>,
-    /// The earliest start time.
+    /// Earliest possible start time.
     pub(crate) born: Duration,
-    /// When it was waited for, so that its pid is free.
+    /// When the process was waited for, so that its pid became free.
     pub(crate) ended: Option<Duration>,
-    /// The index of the target that it descends from; for a target its own.
+    /// Index of the target from which the process descends. For a target, this is its own index.
     pub(crate) root: usize,
     pub(crate) kind: &'static str,
     pub(crate) uid: u32,
@@ -55,23 +55,23 @@ pub(crate) struct Process {
     pub(crate) container: Option<String>,
     nested: bool,
     pub(crate) precious: bool,
-    /// Whether its workload has processes of several users.
+    /// Whether the workload has processes of several users.
     pub(crate) foreign: bool,
     pub(crate) gpus: Vec<usize>,
-    /// Its utilization over time, written to the scenario between two moments.
+    /// Utilization over time. Each value was written to the scenario between the two moments.
     use_of: Vec<(Duration, Duration, u32)>,
-    /// Stops (true) and continues (false) by the trial.
+    /// When the trial stopped (true) and continued (false) the process.
     pub(crate) stops: Vec<(Duration, bool)>,
 }
 
-/// Faults of the driver.
+/// Faults of the fake driver.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) lost: [bool; GPUS],
     pub(crate) hung: bool,
 }
 
-/// The world.
+/// The true state of the node.
 pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     pub(crate) faults: Faults,
@@ -81,10 +81,11 @@ pub(crate) struct World {
     cgroups: Cgroups,
 }
 
-/// The cgroups of the trial's containers: two, and in each one named like the other.
+/// Cgroups for the trial's two containers. Each container has a nested cgroup that is named like the other
+/// container.
 struct Cgroups(PathBuf);
 
-/// The id of a container.
+/// Returns the id of a container.
 pub(crate) fn container(number: usize) -> String {
     ["a", "b"][number].repeat(64)
 }
@@ -99,7 +100,7 @@ impl Cgroups {
             mount.and_then(|line| line.split(' ').nth(1)).expect("a hierarchy of cgroups of version 2");
         let all = Self(Path::new(root).join(format!("bailiff-trial-{}.slice", std::process::id())));
         for number in [0, 1] {
-            fs::create_dir_all(all.path(number, true)).expect("cgroups can be made");
+            fs::create_dir_all(all.path(number, true)).expect("cgroups can be created");
         }
         all
     }
@@ -126,7 +127,7 @@ impl Drop for Cgroups {
 }
 
 impl World {
-    /// A world without processes; compiles the targets' program.
+    /// Returns a world without processes. Compiles the targets' program.
     pub(crate) fn new(home: &Home) -> Self {
         let programs = ["target", "treasure"].map(|name| home.path().join(name));
         let source = end_to_end::programs::root().join("tests/fixtures/trial/target.c");
@@ -148,12 +149,12 @@ impl World {
         world
     }
 
-    /// The program that the rules protect.
+    /// Returns the path of the program that the rules protect.
     pub(crate) fn protected_program(&self) -> &Path {
         &self.programs[1]
     }
 
-    /// Starts a target; optionally with a pid that has just become free.
+    /// Starts a target, optionally with a pid that has just become free.
     #[expect(clippy::zombie_processes, reason = "all children are waited for in one place")]
     pub(crate) fn spawn(&mut self, home: &Home, spec: Spec, pid: Option<u32>) {
         let program = &self.programs[usize::from(spec.precious)];
@@ -185,18 +186,18 @@ impl World {
             stops: Vec::new(),
         };
         self.processes.push(process);
-        // A process with a reused pid is listed at once, as by a driver that knows only pids.
+        // A process with a reused pid is listed at once, as by a driver that only knows pids.
         if let Some(pid) = pid {
             let until = boot() + Duration::from_secs(1);
             while !belongs_to_trial(pid) && boot() < until {
                 std::thread::yield_now();
             }
-            // Another process of this machine may have taken the pid.
+            // Another process on this machine might have taken the pid.
             if belongs_to_trial(pid) { self.ready(pid) } else { self.ended(pid) }
         }
     }
 
-    /// A target is ready: the driver lists it from now on.
+    /// Records that a target is ready. The driver lists it from now on.
     pub(crate) fn ready(&mut self, pid: u32) {
         if let Some(index) = self.at(pid, boot()).filter(|index| self.processes[*index].ticks.is_none()) {
             self.processes[index].ticks = start(pid);
@@ -229,13 +230,13 @@ impl World {
         self.processes.push(helper);
     }
 
-    /// The process that had a pid at a time: the newest one.
+    /// Returns the newest process that had a pid at a time.
     pub(crate) fn at(&self, pid: u32, at: Duration) -> Option<usize> {
         let had = |process: &Process| process.pid == pid && process.born <= at;
         self.processes.iter().rposition(had)
     }
 
-    /// Targets that are running and listed.
+    /// Returns the targets that are running and listed.
     pub(crate) fn targets(&self) -> Vec<usize> {
         let all = self.processes.iter().enumerate();
         let live = all.filter(|(_, process)| {
@@ -254,7 +255,7 @@ impl World {
         }
     }
 
-    /// Records that a child has been waited for. The driver does not list it any more.
+    /// Records that a child was waited for. The driver no longer lists it.
     pub(crate) fn ended(&mut self, pid: u32) {
         let index = self.at(pid, Duration::MAX);
         if let Some(index) = index.filter(|index| self.processes[*index].ended.is_none()) {
@@ -270,7 +271,7 @@ impl World {
         self.signal(index, signal);
     }
 
-    /// Moves a container's target into a cgroup below its own named like another container's, or back.
+    /// Moves a container's target into a nested cgroup that is named like another container's, or back.
     pub(crate) fn change_cgroup(&mut self, index: usize) -> Option<()> {
         let process = &mut self.processes[index];
         let number =
@@ -280,7 +281,7 @@ impl World {
         fs::write(path, process.pid.to_string()).ok()
     }
 
-    /// Sends a signal to a process that has not been waited for, so that its pid is not reused.
+    /// Sends a signal to a process that has not been waited for, so that its pid cannot have been reused.
     pub(crate) fn signal(&self, index: usize, signal: Signal) {
         let process = &self.processes[index];
         // A helper is waited for by its parent.
@@ -301,7 +302,7 @@ impl World {
             let held =
                 self.processes.iter().filter(|process| process.ended.is_none() && process.ticks.is_some());
             let held = held.filter(|process| process.gpus.contains(&gpu));
-            // Only the first of several GPUs is used.
+            // A process with several GPUs uses only the first of them.
             let sm = |process: &Process| if process.gpus.first() == Some(&gpu) { process.sm() } else { 0 };
             let held: Vec<String> = held
                 .map(|process| format!("{{pid: {}, used: 1GiB, sm: {}}}", process.pid, sm(process)))
@@ -312,7 +313,7 @@ impl World {
         self.scenario.set(&text);
     }
 
-    /// Ends every target and waits for it.
+    /// Kills every target and waits for it.
     pub(crate) fn end(&mut self) {
         for index in 0..self.processes.len() {
             self.signal(index, Signal::KILL);
@@ -321,12 +322,13 @@ impl World {
 }
 
 impl Process {
-    /// Its current utilization.
+    /// Returns the current utilization.
     pub(crate) fn sm(&self) -> u32 {
         self.use_of.last().map_or(0, |(_, _, sm)| *sm)
     }
 
-    /// Returns whether it was busy between two moments, and long enough before that every sample must show it.
+    /// Returns whether the process was busy between two moments, and for so long before them that every sample
+    /// must show it.
     pub(crate) fn surely_busy(&self, from: Duration, to: Duration) -> bool {
         let from = from.saturating_sub(SETTLED);
         let before = self.use_of.iter().rfind(|(begun, ..)| *begun <= from);
@@ -334,13 +336,13 @@ impl Process {
         self.ticks.is_some() && !after && before.is_some_and(|(_, written, sm)| *sm > 1 && *written <= from)
     }
 
-    /// The time since which the trial has stopped it, if it was stopped at that moment.
+    /// Returns since when the trial has stopped the process, if it was stopped at that moment.
     pub(crate) fn stopped_at(&self, at: Duration) -> Option<Duration> {
         let last = self.stops.iter().rfind(|(when, _)| *when <= at);
         last.and_then(|(when, stopped)| stopped.then_some(*when))
     }
 
-    /// For readers.
+    /// Returns the name of the process in reports.
     pub(crate) fn name(&self) -> String {
         let Self { pid, kind, uid, comm, gpus, .. } = self;
         let container =

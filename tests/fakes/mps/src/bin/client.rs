@@ -1,5 +1,5 @@
-//! A CUDA program under MPS, as a daemon sees it: it connects, prints the result, and runs until it is
-//! ended, also after its server has terminated it.
+//! A CUDA program under MPS, from the daemon's view: it connects, prints the result, and runs until it
+//! is killed, even after its server has terminated it.
 
 use std::io::{self, Write};
 

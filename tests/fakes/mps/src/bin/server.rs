@@ -1,4 +1,4 @@
-//! The fake server: it runs until it is asked to end. Without a GPU it exits at once.
+//! The fake server. It runs until it is told to exit. Without a GPU it exits at once.
 #![expect(clippy::disallowed_methods, reason = "its settings are in its environment")]
 
 use std::process::ExitCode;

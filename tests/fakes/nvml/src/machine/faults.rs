@@ -1,4 +1,4 @@
-//! What is wrong with a driver or a device, as the gate asks for it: by the name of a function.
+//! Faults of a driver or a device, looked up by function name.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::{Nonsense, ensure};
 use crate::code::Code;
 use crate::scenario::{DriverFaults, Faults, Hang, Slow};
 
-/// What is wrong, in the order in which a call meets it.
+/// Faults, in the order in which they are applied to a call.
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
     hang: Vec<Which>,
@@ -15,7 +15,7 @@ pub(crate) struct Wrong {
     errors: Vec<(Which, Code)>,
 }
 
-/// The calls that a fault is about.
+/// The calls to which a fault applies.
 #[derive(Debug)]
 enum Which {
     All,
@@ -38,7 +38,7 @@ impl Which {
         if name == "*" {
             return Ok(Self::All);
         }
-        ensure(exported(name), || format!("faults: no function is called {name}"))?;
+        ensure(exported(name), || format!("faults: there is no function {name}"))?;
         Ok(Self::Named(name.to_owned()))
     }
 }
@@ -81,23 +81,23 @@ impl Wrong {
                 Code::named(error).ok_or_else(|| Nonsense(format!("faults: no error is called {error}")))?;
             wrong.errors.push((Which::read(name, exported)?, code));
         }
-        // A fault of one function takes precedence over a fault of all.
+        // A fault of one function takes precedence over a fault of all functions.
         wrong.slow.sort_by_key(|(which, _)| which.is_all());
         wrong.errors.sort_by_key(|(which, _)| which.is_all());
         Ok(wrong)
     }
 
-    /// Whether a call to this function does not come back.
+    /// Returns whether a call of this function does not return.
     pub(crate) fn hangs(&self, function: &str) -> bool {
         self.hang.iter().any(|which| which.is(function))
     }
 
-    /// How long a call to this function takes.
+    /// Returns how long a call of this function takes.
     pub(crate) fn delay(&self, function: &str) -> Option<Duration> {
         self.slow.iter().find(|(which, _)| which.is(function)).map(|(_, long)| *long)
     }
 
-    /// What a call to this function answers instead of what it should.
+    /// Returns the error that a call of this function returns.
     pub(crate) fn error(&self, function: &str) -> Option<Code> {
         self.errors.iter().find(|(which, _)| which.is(function)).map(|(_, code)| *code)
     }

@@ -1,4 +1,4 @@
-//! A device and its instances, worked out from an entry of the scenario.
+//! A device and its instances, computed from an entry in the scenario.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +7,7 @@ use super::{MOST_GPUS, MOST_INSTANCES, Nonsense, Wrong, ensure};
 use crate::abi::NO_INSTANCE;
 use crate::scenario::{self, Garbage, Grow, Lost, Process};
 
-/// The first of the pids that faults make up; near the largest that Linux can give (`PID_MAX_LIMIT`, 2^22).
+/// First of the pids that faults make up, close to the highest pid on Linux (`PID_MAX_LIMIT`, 2^22).
 pub(crate) const MADE_UP_PID: u32 = 4_190_000;
 
 /// A device.
@@ -15,21 +15,21 @@ pub(crate) const MADE_UP_PID: u32 = 4_190_000;
 pub(crate) struct Gpu {
     pub(crate) index: u32,
     pub(crate) unit: Unit,
-    /// Everything that needs no working out.
+    /// The entry in the scenario, for values that need no computation.
     pub(crate) written: scenario::Gpu,
-    /// The newest sample of each process that has one.
+    /// Newest sample of each process that has a sample.
     pub(crate) activities: Vec<Activity>,
-    /// The greatest figure of each kind among the device's processes, or what the scenario says it is.
+    /// Highest utilization of each kind among the device's processes, or the value in the scenario.
     pub(crate) busiest: Activity,
-    /// Present where MIG is on, even if the device has no instance.
+    /// Instances if MIG is on, even if there are none.
     pub(crate) instances: Option<Vec<Instance>>,
     pub(crate) wrong: Wrong,
     pub(crate) lost: Lost,
-    /// How often a caller's room for the compute list was too small.
+    /// How often a caller's buffer was too small for the compute list.
     refused: AtomicU32,
 }
 
-/// A part of a device that appears as a device.
+/// A MIG instance.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) index: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Instance {
     pub(crate) unit: Unit,
 }
 
-/// What a device and an instance have in common.
+/// Common data of devices and instances.
 #[derive(Debug)]
 pub(crate) struct Unit {
     pub(crate) name: String,
@@ -49,7 +49,7 @@ pub(crate) struct Unit {
     pub(crate) lists: Lists,
 }
 
-/// In bytes; total is the sum of the others.
+/// Memory in bytes. The total is the sum of the other fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
@@ -58,7 +58,8 @@ pub(crate) struct Memory {
     pub(crate) free: u64,
 }
 
-/// What a process does, in percent, and by how many microseconds its sample is older than the driver's newest.
+/// Utilization of a process in percent, and by how many microseconds its sample is older than the driver's
+/// newest sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Activity {
     pub(crate) pid: u32,
@@ -71,7 +72,7 @@ pub(crate) struct Activity {
     pub(crate) ofa: u32,
 }
 
-/// Adds the devices of an entry of the scenario.
+/// Adds the devices of an entry in the scenario.
 pub(crate) fn expand(
     entry: &scenario::Gpu,
     gpus: &mut Vec<Gpu>,
@@ -128,7 +129,7 @@ impl Gpu {
         })
     }
 
-    /// Lays the lists out in the size that this driver's entries have.
+    /// Serializes the lists with this driver's entry size.
     pub(crate) fn pack(&mut self, entry_bytes: usize) {
         let instances = self.instances.iter_mut().flatten().map(|instance| &mut instance.unit);
         for unit in instances.chain([&mut self.unit]) {
@@ -136,7 +137,7 @@ impl Gpu {
         }
     }
 
-    /// How many entries the compute list has grown by.
+    /// Returns the number of entries by which the compute list has grown.
     pub(crate) fn growth(&self) -> u32 {
         let refused = self.refused.load(Ordering::Relaxed);
         match self.written.faults.grow {
@@ -145,7 +146,7 @@ impl Gpu {
         }
     }
 
-    /// Notes that a caller's room was too small, which is when a list grows.
+    /// Records that a caller's buffer was too small, which makes a list grow.
     pub(crate) fn refuse(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -166,7 +167,7 @@ impl Memory {
 }
 
 impl Activity {
-    /// None if the process does nothing: the driver shows idleness by the absence of samples.
+    /// Returns `None` if the process is idle, because the driver shows idleness by the absence of samples.
     fn of(process: &Process, pid: u32) -> Option<Self> {
         let Process { sm, memory, encoder, decoder, jpg, ofa, .. } = *process;
         let idle = [sm, memory, encoder, decoder, jpg, ofa].iter().all(|percent| *percent == 0);
@@ -252,7 +253,8 @@ impl Instance {
     }
 }
 
-/// The slices of compute and of the device that a profile names: `1c.2g.35gb` is 1 and 2, `2g.35gb` is 2 and 2.
+/// Returns the compute slices and the device slices in a profile: 1 and 2 for `1c.2g.35gb`, 2 and 2 for
+/// `2g.35gb`.
 fn slices(profile: &str) -> Result<(u32, u32), Nonsense> {
     let number =
         |suffix: &str| profile.split('.').find_map(|part| part.strip_suffix(suffix)?.parse::<u32>().ok());

@@ -1,9 +1,9 @@
-//! The lists of processes with memory, with their entries in the driver's layout.
+//! The lists of processes that hold memory, with entries in the driver's layout.
 
 use crate::abi::{NO_BYTES, NO_INSTANCE};
 use crate::scenario::{Garbage, Kind, Process};
 
-/// The holders of memory, a list for each kind.
+/// Holders of memory, one list for each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) compute: List,
@@ -11,7 +11,7 @@ pub(crate) struct Lists {
     pub(crate) mps: List,
 }
 
-/// One list, and the bytes of it in the size that this driver's entries have.
+/// A list, and its bytes with this driver's entry size.
 #[derive(Debug, Default)]
 pub(crate) struct List {
     pub(crate) entries: Vec<Entry>,
@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     pub(crate) ci: u32,
 }
 
-/// Index of the device: among all, and among those of its entry.
+/// Index of the device, among all devices and within its entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) index: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 }
 
 impl Lists {
-    /// Adds a process and says how much memory it holds.
+    /// Adds a process, and returns how much memory it holds.
     pub(crate) fn add(&mut self, process: &Process, place: Place, (gi, ci): (u32, u32)) -> u64 {
         let mut held = 0;
         for pid in pids(process, place) {
@@ -68,7 +68,7 @@ impl Lists {
         }
     }
 
-    /// Lays the entries out, once there are no more to come.
+    /// Serializes the entries once all have been added.
     pub(crate) fn pack(&mut self, entry_bytes: usize) {
         for list in [&mut self.compute, &mut self.graphics, &mut self.mps] {
             list.packed = pack(list.entries.iter().copied(), entry_bytes);
@@ -76,13 +76,13 @@ impl Lists {
     }
 }
 
-/// The pids of an entry of the scenario on one device.
+/// Returns the pids of a scenario entry on one device.
 pub(crate) fn pids(process: &Process, place: Place) -> impl Iterator<Item = u32> + use<> {
     let first = process.pid.saturating_add(place.nth.saturating_mul(process.pid_step));
     first..first.saturating_add(process.count)
 }
 
-/// Entries one after the other; a smaller form of an entry is the beginning of a larger.
+/// Serializes entries. A smaller form of an entry is a prefix of a larger form.
 pub(crate) fn pack(entries: impl Iterator<Item = Entry>, entry_bytes: usize) -> Vec<u8> {
     let mut packed = Vec::new();
     for entry in entries {

@@ -1,4 +1,4 @@
-//! Scenarios and the machines that they describe, or why they describe none.
+//! Tests for scenarios: the machines that they describe, and the errors in invalid scenarios.
 
 use super::*;
 use crate::abi::{NO_BYTES, NO_INSTANCE};
@@ -127,7 +127,9 @@ fn nonsense_is_refused_and_named() {
         ("driver: one\ndriver: two", "driver"),
     ];
     for (text, expected) in cases {
-        let Err(Nonsense(why)) = Machine::read(text, crate::exports) else { panic!("{text} is no machine") };
+        let Err(Nonsense(why)) = Machine::read(text, crate::exports) else {
+            panic!("{text} must be rejected")
+        };
         assert!(why.contains(expected), "{text}: {why}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a scenario says is wrong, field for field.
+//! Faults in a scenario, field by field.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::units::Micros;
 
-/// What is wrong with the driver as a whole.
+/// Faults of the driver as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DriverFaults {
@@ -15,28 +15,28 @@ pub(crate) struct DriverFaults {
     pub(crate) errors: BTreeMap<String, String>,
 }
 
-/// What is wrong with a device.
+/// Faults of a device.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Faults {
     pub(crate) lost: Lost,
     pub(crate) hang: Hang,
     pub(crate) slow: Slow,
-    /// Functions, or `"*"` for all, and the error that they answer.
+    /// The error that each function returns; `"*"` means all functions.
     pub(crate) errors: BTreeMap<String, String>,
     pub(crate) grow: Grow,
-    /// How much a reported size is too large, as if this many processes had exited since.
+    /// By how much a reported size is too large, as if this many processes had exited since.
     pub(crate) shrink: u32,
     pub(crate) garbage: Garbage,
 }
 
-/// Whether the device fell off the bus.
+/// Whether the device has fallen off the bus.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Lost {
-    /// No handle is given out for a lost device.
+    /// The device is lost, and its handle cannot be obtained.
     Now(bool),
-    /// It was lost after its handle was given out.
+    /// The device was lost after its handle was obtained.
     Late(Late),
 }
 
@@ -53,7 +53,7 @@ impl Default for Lost {
     }
 }
 
-/// Which calls do not return until the scenario no longer says so.
+/// Calls that do not return until the scenario changes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Hang {
@@ -81,7 +81,7 @@ impl Default for Slow {
     }
 }
 
-/// By how much the compute list is longer after each time that a caller's room for it was too small.
+/// By how much the compute list grows each time that a caller's buffer is too small for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Grow {
@@ -89,7 +89,7 @@ pub(crate) enum Grow {
     Times(GrowTimes),
 }
 
-/// A list that grows only so often.
+/// A list that grows a limited number of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GrowTimes {
@@ -103,17 +103,17 @@ impl Default for Grow {
     }
 }
 
-/// Entries that no sane driver would answer.
+/// Invalid data that a correct driver would not return.
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Garbage {
-    /// A further sample of the first process, with every figure at 250 percent.
+    /// An additional sample of the first process, with 250 percent for every engine.
     pub(crate) utilization_above_100: bool,
-    /// An entry in the compute list and a sample, both of pid 0.
+    /// An entry in the compute list and a sample, both with pid 0.
     pub(crate) pid_zero: bool,
-    /// A sample of a pid that is in no list.
+    /// A sample with a pid that is not in any process list.
     pub(crate) unlisted_pid: bool,
-    /// Twice the total used, and as much by the first process in the compute list.
+    /// Twice the total is used, by the device and by the first process in the compute list.
     pub(crate) memory_above_total: bool,
 }

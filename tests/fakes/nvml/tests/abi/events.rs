@@ -1,4 +1,4 @@
-//! Event sets: each error once to each set, and a wait that ends.
+//! Tests event sets: each set receives each error once, and a wait ends.
 
 use std::thread;
 
@@ -57,10 +57,10 @@ fn a_lost_device_ends_the_wait_after_its_last_error() {
 fn a_set_that_was_freed_is_no_set() {
     let driver = Driver::start("gpus: [{}]\n");
     let set = driver.nvml.create_event_set().unwrap();
-    // SAFETY: it is freed before the set is.
+    // SAFETY: the handle is used only while the set exists.
     let handle = unsafe { set.handle() };
     drop(set);
     let free = driver.nvml.lib().nvmlEventSetFree.as_ref().unwrap();
-    // SAFETY: a handle is never followed.
+    // SAFETY: a handle is never dereferenced.
     assert_eq!(unsafe { free(handle) }, 2);
 }

@@ -1,4 +1,5 @@
-//! Devices that are lost, hang, dawdle or refuse, and drivers too old to have a function.
+//! Tests devices that are lost, hang, are slow or return errors, and drivers that do not export a
+//! function.
 
 use std::sync::mpsc;
 use std::thread;
@@ -19,7 +20,10 @@ fn a_lost_device_answers_nothing_and_the_others_go_on() {
     assert!(matches!(second.memory_info(), Err(NvmlError::GpuLost)));
     assert!(driver.gpu(0).memory_info().is_ok());
     driver.rewrite("gpus: [{}, {faults: {lost: late}}]\n");
-    assert!(matches!(driver.gpu(1).memory_info(), Err(NvmlError::GpuLost)), "only the handle is given out");
+    assert!(
+        matches!(driver.gpu(1).memory_info(), Err(NvmlError::GpuLost)),
+        "only the handle can be obtained"
+    );
     driver.rewrite("gpus: [{}, {}]\n");
     assert!(second.memory_info().is_ok());
 }
@@ -37,9 +41,9 @@ fn a_call_that_hangs_ends_when_the_scenario_says_otherwise() {
                 first.memory_info().unwrap().total
             });
             asked.recv().unwrap();
-            assert!(second.memory_info().is_ok(), "the other device answers");
+            assert!(second.memory_info().is_ok(), "the other device responds");
             driver.rewrite("gpus: [{memory: {total: 80GiB}}, {}]\n");
-            assert_eq!(total.join().unwrap(), 80 << 30, "what is true once it answers");
+            assert_eq!(total.join().unwrap(), 80 << 30, "the value is the one when the call returns");
         });
     }
 }
@@ -78,7 +82,9 @@ fn a_function_answers_the_error_that_the_scenario_gives_it() {
 #[test]
 fn an_old_driver_lacks_functions() {
     let driver = Driver::start("gpus: [{}]\nmissing: [nvmlDeviceGetMemoryInfo_v2]\n");
-    let Err(NvmlError::FunctionNotFound) = driver.gpu(0).memory_info() else { panic!("it is missing") };
+    let Err(NvmlError::FunctionNotFound) = driver.gpu(0).memory_info() else {
+        panic!("the function must be missing")
+    };
     driver.rewrite("gpus: [{}]\n");
     assert!(driver.gpu(0).memory_info().is_ok());
 }
@@ -94,13 +100,13 @@ fn memory_has_two_versions() {
     assert_eq!((mib(memory.reserved), mib(memory.used), mib(memory.free)), (10, 25, 65));
     let first = driver.nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().unwrap();
     let second = driver.nvml.lib().nvmlDeviceGetMemoryInfo_v2.as_ref().unwrap();
-    // SAFETY: the structures are numbers, and there is room for one of each.
+    // SAFETY: the structures consist of numbers, and each pointer is to one structure.
     unsafe {
         let mut old: nvml_wrapper_sys::bindings::nvmlMemory_t = std::mem::zeroed();
         assert_eq!(first(gpu.handle(), &raw mut old), 0);
         assert_eq!((mib(old.used), mib(old.free)), (35, 65), "the reserve counts as used");
         let mut new: nvml_wrapper_sys::bindings::nvmlMemory_v2_t = std::mem::zeroed();
-        assert_eq!(second(gpu.handle(), &raw mut new), 25, "without its version");
+        assert_eq!(second(gpu.handle(), &raw mut new), 25, "the structure's version is missing");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Initialization and shutdown of a driver, and invalid scenarios.
+//! Tests initialization and shutdown of a driver, and invalid scenarios.
 
 use std::ffi::c_void;
 use std::fs;
@@ -61,14 +61,14 @@ fn an_initialization_that_hangs_ends_when_the_scenario_says_otherwise() {
 fn as_many_shutdowns_as_initializations_are_needed() {
     let driver = Driver::start("gpus: [{}]\n");
     let lib = driver.nvml.lib();
-    // SAFETY: neither call takes anything.
+    // SAFETY: the functions have no arguments.
     let (start, end) = unsafe { (lib.nvmlInit_v2.as_ref().unwrap()(), lib.nvmlShutdown.as_ref().unwrap()()) };
     assert_eq!((start, end), (0, 0));
-    assert_eq!(driver.nvml.device_count().unwrap(), 1, "the first is left");
-    // SAFETY: as above.
+    assert_eq!(driver.nvml.device_count().unwrap(), 1, "one initialization remains");
+    // SAFETY: the function has no arguments.
     assert_eq!(unsafe { lib.nvmlShutdown.as_ref().unwrap()() }, 0);
     assert!(matches!(driver.nvml.device_count(), Err(NvmlError::Uninitialized)));
-    // SAFETY: as above.
+    // SAFETY: the function has no arguments.
     assert_eq!(unsafe { lib.nvmlShutdown.as_ref().unwrap()() }, 1);
 }
 
@@ -77,16 +77,16 @@ fn a_handle_that_was_not_given_out_names_no_device() {
     let driver = Driver::start("gpus: [{}]\n");
     let name = driver.nvml.lib().nvmlDeviceGetIndex.as_ref().unwrap();
     let mut index = 0;
-    // SAFETY: a handle is never followed.
+    // SAFETY: a handle is never dereferenced.
     let good = unsafe { driver.gpu(0).handle() };
     let beyond = good.wrapping_byte_add(16 * 8);
     for handle in
         [std::ptr::null_mut::<c_void>().cast(), good.wrapping_byte_add(1), beyond, (&raw mut index).cast()]
     {
-        // SAFETY: as above, and there is room for the index.
+        // SAFETY: a handle is never dereferenced, and the pointer is to a local variable.
         assert_eq!(unsafe { name(handle, &raw mut index) }, 2);
     }
-    // SAFETY: as above.
+    // SAFETY: a handle is never dereferenced, and the pointer is to a local variable.
     assert_eq!(unsafe { name(good, &raw mut index) }, 0);
 }
 

@@ -1,4 +1,5 @@
-//! Process lists: what they hold, the size of their entries, and lists that change while they are asked for.
+//! Tests process lists: their content, the size of their entries, and lists that change while they are
+//! queried.
 
 use std::ffi::c_uint;
 
@@ -24,7 +25,7 @@ fn a_process_is_in_the_lists_of_its_kinds() {
     assert_eq!(pids(gpu.mps_running_compute_processes().unwrap()), [300, 400]);
     assert_eq!(gpu.running_graphics_processes().unwrap()[0].used_gpu_memory, UsedGpuMemory::Unavailable);
     let memory = gpu.memory_info().unwrap();
-    assert_eq!(memory.used, 2 << 30, "a process in two lists holds its memory once");
+    assert_eq!(memory.used, 2 << 30, "a process in two lists is counted once");
     assert_eq!(memory.free, memory.total - memory.reserved - memory.used);
 }
 
@@ -55,17 +56,20 @@ fn insufficient_size_returns_the_needed_size() {
         assert_eq!((code, count, entries.len()), (OK, 3, 3), "room for {room}");
     }
     driver.rewrite("gpus: [{}]\n");
-    assert_eq!(compute_list(&gpu, 0).1, 0, "an empty list needs no room");
+    assert_eq!(compute_list(&gpu, 0).1, 0, "an empty list does not need a buffer");
 }
 
 #[test]
 fn growing_list_exceeds_the_reported_size() {
     let driver = Driver::start("gpus: [{processes: [{pid: 100, count: 3}], faults: {grow: 6}}]\n");
     let gpu = driver.gpu(0);
-    assert!(gpu.running_compute_processes().is_err(), "five more than were counted are too few");
-    assert_eq!(compute_list(&gpu, 0).1, 15, "it was too small twice");
+    assert!(
+        gpu.running_compute_processes().is_err(),
+        "room for five more entries than reported is not enough"
+    );
+    assert_eq!(compute_list(&gpu, 0).1, 15, "the buffer was too small twice");
     assert_eq!(compute_list(&gpu, 15).1, 21);
-    assert_eq!(compute_list(&gpu, 64).0, OK, "room for all that may come needs no size");
+    assert_eq!(compute_list(&gpu, 64).0, OK, "a buffer for all entries needs no earlier query of the size");
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn an_entry_has_the_size_that_the_scenario_says() {
 
 const UNTOUCHED: u8 = 0xAA;
 
-/// What the driver writes into memory that says where it was not written to.
+/// Returns the bytes that the driver writes into a buffer whose unwritten bytes can be recognized.
 fn raw_compute_list(driver: &Driver) -> Vec<u8> {
     let mut room = vec![u64::from_ne_bytes([UNTOUCHED; 8]); 256];
     let mut count: c_uint = 50;

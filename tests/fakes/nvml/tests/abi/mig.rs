@@ -1,4 +1,5 @@
-//! MIG: sparse indexes, ids, the processes of instances, and what instances do not support.
+//! Tests MIG: gaps between indexes, ids, the processes on instances, and calls that instances do
+//! not support.
 
 use std::ffi::c_uint;
 
@@ -25,7 +26,7 @@ const SPLIT: &str = "gpus:
 fn instances_are_devices_of_their_own() {
     let driver = Driver::start(SPLIT);
     let whole = driver.gpu(0);
-    assert_eq!(whole.mig_device_count().unwrap(), 7, "the most that there can be");
+    assert_eq!(whole.mig_device_count().unwrap(), 7, "the maximum number of instances");
     assert!(matches!(whole.mig_device_by_index(1), Err(NvmlError::NotFound)), "a gap");
     let second = whole.mig_device_by_index(2).unwrap();
     assert!(second.mig_is_mig_device_handle().unwrap() && !whole.mig_is_mig_device_handle().unwrap());
@@ -34,7 +35,7 @@ fn instances_are_devices_of_their_own() {
     assert_eq!(second.mig_parent_device().unwrap().uuid().unwrap(), whole.uuid().unwrap());
     assert_eq!(driver.nvml.device_by_uuid(second.uuid().unwrap()).unwrap().index().unwrap(), 2);
     assert_eq!(ids(&second), [(0, 5), (0, 1)]);
-    assert_eq!(ids(&whole).map(|(code, _)| code), [2, 2], "only an instance has ids");
+    assert_eq!(ids(&whole).map(|(code, _)| code), [2, 2], "only instances have ids");
     let attributes = second.attributes().unwrap();
     assert_eq!((attributes.gpu_instance_slice_count, attributes.compute_instance_slice_count), (2, 1));
     assert_eq!(attributes.memory_size_mb, 20 << 10);
@@ -44,7 +45,7 @@ fn ids(device: &Device<'_>) -> [(c_uint, c_uint); 2] {
     let lib = device.nvml().lib();
     [&lib.nvmlDeviceGetGpuInstanceId, &lib.nvmlDeviceGetComputeInstanceId].map(|query| {
         let mut id = 0;
-        // SAFETY: there is room for the id.
+        // SAFETY: the pointer is to a local variable.
         let code = unsafe { query.as_ref().unwrap()(device.handle(), &raw mut id) };
         (code, id)
     })

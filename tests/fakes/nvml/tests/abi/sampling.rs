@@ -1,4 +1,5 @@
-//! Samples of the driver: idleness is absence, timestamps are steps, and only newer samples are returned.
+//! Tests the driver's samples: an idle process has none, timestamps advance in steps, and only newer
+//! samples are returned.
 
 use std::ffi::c_uint;
 
@@ -9,7 +10,7 @@ use nvml_wrapper_sys::bindings::{nvmlProcessUtilizationInfo_v1_t, nvmlProcessesU
 
 use crate::driver::Driver;
 
-/// A period so long that no test sees two of its ends; all samples have the same stamp but for their age.
+/// A period so long that a test sees at most one timestamp, so samples differ only by their age.
 const STILL: &str = "sampling_period: 1000h\n";
 const BUSY: &str = "gpus: [{processes: [{pid: 100, sm: 40, memory: 10}, {pid: 101}, \
                     {pid: 102, encoder: 5, jpg: 3, sample_age: 2s}]}]\n";
@@ -53,7 +54,7 @@ fn reported_size_is_that_of_the_ring() {
     let driver = Driver::start("gpus: [{}]\n");
     let query = driver.nvml.lib().nvmlDeviceGetProcessUtilization.as_ref().unwrap();
     let mut count: c_uint = 0;
-    // SAFETY: no room is how the size is asked for.
+    // SAFETY: a null buffer requests the size.
     let code = unsafe { query(driver.gpu(0).handle(), std::ptr::null_mut(), &raw mut count, 0) };
     assert_eq!((code, count), (7, 100));
 }
@@ -62,7 +63,7 @@ fn reported_size_is_that_of_the_ring() {
 fn the_newer_question_knows_more_engines_and_checks_its_version() {
     let driver = Driver::start(&format!("{STILL}{BUSY}"));
     let query = |version: u32| {
-        // SAFETY: the structure is numbers and a pointer, which may be null.
+        // SAFETY: the structure consists of numbers and a pointer, which may be null.
         let mut samples = vec![unsafe { std::mem::zeroed::<nvmlProcessUtilizationInfo_v1_t>() }; 10];
         let mut list = nvmlProcessesUtilizationInfo_v1_t {
             version,
@@ -71,7 +72,7 @@ fn the_newer_question_knows_more_engines_and_checks_its_version() {
             procUtilArray: samples.as_mut_ptr(),
         };
         let query = driver.nvml.lib().nvmlDeviceGetProcessesUtilizationInfo.as_ref().unwrap();
-        // SAFETY: there is room for as many samples as the structure says.
+        // SAFETY: the buffer has room for the number of samples in the structure.
         let code = unsafe { query(driver.gpu(0).handle(), &raw mut list) };
         samples.truncate(list.processSamplesCount as usize);
         (code, samples)

@@ -1,4 +1,4 @@
-//! The scenarios that ship with the library: each is read, and says what its name says.
+//! Tests the shipped scenarios: each can be read and describes what its name says.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,11 @@ fn every_scenario_is_a_machine() {
         assert_eq!(driver.nvml.device_count().unwrap(), gpus, "{name}");
     }
     assert!(matches!(initialize(directory(&scenario("no-driver")).path()), Err(NvmlError::DriverNotLoaded)));
-    assert_eq!(fs::read_dir(scenarios()).unwrap().count(), cases.len() + 1, "each is in this table");
+    assert_eq!(
+        fs::read_dir(scenarios()).unwrap().count(),
+        cases.len() + 1,
+        "every scenario must be in this table"
+    );
 }
 
 fn scenario(name: &str) -> String {

@@ -1,4 +1,4 @@
-//! The violations, one check each.
+//! Checks for violations, one function per kind.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use crate::policy::rule;
 use crate::trace::Signal;
 use crate::world::{Process, World};
 
-/// The time in which a snapshot written to the enforcer's socket is read and evaluated. The delay of the trial itself
-/// on a busy machine is added.
+/// Time within which the enforcer reads and evaluates a snapshot that was written to its socket. The delay of the
+/// trial itself on a busy machine is added.
 const TRANSPORT: Duration = Duration::from_millis(50);
-/// A response takes effect after this, because there is a moment between the last check and the system call.
+/// Delay after which a response takes effect, because time passes between the last check and the system call.
 const ANSWERED: Duration = Duration::from_millis(10);
-/// More CPU than rules consider idle, with a margin for the resolution of ticks.
+/// CPU use above the level that the rules consider idle, with a margin for the resolution of ticks.
 const ENOUGH_CPU: f64 = 0.30;
 const KILL: i32 = 9;
 const TERM: i32 = 15;
 pub(super) const CONT: i32 = 18;
 
-/// A kind of violation, and its details.
+/// A kind of violation and its details.
 type Fault = (&'static str, String);
 
 impl Witness {
-    /// Violations of a signal.
+    /// Returns the violations that a signal commits.
     pub(super) fn faults(
         &self,
         action: &Action,
@@ -69,7 +69,8 @@ impl Witness {
         let why = policies.find_map(|policy| {
             policy.exempts(process).or_else(|| policy.watch.then(|| "its rule watches".to_owned()))
         });
-        // Helpers may be young: the age of the target counts, and for a workload that of its oldest process.
+        // A helper may be young: what counts is the age of the target, and for a workload the age of its oldest
+        // process.
         let age = action.begun.saturating_sub(world.processes[process.root].born);
         let young = rule(&action.rule)
             .filter(|rule| age < rule.startup_grace && action.target.starts_with("process:"));
@@ -131,7 +132,7 @@ fn not_a_member(action: &Action, process: &Process, world: &World) -> Option<Str
     }
 }
 
-/// Violations of a KILL.
+/// Returns the violations that a KILL commits.
 fn kill_violations(
     action: &Action,
     (at, process): (Duration, &Process),
@@ -140,18 +141,18 @@ fn kill_violations(
     let Some(term_at) = term_at else { return vec![("a KILL without a TERM before it", String::new())] };
     let mut faults = Vec::new();
     let grace = rule(&action.rule).map_or(Duration::ZERO, |rule| rule.grace);
-    // A process started after the first TERM has the rest of the grace.
+    // A process that started after the first TERM gets the rest of the grace period.
     let first = action.first.unwrap_or(term_at);
     let from = if process.born + Duration::from_secs(1) < first { term_at } else { first };
     if at + Duration::from_millis(2) < from + grace {
         faults.push((
-            "a KILL before the grace was over",
+            "a KILL before the grace period was over",
             format!("{:?} of {grace:?}", at.saturating_sub(from)),
         ));
     }
     if let Some(since) = process.stopped_at(at) {
         let continued = action.sent.iter().any(|(_, number, when)| *number == CONT && *when > since);
-        // After the grace a stopped process has had its time, too.
+        // After the grace period, a stopped process has also had its time.
         if !continued && since + Duration::from_millis(300) < at && since < from + grace {
             let text = format!("it was stopped {:?} before, and not continued", at.saturating_sub(since));
             faults.push(("a KILL of a process that could not run", text));
