@@ -280,7 +280,7 @@ fn redis_without_persistence_is_reported() {
         "fail",
         "does not respond",
     );
-    node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is not a Redis address");
+    node.check(&["--redis", "nonsense"]).assert_check("redis", "fail", "is not a Redis URL");
     // Without Redis, the pool is a directory on this machine.
     let report = node.check(&[]);
     report.assert_check("redis", "skip", "this machine uses its own pool");

@@ -193,7 +193,7 @@ fn stale_pipe_directory_is_reported_and_reusable() {
         (report["daemons"][0]["state"] == "stale").then_some(report)
     });
     assert!(report["warnings"].to_string().contains("is stale"), "{report}");
-    assert!(report["warnings"].to_string().contains("no daemon runs"), "{report}");
+    assert!(report["warnings"].to_string().contains("no daemon is running"), "{report}");
     let (code, printed) = machine.run("a", &["start", "--gpu", "0"]);
     assert_eq!(code, Some(0), "{printed}");
     assert!(machine.mps.smi_calls().is_empty(), "the compute mode was already exclusive");

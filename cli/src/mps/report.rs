@@ -198,7 +198,7 @@ mod tests {
     fn problems_are_reported_as_warnings() {
         type Case = (&'static str, Option<State>, &'static str, &'static str);
         let cases: [Case; 6] = [
-            ("exclusive_process", None, "550.163", "no daemon runs"),
+            ("exclusive_process", None, "550.163", "no daemon is running"),
             ("exclusive_process", Some(State::Answers), "550.163", ""),
             ("default", None, "535.261", ""),
             ("default", Some(State::Answers), "535.261", "any user can change"),

@@ -196,7 +196,7 @@ fn invalid_address_error_hides_the_password() {
     for address in ["http://a:secret@host", "redis://a:sec@ret@host:port", "redis+unix:///x?db=y&pass=secret"]
     {
         let message = Pool::open(address, "GPU", PATIENCE).unwrap_err().to_string();
-        assert!(message.contains("is not a Redis address") && !message.contains("ret"), "{message}");
+        assert!(message.contains("is not a Redis URL") && !message.contains("ret"), "{message}");
         assert_eq!(bailiff_lease::check(address).unwrap_err().to_string(), message);
     }
     assert_eq!(bailiff_lease::check("redis://a:secret@host:1/2"), Ok(()));

@@ -140,7 +140,7 @@ mod tests {
             Socket::open(&path, "stream")
                 .expect_err("the path is not a socket")
                 .to_string()
-                .contains("no socket")
+                .contains("not a socket")
         );
         assert!(path.exists());
         let nowhere = directory.path().join("missing/stream.sock");
