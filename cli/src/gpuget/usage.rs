@@ -10,8 +10,8 @@ Examples:
   bailiff gpuget --active             list the GPUs in use and their processes
   bailiff gpuget --release $gpu       release the GPU
 
-Exit codes: 0 done, 1 failed, 2 invalid flags, 255 no Redis, or a
---redis-manage-count that is not below the number of GPUs.";
+Exit codes: 0: success; 1: failure; 2: invalid flags; 255: no Redis server,
+or a --redis-manage-count that is not below the number of GPUs.";
 
 /// The width that argparse uses on a terminal of 80 columns.
 const WIDTH: usize = 78;

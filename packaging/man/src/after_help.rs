@@ -48,26 +48,12 @@ fn exit_codes(paragraph: &str) -> String {
         return preformatted(after(paragraph, EXIT_CODES));
     }
     let text = joined(after(paragraph, EXIT_CODES));
-    let mut codes: Vec<String> = Vec::new();
-    for part in text.split("; ").flat_map(|codes| codes.split(", ")) {
-        match codes.last_mut() {
-            Some(code) if !part.starts_with(|first: char| first.is_ascii_digit()) => {
-                code.push_str(", ");
-                code.push_str(part);
-            }
-            _ => codes.push(part.to_owned()),
-        }
-    }
-    codes.iter().map(|code| list_item(code)).collect()
+    text.split("; ").map(list_item).collect()
 }
 
 fn list_item(code: &str) -> String {
-    let (number, meaning) = code.split_once(' ').unwrap_or((code, ""));
-    format!(
-        ".TP\n\\fB{}\\fR\n{}\n",
-        escaped(number.trim_end_matches(':')),
-        escaped(meaning.trim_end_matches('.'))
-    )
+    let (number, meaning) = code.split_once(": ").unwrap_or((code, ""));
+    format!(".TP\n\\fB{}\\fR\n{}\n", escaped(number), escaped(meaning.trim_end_matches('.')))
 }
 
 /// Joins the lines of a paragraph; its line breaks are for terminals.
