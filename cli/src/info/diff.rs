@@ -165,7 +165,9 @@ fn changes(before: &[Holder], now: &[Holder]) -> Vec<Change> {
     for (key, is) in &now {
         // A listed pid without a process is matched with the earlier process of that pid.
         let earlier = before.keys().find(|earlier| *earlier == key).or_else(|| {
-            before.keys().find(|earlier| key.1.is_none() && is.state == "gone" && earlier.0 == key.0)
+            before.keys().find(|earlier| {
+                key.1.is_none() && is.state == bailiff_snapshot::State::Gone && earlier.0 == key.0
+            })
         });
         let was = earlier.copied().and_then(|earlier| before.remove(&earlier));
         let how = match &was {
@@ -240,7 +242,7 @@ mod tests {
 
     /// Creates a holder from pid, start time and memory in GiB.
     fn holder((pid, start_ticks, held): (u32, Option<u64>, Option<u64>)) -> Holder {
-        let state = if start_ticks.is_some() { "sleeping" } else { "gone" }.to_owned();
+        let state = if start_ticks.is_some() { "sleeping" } else { "gone" }.into();
         Holder { pid, start_ticks, memory: held.map(|held| held * GIB), state, ..Holder::default() }
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
-use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Stuck, Why, wire};
+use bailiff_snapshot::{
+    ComputeMode, DeviceProcess, DeviceProcesses, Fault, PidNamespace, Role, State, Stuck, Why, Word, wire,
+};
 use serde::{Deserialize, Serialize};
 
 use super::collect::{Collected, SeenBy};
@@ -30,7 +32,7 @@ pub(crate) struct InfoReport {
     pub(crate) interval_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
-    pub(crate) pid_namespace: String,
+    pub(crate) pid_namespace: Word<PidNamespace>,
     pub(crate) sources: BTreeMap<String, wire::Source>,
     /// The driver's error message.
     #[serde(default, rename = "words", skip_serializing_if = "Option::is_none")]
@@ -67,7 +69,7 @@ pub(crate) struct GpuReport {
     pub(crate) compute_capability: Option<(i32, i32)>,
     /// Why the GPU cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) fault: Option<String>,
+    pub(crate) fault: Option<Word<Fault>>,
     pub(crate) mig: bool,
     /// Number of MIG instances of the GPU; its processes are listed on these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +80,7 @@ pub(crate) struct GpuReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) utilization: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) compute_mode: Option<String>,
+    pub(crate) compute_mode: Option<Word<ComputeMode>>,
     /// Lease state of the GPU; `None` if it is not in a pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease: Option<LeaseInfo>,
@@ -141,7 +143,7 @@ pub(crate) struct Holder {
     /// count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle_ms: Option<u64>,
-    pub(crate) state: String,
+    pub(crate) state: Word<State>,
     /// Pid of the parent process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ppid: Option<u32>,
@@ -149,7 +151,7 @@ pub(crate) struct Holder {
     pub(crate) orphaned: Option<bool>,
     /// How the process is stuck, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stuck: Option<String>,
+    pub(crate) stuck: Option<Word<Stuck>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +160,7 @@ pub(crate) struct Holder {
     pub(crate) comm: Option<String>,
     /// `mps_server` or `mps_control`, for a process of MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) role: Option<String>,
+    pub(crate) role: Option<Word<Role>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) container: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -305,7 +307,7 @@ impl Memory {
         let sum = |graphics_only: bool| {
             let alive = holders?
                 .iter()
-                .filter(|holder| holder.state != "gone" && (holder.kinds == "G") == graphics_only);
+                .filter(|holder| holder.state != State::Gone && (holder.kinds == "G") == graphics_only);
             alive.map(|holder| holder.memory).sum::<Option<u64>>()
         };
         Self {
@@ -337,7 +339,7 @@ impl Holder {
             utilization: holder.utilization,
             unknown: holder.unknown,
             idle_ms: observed.then_some(holder.idle_ms),
-            state: process.map_or_else(|| "unknown".to_owned(), |process| process.state.clone()),
+            state: process.map(|process| process.state.clone()).unwrap_or_default(),
             ppid: facts.map(|facts| facts.ppid),
             orphaned: facts.and_then(|facts| facts.orphaned),
             stuck: None,
@@ -362,7 +364,7 @@ impl Holder {
 
     /// Returns how the process is stuck; `None` if it is not, or if that is unknown.
     pub(crate) fn stuck(&self) -> Option<Stuck> {
-        Stuck::of_name(self.stuck.as_deref()?)
+        self.stuck.as_ref()?.known()
     }
 
     /// Returns whether the process was observed idle between the last two samples.

@@ -60,16 +60,22 @@ pub struct Moment {
     pub boot: Duration,
 }
 
+/// Returns a duration in whole milliseconds.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+crate::label_values! {
 /// Whether the driver's pids are those of our `/proc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PidNamespace {
+pub enum PidNamespace (default Unknown) {
     /// The initial PID namespace according to `/proc/self/ns/pid`, or a namespace configured as equivalent.
-    Host,
+    Host = "host",
     /// Another namespace. The driver's pids may belong to other processes here, so none is attributed.
-    Other,
+    Other = "other",
     /// `/proc/self/ns/pid` could not be read; treated like `Other`.
-    Unknown,
+    Unknown = "unknown",
+}
 }
 
 impl PidNamespace {
@@ -80,16 +86,6 @@ impl PidNamespace {
     #[must_use]
     pub fn of_link(target: &str) -> Self {
         if target == Self::INITIAL { Self::Host } else { Self::Other }
-    }
-
-    /// Returns the name in the stream and as a label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Other => "other",
-            Self::Unknown => "unknown",
-        }
     }
 
     /// Returns whether the driver's pids may be attributed to processes.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{Held, Leases, MpsServer, ProcessKey, wire};
+use bailiff_snapshot::{Fault, Held, Leases, MpsServer, PidNamespace, ProcessKey, wire};
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
@@ -103,7 +103,7 @@ impl View {
     /// Whether its processes belong to this host and boot, and can be identified.
     #[must_use]
     pub fn trusted(&self) -> bool {
-        self.snapshot.pid_namespace == "host" && self.snapshot.boot_id.is_some()
+        self.snapshot.pid_namespace == PidNamespace::Host && self.snapshot.boot_id.is_some()
     }
 
     /// Returns an MPS server as its daemon reported it; `None` if the exporter does not see it.
@@ -219,7 +219,7 @@ impl View {
             let remembered =
                 || self.snapshot.lost.iter().any(|lost| lost.is(&gpu.index, gpu.uuid.as_deref()));
             let without_list = gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none());
-            without_list && !(gpu.fault.as_deref() == Some("lost") && remembered())
+            without_list && !(gpu.fault.as_ref().is_some_and(|fault| *fault == Fault::Lost) && remembered())
         })
     }
 

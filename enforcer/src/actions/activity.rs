@@ -84,30 +84,25 @@ fn counters(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> BTreeM
 
 #[cfg(test)]
 mod tests {
+    use snapshot_fixtures::stream as fixtures;
+
     use super::*;
 
     const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
 
     /// Returns a snapshot at this second, with GPU utilization, CPU seconds and I/O bytes of our process.
     fn snapshot(second: u64, (utilization, cpu, io): (Option<u32>, f64, Option<u64>)) -> wire::Snapshot {
-        let facts = serde_json::json!({
-            "comm": "x", "ppid": 1, "cpu_seconds": cpu, "io_bytes": io,
-            "place": {"cgroup": "", "container": null, "runtime": null, "pod_uid": null, "pod": null,
-                "namespace": null, "slurm_job": null, "slurm_step": null, "unit": null},
-        });
-        serde_json::from_value(serde_json::json!({
-            "version": 1, "seq": second, "wall_ms": 0, "boot_ms": second * 1000, "interval_ms": 1000,
-            "pid_namespace": "host", "sources": {},
-            "gpus": [{"index": "0", "mig": false, "listed": 2, "holders": [
-                {"pid": 10, "kinds": "C", "utilization": utilization, "idle_ms": 0},
-                {"pid": 20, "kinds": "C", "utilization": 100, "idle_ms": 0},
-            ]}],
-            "processes": [
-                {"pid": 10, "start_ticks": 1, "state": "sleeping", "facts": facts},
-                {"pid": 20, "start_ticks": 1, "state": "running"},
-            ],
-        }))
-        .unwrap()
+        let facts = wire::Facts { cpu_seconds: cpu, io_bytes: io, ..fixtures::facts("x") };
+        let holders = vec![fixtures::holder(10, None, utilization), fixtures::holder(20, None, Some(100))];
+        let processes = vec![
+            fixtures::process(10, 1, facts),
+            wire::Process { pid: 20, start_ticks: Some(1), ..wire::Process::default() },
+        ];
+        wire::Snapshot {
+            boot_ms: second * 1000,
+            interval_ms: 1000,
+            ..fixtures::snapshot(second, vec![fixtures::gpu("0", holders)], processes)
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{Place, ProcessKey, Truth, wire};
+use bailiff_snapshot::{Place, ProcessKey, State, Truth, wire};
 
 use crate::Kind;
 use crate::engine::subject::Leaves;
@@ -75,7 +75,7 @@ pub(crate) fn builtin(
 
 /// Returns whether the target is a pid that only the driver lists: there is no process to protect or to signal.
 pub(super) fn is_gone(target: &Target, view: &View) -> bool {
-    is_of_people(target) && view.processes(target).all(|process| process.state == "gone")
+    is_of_people(target) && view.processes(target).all(|process| process.state == State::Gone)
 }
 
 fn is_of_people(target: &Target) -> bool {
