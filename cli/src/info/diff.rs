@@ -4,42 +4,35 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_with_macros::skip_serializing_none;
 
 use super::figures::difference;
 use super::report::{GpuReport, Holder, InfoReport};
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct GpuChanges {
     pub(crate) index: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uuid: Option<String>,
     /// Whether the GPU was in the earlier report.
     pub(crate) was_there: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) used: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unaccounted: Option<i64>,
     /// The changed holders; `None` if unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<Change>>,
     /// Whether the memory of exited holders was released; `None` if no holder exited.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) back: Option<MemoryRelease>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Change {
     pub(crate) how: ChangeKind,
     pub(crate) pid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) comm: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) is: Option<u64>,
 }
 

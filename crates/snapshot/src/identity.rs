@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Milliseconds per clock tick of `start_ticks`: `USER_HZ` of `include/uapi/asm-generic/param.h` is 100 on x86-64
+/// and aarch64.
+pub const MILLIS_PER_TICK: u64 = 10;
+
 /// Identity of a process within one boot: its pid and its start time (`/proc/PID/stat`, field 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessKey {
@@ -14,10 +18,10 @@ pub struct ProcessKey {
 }
 
 impl ProcessKey {
-    /// Returns the start time since boot. A clock tick is 10 ms, because `USER_HZ` is 100.
+    /// Returns the start time since boot.
     #[must_use]
     pub const fn started(&self) -> Duration {
-        Duration::from_millis(self.start_ticks.saturating_mul(10))
+        Duration::from_millis(self.start_ticks.saturating_mul(MILLIS_PER_TICK))
     }
 }
 

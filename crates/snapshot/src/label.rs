@@ -3,8 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A closed set of words.
 pub trait Label: Copy + PartialEq + 'static {
@@ -138,21 +137,7 @@ impl<T: Label> Serialize for Word<T> {
 }
 
 impl<'de, T: Label> Deserialize<'de> for Word<T> {
-    fn deserialize<D: Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
-        struct Words<T>(std::marker::PhantomData<T>);
-
-        impl<T: Label> Visitor<'_> for Words<T> {
-            type Value = Word<T>;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a word")
-            }
-
-            fn visit_str<E: Error>(self, word: &str) -> Result<Word<T>, E> {
-                Ok(word.into())
-            }
-        }
-
-        text.deserialize_str(Words(std::marker::PhantomData))
+    fn deserialize<D: Deserializer<'de>>(word: D) -> Result<Self, D::Error> {
+        String::deserialize(word).map(|word| word.as_str().into())
     }
 }

@@ -58,6 +58,7 @@ impl From<Word<Self>> for GpuState {
 }
 
 /// A GPU in a pool.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolGpu {
     /// Id in the pool. GPU.py uses it as the driver's index.
@@ -83,6 +84,7 @@ pub struct PoolGpu {
 }
 
 /// Record of a GPU.py client that took a GPU.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Pid in the record: the parent of a `GPU.py --get`. `None` if it is not a number.
@@ -96,6 +98,7 @@ pub struct Record {
 }
 
 /// A held lease.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Held {
     /// Name of the lease, as in the environment of its processes.
@@ -138,6 +141,7 @@ impl Held {
 }
 
 /// A waiting request.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// Name of the lease that the request will become.

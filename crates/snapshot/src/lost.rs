@@ -5,9 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use crate::About;
-
-/// Milliseconds per clock tick of `start_ticks`: `USER_HZ` is 100.
-const MILLIS_PER_TICK: u64 = 10;
+use crate::identity::MILLIS_PER_TICK;
 
 /// A GPU or MIG instance that fell off the bus, or that the driver no longer lists.
 #[skip_serializing_none]

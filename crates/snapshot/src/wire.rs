@@ -18,7 +18,6 @@ use crate::{
 pub const VERSION: u32 = 1;
 
 /// Why a line is not a snapshot.
-#[skip_serializing_none]
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The line is not JSON of this shape.
@@ -35,6 +34,7 @@ pub enum WireError {
 }
 
 /// One line of the stream.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Version of the format: [`VERSION`].
@@ -78,6 +78,7 @@ pub struct Snapshot {
 }
 
 /// A process without GPU memory that belongs to the workload of a holder.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Relative {
     /// Pid in the host's PID namespace.
@@ -109,6 +110,7 @@ pub struct Relative {
 }
 
 /// State of a source.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Whether the source answered.
@@ -118,6 +120,7 @@ pub struct Source {
 }
 
 /// A GPU or MIG instance.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// The driver's index: `0`, or `0:1` for a MIG instance.
@@ -156,6 +159,7 @@ pub struct Gpu {
 }
 
 /// Memory of a GPU in bytes.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Total memory.
@@ -177,6 +181,7 @@ pub struct Memory {
 }
 
 /// One process on one GPU.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
     /// Pid of a process in [`Snapshot::processes`].
@@ -194,6 +199,7 @@ pub struct Holder {
 }
 
 /// A process that holds GPU memory.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// Pid in the host's PID namespace.
@@ -209,7 +215,24 @@ pub struct Process {
     pub facts: Option<Facts>,
 }
 
+impl Process {
+    /// Returns the identity; `None` if `/proc` did not confirm the process.
+    #[must_use]
+    pub fn key(&self) -> Option<ProcessKey> {
+        Some(ProcessKey { pid: self.pid, start_ticks: self.start_ticks? })
+    }
+}
+
+impl Relative {
+    /// Returns the identity.
+    #[must_use]
+    pub const fn key(&self) -> ProcessKey {
+        ProcessKey { pid: self.pid, start_ticks: self.start_ticks }
+    }
+}
+
 /// Facts about a process, from `/proc`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Name (`comm`).

@@ -1,7 +1,5 @@
 //! Joining a pool with that of the previous sample, and its form in the stream.
 
-#![expect(clippy::expect_used, reason = "a test may fail loudly")]
-
 use std::time::Duration;
 
 use bailiff_snapshot::lease::{Record, Tally, Ticket};

@@ -8,7 +8,7 @@ use bailiff_snapshot::{PoolGpu, ProcessKey, wire};
 
 use bailiff_engine::guard;
 use bailiff_engine::view::leases::lists_holders;
-use bailiff_engine::view::{Health, View, key};
+use bailiff_engine::view::{Health, View};
 
 /// Use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,12 +82,11 @@ impl Evidence<'_> {
     fn counts(&self, holder: &wire::Holder) -> bool {
         let processes = &self.view.snapshot.processes;
         let Some(process) = processes.iter().find(|process| process.pid == holder.pid) else { return true };
-        if key(process).is_some_and(|key| !(self.may_live)(key)) {
+        if process.key().is_some_and(|key| !(self.may_live)(key)) {
             return false;
         }
         let Some(facts) = &process.facts else { return true };
-        let contained = facts.place.container.is_some() || facts.place.pod_uid.is_some();
-        let draws = holder.kinds == "G" && guard::named(&facts.comm, contained).is_some();
+        let draws = holder.kinds == "G" && guard::named(&facts.comm, facts.place.is_contained()).is_some();
         facts.role.is_none() && !draws
     }
 }
@@ -143,7 +142,7 @@ mod tests {
             (gpu("1", Some(0), &[]), vec![], On::Unknown),
         ];
         for (gpu, processes, expected) in cases {
-            assert_eq!(on(&[gpu.clone()], &processes, &of), expected, "{gpu:?} {processes:?}");
+            assert_eq!(on(std::slice::from_ref(&gpu), &processes, &of), expected, "{gpu:?} {processes:?}");
         }
     }
 
