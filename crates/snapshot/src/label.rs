@@ -21,7 +21,7 @@ pub trait Label: Copy + PartialEq + 'static {
 }
 
 /// Declares an enum whose variants are label values, also in JSON. The documentation shows each variant's doc
-/// comment. `default` names the one of what is not known.
+/// comment. `(default X)` implements [`Default`] with variant `X`.
 #[macro_export]
 macro_rules! label_values {
     (
