@@ -21,6 +21,7 @@ use bailiff_engine::value::{Bounds, Test};
 use bailiff_engine::view::View;
 use bailiff_snapshot::{Place, wire};
 use rustix::time::{ClockId, clock_gettime};
+use snapshot_fixtures::stream as fixtures;
 
 const PROCESSES: u32 = 10_000;
 const RULES: usize = 100;
@@ -134,47 +135,27 @@ fn at(name: &str, bounds: Bounds) -> Condition {
 
 /// A snapshot in which half of the processes are idle.
 fn snapshot(seq: u64) -> wire::Snapshot {
-    let json = serde_json::json!({
-        "version": 1, "seq": seq, "boot_id": "b", "wall_ms": 0, "boot_ms": 10_000_000 + seq * 5000,
-        "interval_ms": 5000, "pid_namespace": "host", "gpus": [], "processes": [], "relatives": [],
-        "sources": {"nvml": {"up": true}, "proc": {"up": true}},
-    });
-    let mut snapshot: wire::Snapshot = serde_json::from_value(json).expect("a snapshot");
-    snapshot.gpus = (0..8).map(gpu).collect();
-    snapshot.processes = (0..PROCESSES).map(|number| process(1000 + number)).collect();
-    snapshot
+    let processes = (0..PROCESSES).map(|number| process(1000 + number)).collect();
+    let snapshot = fixtures::snapshot(seq, (0..8).map(gpu).collect(), processes);
+    wire::Snapshot { relatives: Some(Vec::new()), ..snapshot }
 }
 
 fn gpu(index: u32) -> wire::Gpu {
     let pids = (0..PROCESSES).filter(|number| number % 8 == index).map(|number| 1000 + number);
-    let holder = |pid| wire::Holder {
-        pid,
-        kinds: "C".into(),
-        memory: Some(4 << 30),
-        utilization: Some(if pid % 16 < 8 { 0 } else { 50 }),
-        unknown: None,
-        idle_ms: 0,
-    };
-    let mut gpu: wire::Gpu =
-        serde_json::from_value(serde_json::json!({"index": index.to_string(), "mig": false, "holders": []}))
-            .expect("a GPU");
-    gpu.uuid = Some(format!("GPU-{index}"));
-    gpu.holders = pids.map(holder).collect();
-    gpu.listed = Some(gpu.holders.len() as u64);
-    gpu
+    let holder = |pid| fixtures::holder(pid, Some(4 << 30), Some(if pid % 16 < 8 { 0 } else { 50 }));
+    fixtures::gpu(&index.to_string(), pids.map(holder).collect())
 }
 
 fn process(pid: u32) -> wire::Process {
     let place = Place { cgroup: format!("/user.slice/{pid}"), ..Place::default() };
-    let facts = serde_json::json!({
-        "comm": "python3", "ppid": 1, "uid": 1000 + pid % 50, "user": format!("user{}", pid % 50), "place": place,
-        "cpu_seconds": 1.0, "reaped_cpu_seconds": 0.0, "workload": format!("tree:{pid}@100"),
-    });
-    wire::Process {
-        pid,
-        start_ticks: Some(100),
-        first_seq: None,
-        state: "sleeping".into(),
-        facts: Some(serde_json::from_value(facts).expect("facts")),
-    }
+    let facts = wire::Facts {
+        uid: Some(1000 + pid % 50),
+        user: Some(format!("user{}", pid % 50)),
+        place: place.into(),
+        cpu_seconds: 1.0,
+        reaped_cpu_seconds: Some(0.0),
+        workload: Some(format!("tree:{pid}@100")),
+        ..fixtures::facts("python3")
+    };
+    fixtures::process(pid, 100, facts)
 }

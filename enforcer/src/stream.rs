@@ -68,7 +68,6 @@ pub enum StreamError {
 
 bailiff_snapshot::label_values! {
 /// Reason for a missing stream, as a label value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// The socket is missing, or no process listens on it: `bailiff-exporter` is not running, or runs without
     /// `--stream`.

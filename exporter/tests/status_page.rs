@@ -130,7 +130,7 @@ fn unreadable_processes_are_reported_without_stuck_ones() {
     let mut sample = small(1);
     let memory = sample.gpus[0].memory.as_mut().expect("a value");
     memory.free += made_up::GIB / 2;
-    sample.device_processes = Some(DeviceProcesses { at: sample.at, processes: vec![], unreadable: 2 });
+    sample.device_processes = Some(DeviceProcesses { boot_ms: 0, processes: vec![], unreadable: 2 });
     let html = page(sample);
     let section_text = section(&html, "stuck");
     assert!(

@@ -178,7 +178,7 @@ fn only_processes_of_the_same_container_are_members() {
     assert_eq!(workload(&snapshot, 4300), "tree:4300@100", "a session is not a workload");
     assert_eq!(relatives(&snapshot), [4101, 4201]);
     let other = relative(&snapshot, 4101).unwrap();
-    assert_eq!((other.cpu_seconds, other.reaped_cpu_seconds, other.state.as_str()), (20.0, 0.5, "sleeping"));
+    assert_eq!((other.cpu_seconds, other.reaped_cpu_seconds, &*other.state), (20.0, 0.5, "sleeping"));
     assert_eq!(facts(&snapshot, 4100).reaped_cpu_seconds, Some(0.5));
 }
 
@@ -205,8 +205,8 @@ fn exited_thread_group_leader_is_reported() {
         .with(&of_unit(Process { state: 'Z', threads: vec!['S'], ..Process::new(4200) }))
         .with(&of_unit(Process { state: 'Z', ..Process::new(4300) }));
     let snapshot = StreamReader::over(&procfs, &[4100]).next_with_relatives();
-    let state = |pid| relative(&snapshot, pid).unwrap().state.as_str();
-    assert_eq!((state(4200), state(4300)), ("zombie_leader", "zombie"));
+    let state = |pid| relative(&snapshot, pid).unwrap().state.clone();
+    assert_eq!((&*state(4200), &*state(4300)), ("zombie_leader", "zombie"));
 }
 
 /// An incomplete list is left out, and is reported again once it is complete. Holders are always

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bailiff_snapshot::PidNamespace;
 use bailiff_snapshot::wire::Snapshot;
 
 use super::check::Check;
@@ -59,7 +60,7 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
         let hint = "see the other checks of this source, or check journalctl -u bailiff-exporter";
         checks.push(Check::fail(NAME, format!("the exporter cannot read {source}: {fault}"), hint));
     }
-    if snapshot.pid_namespace != "host" {
+    if snapshot.pid_namespace != PidNamespace::Host {
         let hint = "hostPID: true in Kubernetes, --pid=host with docker, or --trust-pid-namespace";
         checks.push(Check::fail(
             NAME,
@@ -84,37 +85,25 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot_fixtures::stream::{facts, process, snapshot, source};
+
     use super::super::check::State;
     use super::*;
 
     #[test]
     fn exporter_that_lacks_data_is_reported() {
-        let snapshot = |change: &dyn Fn(&mut serde_json::Value)| {
-            let mut line = serde_json::json!({
-                "version": 1, "seq": 7, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1000, "pid_namespace": "host",
-                "sources": {"nvml": {"up": true}}, "gpus": [], "processes": [],
-            });
-            change(&mut line);
-            serde_json::from_value::<Snapshot>(line).unwrap()
-        };
+        let complete = || Snapshot { interval_ms: 1000, ..snapshot(7, vec![], vec![]) };
         let states = |snapshot: &Snapshot, age: u64| -> Vec<State> {
             of_snapshot(snapshot, Duration::from_secs(age)).iter().map(|check| check.state).collect()
         };
-        let complete = snapshot(&|_| {});
-        assert_eq!(states(&complete, 2), [State::Ok]);
-        assert_eq!(states(&complete, 9), [State::Fail], "stale after three intervals plus five seconds");
-        let down =
-            snapshot(&|line| line["sources"]["nvml"] = serde_json::json!({"up": false, "fault": "timeout"}));
+        assert_eq!(states(&complete(), 2), [State::Ok]);
+        assert_eq!(states(&complete(), 9), [State::Fail], "stale after three intervals plus five seconds");
+        let mut down = complete();
+        down.sources.insert("nvml".into(), source(false));
         assert_eq!(states(&down, 0), [State::Ok, State::Fail]);
-        assert_eq!(
-            states(&snapshot(&|line| line["pid_namespace"] = "other".into()), 0),
-            [State::Ok, State::Fail]
-        );
-        let facts = serde_json::json!({"comm": "x", "ppid": 1, "cpu_seconds": 0.0, "place": bailiff_snapshot::Place::default()});
-        let unreadable = snapshot(&|line| {
-            line["processes"] =
-                serde_json::json!([{"pid": 1, "start_ticks": 1, "state": "sleeping", "facts": facts}]);
-        });
+        let other = Snapshot { pid_namespace: PidNamespace::Other.into(), ..complete() };
+        assert_eq!(states(&other, 0), [State::Ok, State::Fail]);
+        let unreadable = Snapshot { processes: vec![process(1, 1, facts("x"))], ..complete() };
         assert_eq!(states(&unreadable, 0), [State::Ok, State::Warn]);
     }
 }

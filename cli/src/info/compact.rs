@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bailiff_exposition::human::UNKNOWN;
 use bailiff_exposition::terminal::line;
+use bailiff_snapshot::State;
 use bailiff_snapshot::stuck::REPORTED_UNATTRIBUTED;
 
 use super::figures::{Style, ctime, span};
@@ -131,7 +132,7 @@ fn row(gpu: &GpuReport, holder: &Holder, style: &Style) -> Vec<Cell> {
         _ if busy => NONE.to_owned(),
         idle => or_unknown(idle, |ms| span(Duration::from_millis(ms))),
     };
-    let state = if holder.state == "unknown" { UNKNOWN.into() } else { rows::state(holder) };
+    let state = if holder.state == State::Unknown { UNKNOWN.into() } else { rows::state(holder) };
     // If /proc does not show the process, its unit is unknown.
     let place = if holder.comm.is_some() { NONE } else { UNKNOWN };
     let lease = if holder.leased.is_none() { UNKNOWN.into() } else { rows::lease(holder) };

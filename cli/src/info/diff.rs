@@ -4,42 +4,35 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_with_macros::skip_serializing_none;
 
 use super::figures::difference;
 use super::report::{GpuReport, Holder, InfoReport};
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct GpuChanges {
     pub(crate) index: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uuid: Option<String>,
     /// Whether the GPU was in the earlier report.
     pub(crate) was_there: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) used: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) free: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unaccounted: Option<i64>,
     /// The changed holders; `None` if unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<Change>>,
     /// Whether the memory of exited holders was released; `None` if no holder exited.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) back: Option<MemoryRelease>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Change {
     pub(crate) how: ChangeKind,
     pub(crate) pid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) comm: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) was: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) is: Option<u64>,
 }
 
@@ -165,7 +158,9 @@ fn changes(before: &[Holder], now: &[Holder]) -> Vec<Change> {
     for (key, is) in &now {
         // A listed pid without a process is matched with the earlier process of that pid.
         let earlier = before.keys().find(|earlier| *earlier == key).or_else(|| {
-            before.keys().find(|earlier| key.1.is_none() && is.state == "gone" && earlier.0 == key.0)
+            before.keys().find(|earlier| {
+                key.1.is_none() && is.state == bailiff_snapshot::State::Gone && earlier.0 == key.0
+            })
         });
         let was = earlier.copied().and_then(|earlier| before.remove(&earlier));
         let how = match &was {
@@ -240,7 +235,7 @@ mod tests {
 
     /// Creates a holder from pid, start time and memory in GiB.
     fn holder((pid, start_ticks, held): (u32, Option<u64>, Option<u64>)) -> Holder {
-        let state = if start_ticks.is_some() { "sleeping" } else { "gone" }.to_owned();
+        let state = if start_ticks.is_some() { "sleeping" } else { "gone" }.into();
         Holder { pid, start_ticks, memory: held.map(|held| held * GIB), state, ..Holder::default() }
     }
 

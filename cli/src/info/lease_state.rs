@@ -7,28 +7,25 @@ use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::lease::attribution::Members;
 use bailiff_snapshot::{GpuState, Held, Leases, PoolGpu, Truth, wire};
 use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
 
 use super::figures::span;
 
 /// The lease of a GPU.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeaseInfo {
     #[serde(rename = "state")]
     pub(crate) gpu_state: GpuState,
     /// The lease id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease: Option<String>,
     /// The user recorded in the lease.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
     /// How the lease was taken: `run`, `acquire`, `compat` and so on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<String>,
     /// The time since the grant, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) age_ms: Option<u64>,
     /// Process that holds the lease, or that GPU.py has recorded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
     /// Whether the process in `pid` is running.
     #[serde(default)]

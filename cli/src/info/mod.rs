@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::exit::{Stop, report_outcome};
-use bailiff_snapshot::{DeviceProcesses, Moment, wire};
+use bailiff_snapshot::{DeviceProcesses, wire};
 use clap::Parser;
 use jiff::tz::TimeZone;
 use rustix::process::geteuid;
@@ -122,10 +122,7 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
         let own_scan = bailiff_sampler::device_processes(&flags.source.machine.procfs, SCAN_TIMEOUT)?;
         return Some((own_scan, Duration::ZERO));
     };
-    let at = Moment { boot: Duration::from_millis(scanned.boot_ms), ..Moment::default() };
-    let device_processes =
-        DeviceProcesses { at, processes: scanned.processes.clone(), unreadable: scanned.unreadable };
-    Some((device_processes, collect::since_boot().saturating_sub(at.boot)))
+    Some((scanned.clone(), collect::since_boot().saturating_sub(scanned.at())))
 }
 
 /// Renders the report, or its differences to an earlier one.

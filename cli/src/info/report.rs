@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
-use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Stuck, Why, wire};
+use bailiff_snapshot::{
+    ComputeMode, DeviceProcess, DeviceProcesses, Fault, PidNamespace, Role, State, Stuck, Why, Word, wire,
+};
 use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
 
 use super::collect::{Collected, SeenBy};
 use super::lease_state::{LeaseInfo, PoolView};
@@ -17,6 +20,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const DEFAULT_TAG: &str = "default";
 
 /// A report of all GPUs.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct InfoReport {
     pub(crate) version: u32,
@@ -28,25 +32,20 @@ pub(crate) struct InfoReport {
     pub(crate) age_ms: u64,
     /// Sampling interval in milliseconds.
     pub(crate) interval_ms: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
-    pub(crate) pid_namespace: String,
+    pub(crate) pid_namespace: Word<PidNamespace>,
     pub(crate) sources: BTreeMap<String, wire::Source>,
     /// The driver's error message.
-    #[serde(default, rename = "words", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "words")]
     pub(crate) driver_message: Option<String>,
     /// The error of the lease pool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
     /// The waiting lease requests; `None` without a pool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<Vec<Ticket>>,
     pub(crate) gpus: Vec<GpuReport>,
     /// The number of processes whose open files could not be read; `None` without a scan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreadable: Option<u64>,
     /// Age of the scan of open files in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) device_processes_age_ms: Option<u64>,
     /// Whether a scan of open files was requested and failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -54,125 +53,90 @@ pub(crate) struct InfoReport {
 }
 
 /// A GPU or MIG instance.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GpuReport {
     pub(crate) index: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uuid: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent_uuid: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) compute_capability: Option<(i32, i32)>,
     /// Why the GPU cannot be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) fault: Option<String>,
+    pub(crate) fault: Option<Word<Fault>>,
     pub(crate) mig: bool,
     /// Number of MIG instances of the GPU; its processes are listed on these.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) instances: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<Memory>,
     /// Utilization in percent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) utilization: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) compute_mode: Option<String>,
+    pub(crate) compute_mode: Option<Word<ComputeMode>>,
     /// Lease state of the GPU; `None` if it is not in a pool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease: Option<LeaseInfo>,
     /// Holders of the GPU, by descending memory; `None` if the driver did not list them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<Holder>>,
     /// The processes with an open device file; `None` without a scan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) device_processes: Option<Vec<DeviceProcess>>,
 }
 
 /// The breakdown of memory: `total = free + reserved + computing + graphics + dead_pids + other_namespaces +
 /// unaccounted`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
     pub(crate) used: u64,
     pub(crate) free: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reserved: Option<u64>,
     /// Memory of compute processes, including those that also do graphics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) computing: Option<u64>,
     /// Memory of graphics-only processes: display servers, compositors, browsers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) graphics: Option<u64>,
     /// Memory of pids that the driver lists but that do not exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dead_pids: Option<u64>,
     /// Memory of processes of other PID namespaces.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) other_namespaces: Option<u64>,
     /// Memory that no known process holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unaccounted: Option<i64>,
     /// Memory that was not released after its holders exited; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreleased: Option<u64>,
 }
 
 /// A process on a GPU.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pub(crate) pid: u32,
     /// The start time, which identifies the process together with pid and boot; `None` if `/proc` does not
     /// show it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) start_ticks: Option<u64>,
     /// Types of its GPU contexts (compute, graphics, MPS client): `C`, `G`, `M+C`, `C+G`.
     pub(crate) kinds: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<u64>,
     /// Utilization of the busiest engine in percent, between the last two samples.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) utilization: Option<u32>,
     /// Why the utilization is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unknown: Option<Why>,
     /// The observed idle time since the process was last busy, in milliseconds; unobserved time does not
     /// count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle_ms: Option<u64>,
-    pub(crate) state: String,
+    pub(crate) state: Word<State>,
     /// Pid of the parent process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ppid: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) orphaned: Option<bool>,
     /// How the process is stuck, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stuck: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stuck: Option<Word<Stuck>>,
     pub(crate) user: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) comm: Option<String>,
     /// `mps_server` or `mps_control`, for a process of MPS.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) role: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<Word<Role>>,
     pub(crate) container: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pod: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) slurm_job: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unit: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) workload: Option<String>,
     /// Whether the process has a lease of the GPU; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leased: Option<bool>,
 }
 
@@ -305,7 +269,7 @@ impl Memory {
         let sum = |graphics_only: bool| {
             let alive = holders?
                 .iter()
-                .filter(|holder| holder.state != "gone" && (holder.kinds == "G") == graphics_only);
+                .filter(|holder| holder.state != State::Gone && (holder.kinds == "G") == graphics_only);
             alive.map(|holder| holder.memory).sum::<Option<u64>>()
         };
         Self {
@@ -337,7 +301,7 @@ impl Holder {
             utilization: holder.utilization,
             unknown: holder.unknown,
             idle_ms: observed.then_some(holder.idle_ms),
-            state: process.map_or_else(|| "unknown".to_owned(), |process| process.state.clone()),
+            state: process.map(|process| process.state.clone()).unwrap_or_default(),
             ppid: facts.map(|facts| facts.ppid),
             orphaned: facts.and_then(|facts| facts.orphaned),
             stuck: None,
@@ -362,7 +326,7 @@ impl Holder {
 
     /// Returns how the process is stuck; `None` if it is not, or if that is unknown.
     pub(crate) fn stuck(&self) -> Option<Stuck> {
-        Stuck::of_name(self.stuck.as_deref()?)
+        self.stuck.as_ref()?.known()
     }
 
     /// Returns whether the process was observed idle between the last two samples.

@@ -86,11 +86,11 @@ pub(super) fn lease(holder: &Holder) -> Cell {
 
 /// Returns the state of a holder; `orphaned` takes precedence over running and sleeping.
 pub(super) fn state(holder: &Holder) -> Cell {
-    let is_normal = matches!(holder.state.as_str(), "running" | "sleeping" | "idle");
-    match holder.state.as_str() {
+    let is_normal = matches!(&*holder.state, "running" | "sleeping" | "idle");
+    match &*holder.state {
         _ if is_normal && holder.orphaned == Some(true) => Cell::of("orphaned", Tone::Warn),
-        "gone" | "zombie" | "zombie_leader" | "dead" => Cell::of(&holder.state, Tone::Bad),
-        "disk_sleep" | "stopped" | "traced" | "frozen" => Cell::of(&holder.state, Tone::Warn),
+        "gone" | "zombie" | "zombie_leader" | "dead" => Cell::of(&*holder.state, Tone::Bad),
+        "disk_sleep" | "stopped" | "traced" | "frozen" => Cell::of(&*holder.state, Tone::Warn),
         "unknown" => UNKNOWN.into(),
         other => other.into(),
     }

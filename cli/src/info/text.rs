@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bailiff_exposition::terminal::{line, wrapped};
-use bailiff_snapshot::Stuck;
 use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
+use bailiff_snapshot::{PidNamespace, Stuck};
 
 use super::collect::SeenBy;
 use super::figures::{Style, UNKNOWN, ctime, or_unknown, span};
@@ -219,7 +219,7 @@ pub(crate) fn notes(report: &InfoReport, style: &Style) -> Vec<String> {
             style.colors.odd(part)
         }));
     }
-    if report.pid_namespace != "host" && report.total_failure().is_none() {
+    if report.pid_namespace != PidNamespace::Host && report.total_failure().is_none() {
         lines.push(pair("unavailable", "processes: this is not the host's PID namespace"));
     }
     if report.device_processes_failed {

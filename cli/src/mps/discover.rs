@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bailiff_mps::control::{self, Question};
 use bailiff_mps::{Control, ControlError, reply};
-use bailiff_snapshot::Sample;
+use bailiff_snapshot::{MpsStatus, Sample};
 
 use super::flags::Common;
 use super::node::{self, MpsProcess, MpsProcesses, Pipes};
@@ -219,9 +219,7 @@ fn servers_of(
     let processes = daemon.query(Question::Processes).ok().and_then(|answer| reply::processes(&answer).ok());
     let server = |pid: &u32| {
         let found = node.servers.iter().find(|server| server.pid == *pid);
-        let status = daemon
-            .query(Question::Status(*pid))
-            .map_or(reply::Status::Unknown, |answer| reply::status(&answer));
+        let status = daemon.query(Question::Status(*pid)).ok().and_then(|answer| reply::status(&answer));
         let clients = processes.as_ref().map(|all| {
             // The list has a row per client and GPU; the map keeps one row per client.
             let rows = all.iter().filter(|client| client.server == *pid);
@@ -231,7 +229,7 @@ fn servers_of(
         Server {
             pid: *pid,
             user: found.map(|found| node::user(found.uid)),
-            status: status.name(),
+            status: status.map_or("unknown", MpsStatus::name),
             thread_percentage: daemon.percentage(Question::Percentage(*pid)),
             clients,
         }

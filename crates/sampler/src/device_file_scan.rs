@@ -41,11 +41,11 @@ impl DeviceFileScan {
     pub(crate) fn run(&mut self, interval: &Interval<'_>, rest: &mut Rest) {
         let is_requested = self.has_ended(&rest.processes) || interval.is_requested;
         let age = |since: Duration| interval.at.boot.saturating_sub(since);
-        self.found = self.found.take().filter(|found| age(found.at.boot) < GOOD);
+        self.found = self.found.take().filter(|found| age(found.at()) < GOOD);
         if let Some(found) = &mut self.found {
             keep_living(interval.root, found);
         }
-        let is_due = self.found.as_ref().is_none_or(|found| age(found.at.boot) >= PAUSE);
+        let is_due = self.found.as_ref().is_none_or(|found| age(found.at()) >= PAUSE);
         if self.search.is_none() && is_requested && is_due {
             self.search = Search::begin(interval.root, interval.at).ok();
         }

@@ -6,8 +6,6 @@ use serde::{Deserialize, Serialize};
 
 crate::label_values! {
 /// Kind of gap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Gap {
     /// A GPU's process list failed, kept growing while it was read, or has entries of an unknown size.
     ProcessList = "process_list",

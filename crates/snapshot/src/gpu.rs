@@ -48,31 +48,18 @@ pub struct MigIds {
     pub compute_instance: Option<u32>,
 }
 
+crate::label_values! {
 /// Which processes may create a context (`nvmlComputeMode_t`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
     /// Any number of contexts.
-    Default,
+    Default = "default",
     /// One context per device and thread (deprecated).
-    ExclusiveThread,
+    ExclusiveThread = "exclusive_thread",
     /// No contexts.
-    Prohibited,
+    Prohibited = "prohibited",
     /// Contexts of one process only: the recommended mode for MPS.
-    ExclusiveProcess,
+    ExclusiveProcess = "exclusive_process",
 }
-
-impl ComputeMode {
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::ExclusiveThread => "exclusive_thread",
-            Self::Prohibited => "prohibited",
-            Self::ExclusiveProcess => "exclusive_process",
-        }
-    }
 }
 
 /// Readings of the device as a whole; `None` if not reported.

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Milliseconds per clock tick of `start_ticks`: `USER_HZ` of `include/uapi/asm-generic/param.h` is 100 on x86-64
+/// and aarch64.
+pub const MILLIS_PER_TICK: u64 = 10;
+
 /// Identity of a process within one boot: its pid and its start time (`/proc/PID/stat`, field 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessKey {
@@ -14,10 +18,10 @@ pub struct ProcessKey {
 }
 
 impl ProcessKey {
-    /// Returns the start time since boot. A clock tick is 10 ms, because `USER_HZ` is 100.
+    /// Returns the start time since boot.
     #[must_use]
     pub const fn started(&self) -> Duration {
-        Duration::from_millis(self.start_ticks.saturating_mul(10))
+        Duration::from_millis(self.start_ticks.saturating_mul(MILLIS_PER_TICK))
     }
 }
 
@@ -60,16 +64,22 @@ pub struct Moment {
     pub boot: Duration,
 }
 
+/// Returns a duration in whole milliseconds.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+crate::label_values! {
 /// Whether the driver's pids are those of our `/proc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PidNamespace {
+pub enum PidNamespace (default Unknown) {
     /// The initial PID namespace according to `/proc/self/ns/pid`, or a namespace configured as equivalent.
-    Host,
+    Host = "host",
     /// Another namespace. The driver's pids may belong to other processes here, so none is attributed.
-    Other,
+    Other = "other",
     /// `/proc/self/ns/pid` could not be read; treated like `Other`.
-    Unknown,
+    Unknown = "unknown",
+}
 }
 
 impl PidNamespace {
@@ -80,16 +90,6 @@ impl PidNamespace {
     #[must_use]
     pub fn of_link(target: &str) -> Self {
         if target == Self::INITIAL { Self::Host } else { Self::Other }
-    }
-
-    /// Returns the name in the stream and as a label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Other => "other",
-            Self::Unknown => "unknown",
-        }
     }
 
     /// Returns whether the driver's pids may be attributed to processes.

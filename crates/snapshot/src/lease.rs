@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
 
-use crate::{ProcessKey, Truth};
+use crate::{ProcessKey, Truth, Word};
 
 /// State of a lease pool at one moment.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Leases {
     /// Time of the query, in milliseconds since boot.
     pub boot_ms: u64,
     /// Time of the previous query, in milliseconds since boot; `None` if it was not answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_ms: Option<u64>,
     /// GPUs managed by the pool.
     pub gpus: Vec<PoolGpu>,
@@ -29,71 +30,47 @@ pub struct Leases {
     pub tally: Tally,
 }
 
+crate::label_values! {
 /// State of a GPU in a pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GpuState {
+#[serde(from = "Word<GpuState>")]
+pub enum GpuState (default Unknown) {
     /// Free: the next request receives it.
-    Idle,
+    Idle = "idle",
     /// Held by a lease.
-    Leased,
+    Leased = "leased",
     /// Held by a GPU.py client, according to its record.
-    Legacy,
+    Legacy = "legacy",
     /// Reserved for a waiting request for several GPUs.
-    Gathering,
+    Gathering = "gathering",
     /// Withheld because something is wrong with it.
-    Quarantined,
+    Quarantined = "quarantined",
     /// Withheld for a while after a restart of the server.
-    Barrier,
+    Barrier = "barrier",
     /// In no list of the pool, or in a list of a newer version. A GPU.py client may be taking it.
-    #[default]
-    #[serde(other)]
-    Unknown,
+    Unknown = "unknown",
+}
 }
 
-impl GpuState {
-    /// All states, in the order of the page.
-    pub const ALL: [Self; 7] = [
-        Self::Idle,
-        Self::Leased,
-        Self::Legacy,
-        Self::Gathering,
-        Self::Quarantined,
-        Self::Barrier,
-        Self::Unknown,
-    ];
-
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Leased => "leased",
-            Self::Legacy => "legacy",
-            Self::Gathering => "gathering",
-            Self::Quarantined => "quarantined",
-            Self::Barrier => "barrier",
-            Self::Unknown => "unknown",
-        }
+impl From<Word<Self>> for GpuState {
+    fn from(word: Word<Self>) -> Self {
+        word.known().unwrap_or_default()
     }
 }
 
 /// A GPU in a pool.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolGpu {
     /// Id in the pool. GPU.py uses it as the driver's index.
     pub id: String,
     /// UUID, if the pool knows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// State in the pool.
     #[serde(rename = "state")]
     pub gpu_state: GpuState,
     /// Name of the lease that holds the GPU. The pool's list of held leases may lack it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
     /// Record that a GPU.py client has written for this GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Record>,
     /// How long all samples have shown the same state, lease and record; 0 in the first.
     #[serde(default)]
@@ -107,13 +84,12 @@ pub struct PoolGpu {
 }
 
 /// Record of a GPU.py client that took a GPU.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Pid in the record: the parent of a `GPU.py --get`. `None` if it is not a number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Start tick of that process, if a node's agent saw the process when the record was written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
     /// Time of the record, in an unknown local time zone.
     pub time: String,
@@ -122,6 +98,7 @@ pub struct Record {
 }
 
 /// A held lease.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Held {
     /// Name of the lease, as in the environment of its processes.
@@ -131,27 +108,21 @@ pub struct Held {
     /// Pool ids of its GPUs.
     pub gpus: Vec<String>,
     /// Time since the grant; `None` if the server no longer knows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
     /// Time since the holder itself last renewed the lease; `None` if not recorded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
     /// Time until the lease is overdue; negative once it is.
     pub left_ms: i64,
     /// User name, as given by the holder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Uid, as given by the holder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Mode of the holder: `run`, `compat` and so on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Priority of the request. Higher priorities are served first.
     #[serde(default)]
     pub priority: i32,
     /// Process that holds the lease, if it is of this boot and PID namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<ProcessKey>,
     /// Other processes that may hold the lease by the rules of GPU.py: the shells that contain the holder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -170,6 +141,7 @@ impl Held {
 }
 
 /// A waiting request.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// Name of the lease that the request will become.
@@ -177,13 +149,11 @@ pub struct Ticket {
     /// Number of GPUs, granted all together or not at all.
     pub want: u32,
     /// User name, as given in the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Priority. Higher priorities are served first.
     #[serde(default)]
     pub priority: i32,
     /// Time since the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
 }
 

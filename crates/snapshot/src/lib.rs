@@ -39,6 +39,7 @@ pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
 pub use holder::{Holder, Process};
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey};
+pub use label::{Label, Word};
 pub use lease::{Claim, GpuState, Held, Leases, PoolGpu};
 pub use lost::{LastListed, LostGpu};
 pub use memory::{Memory, Parts};

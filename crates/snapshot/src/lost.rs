@@ -2,29 +2,25 @@
 //! mark values as unknown, and are not exported as a metric.
 
 use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
 
 use crate::About;
-
-/// Milliseconds per clock tick of `start_ticks`: `USER_HZ` is 100.
-const MILLIS_PER_TICK: u64 = 10;
+use crate::identity::MILLIS_PER_TICK;
 
 /// A GPU or MIG instance that fell off the bus, or that the driver no longer lists.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostGpu {
     /// Index that the GPU had.
     pub index: String,
     /// UUID; `None` if it was never read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// UUID of the GPU that contains the MIG instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_uuid: Option<String>,
     /// End of the first sample that found it lost, in milliseconds since boot. A process that started later
     /// does not hold it. `None` while it is uncertain whether it is lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
     /// Processes that held it in the sample before; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastListed>,
 }
 

@@ -57,44 +57,29 @@ pub struct MpsAnswer {
     pub pinned_limits: BTreeMap<u32, u64>,
 }
 
+crate::label_values! {
 /// Why a control daemon did not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum MpsFault {
     /// No answer within two seconds. New CUDA programs wait for it as well.
-    Timeout,
+    Timeout = "timeout",
     /// The daemon is stopped (SIGSTOP, a debugger), so it was not queried.
-    Stopped,
+    Stopped = "stopped",
     /// The client program for queries is not installed.
-    NoProgram,
+    NoProgram = "no_program",
     /// No permission to query the daemon.
-    NotPermitted,
+    NotPermitted = "not_permitted",
     /// No process answers in the daemon's directory.
-    Unreachable,
+    Unreachable = "unreachable",
     /// The daemon's directory is unknown, because its environment is not readable.
-    NoDirectory,
+    NoDirectory = "no_directory",
     /// Another process answers in the daemon's directory, or at its path. Its answers are not reported.
-    Foreign,
+    Foreign = "foreign",
     /// Any other error; the log has the details.
-    Error,
+    Error = "error",
+}
 }
 
 impl MpsFault {
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Stopped => "stopped",
-            Self::NoProgram => "no_program",
-            Self::NotPermitted => "not_permitted",
-            Self::Unreachable => "unreachable",
-            Self::NoDirectory => "no_directory",
-            Self::Foreign => "foreign",
-            Self::Error => "error",
-        }
-    }
-
     /// Returns whether the daemon answers no client; `None` if unknown, for example because its directory is
     /// in another mount namespace.
     #[must_use]
@@ -129,58 +114,32 @@ pub struct MpsServer {
     pub thread_percentage: Option<f64>,
 }
 
+crate::label_values! {
 /// State of an MPS server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum MpsStatus {
     /// Starting.
-    Initializing,
+    Initializing = "initializing",
     /// Serving clients.
-    Active,
+    Active = "active",
     /// A client had a fatal fault. New clients are refused until all affected clients have exited.
-    Fault,
+    Fault = "fault",
+}
 }
 
-impl MpsStatus {
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Initializing => "initializing",
-            Self::Active => "active",
-            Self::Fault => "fault",
-        }
-    }
-}
-
+crate::label_values! {
 /// Result of reading a log file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum MpsFile {
     /// The file was read.
-    Read,
+    Read = "read",
     /// The file does not exist.
-    Absent,
+    Absent = "absent",
     /// The file could not be read.
-    Unreadable,
+    Unreadable = "unreadable",
     /// Not a regular file: a FIFO, a link, a device.
-    NoFile,
+    NoFile = "no_file",
     /// The file belongs to a user other than the daemon's, so the daemon did not write it.
-    Foreign,
+    Foreign = "foreign",
 }
-
-impl MpsFile {
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Absent => "absent",
-            Self::Unreadable => "unreadable",
-            Self::NoFile => "no_file",
-            Self::Foreign => "foreign",
-        }
-    }
 }
 
 /// Counts from log files since they were first read.

@@ -77,6 +77,12 @@ impl Place {
         place
     }
 
+    /// Returns whether the process is in a container or pod.
+    #[must_use]
+    pub const fn is_contained(&self) -> bool {
+        self.container.is_some() || self.pod_uid.is_some()
+    }
+
     /// Returns whether the process is in a systemd service. The manager of a user's session does not count.
     #[must_use]
     pub fn in_service(&self) -> bool {

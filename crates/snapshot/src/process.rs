@@ -6,62 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Claim, Place, ProcessKey};
 
+crate::label_values! {
 /// State of a process in one sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum State (default Unknown) {
     /// `R`: running or runnable.
-    Running,
+    Running = "running",
     /// `S`: in an interruptible sleep.
-    Sleeping,
+    Sleeping = "sleeping",
     /// `D`: in an uninterruptible sleep, in which no signal reaches it.
-    DiskSleep,
+    DiskSleep = "disk_sleep",
     /// `T`: stopped by a signal.
-    Stopped,
+    Stopped = "stopped",
     /// `t`: stopped by a debugger.
-    Traced,
+    Traced = "traced",
     /// In a frozen cgroup, for example by `docker pause`.
-    Frozen,
+    Frozen = "frozen",
     /// `I`: an idle kernel thread.
-    Idle,
+    Idle = "idle",
     /// `Z` without other threads: it holds no GPU memory, and its parent has not reaped it.
-    Zombie,
+    Zombie = "zombie",
     /// `Z`, but other threads run and keep its GPU contexts. SIGKILL works.
-    ZombieLeader,
+    ZombieLeader = "zombie_leader",
     /// `X`: exiting at this moment.
-    Dead,
+    Dead = "dead",
     /// The driver lists the pid, but the process does not exist.
-    Gone,
+    Gone = "gone",
     /// The process exists, but `/proc` hides it from us (`hidepid`).
-    Hidden,
+    Hidden = "hidden",
     /// A state letter that this program does not know, or a state that could not be read.
-    Unknown,
+    Unknown = "unknown",
+}
 }
 
 impl State {
-    /// All states.
-    pub const ALL: [Self; 13] = [
-        Self::Running,
-        Self::Sleeping,
-        Self::DiskSleep,
-        Self::Stopped,
-        Self::Traced,
-        Self::Frozen,
-        Self::Idle,
-        Self::Zombie,
-        Self::ZombieLeader,
-        Self::Dead,
-        Self::Gone,
-        Self::Hidden,
-        Self::Unknown,
-    ];
-
-    /// Returns the state with this name.
-    #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
-    }
-
     /// Parses field 3 of `/proc/PID/stat`. `Z` counts as a zombie until live threads are found.
     #[must_use]
     pub fn of_letter(letter: &str) -> Self {
@@ -88,26 +65,6 @@ impl State {
     #[must_use]
     pub const fn on_hold(self) -> bool {
         matches!(self, Self::Stopped | Self::Traced | Self::Frozen)
-    }
-
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Sleeping => "sleeping",
-            Self::DiskSleep => "disk_sleep",
-            Self::Stopped => "stopped",
-            Self::Traced => "traced",
-            Self::Frozen => "frozen",
-            Self::Idle => "idle",
-            Self::Zombie => "zombie",
-            Self::ZombieLeader => "zombie_leader",
-            Self::Dead => "dead",
-            Self::Gone => "gone",
-            Self::Hidden => "hidden",
-            Self::Unknown => "unknown",
-        }
     }
 }
 
@@ -172,14 +129,14 @@ pub struct Facts {
     pub ancestors: Option<Vec<ProcessKey>>,
 }
 
+crate::label_values! {
 /// Role of a process in MPS. Both programs have the same `comm`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Server, which acts for its clients.
-    MpsServer,
+    MpsServer = "mps_server",
     /// Control daemon.
-    MpsControl,
+    MpsControl = "mps_control",
+}
 }
 
 impl Role {
@@ -194,15 +151,6 @@ impl Role {
             "nvidia-cuda-mps-server" => Some(Self::MpsServer),
             "nvidia-cuda-mps-control" => Some(Self::MpsControl),
             _ => None,
-        }
-    }
-
-    /// Returns the name in the stream.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MpsServer => "mps_server",
-            Self::MpsControl => "mps_control",
         }
     }
 }

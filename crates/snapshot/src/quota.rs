@@ -5,34 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ProcessKey, Truth};
 
+crate::label_values! {
 /// Why a quota file cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum InvalidQuota {
     /// The file cannot be opened or read.
-    Unreadable,
+    Unreadable = "unreadable",
     /// Not a regular file: a FIFO, a link, a device.
-    NoFile,
+    NoFile = "no_file",
     /// The file is truncated.
-    Short,
+    Short = "short",
     /// The file does not have the contents of a quota file.
-    NoQuota,
+    NoQuota = "no_quota",
     /// The file has an unknown version.
-    Version,
+    Version = "version",
 }
-
-impl InvalidQuota {
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::NoFile => "no_file",
-            Self::Short => "short",
-            Self::NoQuota => "no_quota",
-            Self::Version => "version",
-        }
-    }
 }
 
 /// A shared quota file.

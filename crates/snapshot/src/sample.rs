@@ -39,13 +39,21 @@ pub struct DeviceProcess {
 /// Processes with open device files. The scan is expensive, and therefore less frequent than samples.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcesses {
-    /// Time of the scan.
-    pub at: Moment,
+    /// Time of the scan, in milliseconds since boot.
+    pub boot_ms: u64,
     /// Processes that were found.
     #[serde(rename = "who")]
     pub processes: Vec<DeviceProcess>,
     /// Number of processes whose descriptors could not be read. The list is complete only if this is 0.
     pub unreadable: u64,
+}
+
+impl DeviceProcesses {
+    /// Returns the time of the scan, since boot.
+    #[must_use]
+    pub const fn at(&self) -> Duration {
+        Duration::from_millis(self.boot_ms)
+    }
 }
 
 /// All data read in one interval.

@@ -4,43 +4,24 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+crate::label_values! {
 /// Source of data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Source {
     /// NVIDIA driver, through NVML.
-    Nvml,
+    Nvml = "nvml",
     /// Processes in `/proc`.
-    Proc,
+    Proc = "proc",
     /// Redis server with the lease pool, if configured.
-    Redis,
+    Redis = "redis",
     /// Directory of quota files, if it exists.
-    Quota,
+    Quota = "quota",
     /// MPS control daemons, if any run.
-    Mps,
+    Mps = "mps",
 }
-
-impl Source {
-    /// All sources, in the order of the page.
-    pub const ALL: [Self; 5] = [Self::Nvml, Self::Proc, Self::Redis, Self::Quota, Self::Mps];
-
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nvml => "nvml",
-            Self::Proc => "proc",
-            Self::Redis => "redis",
-            Self::Quota => "quota",
-            Self::Mps => "mps",
-        }
-    }
 }
 
 crate::label_values! {
 /// Why a source, or one GPU, delivered no data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// The library `libnvidia-ml.so.1` was not found.
     LibraryNotFound = "library_not_found",

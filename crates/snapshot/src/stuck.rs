@@ -11,7 +11,6 @@ const WINDOWS: u32 = 3;
 
 crate::label_values! {
 /// How a holder is stuck.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stuck {
     /// The thread-group leader exited, but other threads are running.
     ZombieLeader = "zombie_leader",
@@ -51,12 +50,6 @@ impl Stuck {
             State::Gone => Some(Self::Gone),
             _ => None,
         }
-    }
-
-    /// Returns the kind with this name.
-    #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// Returns a description in words.
@@ -130,6 +123,5 @@ mod tests {
             assert_eq!(Stuck::of(&process(state, 2)), None, "{state:?} in two samples");
             assert_eq!(Stuck::may_be(&process(state, 2)), expected.is_some(), "{state:?}");
         }
-        assert!(Stuck::ALL.into_iter().all(|kind| Stuck::of_name(kind.name()) == Some(kind)));
     }
 }

@@ -1,18 +1,15 @@
 //! Three-valued logic (Kleene). Comparisons with unobserved values are unknown, which never causes an action.
 
-use serde::{Deserialize, Serialize};
-
+crate::label_values! {
 /// True, false or unknown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Truth {
+pub enum Truth (default Unknown) {
     /// Observed to be false.
-    False,
+    False = "false",
     /// Unknown, because a value was not observed.
-    #[default]
-    Unknown,
+    Unknown = "unknown",
     /// Observed to be true.
-    True,
+    True = "true",
+}
 }
 
 impl Truth {
@@ -27,16 +24,6 @@ impl Truth {
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         if (self as u8) < other as u8 { other } else { self }
-    }
-
-    /// Returns the name in the audit log.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::True => "true",
-            Self::False => "false",
-            Self::Unknown => "unknown",
-        }
     }
 }
 

@@ -22,8 +22,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::{Holder, Parts, Process, ProcessId};
 
 /// Differences up to this many bytes are due to rounding by the driver, and count as 0.
@@ -31,37 +29,22 @@ const SLACK: u64 = 16 << 20;
 /// Number of samples after an exit before unattributed memory is called unreleased.
 const SETTLED: u32 = 2;
 
+crate::label_values! {
 /// Why the unreleased memory is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum UnknownReason {
     /// There is no previous sample with enough data.
-    FirstSample,
+    FirstSample = "first_sample",
     /// A part of the GPU's memory breakdown is unknown.
-    MemoryUnknown,
+    MemoryUnknown = "memory_unknown",
     /// The driver's pids are of another namespace, so exits cannot be seen.
-    PidNamespace,
+    PidNamespace = "pid_namespace",
     /// A holder has just exited, and the driver may not have freed all its memory yet.
-    Settling,
+    Settling = "settling",
     /// Other processes started, exited or grew since the previous sample.
-    OthersChanged,
+    OthersChanged = "others_changed",
     /// Not decided in time; unattributed memory is above its value before the exit.
-    GivenUp,
+    GivenUp = "given_up",
 }
-
-impl UnknownReason {
-    /// Returns the label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FirstSample => "first_sample",
-            Self::MemoryUnknown => "memory_unknown",
-            Self::PidNamespace => "pid_namespace",
-            Self::Settling => "settling",
-            Self::OthersChanged => "others_changed",
-            Self::GivenUp => "given_up",
-        }
-    }
 }
 
 /// Memory of a GPU in one sample in which all parts are known.

@@ -13,8 +13,6 @@ pub const IDLE_AT_MOST_PERCENT: u32 = 1;
 
 crate::label_values! {
 /// Why a utilization is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Why {
     /// MIG is enabled, so the driver's values do not belong to a single process.
     Mig = "mig",

@@ -1,6 +1,5 @@
-//! Format of the snapshot stream, version 1: one JSON object per line. It has types of its own, so that
-//! internal types can change without affecting readers. Fields may be added within a version. A reader
-//! ignores unknown fields and refuses other versions.
+//! Format of the snapshot stream, version 1: one JSON object per line. Fields and words may be added within a
+//! version. A reader ignores unknown fields, keeps unknown words as [`Word::Other`], and refuses other versions.
 
 mod of;
 
@@ -8,8 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
 
-use crate::{Claim, Leases, LostGpu, Mps, Place, ProcessKey, Quota};
+use crate::{
+    Claim, ComputeMode, DeviceProcesses, Fault, Leases, LostGpu, Mps, PidNamespace, Place, ProcessKey, Quota,
+    Role, State, Stuck, Why, Word,
+};
 
 /// Version that is written, and the only one that is accepted.
 pub const VERSION: u32 = 1;
@@ -31,14 +34,14 @@ pub enum WireError {
 }
 
 /// One line of the stream.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Version of the format: [`VERSION`].
     pub version: u32,
     /// Sequence number; rises by one each interval. A jump means that lines were missed.
     pub seq: u64,
     /// Id of the boot; `None` if it could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
     /// Start of the sample, in milliseconds since the Unix epoch.
     pub wall_ms: u64,
@@ -46,8 +49,8 @@ pub struct Snapshot {
     pub boot_ms: u64,
     /// Sampling interval in milliseconds.
     pub interval_ms: u64,
-    /// PID namespace: `host`, `other` or `unknown`. Pids are attributed to processes only in `host`.
-    pub pid_namespace: String,
+    /// PID namespace. Pids are attributed to processes only in `host`.
+    pub pid_namespace: Word<PidNamespace>,
     /// State of each source by name: `nvml`, `proc`, `redis` if there is a lease pool, `quota` if there is a
     /// quota directory, `mps` if MPS runs.
     pub sources: BTreeMap<String, Source>,
@@ -60,27 +63,23 @@ pub struct Snapshot {
     /// Processes that the driver lists on a GPU; each pid occurs once.
     pub processes: Vec<Process>,
     /// Processes with open device files; `None` without a scan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_processes: Option<DeviceProcesses>,
     /// Processes without GPU memory in the workloads of holders; `None` if they were not searched for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relatives: Option<Vec<Relative>>,
     /// Group names of the owners of `relatives`, by uid. [`Facts::groups`] has those of holders' owners.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<u32, Vec<String>>,
     /// State of the lease pool; `None` if there is none, or no answer (`sources` then has the reason).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
     /// Shared quota files; `None` if there is no quota directory or it could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Vec<Quota>>,
     /// State of MPS; `None` if no part of it was found.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
 }
 
 /// A process without GPU memory that belongs to the workload of a holder.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Relative {
     /// Pid in the host's PID namespace.
     pub pid: u32,
@@ -89,24 +88,20 @@ pub struct Relative {
     /// Parent's pid.
     pub ppid: u32,
     /// Uid of the owner.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Owner's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Name (`comm`).
     pub comm: String,
-    /// State: `sleeping`, `zombie` and so on.
-    pub state: String,
+    /// Process state.
+    pub state: Word<State>,
     /// Workload that it belongs to, as in [`Facts::workload`].
     pub workload: String,
     /// Container, pod, job and unit that it runs in.
     pub place: Arc<Place>,
     /// Path of its program, if readable.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exe: Option<String>,
     /// Command line without secrets, if command lines are read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
@@ -115,67 +110,56 @@ pub struct Relative {
 }
 
 /// State of a source.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Whether the source answered.
     pub up: bool,
     /// Why the source did not answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
+    pub fault: Option<Word<Fault>>,
 }
 
 /// A GPU or MIG instance.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// The driver's index: `0`, or `0:1` for a MIG instance.
     pub index: String,
     /// UUID.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Product name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// UUID of the GPU that contains the MIG instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_uuid: Option<String>,
     /// Minor number: N of `/dev/nvidiaN`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
     /// CUDA compute capability, major and minor.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_capability: Option<(i32, i32)>,
     /// Why the GPU could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
+    pub fault: Option<Word<Fault>>,
     /// Whether MIG mode is on, or this is a MIG instance.
     pub mig: bool,
     /// Memory in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
     /// Utilization of the device, in percent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
     /// Which processes may create a context.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compute_mode: Option<String>,
+    pub compute_mode: Option<Word<ComputeMode>>,
     /// Number of entries in the driver's process list; `None` without a list (`holders` is then meaningless).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<u64>,
     /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<u64>,
     /// Number of processes that have its device file open but are in no driver list; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlisted_processes: Option<u64>,
     /// Processes that the driver lists on the GPU.
     pub holders: Vec<Holder>,
-    /// Kind of each stuck holder by pid: `zombie_leader`, `zombie`, `disk_sleep`, `left_behind` or `gone`. It
-    /// is set after the required number of consecutive samples.
+    /// Kind of each stuck holder by pid. It is set after the required number of consecutive samples.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub stuck: BTreeMap<u32, String>,
+    pub stuck: BTreeMap<u32, Word<Stuck>>,
 }
 
 /// Memory of a GPU in bytes.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Total memory.
@@ -185,121 +169,107 @@ pub struct Memory {
     /// Used memory.
     pub used: u64,
     /// Reserved by driver and firmware; `None` if the driver does not report it separately.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
     /// Held by listed pids that do not exist in `/proc`; `None` if a part of the breakdown is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_pids: Option<u64>,
     /// Held in PID namespaces not visible to the exporter; `None` if a part of the breakdown is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_namespaces: Option<u64>,
     /// Held by no listed process; `None` if a part of the breakdown is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<i64>,
     /// Memory not released after its holders exited; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<u64>,
 }
 
 /// One process on one GPU.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
     /// Pid of a process in [`Snapshot::processes`].
     pub pid: u32,
     /// Kinds of context: `C`, `G`, `M+C`, `C+G`.
     pub kinds: String,
     /// Bytes held.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
     /// Utilization of the busiest engine in the last window, in percent; `None` if not observed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
     /// Why the utilization was not observed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unknown: Option<crate::Why>,
+    pub unknown: Option<Why>,
     /// Milliseconds observed idle since last observed busy.
     pub idle_ms: u64,
 }
 
 /// A process that holds GPU memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// Pid in the host's PID namespace.
     pub pid: u32,
     /// Start time in clock ticks since boot; with the pid and the boot id, the identity. `None` if `/proc`
     /// does not show the process, which must then never be signalled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
     /// Number of the first snapshot that listed it, for a process without start time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_seq: Option<u64>,
-    /// State: `sleeping`, `zombie_leader`, `gone` and so on.
-    pub state: String,
+    /// Process state.
+    pub state: Word<State>,
     /// Facts from `/proc`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Facts>,
 }
 
+impl Process {
+    /// Returns the identity; `None` if `/proc` did not confirm the process.
+    #[must_use]
+    pub fn key(&self) -> Option<ProcessKey> {
+        Some(ProcessKey { pid: self.pid, start_ticks: self.start_ticks? })
+    }
+}
+
+impl Relative {
+    /// Returns the identity.
+    #[must_use]
+    pub const fn key(&self) -> ProcessKey {
+        ProcessKey { pid: self.pid, start_ticks: self.start_ticks }
+    }
+}
+
 /// Facts about a process, from `/proc`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Name (`comm`).
     pub comm: String,
     /// Parent's pid.
     pub ppid: u32,
     /// Uid of the owner.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Owner's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Container, pod, job and unit that it runs in.
     pub place: Arc<Place>,
     /// Command line without secrets, if command lines are read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// CPU time of all threads, in seconds.
     pub cpu_seconds: f64,
     /// Bytes read from and written to storage.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_bytes: Option<u64>,
     /// Whether its session, job or container has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphaned: Option<bool>,
     /// CPU time of its reaped children, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reaped_cpu_seconds: Option<f64>,
     /// Workload: `slurm:PATH`, `container:PATH`, `pod:PATH` or `unit:PATH` with the cgroup path up to and
     /// including the name, or `tree:PID@TICKS`; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// Path of its program, if readable.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exe: Option<String>,
     /// Group names of its owner, once the name service has answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
-    /// Role in MPS: `mps_server` or `mps_control`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<String>,
+    /// Role in MPS.
+    pub role: Option<Word<Role>>,
     /// Lease named in its environment: `nothing`, or `{"lease": NAME}`; omitted if it was not read.
     #[serde(default, skip_serializing_if = "Claim::is_unread")]
     pub claim: Claim,
     /// Pid and start tick of each ancestor, up to the first process; `None` if one is unreadable.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "pairs")]
     pub ancestors: Option<Vec<ProcessKey>>,
-}
-
-/// Processes with open device files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceProcesses {
-    /// Time of the scan, in milliseconds since boot.
-    pub boot_ms: u64,
-    /// Processes that were found.
-    #[serde(rename = "who")]
-    pub processes: Vec<crate::DeviceProcess>,
-    /// Number of processes that could not be read. The list is complete only if this is 0.
-    pub unreadable: u64,
 }
 
 /// Parses one line.

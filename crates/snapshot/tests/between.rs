@@ -12,99 +12,47 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gap, Gaps, GpuId,
-    GpuSample, Kinds, Memory, MigIds, Moment, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative,
-    Sample, Seen, Snapshot, Source, SourceState, State, Stuck, UnknownReason, UtilSample, wire,
+    About, BootId, DeviceSampler, Entry, Facts, Fault, Gap, GpuId, GpuSample, Memory, MigIds, PidNamespace,
+    Place, ProcessId, ProcessKey, Reading, Relative, Sample, Seen, Source, SourceState, State, Stuck,
+    UnknownReason, wire,
 };
+use snapshot_fixtures::sample::{self as fixtures, entry, reading, used, walk};
 
 const GIB: u64 = 1 << 30;
 const PID: u32 = 41;
 
 fn facts(pid: u32, start_ticks: u64) -> Facts {
     Facts {
-        key: ProcessKey { pid, start_ticks },
-        state: State::Sleeping,
-        ppid: 1,
-        comm: "python3".into(),
-        uid: Some(1000),
         user: Some("alice".into()),
-        place: Place::default(),
-        command: None,
-        started: None,
         cpu_seconds: 1.5,
-        io: None,
         orphaned: Some(false),
         reaped_cpu_seconds: Some(0.5),
         workload: Some(format!("tree:{pid}@7")),
         exe: Some("/usr/bin/python3.13".into()),
-        role: None,
-        claim: Claim::Unread,
-        ancestors: None,
+        ..fixtures::facts(ProcessKey { pid, start_ticks })
     }
 }
 
 fn found(pid: u32, start_ticks: u64) -> (u32, Seen) {
-    (pid, Seen::Found(Box::new(facts(pid, start_ticks))))
+    fixtures::found(facts(pid, start_ticks))
 }
 
-fn entry(pid: u32, memory: Option<u64>) -> Entry {
-    Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
-}
-
-/// A GPU of 100 GiB at interval `n`, idle, with these entries.
+/// A GPU of 100 GiB at interval `n`, idle, with these entries. Stamps of these cases are numbers of intervals.
 fn gpu(n: u64, entries: Vec<Entry>) -> GpuSample {
     GpuSample {
         memory: Some(Memory { total: 100 * GIB, free: 60 * GIB, used: 39 * GIB, reserved: Some(GIB) }),
-        entries: Some(entries),
-        fault: None,
-        reading: Reading {
-            // Stamps of these cases are numbers of intervals.
-            since: 1,
-            answer: Answer::Nothing,
-            sampler: DeviceSampler::Stamped { newest: n, maximum: 0, filled: false },
-            ..Reading::default()
-        },
-        ..GpuSample::faulty(About { id: Some(GpuId("GPU-1".into())), ..About::unnamed(0) }, Fault::Error)
+        reading: reading(n, 0, vec![]),
+        ..fixtures::gpu((0, "GPU-1"), entries)
     }
 }
 
 fn busy(n: u64, sm: u32) -> GpuSample {
-    let sample = UtilSample { pid: PID, stamp: n, engines: Engines { sm, ..Engines::default() } };
-    let mut gpu = gpu(n, vec![entry(PID, Some(GIB))]);
-    gpu.reading.answer = Answer::Samples(vec![sample]);
-    gpu
+    GpuSample { reading: reading(n, 0, vec![used(PID, n, sm)]), ..gpu(n, vec![entry(PID, Some(GIB))]) }
 }
 
 /// Interval `n`, ten seconds after the one before.
 fn sample(n: u64, gpus: Vec<GpuSample>, processes: impl IntoIterator<Item = (u32, Seen)>) -> Sample {
-    Sample {
-        seq: n,
-        at: Moment { wall: Duration::from_secs(1_000 + n), boot: Duration::from_secs(10 * n) },
-        took: Duration::ZERO,
-        interval: Duration::from_secs(10),
-        boot_id: Some(BootId("boot".into())),
-        namespace: PidNamespace::Host,
-        sources: BTreeMap::new(),
-        driver: Driver::default(),
-        gpus,
-        processes: processes.into_iter().collect(),
-        relatives: None,
-        groups: BTreeMap::new(),
-        device_processes: None,
-        leases: None,
-        quotas: None,
-        mps: None,
-        gaps: Gaps::default(),
-        workers_hung: 0,
-    }
-}
-
-fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
-    let mut last = None;
-    for sample in samples {
-        last = Some(Snapshot::between(last.as_ref(), sample));
-    }
-    last.expect("at least one sample")
+    fixtures::sample((n, Duration::from_secs(10)), gpus, processes)
 }
 
 fn idle_interval(n: u64) -> Sample {
@@ -257,7 +205,10 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
     };
     let report = wire::Snapshot::from(&walk([with(1)]));
     let seen = &report.relatives.expect("they were searched")[0];
-    assert_eq!((seen.pid, seen.start_ticks, seen.ppid, seen.state.as_str()), (42, 8, PID, "zombie_leader"));
+    assert_eq!(
+        (seen.pid, seen.start_ticks, seen.ppid, seen.state.known()),
+        (42, 8, PID, Some(State::ZombieLeader))
+    );
     assert_eq!((seen.workload.as_str(), seen.place.cgroup.as_str()), ("tree:41@7", "/here"));
     assert_eq!((seen.cpu_seconds, seen.reaped_cpu_seconds, seen.uid), (2.5, 0.25, Some(1000)));
     let texts = (seen.user.as_deref(), seen.exe.as_deref(), seen.command.as_deref());
@@ -344,7 +295,7 @@ fn consecutive_samples_of_a_state_are_counted() {
     assert_eq!(stuck(seen.clone()), Some(Stuck::ZombieLeader));
     let line = wire::write(&walk(seen)).expect("a line");
     let written = wire::parse(&line).expect("it is read");
-    assert_eq!(written.gpus[0].stuck[&PID], "zombie_leader", "the stream has the kind");
+    assert_eq!(written.gpus[0].stuck[&PID], Stuck::ZombieLeader, "the stream has the kind");
 }
 
 #[test]

@@ -1,39 +1,23 @@
 //! Joining a pool with that of the previous sample, and its form in the stream.
 
-#![expect(clippy::expect_used, reason = "a test may fail loudly")]
-
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::lease::{Record, Tally, Ticket};
 use bailiff_snapshot::{
-    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Fault, Gaps, GpuId,
-    GpuSample, GpuState, Held, Kinds, Leases, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Reading,
-    Sample, Seen, Snapshot, State, Truth, UtilSample, wire,
+    Answer, Claim, DeviceSampler, Engines, Facts, GpuSample, GpuState, Held, Leases, PoolGpu, ProcessKey,
+    Reading, Sample, Truth, UtilSample, wire,
 };
+use snapshot_fixtures::sample::{self as fixtures, entry, found, reading, walk};
 
 const PID: u32 = 41;
 
 fn facts() -> Facts {
     Facts {
-        key: ProcessKey { pid: PID, start_ticks: 7 },
-        state: State::Sleeping,
         ppid: 40,
-        comm: "python3".into(),
-        uid: Some(1000),
-        user: None,
-        place: Place::default(),
-        command: None,
-        started: None,
         cpu_seconds: 1.5,
-        io: None,
-        orphaned: None,
-        reaped_cpu_seconds: None,
-        workload: None,
-        exe: None,
-        role: None,
         claim: Claim::Lease("ours".into()),
         ancestors: Some(vec![ProcessKey { pid: 40, start_ticks: 6 }, ProcessKey { pid: 1, start_ticks: 1 }]),
+        ..fixtures::facts(ProcessKey { pid: PID, start_ticks: 7 })
     }
 }
 
@@ -45,25 +29,14 @@ enum Device {
 }
 
 fn gpu(n: u64, device: Device, answer: Answer, listed: bool) -> GpuSample {
-    let entry = Entry {
-        pid: PID,
-        memory: Some(1 << 30),
-        kinds: Kinds { compute: true, ..Kinds::default() },
-        peak: None,
+    let sampler = match device {
+        Device::Uses(maximum) => DeviceSampler::Stamped { newest: n, maximum, filled: false },
+        Device::Silent => DeviceSampler::Silent,
     };
+    let entries = listed.then(|| entry(PID, Some(1 << 30))).into_iter().collect();
     GpuSample {
-        entries: Some(listed.then_some(entry).into_iter().collect()),
-        fault: None,
-        reading: Reading {
-            since: 1,
-            answer,
-            sampler: match device {
-                Device::Uses(maximum) => DeviceSampler::Stamped { newest: n, maximum, filled: false },
-                Device::Silent => DeviceSampler::Silent,
-            },
-            ..Reading::default()
-        },
-        ..GpuSample::faulty(About { id: Some(GpuId("GPU-1".into())), ..About::unnamed(0) }, Fault::Error)
+        reading: Reading { answer, sampler, ..reading(n, 0, vec![]) },
+        ..fixtures::gpu((0, "GPU-1"), entries)
     }
 }
 
@@ -75,31 +48,8 @@ fn leases(n: u64, gpu_state: GpuState, lease: Option<&str>) -> Leases {
 
 /// Interval `n`, ten seconds after the one before.
 fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
-    Sample {
-        seq: n,
-        at: Moment { wall: Duration::from_secs(1_000 + n), boot: Duration::from_secs(10 * n) },
-        took: Duration::ZERO,
-        interval: Duration::from_secs(10),
-        boot_id: Some(BootId("boot".into())),
-        namespace: PidNamespace::Host,
-        sources: BTreeMap::new(),
-        driver: Driver::default(),
-        gpus: vec![gpu],
-        processes: [(PID, Seen::Found(Box::new(facts())))].into(),
-        relatives: None,
-        groups: BTreeMap::new(),
-        device_processes: None,
-        leases,
-        quotas: None,
-        mps: None,
-        gaps: Gaps::default(),
-        workers_hung: 0,
-    }
-}
-
-fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
-    let joined = samples.into_iter().fold(None, |last, next| Some(Snapshot::between(last.as_ref(), next)));
-    joined.expect("at least one sample")
+    let sample = fixtures::sample((n, Duration::from_secs(10)), vec![gpu], [found(facts())]);
+    Sample { leases, ..sample }
 }
 
 /// What the pool says of the GPU.

@@ -1,12 +1,12 @@
 //! What the driver and two samples show of a quota file.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    About, BootId, Claim, Driver, Entry, Facts, Fault, Gaps, GpuId, GpuSample, Kinds, Memory, Moment,
-    PidNamespace, Place, ProcessKey, Quota, QuotaGpu, QuotaProcess, Sample, Seen, Snapshot, State, Truth,
+    Facts, Fault, GpuSample, Memory, Place, ProcessKey, Quota, QuotaGpu, QuotaProcess, Sample, Seen,
+    Snapshot, Truth,
 };
+use snapshot_fixtures::sample::{self as fixtures, entry, found};
 
 const UUID: &str = "0a0b0c0d-0000-4000-8000-000000000001";
 
@@ -15,69 +15,24 @@ fn key(pid: u32) -> ProcessKey {
 }
 
 fn facts(pid: u32, container: Option<&str>) -> (u32, Seen) {
-    let facts = Facts {
-        key: key(pid),
-        state: State::Sleeping,
-        ppid: 1,
-        comm: "python3".into(),
-        uid: Some(1000),
-        user: None,
-        place: Place { container: container.map(str::to_owned), ..Place::default() },
-        command: None,
-        started: None,
-        cpu_seconds: 0.0,
-        io: None,
-        orphaned: None,
-        reaped_cpu_seconds: None,
-        workload: None,
-        exe: None,
-        role: None,
-        claim: Claim::Unread,
-        ancestors: None,
-    };
-    (pid, Seen::Found(Box::new(facts)))
+    let place = Place { container: container.map(str::to_owned), ..Place::default() };
+    found(Facts { place, ..fixtures::facts(key(pid)) })
 }
 
 /// A GPU held by these pids, with this many bytes each.
 fn gpu(held: &[(u32, Option<u64>)]) -> GpuSample {
-    let entry = |(pid, memory): &(u32, Option<u64>)| Entry {
-        pid: *pid,
-        memory: *memory,
-        kinds: Kinds { compute: true, ..Kinds::default() },
-        peak: None,
-    };
     GpuSample {
-        fault: None,
         memory: Some(Memory { total: 1000, free: 0, used: 0, reserved: Some(0) }),
-        entries: Some(held.iter().map(entry).collect()),
-        ..GpuSample::faulty(
-            About { id: Some(GpuId(format!("GPU-{}", UUID.to_uppercase()))), ..About::unnamed(0) },
-            Fault::Error,
+        ..fixtures::gpu(
+            (0, &format!("GPU-{}", UUID.to_uppercase())),
+            held.iter().map(|(pid, memory)| entry(*pid, *memory)).collect(),
         )
     }
 }
 
 fn sample(seq: u64, gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: Vec<Quota>) -> Sample {
-    Sample {
-        seq,
-        at: Moment { wall: Duration::from_secs(seq), boot: Duration::from_secs(seq) },
-        took: Duration::ZERO,
-        interval: Duration::from_secs(1),
-        boot_id: Some(BootId("boot".into())),
-        namespace: PidNamespace::Host,
-        sources: BTreeMap::new(),
-        driver: Driver::default(),
-        gpus: vec![gpu],
-        processes: processes.iter().map(|(pid, container)| facts(*pid, *container)).collect(),
-        relatives: None,
-        groups: BTreeMap::new(),
-        device_processes: None,
-        leases: None,
-        quotas: Some(quotas),
-        mps: None,
-        gaps: Gaps::default(),
-        workers_hung: 0,
-    }
+    let processes = processes.iter().map(|(pid, container)| facts(*pid, *container));
+    Sample { quotas: Some(quotas), ..fixtures::sample((seq, Duration::from_secs(1)), vec![gpu], processes) }
 }
 
 fn place(pid: Option<u32>, alive: Truth, used: u64) -> QuotaProcess {

@@ -47,8 +47,6 @@ pub enum What {
 
 bailiff_snapshot::label_values! {
 /// Why destructive steps are withheld.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Hold {
     /// Paused by an administrator, or the saved state could not be read; `bailiff-enforcer resume` ends it.
     Paused = "paused",
@@ -216,8 +214,6 @@ pub struct Asked {
 
 bailiff_snapshot::label_values! {
 /// Result of an action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The process exited and its memory was released; for a lease: its GPUs were released.
     Released = "released",

@@ -10,14 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{Held, Leases, MpsServer, ProcessKey, wire};
+use bailiff_snapshot::identity::MILLIS_PER_TICK;
+use bailiff_snapshot::{Fault, Held, Leases, MpsServer, PidNamespace, wire};
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
 use crate::value::Value;
-
-/// Number of `start_ticks` per second: `USER_HZ` of `include/uapi/asm-generic/param.h`, on x86-64 and aarch64.
-const TICKS_PER_SECOND: u64 = 100;
 
 /// Stable name of a target: `process:4100@98765` (pid and start tick), `process:4100#12` (only listed by the
 /// driver, first in snapshot 12), `workload:unit:/system.slice/nb.service`, `gpu:GPU-…`, `lease:NAME#TOKEN`.
@@ -103,12 +101,12 @@ impl View {
     /// Whether its processes belong to this host and boot, and can be identified.
     #[must_use]
     pub fn trusted(&self) -> bool {
-        self.snapshot.pid_namespace == "host" && self.snapshot.boot_id.is_some()
+        self.snapshot.pid_namespace == PidNamespace::Host && self.snapshot.boot_id.is_some()
     }
 
     /// Returns an MPS server as its daemon reported it; `None` if the exporter does not see it.
     pub(crate) fn mps_server(&self, target: &Target) -> Option<&MpsServer> {
-        let process = self.processes(target).find_map(key)?;
+        let process = self.processes(target).find_map(wire::Process::key)?;
         self.snapshot.mps.as_ref()?.server(process)
     }
 
@@ -219,14 +217,14 @@ impl View {
             let remembered =
                 || self.snapshot.lost.iter().any(|lost| lost.is(&gpu.index, gpu.uuid.as_deref()));
             let without_list = gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none());
-            without_list && !(gpu.fault.as_deref() == Some("lost") && remembered())
+            without_list && !(gpu.fault.as_ref().is_some_and(|fault| *fault == Fault::Lost) && remembered())
         })
     }
 
     /// Returns the age of a process.
     #[must_use]
     pub fn age(&self, process: &wire::Process) -> Option<Duration> {
-        let started = Duration::from_millis(process.start_ticks?.checked_mul(1000 / TICKS_PER_SECOND)?);
+        let started = Duration::from_millis(process.start_ticks?.checked_mul(MILLIS_PER_TICK)?);
         Some(self.boot().saturating_sub(started))
     }
 }
@@ -246,10 +244,4 @@ pub(crate) fn joined(figures: impl Iterator<Item = Option<f64>>, join: impl Fn(f
         Some(whole) => Value::AtLeast(whole),
         None => Value::Unknown("not observed"),
     }
-}
-
-/// Returns the identity of a process; `None` if `/proc` did not confirm it.
-#[must_use]
-pub fn key(process: &wire::Process) -> Option<ProcessKey> {
-    Some(ProcessKey { pid: process.pid, start_ticks: process.start_ticks? })
 }

@@ -59,10 +59,7 @@ fn computes(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> bool {
     let ours: BTreeSet<u32> = snapshot
         .processes
         .iter()
-        .filter(|process| {
-            let key = process.start_ticks.map(|start_ticks| ProcessKey { pid: process.pid, start_ticks });
-            key.is_some_and(|key| members.contains(&key))
-        })
+        .filter(|process| process.key().is_some_and(|key| members.contains(&key)))
         .map(|process| process.pid)
         .collect();
     let holders = snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
@@ -71,43 +68,38 @@ fn computes(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> bool {
 
 fn counters(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> BTreeMap<ProcessKey, Counters> {
     let holders = snapshot.processes.iter().filter_map(|process| {
-        let key = ProcessKey { pid: process.pid, start_ticks: process.start_ticks? };
         let facts = process.facts.as_ref()?;
-        Some((key, Counters { cpu_seconds: facts.cpu_seconds, io_bytes: facts.io_bytes }))
+        Some((process.key()?, Counters { cpu_seconds: facts.cpu_seconds, io_bytes: facts.io_bytes }))
     });
-    let relatives = snapshot.relatives.iter().flatten().map(|relative| {
-        let key = ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks };
-        (key, Counters { cpu_seconds: relative.cpu_seconds, io_bytes: None })
-    });
+    let relatives = snapshot
+        .relatives
+        .iter()
+        .flatten()
+        .map(|relative| (relative.key(), Counters { cpu_seconds: relative.cpu_seconds, io_bytes: None }));
     holders.chain(relatives).filter(|(key, _)| members.contains(key)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use snapshot_fixtures::stream as fixtures;
+
     use super::*;
 
     const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
 
     /// Returns a snapshot at this second, with GPU utilization, CPU seconds and I/O bytes of our process.
     fn snapshot(second: u64, (utilization, cpu, io): (Option<u32>, f64, Option<u64>)) -> wire::Snapshot {
-        let facts = serde_json::json!({
-            "comm": "x", "ppid": 1, "cpu_seconds": cpu, "io_bytes": io,
-            "place": {"cgroup": "", "container": null, "runtime": null, "pod_uid": null, "pod": null,
-                "namespace": null, "slurm_job": null, "slurm_step": null, "unit": null},
-        });
-        serde_json::from_value(serde_json::json!({
-            "version": 1, "seq": second, "wall_ms": 0, "boot_ms": second * 1000, "interval_ms": 1000,
-            "pid_namespace": "host", "sources": {},
-            "gpus": [{"index": "0", "mig": false, "listed": 2, "holders": [
-                {"pid": 10, "kinds": "C", "utilization": utilization, "idle_ms": 0},
-                {"pid": 20, "kinds": "C", "utilization": 100, "idle_ms": 0},
-            ]}],
-            "processes": [
-                {"pid": 10, "start_ticks": 1, "state": "sleeping", "facts": facts},
-                {"pid": 20, "start_ticks": 1, "state": "running"},
-            ],
-        }))
-        .unwrap()
+        let facts = wire::Facts { cpu_seconds: cpu, io_bytes: io, ..fixtures::facts("x") };
+        let holders = vec![fixtures::holder(10, None, utilization), fixtures::holder(20, None, Some(100))];
+        let processes = vec![
+            fixtures::process(10, 1, facts),
+            wire::Process { pid: 20, start_ticks: Some(1), ..wire::Process::default() },
+        ];
+        wire::Snapshot {
+            boot_ms: second * 1000,
+            interval_ms: 1000,
+            ..fixtures::snapshot(second, vec![fixtures::gpu("0", holders)], processes)
+        }
     }
 
     #[test]

@@ -142,9 +142,7 @@ impl<'a> ActionContext<'a> {
     fn holding(&self) -> BTreeSet<ProcessKey> {
         let view = self.inbox.view();
         let listed = view.iter().flat_map(|view| &view.snapshot.processes);
-        let named = listed
-            .filter_map(|process| Some(ProcessKey { pid: process.pid, start_ticks: process.start_ticks? }));
-        named.collect()
+        listed.filter_map(bailiff_snapshot::wire::Process::key).collect()
     }
 }
 

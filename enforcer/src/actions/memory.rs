@@ -152,6 +152,8 @@ fn copied((key, held): (&(u32, Option<u64>), &Option<u64>)) -> ((u32, Option<u64
 
 #[cfg(test)]
 mod tests {
+    use snapshot_fixtures::stream as fixtures;
+
     use super::*;
 
     const OURS: ProcessKey = ProcessKey { pid: 10, start_ticks: 1 };
@@ -159,23 +161,19 @@ mod tests {
     type Row = (u32, Option<u64>, Option<u64>);
 
     fn snapshot(unaccounted: Option<i64>, rows: &[Row]) -> wire::Snapshot {
-        let gpu = serde_json::json!({
-            "index": "0", "uuid": "GPU-1", "mig": false, "listed": rows.len(),
-            "memory": {"total": 1000, "free": 0, "used": 0, "unaccounted": unaccounted},
-            "holders": rows.iter().map(|(pid, _, memory)| serde_json::json!({
-                "pid": pid, "kinds": "C", "memory": memory, "idle_ms": 0,
-            })).collect::<Vec<_>>(),
+        let holders = rows.iter().map(|(pid, _, memory)| fixtures::holder(*pid, *memory, None));
+        let memory = wire::Memory { total: 1000, unaccounted, ..wire::Memory::default() };
+        let gpu = wire::Gpu {
+            uuid: Some("GPU-1".into()),
+            memory: Some(memory),
+            ..fixtures::gpu("0", holders.collect())
+        };
+        let processes = rows.iter().map(|(pid, start_ticks, _)| wire::Process {
+            pid: *pid,
+            start_ticks: *start_ticks,
+            ..wire::Process::default()
         });
-        let processes = rows.iter().map(|(pid, start, _)| {
-            serde_json::json!({
-                "pid": pid, "start_ticks": start, "state": "sleeping",
-            })
-        });
-        serde_json::from_value(serde_json::json!({
-            "version": 1, "seq": 1, "wall_ms": 0, "boot_ms": 0, "interval_ms": 1, "pid_namespace": "host",
-            "sources": {}, "gpus": [gpu], "processes": processes.collect::<Vec<_>>(),
-        }))
-        .unwrap()
+        fixtures::snapshot(1, vec![gpu], processes.collect())
     }
 
     fn memory(unaccounted: Option<i64>, rows: &[Row]) -> Memory {

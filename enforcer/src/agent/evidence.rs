@@ -8,7 +8,7 @@ use bailiff_snapshot::{PoolGpu, ProcessKey, wire};
 
 use bailiff_engine::guard;
 use bailiff_engine::view::leases::lists_holders;
-use bailiff_engine::view::{Health, View, key};
+use bailiff_engine::view::{Health, View};
 
 /// Use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,110 +82,93 @@ impl Evidence<'_> {
     fn counts(&self, holder: &wire::Holder) -> bool {
         let processes = &self.view.snapshot.processes;
         let Some(process) = processes.iter().find(|process| process.pid == holder.pid) else { return true };
-        if key(process).is_some_and(|key| !(self.may_live)(key)) {
+        if process.key().is_some_and(|key| !(self.may_live)(key)) {
             return false;
         }
         let Some(facts) = &process.facts else { return true };
-        let contained = facts.place.container.is_some() || facts.place.pod_uid.is_some();
-        let draws = holder.kinds == "G" && guard::named(&facts.comm, contained).is_some();
+        let draws = holder.kinds == "G" && guard::named(&facts.comm, facts.place.is_contained()).is_some();
         facts.role.is_none() && !draws
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use bailiff_snapshot::{Role, State};
+    use serde_json::json;
+    use snapshot_fixtures::stream as fixtures;
 
     use super::*;
 
-    fn view(gpus: &Value, processes: &Value) -> View {
-        let snapshot = json!({
-            "version": 1, "seq": 1, "wall_ms": 0, "boot_ms": 0, "interval_ms": 5000, "pid_namespace": "host",
-            "sources": {"nvml": {"up": true}, "proc": {"up": true}}, "gpus": gpus, "processes": processes,
-        });
-        View::between(None, serde_json::from_value(snapshot).expect("a snapshot"))
+    fn gpu(index: &str, listed: Option<u64>, holders: &[(u32, &str)]) -> wire::Gpu {
+        let holder = |(pid, kinds): &(u32, &str)| wire::Holder {
+            kinds: (*kinds).into(),
+            ..fixtures::holder(*pid, None, None)
+        };
+        let name = Some("H100".to_owned());
+        wire::Gpu { name, listed, ..fixtures::gpu(index, holders.iter().map(holder).collect()) }
     }
 
-    fn gpu(index: &str, listed: Option<u64>, holders: &[(u32, &str)]) -> Value {
-        let holders: Vec<Value> =
-            holders.iter().map(|(pid, kinds)| json!({"pid": pid, "kinds": kinds, "idle_ms": 0})).collect();
-        json!({
-            "index": index, "uuid": format!("GPU-{index}"), "name": "H100", "mig": false, "listed": listed,
-            "holders": holders,
-        })
-    }
-
-    fn process(pid: u32, comm: &str, role: Option<&str>) -> Value {
-        json!({"pid": pid, "start_ticks": 7, "state": "sleeping", "facts": {
-            "comm": comm, "ppid": 1, "uid": 1000, "cpu_seconds": 0.0, "role": role, "place": {"cgroup": "/a"},
-        }})
+    fn process(pid: u32, comm: &str) -> wire::Process {
+        fixtures::process(pid, 7, fixtures::facts(comm))
     }
 
     fn pool(id: &str, uuid: Option<&str>) -> audit::Gpu {
         serde_json::from_value(json!({"id": id, "uuid": uuid, "idle": 0, "pot": 0, "bar": 0})).expect("a GPU")
     }
 
-    fn on(gpus: &Value, processes: &Value, of: &audit::Gpu) -> On {
-        Evidence { view: &view(gpus, processes), may_live: &|process| process.pid != 99 }.on(of)
+    fn on(gpus: &[wire::Gpu], processes: &[wire::Process], of: &audit::Gpu) -> On {
+        let view = View::between(None, fixtures::snapshot(1, gpus.to_vec(), processes.to_vec()));
+        Evidence { view: &view, may_live: &|process| process.pid != 99 }.on(of)
     }
 
     #[test]
     fn services_and_ended_processes_do_not_count() {
         let of = pool("0", Some("GPU-0"));
-        let gone = json!({"pid": 5, "first_seq": 1, "state": "gone"});
+        let gone = fixtures::unconfirmed(5, 1, State::Gone);
+        let mut server = process(5, "nvidia-cuda-mps");
+        server.facts.as_mut().expect("they are set").role = Some(Role::MpsServer.into());
         let cases = [
-            (gpu("0", Some(0), &[]), json!([]), On::Unused),
-            (gpu("0", None, &[]), json!([]), On::Unknown),
-            (gpu("0", Some(1), &[]), json!([]), On::Used),
-            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "python3", None)]), On::Used),
-            (gpu("0", Some(1), &[(5, "C")]), json!([]), On::Used),
-            (gpu("0", Some(1), &[(5, "C")]), json!([gone]), On::Used),
-            (gpu("0", Some(1), &[(99, "C")]), json!([process(99, "python3", None)]), On::Unused),
-            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "Xorg", None)]), On::Unused),
-            (gpu("0", Some(1), &[(5, "C")]), json!([process(5, "Xorg", None)]), On::Used),
-            (gpu("0", Some(1), &[(5, "G")]), json!([process(5, "render", None)]), On::Used),
-            (
-                gpu("0", Some(1), &[(5, "C")]),
-                json!([process(5, "nvidia-cuda-mps", Some("mps_server"))]),
-                On::Unused,
-            ),
-            (gpu("1", Some(0), &[]), json!([]), On::Unknown),
+            (gpu("0", Some(0), &[]), vec![], On::Unused),
+            (gpu("0", None, &[]), vec![], On::Unknown),
+            (gpu("0", Some(1), &[]), vec![], On::Used),
+            (gpu("0", Some(1), &[(5, "C")]), vec![process(5, "python3")], On::Used),
+            (gpu("0", Some(1), &[(5, "C")]), vec![], On::Used),
+            (gpu("0", Some(1), &[(5, "C")]), vec![gone], On::Used),
+            (gpu("0", Some(1), &[(99, "C")]), vec![process(99, "python3")], On::Unused),
+            (gpu("0", Some(1), &[(5, "G")]), vec![process(5, "Xorg")], On::Unused),
+            (gpu("0", Some(1), &[(5, "C")]), vec![process(5, "Xorg")], On::Used),
+            (gpu("0", Some(1), &[(5, "G")]), vec![process(5, "render")], On::Used),
+            (gpu("0", Some(1), &[(5, "C")]), vec![server], On::Unused),
+            (gpu("1", Some(0), &[]), vec![], On::Unknown),
         ];
         for (gpu, processes, expected) in cases {
-            assert_eq!(on(&json!([gpu]), &processes, &of), expected, "{gpu} {processes}");
+            assert_eq!(on(std::slice::from_ref(&gpu), &processes, &of), expected, "{gpu:?} {processes:?}");
         }
     }
 
     #[test]
     fn a_number_means_a_gpu_where_all_are_alike() {
-        let (of, none) = (pool("0", None), json!([]));
-        let mut gpus = json!([gpu("0", Some(0), &[]), gpu("1", Some(0), &[])]);
-        assert_eq!(on(&gpus, &none, &of), On::Unused);
-        gpus[1]["name"] = json!("A30");
-        assert_eq!(on(&gpus, &none, &of), On::Unknown);
-        assert_eq!(on(&gpus, &none, &pool("0", Some("GPU-0"))), On::Unused);
+        let of = pool("0", None);
+        let mut gpus = [gpu("0", Some(0), &[]), gpu("1", Some(0), &[])];
+        assert_eq!(on(&gpus, &[], &of), On::Unused);
+        gpus[1].name = Some("A30".into());
+        assert_eq!(on(&gpus, &[], &of), On::Unknown);
+        assert_eq!(on(&gpus, &[], &pool("0", Some("GPU-0"))), On::Unused);
     }
 
     #[test]
     fn of_a_gpu_in_parts_all_parts_count() {
-        let mut whole = gpu("0", None, &[]);
-        (whole["mig"], whole["instances"]) = (json!(true), json!(1));
-        let part = |listed, holders: &[(u32, &str)]| {
-            let mut part = gpu("0:1", listed, holders);
-            part["parent_uuid"] = json!("GPU-0");
-            part
+        let whole = |instances| wire::Gpu { mig: true, instances, ..gpu("0", None, &[]) };
+        let part = |listed, holders: &[(u32, &str)]| wire::Gpu {
+            parent_uuid: Some("GPU-0".into()),
+            ..gpu("0:1", listed, holders)
         };
-        let (of, in_use) = (pool("0", Some("GPU-0")), json!([process(5, "python3", None)]));
-        assert_eq!(on(&json!([whole, part(Some(0), &[])]), &json!([]), &of), On::Unused);
-        assert_eq!(on(&json!([whole, part(Some(1), &[(5, "C")])]), &in_use, &of), On::Used);
-        assert_eq!(on(&json!([whole, part(None, &[])]), &json!([]), &of), On::Unknown);
-        whole["instances"] = json!(0);
-        assert_eq!(on(&json!([whole]), &json!([]), &of), On::Unused, "a GPU without instance cannot be used");
-        whole["instances"] = Value::Null;
-        assert_eq!(
-            on(&json!([whole, part(Some(0), &[])]), &json!([]), &of),
-            On::Unknown,
-            "one may be missing"
-        );
+        let (of, in_use) = (pool("0", Some("GPU-0")), [process(5, "python3")]);
+        let on = |gpus: &[wire::Gpu], processes: &[wire::Process]| on(gpus, processes, &of);
+        assert_eq!(on(&[whole(Some(1)), part(Some(0), &[])], &[]), On::Unused);
+        assert_eq!(on(&[whole(Some(1)), part(Some(1), &[(5, "C")])], &in_use), On::Used);
+        assert_eq!(on(&[whole(Some(1)), part(None, &[])], &[]), On::Unknown);
+        assert_eq!(on(&[whole(Some(0))], &[]), On::Unused, "a GPU without instance cannot be used");
+        assert_eq!(on(&[whole(None), part(Some(0), &[])], &[]), On::Unknown, "one may be missing");
     }
 }

@@ -9,25 +9,22 @@ use std::time::Duration;
 
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{
-    About, Answer, BootId, Claim, ComputeMode, DeviceProcess, DeviceProcesses, DeviceSampler, Driver,
-    Engines, Entry, Facts, Fault, Gap, Gaps, GpuId, GpuSample, GpuState, Held, InvalidQuota, Io, Kinds,
-    Leases, Memory, MigIds, Moment, PidNamespace, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess,
-    Reading, Sample, Seen, Snapshot, Source, SourceState, State, Telemetry, Truth, UtilSample,
+    About, Answer, ComputeMode, DeviceProcess, DeviceProcesses, Driver, Engines, Entry, Facts, Fault, Gap,
+    GpuId, GpuSample, GpuState, Held, InvalidQuota, Io, Kinds, Leases, Memory, MigIds, Place, PoolGpu,
+    ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, Source, SourceState, State, Telemetry,
+    Truth, UtilSample,
 };
+use snapshot_fixtures::sample::{self as fixtures, reading};
+#[allow(unused_imports, reason = "no test uses all of it")]
+pub(crate) use snapshot_fixtures::sample::{entry, found, walk};
 
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Returns the sample of interval `seq` on a node with these GPUs and processes.
 pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Seen>) -> Sample {
-    let (since, passed) = (Duration::from_secs(1_700_000_000), Duration::from_secs(5 * seq));
     Sample {
-        seq,
-        at: Moment { wall: since + passed, boot: passed },
         took: Duration::from_millis(12),
-        interval: INTERVAL,
-        boot_id: Some(BootId("boot".into())),
-        namespace: PidNamespace::Host,
         sources: [Source::Nvml, Source::Proc]
             .map(|source| (source, SourceState::up(Duration::from_millis(3))))
             .into(),
@@ -36,23 +33,8 @@ pub(crate) fn sample(seq: u64, gpus: Vec<GpuSample>, processes: BTreeMap<u32, Se
             nvml: Some("13.580.95.05".into()),
             cuda: Some((13, 0)),
         },
-        gpus,
-        processes,
-        relatives: None,
-        groups: BTreeMap::new(),
-        device_processes: None,
-        leases: None,
-        quotas: None,
-        mps: None,
-        gaps: Gaps::default(),
-        workers_hung: 0,
+        ..fixtures::sample((seq, INTERVAL), gpus, processes)
     }
-}
-
-pub(crate) fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
-    let joined =
-        samples.into_iter().fold(None, |last, sample| Some(Snapshot::between(last.as_ref(), sample)));
-    joined.expect("at least one sample")
 }
 
 /// Returns an idle GPU with these entries in sample `seq`, with all its values.
@@ -68,8 +50,6 @@ pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
             compute_capability: Some((9, 0)),
             ..About::unnamed(index)
         },
-        fault: None,
-        instances: None,
         memory: Some(Memory {
             total: 141 * GIB,
             free: (140 * GIB).saturating_sub(held),
@@ -87,31 +67,15 @@ pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
             mig_enabled: Some(false),
             accounting: Some(true),
         },
-        entries: Some(entries),
-        reading: Reading {
-            since: 1,
-            answer: Answer::Nothing,
-            sampler: DeviceSampler::Stamped { newest: seq, maximum: 0, filled: false },
-            ..Reading::default()
-        },
-        xids: Vec::new(),
+        reading: reading(seq, 0, vec![]),
+        ..fixtures::gpu((index, ""), entries)
     }
-}
-
-pub(crate) fn entry(pid: u32, memory: Option<u64>) -> Entry {
-    Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
 }
 
 pub(crate) fn facts(pid: u32, user: &str, comm: &str) -> Facts {
     Facts {
-        key: ProcessKey { pid, start_ticks: 7 },
-        state: State::Sleeping,
-        ppid: 1,
         comm: comm.to_owned(),
-        uid: Some(1000),
         user: Some(user.to_owned()),
-        place: Place::default(),
-        command: None,
         started: Some(1_699_999_000.25),
         cpu_seconds: 12.5,
         io: Some(Io { read_bytes: 4096, write_bytes: 0 }),
@@ -119,14 +83,8 @@ pub(crate) fn facts(pid: u32, user: &str, comm: &str) -> Facts {
         reaped_cpu_seconds: Some(0.5),
         workload: Some(format!("tree:{pid}@7")),
         exe: Some("/usr/bin/python3.13".into()),
-        role: None,
-        claim: Claim::Unread,
-        ancestors: None,
+        ..fixtures::facts(ProcessKey { pid, start_ticks: 7 })
     }
-}
-
-pub(crate) fn found(facts: Facts) -> (u32, Seen) {
-    (facts.key.pid, Seen::Found(Box::new(facts)))
 }
 
 /// Returns a sample with one GPU and one idle process of alice's.
@@ -187,7 +145,7 @@ pub(crate) fn motley(seq: u64) -> Sample {
     let [parent, instance] = mig(seq);
     let mut sample = sample(seq, vec![busy, unknown, parent, instance, lost], motley_processes());
     sample.device_processes =
-        Some(DeviceProcesses { at: sample.at, processes: device_processes(), unreadable: 2 });
+        Some(DeviceProcesses { boot_ms: seq * 5000, processes: device_processes(), unreadable: 2 });
     sample.sources.insert(Source::Proc, SourceState::down(Fault::NotPermitted));
     sample.gaps.count(Gap::Telemetry);
     sample.sources.insert(Source::Redis, SourceState::up(Duration::from_millis(1)));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bailiff_snapshot::{Place, stat, wire};
 use rustix::process::{Pid, Signal, kill_process};
+use snapshot_fixtures::stream as fixtures;
 use tempfile::TempDir;
 
 use crate::programs;
@@ -152,31 +153,27 @@ impl EvalContext {
     }
 
     fn snapshot(&self, idle: usize) -> wire::Snapshot {
-        let json = serde_json::json!({
-            "version": 1, "seq": self.seq, "boot_id": boot_id(), "wall_ms": wall_ms(), "boot_ms": boot_ms(),
-            "interval_ms": u64::try_from(TICK.as_millis()).unwrap_or(u64::MAX), "pid_namespace": "host",
-            "gpus": [], "processes": [], "relatives": [],
-            "sources": {"nvml": {"up": true}, "proc": {"up": true}},
+        let holders = self.holders.iter().enumerate().map(|(place, holder)| {
+            fixtures::holder(holder.process.pid, Some(64 << 20), Some(if place < idle { 0 } else { 50 }))
         });
-        let mut snapshot: wire::Snapshot = serde_json::from_value(json).expect("a snapshot");
-        let holders = self.holders.iter().enumerate().map(|(place, holder)| wire::Holder {
-            pid: holder.process.pid,
-            kinds: "C".into(),
-            memory: Some(64 << 20),
-            utilization: Some(if place < idle { 0 } else { 50 }),
-            unknown: None,
-            idle_ms: 0,
-        });
-        let memory = (64u64 << 20) * self.holders.len() as u64;
-        let gpu = serde_json::json!({
-            "index": "0", "uuid": "GPU-bench", "mig": false, "listed": self.holders.len(), "holders": [],
-            "memory": {"total": 1u64 << 40, "free": (1u64 << 40) - memory, "used": memory, "unaccounted": 0},
-        });
-        let mut gpu: wire::Gpu = serde_json::from_value(gpu).expect("a GPU");
-        gpu.holders = holders.collect();
-        snapshot.gpus = vec![gpu];
-        snapshot.processes = self.holders.iter().map(|holder| holder.process.clone()).collect();
-        snapshot
+        let used = (64u64 << 20) * self.holders.len() as u64;
+        let memory = wire::Memory {
+            total: 1 << 40,
+            free: (1 << 40) - used,
+            used,
+            unaccounted: Some(0),
+            ..wire::Memory::default()
+        };
+        let gpu = wire::Gpu { memory: Some(memory), ..fixtures::gpu("bench", holders.collect()) };
+        let processes = self.holders.iter().map(|holder| holder.process.clone()).collect();
+        wire::Snapshot {
+            boot_id: Some(boot_id()),
+            wall_ms: wall_ms(),
+            boot_ms: boot_ms(),
+            interval_ms: u64::try_from(TICK.as_millis()).unwrap_or(u64::MAX),
+            relatives: Some(Vec::new()),
+            ..fixtures::snapshot(self.seq, vec![gpu], processes)
+        }
     }
 }
 
@@ -206,17 +203,16 @@ impl Holder {
 fn describe(pid: u32) -> Option<wire::Process> {
     let found = stat::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)?;
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let facts = serde_json::json!({
-        "comm": found.comm, "ppid": found.ppid, "uid": NOBODY_UID, "user": "nobody", "place": Place::parse(&cgroup),
-        "cpu_seconds": 0.0, "reaped_cpu_seconds": 0.0, "workload": format!("tree:{pid}@{}", found.key.start_ticks),
-    });
-    (found.comm == "sleep").then(|| wire::Process {
-        pid,
-        start_ticks: Some(found.key.start_ticks),
-        first_seq: None,
-        state: "sleeping".into(),
-        facts: serde_json::from_value(facts).ok(),
-    })
+    let facts = wire::Facts {
+        ppid: found.ppid,
+        uid: Some(NOBODY_UID),
+        user: Some("nobody".into()),
+        place: Place::parse(&cgroup).into(),
+        reaped_cpu_seconds: Some(0.0),
+        workload: Some(format!("tree:{pid}@{}", found.key.start_ticks)),
+        ..fixtures::facts(&found.comm)
+    };
+    (found.comm == "sleep").then(|| fixtures::process(pid, found.key.start_ticks, facts))
 }
 
 fn start(directory: &TempDir) -> Child {

@@ -1,12 +1,9 @@
 //! Tests of the counted GPUs and of idle detection.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{
-    About, Answer, BootId, Claim, DeviceSampler, Driver, Engines, Entry, Facts, Gaps, GpuId, GpuSample,
-    Kinds, MigIds, Moment, PidNamespace, Place, Reading, Sample, Seen as ProcessLookup, State, UtilSample,
-};
+use bailiff_snapshot::{About, DeviceSampler, Fault, GpuSample, MigIds, PidNamespace, Sample};
+use snapshot_fixtures::sample::{self as fixtures, entry, used};
 
 use super::*;
 
@@ -42,92 +39,34 @@ fn faulty(fault: Fault) -> TestGpu {
 }
 
 fn gpu(index: usize, pace: u64, state: &TestGpu) -> GpuSample {
+    let entries = state.holders.iter().map(|(key, _)| entry(key.pid, Some(1))).collect();
+    let all = fixtures::gpu((u32::try_from(index).unwrap(), &format!("GPU-{index}")), entries);
     let about = About {
-        id: Some(GpuId(format!("GPU-{index}"))),
         mig: state.mig.then_some(MigIds { parent: None, gpu_instance: None, compute_instance: None }),
-        ..About::unnamed(u32::try_from(index).unwrap())
+        ..all.about
     };
-    let empty = GpuSample::faulty(about, Fault::Error);
-    if state.fault.is_some() {
-        return GpuSample { fault: state.fault, ..empty };
+    if let Some(fault) = state.fault {
+        return GpuSample::faulty(about, fault);
     }
-    let entry = |key: ProcessKey| Entry {
-        pid: key.pid,
-        memory: Some(1),
-        kinds: Kinds { compute: true, ..Kinds::default() },
-        peak: None,
-    };
-    let samples: Vec<UtilSample> = state
-        .holders
-        .iter()
-        .filter(|(_, percent)| *percent > 0)
-        .map(|(key, percent)| UtilSample {
-            pid: key.pid,
-            stamp: pace,
-            engines: Engines { sm: *percent, ..Engines::default() },
-        })
-        .collect();
-    let sampler = |maximum| DeviceSampler::Stamped { newest: pace, maximum, filled: false };
-    GpuSample {
-        fault: None,
-        instances: state.instances,
-        entries: state.listed.then(|| state.holders.iter().map(|(key, _)| entry(*key)).collect()),
-        reading: Reading {
-            // The look-back is one interval.
-            since: pace - 1,
-            answer: if samples.is_empty() { Answer::Nothing } else { Answer::Samples(samples) },
-            sampler: state.device.map_or(DeviceSampler::Silent, sampler),
-            ..Reading::default()
-        },
-        ..empty
+    let busy = state.holders.iter().filter(|(_, percent)| *percent > 0);
+    let mut reading = fixtures::reading(
+        pace,
+        state.device.unwrap_or_default(),
+        busy.map(|(key, percent)| used(key.pid, pace, *percent)).collect(),
+    );
+    // The look-back is one interval.
+    reading.since = pace - 1;
+    if state.device.is_none() {
+        reading.sampler = DeviceSampler::Silent;
     }
-}
-
-fn found(key: ProcessKey) -> (u32, ProcessLookup) {
-    let facts = Facts {
-        key,
-        state: State::Sleeping,
-        ppid: 1,
-        comm: "python3".into(),
-        uid: Some(1000),
-        user: None,
-        place: Place::default(),
-        command: None,
-        started: None,
-        cpu_seconds: 0.0,
-        io: None,
-        orphaned: None,
-        reaped_cpu_seconds: None,
-        workload: None,
-        exe: None,
-        role: None,
-        ancestors: None,
-        claim: Claim::Unread,
-    };
-    (key.pid, ProcessLookup::Found(Box::new(facts)))
+    let entries = all.entries.filter(|_| state.listed);
+    GpuSample { about, entries, instances: state.instances, reading, ..all }
 }
 
 fn sample(pace: u64, namespace: PidNamespace, gpus: &[TestGpu]) -> Sample {
-    Sample {
-        seq: pace,
-        at: Moment { wall: Duration::from_secs(pace), boot: Duration::from_secs(pace) },
-        took: Duration::ZERO,
-        interval: Duration::from_secs(1),
-        boot_id: Some(BootId("boot".into())),
-        namespace,
-        sources: BTreeMap::new(),
-        driver: Driver::default(),
-        gpus: gpus.iter().enumerate().map(|(index, state)| gpu(index, pace, state)).collect(),
-        processes: [found(OURS), found(OTHERS)].into(),
-        relatives: None,
-        groups: BTreeMap::new(),
-        device_processes: None,
-        leases: None,
-        quotas: None,
-        mps: None,
-        gaps: Gaps::default(),
-        workers_hung: 0,
-    }
+    let gpus = gpus.iter().enumerate().map(|(index, state)| gpu(index, pace, state)).collect();
+    let processes = [OURS, OTHERS].map(|key| fixtures::found(fixtures::facts(key)));
+    Sample { namespace, ..fixtures::sample((pace, Duration::from_secs(1)), gpus, processes) }
 }
 
 /// The position of a driver sample in its interval.

@@ -29,13 +29,13 @@ fn lists_of_pids_are_whole_or_odd() {
 #[test]
 fn a_status_is_one_word() {
     let cases = [
-        ("ACTIVE\n", Status::Active),
-        ("INITIALIZING\n", Status::Initializing),
-        ("FAULT\n", Status::Fault),
-        ("Unrecognized command\n", Status::Unknown),
-        ("Server 1 not found\n", Status::Unknown),
-        ("INACTIVE\n", Status::Unknown),
-        ("", Status::Unknown),
+        ("ACTIVE\n", Some(MpsStatus::Active)),
+        ("INITIALIZING\n", Some(MpsStatus::Initializing)),
+        ("FAULT\n", Some(MpsStatus::Fault)),
+        ("Unrecognized command\n", None),
+        ("Server 1 not found\n", None),
+        ("INACTIVE\n", None),
+        ("", None),
     ];
     for (reply, expected) in cases {
         assert_eq!(status(reply), expected, "{reply:?}");

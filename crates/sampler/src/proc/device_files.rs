@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bailiff_snapshot::identity::millis;
 use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State, stat};
 
 use super::files::{Directory, ReadError};
@@ -50,12 +51,15 @@ impl Search {
         let mut due = root.numbers()?;
         due.retain(|pid| *pid != ours);
         due.reverse();
-        Ok(Self { due, found: DeviceProcesses { at, processes: Vec::new(), unreadable: 0 } })
+        Ok(Self {
+            due,
+            found: DeviceProcesses { boot_ms: millis(at.boot), processes: Vec::new(), unreadable: 0 },
+        })
     }
 
     /// Returns when the scan began, as time since boot.
     pub(crate) const fn began(&self) -> Duration {
-        self.found.at.boot
+        self.found.at()
     }
 
     /// Scans until the deadline, and returns whether all processes were scanned. A process that takes longer

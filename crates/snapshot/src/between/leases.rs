@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use crate::identity::millis;
 use crate::lease::Names;
 use crate::{Gpu, GpuState, Leases, Truth};
 
 impl Leases {
     /// Updates the durations of each GPU from the previous sample's pool, if there is one.
     pub(super) fn carry_on(&mut self, before: Option<&Self>, window: Duration, gpus: &[Gpu]) {
-        let window = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+        let window = millis(window);
         self.before_ms = before.map(|before| before.boot_ms);
         for gpu in &mut self.gpus {
             let before = before.and_then(|before| before.gpus.iter().find(|before| gpu.as_before(before)));

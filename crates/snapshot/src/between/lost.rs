@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::identity::millis;
 use crate::{Fault, Gpu, LastListed, LostGpu, ProcessId, Snapshot};
 
 /// Data of one sample, and the snapshot before it.
@@ -70,8 +71,4 @@ impl LostInput<'_> {
             holders: before.holders.iter().map(|of| holder(of.process)).collect(),
         })
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,10 +1,9 @@
 //! Determines the lease of a process. True and false are reported only if certain; all else is unknown.
 
-use super::{Claim, GpuState, Held, Leases, PoolGpu, Record};
-use crate::{Facts, Place, ProcessKey, Truth, wire};
+use std::time::Duration;
 
-/// Clock ticks per second in `start_ticks`: `USER_HZ` of `include/uapi/asm-generic/param.h`.
-const TICKS_PER_SECOND: u64 = 100;
+use super::{Claim, GpuState, Held, Leases, PoolGpu, Record};
+use crate::{Facts, ProcessKey, Truth, wire};
 
 /// Properties of a process that show which lease it belongs to.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +30,9 @@ impl<'a> From<&'a Facts> for Members<'a> {
             claim: &facts.claim,
             ancestors: facts.ancestors.as_deref(),
             stands_for_others: facts.role.is_some(),
-            contained: is_contained(&facts.place),
+            contained: facts.place.is_contained(),
         }
     }
-}
-
-fn is_contained(place: &Place) -> bool {
-    place.container.is_some() || place.pod_uid.is_some()
 }
 
 impl<'a> Members<'a> {
@@ -46,12 +41,12 @@ impl<'a> Members<'a> {
     pub fn of_wire(process: &'a wire::Process) -> Option<Self> {
         let facts = process.facts.as_ref()?;
         Some(Self {
-            key: ProcessKey { pid: process.pid, start_ticks: process.start_ticks? },
+            key: process.key()?,
             uid: facts.uid,
             claim: &facts.claim,
             ancestors: facts.ancestors.as_deref(),
             stands_for_others: facts.role.is_some(),
-            contained: is_contained(&facts.place),
+            contained: facts.place.is_contained(),
         })
     }
 
@@ -117,8 +112,7 @@ impl Leases {
 
     /// Returns whether the process was running when the pool was read for the previous sample.
     fn is_settled(&self, members: &Members<'_>) -> bool {
-        let began = members.key.start_ticks.saturating_mul(1000 / TICKS_PER_SECOND);
-        self.before_ms.is_some_and(|before| began < before)
+        self.before_ms.is_some_and(|before| members.key.started() < Duration::from_millis(before))
     }
 
     fn attribute_to_lease(&self, members: &Members<'_>, gpu: &PoolGpu) -> Attribution<'_> {

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{DeviceProcesses, Facts, Gpu, Holder, Memory, Process, Relative, Snapshot, Source, VERSION};
-use crate::{ProcessId, unlisted};
+use super::{Facts, Gpu, Holder, Memory, Process, Relative, Snapshot, Source, VERSION};
+use crate::identity::millis;
+use crate::{ProcessId, Word, unlisted};
 
 impl From<&crate::Snapshot> for Snapshot {
     fn from(snapshot: &crate::Snapshot) -> Self {
         let source = |(source, state): (&crate::Source, &crate::SourceState)| {
-            let fault = state.fault.map(|fault| fault.name().to_owned());
+            let fault = state.fault.map(Word::Known);
             (source.name().to_owned(), Source { up: fault.is_none(), fault })
         };
         Self {
@@ -20,7 +20,7 @@ impl From<&crate::Snapshot> for Snapshot {
             wall_ms: millis(snapshot.at.wall),
             boot_ms: millis(snapshot.at.boot),
             interval_ms: millis(snapshot.interval),
-            pid_namespace: snapshot.namespace.name().to_owned(),
+            pid_namespace: snapshot.namespace.into(),
             sources: snapshot.sources.iter().map(source).collect(),
             gpus: snapshot.gpus.iter().map(|gpu| Gpu::of(gpu, snapshot)).collect(),
             lost: snapshot.lost.clone(),
@@ -29,11 +29,7 @@ impl From<&crate::Snapshot> for Snapshot {
                 .iter()
                 .map(|(id, process)| Process::of(*id, process, snapshot))
                 .collect(),
-            device_processes: snapshot.device_processes.as_ref().map(|device_processes| DeviceProcesses {
-                boot_ms: millis(device_processes.at.boot),
-                processes: device_processes.processes.clone(),
-                unreadable: device_processes.unreadable,
-            }),
+            device_processes: snapshot.device_processes.clone(),
             relatives: snapshot.relatives.as_ref().map(|all| all.iter().map(Relative::from).collect()),
             groups: groups(snapshot),
             leases: snapshot.leases.clone(),
@@ -46,8 +42,7 @@ impl From<&crate::Snapshot> for Snapshot {
 impl Gpu {
     fn of(gpu: &crate::Gpu, snapshot: &crate::Snapshot) -> Self {
         let about = &gpu.about;
-        let stuck =
-            |holder: &crate::Holder| Some((holder.process.pid(), snapshot.stuck(holder)?.name().to_owned()));
+        let stuck = |holder: &crate::Holder| Some((holder.process.pid(), snapshot.stuck(holder)?.into()));
         let parent = about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
         Self {
             index: about.index.clone(),
@@ -56,7 +51,7 @@ impl Gpu {
             parent_uuid: parent.map(|id| id.0.clone()),
             minor: about.minor,
             compute_capability: about.compute_capability,
-            fault: gpu.fault.map(|fault| fault.name().to_owned()),
+            fault: gpu.fault.map(Word::Known),
             mig: gpu.mig(),
             memory: gpu.memory.map(|memory| Memory {
                 total: memory.total,
@@ -69,7 +64,7 @@ impl Gpu {
                 unreleased: gpu.unreleased.bytes().ok(),
             }),
             utilization: gpu.telemetry.utilization,
-            compute_mode: gpu.telemetry.compute_mode.map(|mode| mode.name().to_owned()),
+            compute_mode: gpu.telemetry.compute_mode.map(Word::Known),
             listed: gpu.listed,
             instances: gpu.instances,
             unlisted_processes: unlisted::unlisted(snapshot, gpu).map(|who| who.len() as u64),
@@ -105,7 +100,7 @@ impl Process {
             ProcessId::Live(key) => (Some(key.start_ticks), None),
             ProcessId::Unconfirmed { first_seq, .. } => (None, Some(first_seq)),
         };
-        Self { pid: id.pid(), start_ticks, first_seq, state: process.state.name().to_owned(), facts }
+        Self { pid: id.pid(), start_ticks, first_seq, state: process.state.into(), facts }
     }
 }
 
@@ -125,7 +120,7 @@ impl From<&crate::Facts> for Facts {
             workload: facts.workload.clone(),
             exe: facts.exe.clone(),
             groups: None,
-            role: facts.role.map(|role| role.name().to_owned()),
+            role: facts.role.map(Word::Known),
             claim: facts.claim.clone(),
             ancestors: facts.ancestors.clone(),
         }
@@ -141,7 +136,7 @@ impl From<&crate::Relative> for Relative {
             uid: relative.uid,
             user: relative.user.clone(),
             comm: relative.comm.clone(),
-            state: relative.state.name().to_owned(),
+            state: relative.state.into(),
             workload: relative.workload.clone(),
             place: Arc::clone(&relative.place),
             exe: relative.exe.clone(),
@@ -157,8 +152,4 @@ fn groups(snapshot: &crate::Snapshot) -> BTreeMap<u32, Vec<String>> {
     let relatives = snapshot.relatives.iter().flatten();
     let owners: BTreeSet<u32> = relatives.filter_map(|relative| relative.uid).collect();
     owners.into_iter().filter_map(|uid| Some((uid, snapshot.groups.get(&uid)?.clone()))).collect()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -103,15 +103,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn words_of_state_are_those_of_the_snapshot() {
-        use bailiff_snapshot::State;
-        for letter in ["R", "S", "D", "T", "t", "I", "Z", "X", "?"] {
-            assert!(process::STATES.contains(&State::of_letter(letter).name()), "{letter}");
-        }
-        for state in State::ALL {
-            assert!(process::STATES.contains(&state.name()), "{state:?}");
-        }
-    }
 }

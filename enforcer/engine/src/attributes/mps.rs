@@ -31,14 +31,10 @@ fn mps_clients(target: &Target, view: &View) -> Value {
     view.or_more(target, Value::Number(clients))
 }
 
-/// Names as in `bailiff_snapshot::MpsStatus::name`.
-pub(super) const WORDS: &[&str] =
-    &[MpsStatus::Initializing.name(), MpsStatus::Active.name(), MpsStatus::Fault.name()];
-
 pub(super) static MPS_STATUS: Attribute = Attribute {
     name: "mps_status",
     of: &[Kind::MpsServer],
-    unit: Unit::Words(WORDS),
+    unit: Unit::Words(MpsStatus::NAMES),
     help: "Status of the server in the control daemon's last response. In status fault, it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it (drivers up to 535).",
     source: "mps",
     read: mps_status,
@@ -48,9 +44,8 @@ fn mps_status(target: &Target, view: &View) -> Value {
     let Some(server) = view.mps_server(target) else {
         return Value::Unknown("the exporter does not report this MPS server");
     };
-    let place = server.status.and_then(|status| WORDS.iter().position(|word| *word == status.name()));
-    match place {
-        Some(place) => Value::Words { seen: 1 << place, complete: true },
+    match server.status {
+        Some(status) => Value::Words { seen: 1 << status as u32, complete: true },
         None => Value::Unknown("the MPS control daemon does not report the server's status"),
     }
 }

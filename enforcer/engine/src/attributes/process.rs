@@ -102,27 +102,10 @@ fn age(target: &Target, view: &View) -> Value {
     joined(ages, f64::max)
 }
 
-/// Names as in `bailiff_snapshot::State::name`.
-pub(crate) const STATES: &[&str] = &[
-    "running",
-    "sleeping",
-    "disk_sleep",
-    "stopped",
-    "traced",
-    "frozen",
-    "idle",
-    "zombie",
-    "zombie_leader",
-    "dead",
-    "gone",
-    "hidden",
-    "unknown",
-];
-
 pub(crate) static STATE: Attribute = Attribute {
     name: "state",
     of: &[Kind::Process, Kind::Workload],
-    unit: Unit::Words(STATES),
+    unit: Unit::Words(State::NAMES),
     help: "State of the process; for a workload, of any of its processes. disk_sleep (synonym: D): uninterruptible sleep, in which signals have no effect; stopped: by a signal; frozen: the cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads are running and hold memory.",
     source: "proc",
     read: state,
@@ -130,7 +113,7 @@ pub(crate) static STATE: Attribute = Attribute {
 
 /// Returns whether none of a target's processes with memory is on hold.
 pub(crate) fn runs(target: &Target, view: &View) -> Truth {
-    let on_hold = |process: &wire::Process| State::of_name(&process.state).is_some_and(State::on_hold);
+    let on_hold = |process: &wire::Process| process.state.known().is_some_and(State::on_hold);
     (!view.processes(target).any(on_hold)).into()
 }
 
@@ -138,10 +121,9 @@ fn state(target: &Target, view: &View) -> Value {
     let (mut seen, mut complete) = (0, true);
     for process in view.processes(target) {
         // An unreadable state is unknown.
-        let known = !matches!(process.state.as_str(), "unknown" | "hidden");
-        match STATES.iter().position(|word| known && *word == process.state) {
-            Some(place) => seen |= 1 << place,
-            None => complete = false,
+        match process.state.known() {
+            None | Some(State::Unknown | State::Hidden) => complete = false,
+            Some(state) => seen |= 1 << state as u32,
         }
     }
     Value::Words { seen, complete }
@@ -185,9 +167,9 @@ pub(super) static LISTED_BUT_GONE: Attribute = Attribute {
 fn listed_but_gone(target: &Target, view: &View) -> Value {
     let mut known = false;
     for process in view.processes(target) {
-        match process.state.as_str() {
-            "gone" => return Value::Flag(true),
-            "unknown" | "hidden" => return Value::Unknown("/proc does not show the process"),
+        match process.state.known() {
+            Some(State::Gone) => return Value::Flag(true),
+            Some(State::Unknown | State::Hidden) => return Value::Unknown("/proc does not show the process"),
             _ => known = true,
         }
     }

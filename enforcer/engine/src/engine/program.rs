@@ -11,7 +11,7 @@ use crate::engine::{protection, texts};
 use crate::policy::{Condition, Policy, Selector};
 use crate::value::{Test, Value};
 use crate::view::{Target, View};
-use bailiff_snapshot::{ProcessKey, Truth};
+use bailiff_snapshot::{ProcessKey, State, Truth};
 
 /// Outcome for every target of a view, by place. Rules combine whole columns, which the compiler vectorizes.
 pub(crate) type Column<'a> = Cow<'a, [Truth]>;
@@ -161,7 +161,7 @@ impl Age {
             return age.map_or(Self::Unknown, |age| Self::Youngest(Duration::from_millis(age)));
         }
         let mut youngest = Self::None;
-        for process in view.processes(target).filter(|process| process.state != "gone") {
+        for process in view.processes(target).filter(|process| process.state != State::Gone) {
             let Some(age) = view.age(process) else { return Self::Unknown };
             youngest = match youngest {
                 Self::Youngest(other) => Self::Youngest(age.min(other)),

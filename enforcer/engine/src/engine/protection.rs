@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{Place, ProcessKey, Truth, wire};
+use bailiff_snapshot::{Place, ProcessKey, State, Truth, wire};
 
 use crate::Kind;
 use crate::engine::subject::Leaves;
@@ -15,7 +15,7 @@ use crate::policy::{Condition, Exception, Field, Policy};
 use crate::process::ProcessInfo;
 use crate::process::{CommandLine, Program};
 use crate::verdict::Asked;
-use crate::view::{Target, TargetId, View, key};
+use crate::view::{Target, TargetId, View};
 
 /// Returns whether a target is protected. One protected member protects a whole workload.
 pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeSet<ProcessKey>)) -> Truth {
@@ -52,7 +52,7 @@ pub(crate) fn builtin(
     let root = if policy.allow_root { Root::Allowed } else { Root::Protected };
     let contained = |process: &wire::Process| {
         let place = process.facts.as_ref().map(|facts| &facts.place);
-        place.is_some_and(|place| place.container.is_some() || place.pod_uid.is_some())
+        place.is_some_and(|place| place.is_contained())
     };
     let is_ours =
         |key: ProcessKey| ours.contains(&key).then_some("it belongs to the enforcer or the exporter");
@@ -61,22 +61,21 @@ pub(crate) fn builtin(
         let comm = facts.map_or("", |facts| &facts.comm);
         let uid = facts.and_then(|facts| facts.uid);
         let traits = Traits { pid: process.pid, comm, uid, contained: contained(process) };
-        key(process).and_then(is_ours).or_else(|| guard::builtin(&traits, root))
+        process.key().and_then(is_ours).or_else(|| guard::builtin(&traits, root))
     });
     holders.or_else(|| {
         let inside = view.processes(target).all(contained);
         view.relatives(target).find_map(|relative| {
             let traits =
                 Traits { pid: relative.pid, comm: &relative.comm, uid: relative.uid, contained: inside };
-            let key = ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks };
-            is_ours(key).or_else(|| guard::builtin(&traits, root))
+            is_ours(relative.key()).or_else(|| guard::builtin(&traits, root))
         })
     })
 }
 
 /// Returns whether the target is a pid that only the driver lists: there is no process to protect or to signal.
 pub(super) fn is_gone(target: &Target, view: &View) -> bool {
-    is_of_people(target) && view.processes(target).all(|process| process.state == "gone")
+    is_of_people(target) && view.processes(target).all(|process| process.state == State::Gone)
 }
 
 fn is_of_people(target: &Target) -> bool {

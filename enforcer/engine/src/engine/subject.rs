@@ -6,7 +6,7 @@ use crate::engine::texts::{self, MemberFacts};
 use crate::policy::{Condition, Selector};
 use crate::value::{Unit, Value};
 use crate::verdict::{Asked, Member, Subject};
-use crate::view::{Target, View, key};
+use crate::view::{Target, View};
 
 /// Maximum number of listed processes without memory: an action reads all processes again.
 const MOST_OTHERS: usize = 64;
@@ -60,7 +60,7 @@ fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Membe
         let process = view.snapshot.processes.get(*place)?;
         let facts = process.facts.as_ref();
         Some(Member {
-            key: key(process),
+            key: process.key(),
             pid: process.pid,
             uid: facts.and_then(|facts| facts.uid),
             comm: facts.map(|facts| facts.comm.clone()).unwrap_or_default(),
@@ -77,7 +77,7 @@ fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Membe
 
 fn others<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Member> + 'a {
     view.relatives(target).take(MOST_OTHERS).map(|relative| Member {
-        key: Some(bailiff_snapshot::ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks }),
+        key: Some(relative.key()),
         pid: relative.pid,
         uid: relative.uid,
         comm: relative.comm.clone(),

@@ -31,7 +31,7 @@ use bailiff_snapshot::State;
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
-use crate::attributes::process::{STATE, STATES};
+use crate::attributes::process::STATE;
 use crate::value::Test;
 
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
@@ -365,9 +365,6 @@ pub enum Address {
 
 /// Whether a comparison names a state in which a process is on hold.
 fn names_on_hold(leaf: &Leaf) -> bool {
-    let on_hold = |(bit, word): (usize, &&str)| {
-        let held = State::of_name(word).is_some_and(State::on_hold);
-        held && matches!(leaf.test, Test::AnyOf(bits) if bits & (1 << bit) != 0)
-    };
-    leaf.attribute.name == STATE.name && STATES.iter().enumerate().any(on_hold)
+    let named = |state: State| matches!(leaf.test, Test::AnyOf(bits) if bits & (1 << state as u32) != 0);
+    leaf.attribute.name == STATE.name && State::ALL.into_iter().any(|state| state.on_hold() && named(state))
 }

@@ -1,36 +1,32 @@
 //! CPU time and storage bytes that processes used between two snapshots.
 
-use std::hash::BuildHasher;
 use std::time::Duration;
 
-use bailiff_snapshot::wire;
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use bailiff_snapshot::{ProcessKey, wire};
+use hashbrown::HashMap;
 
 use super::{Target, TargetId, View};
 use crate::value::Value;
 
 pub(super) const NO_WINDOW: Value = Value::Unknown("there is no previous snapshot");
 
-/// Pid and start tick.
-type Key = (u32, u64);
-
 /// The compared values of every process of a snapshot, close together in memory.
 #[derive(Debug, Clone)]
 pub(super) struct Account {
-    /// Entries by place in the snapshot.
-    holders: Vec<Option<Entry>>,
-    relatives: Vec<Entry>,
-    /// Places by key, relatives after holders.
-    places: HashMap<Key, u32>,
-    hasher: DefaultHashBuilder,
+    /// Entries by place in the snapshot, relatives after holders.
+    entries: Vec<Option<Entry>>,
+    /// Number of holders.
+    holders: usize,
+    /// Places of the entries by key.
+    places: HashMap<ProcessKey, u32>,
     /// Places of the targets in the view, by name.
-    targets: HashTable<u32>,
+    targets: HashMap<TargetId, u32>,
 }
 
 /// The values of a process, as far as they were read.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    key: Key,
+    key: ProcessKey,
     used: Option<Used>,
 }
 
@@ -53,40 +49,35 @@ impl Used {
 
 impl Account {
     pub(super) fn of(snapshot: &wire::Snapshot, targets: &[Target]) -> Self {
-        let holders: Vec<Option<Entry>> = snapshot.processes.iter().map(holder).collect();
-        let relatives: Vec<Entry> = snapshot.relatives.iter().flatten().map(relative).collect();
-        let all = holders.iter().copied().chain(relatives.iter().copied().map(Some)).zip(0..);
-        let places = all.filter_map(|(entry, place)| Some((entry?.key, place))).collect();
-        let hasher = DefaultHashBuilder::default();
-        let mut table = HashTable::with_capacity(targets.len());
-        for (target, place) in targets.iter().zip(0..) {
-            let rehash = |place: &u32| hasher.hash_one(&targets[*place as usize].id);
-            table.insert_unique(hasher.hash_one(&target.id), place, rehash);
+        let holders = snapshot.processes.iter().map(holder);
+        let relatives = snapshot.relatives.iter().flatten().map(|process| Some(relative(process)));
+        let entries: Vec<Option<Entry>> = holders.chain(relatives).collect();
+        Self {
+            holders: snapshot.processes.len(),
+            places: entries
+                .iter()
+                .zip(0..)
+                .filter_map(|(entry, place)| Some(((*entry)?.key, place)))
+                .collect(),
+            targets: targets.iter().zip(0..).map(|(target, place)| (target.id.clone(), place)).collect(),
+            entries,
         }
-        Self { holders, relatives, places, hasher, targets: table }
     }
 
-    fn used(&self, key: Key) -> Option<Used> {
-        let place = *self.places.get(&key)? as usize;
-        match self.holders.get(place) {
-            Some(entry) => (*entry)?.used,
-            None => self.relatives.get(place - self.holders.len())?.used,
-        }
+    fn used(&self, key: ProcessKey) -> Option<Used> {
+        (*self.entries.get(*self.places.get(&key)? as usize)?)?.used
     }
 
     /// Returns the target with this name.
     fn target<'v>(&self, view: &'v View, id: &TargetId) -> Option<&'v Target> {
-        let named = |place: &u32| view.targets.get(*place as usize).is_some_and(|target| target.id == *id);
-        let place = self.targets.find(self.hasher.hash_one(id), named)?;
-        view.targets.get(*place as usize)
+        view.targets.get(*self.targets.get(id)? as usize)
     }
 
     /// Returns the members of a target, sorted.
     fn members(&self, target: &Target) -> Vec<Entry> {
-        let holders = target.processes.iter().filter_map(|place| *self.holders.get(*place)?);
-        let relatives = target.relatives.iter().flatten();
-        let relatives = relatives.filter_map(|place| self.relatives.get(*place).copied());
-        let mut members: Vec<Entry> = holders.chain(relatives).collect();
+        let relatives = target.relatives.iter().flatten().map(|place| self.holders + place);
+        let places = target.processes.iter().copied().chain(relatives);
+        let mut members: Vec<Entry> = places.filter_map(|place| *self.entries.get(place)?).collect();
         members.sort_unstable_by_key(|entry| entry.key);
         members
     }
@@ -101,7 +92,7 @@ fn holder(process: &wire::Process) -> Option<Entry> {
             parent: facts.ppid,
         })
     });
-    Some(Entry { key: (process.pid, process.start_ticks?), used })
+    Some(Entry { key: process.key()?, used })
 }
 
 fn relative(relative: &wire::Relative) -> Entry {
@@ -111,7 +102,7 @@ fn relative(relative: &wire::Relative) -> Entry {
         io: None,
         parent: relative.ppid,
     };
-    Entry { key: (relative.pid, relative.start_ticks), used: Some(used) }
+    Entry { key: relative.key(), used: Some(used) }
 }
 
 /// Two snapshots and the time between them.
@@ -166,7 +157,7 @@ impl Window<'_> {
         }
         let mut sum = 0.0;
         for (parent, ended) in by_parent {
-            let parent = local_host.iter().find(|entry| entry.key.0 == parent)?;
+            let parent = local_host.iter().find(|entry| entry.key.pid == parent)?;
             let waited = parent.used?.reaped - self.before.account.used(parent.key)?.reaped;
             if waited + EPSILON < ended {
                 return None;
@@ -184,7 +175,7 @@ impl Window<'_> {
     pub(super) fn io(&self, target: &Target) -> Value {
         let mut moved = 0_u64;
         for place in &target.processes {
-            let Some(Entry { key, used }) = self.now.holders.get(*place).copied().flatten() else {
+            let Some(Entry { key, used }) = self.now.entries.get(*place).copied().flatten() else {
                 return NO_WINDOW;
             };
             let Some(then) = self.before.account.used(key) else { return NO_WINDOW };
@@ -199,7 +190,7 @@ impl Window<'_> {
     }
 }
 
-fn find(members: &[Entry], key: Key) -> Option<&Entry> {
+fn find(members: &[Entry], key: ProcessKey) -> Option<&Entry> {
     members.binary_search_by_key(&key, |entry| entry.key).ok().map(|place| &members[place])
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{LostGpu, Place, wire};
-use hashbrown::{HashMap, HashSet};
+use bailiff_snapshot::{LostGpu, Place, Role, State, wire};
+use hashbrown::HashMap;
 
 use super::account::{Account, NO_WINDOW, Window};
 use super::holdings::Holdings;
@@ -15,7 +15,10 @@ impl View {
     /// Builds the view of a snapshot. The previous view is needed for CPU and storage use.
     #[must_use]
     pub fn between(before: Option<&Self>, mut snapshot: wire::Snapshot) -> Self {
-        share_places(&mut snapshot);
+        let holders =
+            snapshot.processes.iter_mut().filter_map(|process| Some(&mut process.facts.as_mut()?.place));
+        let relatives = snapshot.relatives.iter_mut().flatten().map(|relative| &mut relative.place);
+        Place::share(holders.chain(relatives));
         snapshot.processes.shrink_to_fit();
         snapshot.relatives.iter_mut().for_each(Vec::shrink_to_fit);
         snapshot.gpus.iter_mut().for_each(|gpu| gpu.holders.shrink_to_fit());
@@ -111,14 +114,15 @@ impl<'a> Maker<'a> {
         for (place, process) in self.snapshot.processes.iter().enumerate() {
             // An unconfirmed process is no target unless it is known to be gone, because it may be one that is
             // known by its start time.
-            let name = match (process.start_ticks, process.first_seq, process.state.as_str()) {
+            let name = match (process.start_ticks, process.first_seq, process.state.known()) {
                 (Some(ticks), _, _) => format!("process:{}@{ticks}", process.pid),
-                (None, Some(seq), "gone") => format!("process:{}#{seq}", process.pid),
+                (None, Some(seq), Some(State::Gone)) => format!("process:{}#{seq}", process.pid),
                 _ => continue,
             };
             let mut target = self.target((Kind::Process, name), vec![place]);
             target.relatives = self.snapshot.relatives.as_ref().map(|_| self.descendants(process.pid));
-            if role(process) == Some("mps_server") {
+            let role = process.facts.as_ref().and_then(|facts| facts.role.as_ref());
+            if role.is_some_and(|role| *role == Role::MpsServer) {
                 let name = format!("mps_server:{}", &target.id.0["process:".len()..]);
                 let server = self.target((Kind::MpsServer, name), vec![place]);
                 self.targets.push(server);
@@ -230,20 +234,5 @@ impl<'a> Maker<'a> {
             }
         }
         found
-    }
-}
-
-fn role(process: &wire::Process) -> Option<&str> {
-    process.facts.as_ref()?.role.as_deref()
-}
-
-/// Most processes are in a few cgroups, so their places are shared.
-fn share_places(snapshot: &mut wire::Snapshot) {
-    let holders =
-        snapshot.processes.iter_mut().filter_map(|process| Some(&mut process.facts.as_mut()?.place));
-    let relatives = snapshot.relatives.iter_mut().flatten().map(|relative| &mut relative.place);
-    let mut met: HashSet<Arc<Place>> = HashSet::new();
-    for place in holders.chain(relatives) {
-        *place = Arc::clone(met.get_or_insert_with(place, Arc::clone));
     }
 }

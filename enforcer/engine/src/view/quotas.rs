@@ -1,8 +1,8 @@
 //! The shared quotas of a target's processes.
 
-use bailiff_snapshot::{Quota, QuotaProcess};
+use bailiff_snapshot::{Quota, QuotaProcess, wire};
 
-use super::{Health, Target, View, joined, key};
+use super::{Health, Target, View, joined};
 use crate::value::Value;
 
 const NO_QUOTA: &str = "it is not under a quota that the exporter can read";
@@ -18,7 +18,7 @@ impl View {
         }
         let quotas = self.snapshot.quotas.as_ref().filter(|_| self.source("quota") == Health::Well);
         let quotas = quotas.ok_or("the quota directory could not be read")?;
-        let keys = self.processes(target).filter_map(key);
+        let keys = self.processes(target).filter_map(wire::Process::key);
         let places = keys.flat_map(|key| {
             quotas.iter().filter_map(move |quota| quota.place(key).map(|place| (quota, place)))
         });

@@ -12,7 +12,7 @@ use bailiff_engine::policy::{Condition, Leaf, Mode, Rule, Span};
 use bailiff_engine::value::{Bounds, Test, Unit};
 use bailiff_engine::verdict::What;
 use bailiff_engine::view::View;
-use bailiff_snapshot::{Claim, Place, wire};
+use bailiff_snapshot::{Place, wire};
 
 use crate::dice::Dice;
 use crate::plan::{Plan, Weather};
@@ -133,17 +133,12 @@ fn snapshot(dice: &mut Dice, seq: u64, boot_ms: u64) -> wire::Snapshot {
         wall_ms: number(dice),
         boot_ms,
         interval_ms: if dice.percent(90) { 5000 } else { number(dice) },
-        pid_namespace: dice.pick(&["host", "host", "host", "other", ""]).to_owned(),
+        pid_namespace: dice.pick(&["host", "host", "host", "other", ""]).into(),
         sources,
         gpus: many(dice, gpu),
         processes: many(dice, process),
-        device_processes: None,
         relatives: maybe(dice, |dice| many(dice, relative)),
-        groups: BTreeMap::new(),
-        leases: None,
-        quotas: None,
-        mps: None,
-        lost: Vec::new(),
+        ..wire::Snapshot::default()
     }
 }
 
@@ -151,10 +146,8 @@ fn gpu(dice: &mut Dice) -> wire::Gpu {
     wire::Gpu {
         index: text(dice),
         uuid: maybe(dice, |dice| dice.pick(&["GPU-0", "GPU-0", "GPU-1", ""]).to_owned()),
-        name: None,
         parent_uuid: dice.percent(10).then(|| "GPU-0".to_owned()),
-        minor: None,
-        fault: dice.percent(5).then(|| text(dice)),
+        fault: dice.percent(5).then(|| text(dice).as_str().into()),
         mig: dice.percent(10),
         memory: maybe(dice, |dice| wire::Memory {
             total: number(dice),
@@ -164,7 +157,6 @@ fn gpu(dice: &mut Dice) -> wire::Gpu {
             ..wire::Memory::default()
         }),
         utilization: maybe(dice, |dice| dice.pick(&[0, 100, 255, u32::MAX])),
-        compute_mode: None,
         listed: maybe(dice, number),
         instances: dice.percent(5).then(|| number(dice)),
         holders: many(dice, |dice| wire::Holder {
@@ -172,8 +164,8 @@ fn gpu(dice: &mut Dice) -> wire::Gpu {
             kinds: dice.pick(&["C", "", "G", "M+C", "?"]).to_owned(),
             memory: maybe(dice, number),
             utilization: maybe(dice, |dice| dice.pick(&[0, 0, 0, 100, u32::MAX])),
-            unknown: None,
             idle_ms: number(dice),
+            ..wire::Holder::default()
         }),
         ..wire::Gpu::default()
     }
@@ -184,7 +176,7 @@ fn process(dice: &mut Dice) -> wire::Process {
         pid: pid(dice),
         start_ticks: maybe(dice, |dice| dice.pick(&[100, 100, 100, 0, u64::MAX])),
         first_seq: dice.percent(30).then(|| number(dice)),
-        state: dice.pick(&["sleeping", "sleeping", "gone", "unknown", ""]).to_owned(),
+        state: dice.pick(&["sleeping", "sleeping", "gone", "unknown", ""]).into(),
         facts: maybe(dice, |dice| wire::Facts {
             comm: text(dice),
             ppid: pid(dice),
@@ -199,9 +191,8 @@ fn process(dice: &mut Dice) -> wire::Process {
             workload: maybe(dice, |dice| dice.pick(&["", "slurm:1", "slurm:1", "tree:1@1"]).to_owned()),
             exe: maybe(dice, text),
             groups: maybe(dice, |dice| many(dice, text)),
-            role: maybe(dice, |dice| dice.pick(&["mps_server", "", "x"]).to_owned()),
-            claim: Claim::Unread,
-            ancestors: None,
+            role: maybe(dice, |dice| dice.pick(&["mps_server", "", "x"]).into()),
+            ..wire::Facts::default()
         }),
     }
 }
@@ -214,7 +205,7 @@ fn relative(dice: &mut Dice) -> wire::Relative {
         uid: maybe(dice, |_| 1000),
         user: maybe(dice, text),
         comm: text(dice),
-        state: text(dice),
+        state: text(dice).as_str().into(),
         workload: dice.pick(&["", "slurm:1", "tree:1@1"]).to_owned(),
         place: Place { cgroup: text(dice), ..Place::default() }.into(),
         exe: maybe(dice, text),

@@ -4,7 +4,7 @@ use bailiff_engine::Kind;
 use bailiff_engine::value::Value;
 use bailiff_engine::view::View;
 use bailiff_snapshot::wire;
-use bailiff_snapshot::{LostGpu, Truth};
+use bailiff_snapshot::{LostGpu, State, Truth};
 
 use crate::plan::{Cond, Plan};
 use crate::world::MIB;
@@ -86,7 +86,7 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<ObservedTarget<'a>> {
     match kind {
         Kind::Process => {
             for process in &snapshot.processes {
-                let id = match (process.start_ticks, process.first_seq, process.state.as_str()) {
+                let id = match (process.start_ticks, process.first_seq, &*process.state) {
                     (Some(ticks), _, _) => format!("process:{}@{ticks}", process.pid),
                     (None, Some(seq), "gone") => format!("process:{}#{seq}", process.pid),
                     _ => continue,
@@ -201,7 +201,7 @@ impl ObservedTarget<'_> {
     }
 
     pub(crate) fn gone(&self) -> bool {
-        self.processes.iter().all(|process| process.state == "gone")
+        self.processes.iter().all(|process| process.state == State::Gone)
     }
 
     /// Returns the age of the oldest process, or `None` if a start time is unknown.
@@ -333,9 +333,9 @@ impl ObservedTarget<'_> {
     }
 
     fn state(&self, expected: &str) -> Truth {
-        if self.processes.iter().any(|process| process.state == expected) {
+        if self.processes.iter().any(|process| *process.state == *expected) {
             Truth::True
-        } else if self.processes.iter().any(|process| process.state == "unknown") {
+        } else if self.processes.iter().any(|process| process.state == State::Unknown) {
             Truth::Unknown
         } else {
             Truth::False
@@ -357,7 +357,7 @@ impl ObservedTarget<'_> {
     /// Returns whether the target is protected from all rules. The number of processes and their owners are checked
     /// when the action is performed.
     pub(crate) fn protected(&self, plan: &Plan) -> Truth {
-        if self.gpu.is_some() || self.processes.iter().all(|process| process.state == "gone") {
+        if self.gpu.is_some() || self.processes.iter().all(|process| process.state == State::Gone) {
             return Truth::False;
         }
         let contained = |process: &&wire::Process| {

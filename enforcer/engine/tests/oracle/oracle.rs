@@ -9,7 +9,7 @@ use bailiff_engine::engine::{Now, Skip};
 use bailiff_engine::policy::{Action, Limits, Mode};
 use bailiff_engine::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
-use bailiff_snapshot::Truth;
+use bailiff_snapshot::{PidNamespace, Truth};
 
 use crate::observed::{self, Coverage, ObservedTarget, Traces};
 use crate::plan::{Plan, RulePlan, samples};
@@ -500,7 +500,7 @@ impl Oracle {
             Some(Hold::Reloaded)
         } else if self.plan.interval.is_some_and(|interval| interval != view.snapshot.interval_ms) {
             Some(Hold::OtherInterval)
-        } else if view.snapshot.pid_namespace != "host" || view.snapshot.boot_id.is_none() {
+        } else if view.snapshot.pid_namespace != PidNamespace::Host || view.snapshot.boot_id.is_none() {
             Some(Hold::Untrusted)
         } else if let Some(hold) = self.outside.first() {
             Some(*hold)
@@ -798,7 +798,7 @@ impl Oracle {
             Hold::Started => self.since_start <= 3,
             Hold::Reloaded => self.since_reload <= 2,
             Hold::OtherInterval => plan.interval.is_some_and(|interval| interval != snapshot.interval_ms),
-            Hold::Untrusted => snapshot.pid_namespace != "host" || snapshot.boot_id.is_none(),
+            Hold::Untrusted => snapshot.pid_namespace != PidNamespace::Host || snapshot.boot_id.is_none(),
             Hold::MassBreaker => self.mass_possible,
             Hold::FailureBreaker => self.failures.values().filter(|of| of.perhaps >= 3).count() >= 2,
             Hold::UserFailureBreaker => self.failures.values().any(|of| of.perhaps >= 3),
@@ -946,8 +946,7 @@ fn gates(rule: &RulePlan, target: &ObservedTarget<'_>, (protected, wall): (Truth
             Some(_) => {}
         }
     }
-    let on_hold =
-        || target.processes.iter().any(|it| matches!(it.state.as_str(), "stopped" | "traced" | "frozen"));
+    let on_hold = || target.processes.iter().any(|it| matches!(&*it.state, "stopped" | "traced" | "frozen"));
     if rule.exempts_on_hold() && on_hold() {
         return Truth::False;
     }

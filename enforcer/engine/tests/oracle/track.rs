@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bailiff_engine::policy::Action;
 use bailiff_engine::verdict::{Hold, What};
 use bailiff_engine::view::View;
-use bailiff_snapshot::Truth;
+use bailiff_snapshot::{State, Truth};
 
 use crate::observed::Traces;
 use crate::oracle::{Checked, ensure};
@@ -77,7 +77,7 @@ pub(crate) fn is_gone(traces: &Traces, view: &View) -> bool {
     };
     // A listed pid without further facts may still be the process.
     let unconfirmed = snapshot.processes.iter().any(|process| {
-        process.start_ticks.is_none() && process.state != "gone" && traces.pids.contains(&process.pid)
+        process.start_ticks.is_none() && process.state != State::Gone && traces.pids.contains(&process.pid)
     });
     up("nvml") && up("proc") && traces.gpus.iter().all(notified) && !unconfirmed
 }

@@ -1,9 +1,8 @@
 //! A small node with GPUs, processes and sources. It is changed a little between intervals, and rendered as
 //! snapshots.
 
-use std::collections::BTreeMap;
-
-use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
+use bailiff_snapshot::{LastListed, LostGpu, PidNamespace, Place, State, Word, wire};
+use snapshot_fixtures::stream as fixtures;
 
 use crate::dice::Dice;
 
@@ -239,7 +238,6 @@ impl World {
 
     /// Returns the snapshot that the exporter would send.
     pub(crate) fn snapshot(&self) -> wire::Snapshot {
-        let source = |up| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
         let gpus: Vec<wire::Gpu> = if self.nvml {
             let present = self.cards.iter().enumerate().filter(|(_, card)| !card.absent);
             present.map(|(index, card)| self.gpu(index, card)).collect()
@@ -254,26 +252,17 @@ impl World {
             parents.filter_map(Slot::relative).collect()
         });
         wire::Snapshot {
-            version: wire::VERSION,
-            seq: self.seq,
             boot_id: self.boot_known.then(|| format!("boot-{}", self.boot)),
             wall_ms: self.wall_ms(),
             boot_ms: self.boot_ms,
             interval_ms: self.interval,
-            pid_namespace: if self.host { "host" } else { "other" }.to_owned(),
-            sources: BTreeMap::from([
-                ("nvml".to_owned(), source(self.nvml)),
-                ("proc".to_owned(), source(self.proc)),
-            ]),
-            gpus,
-            processes,
-            device_processes: None,
+            pid_namespace: if self.host { PidNamespace::Host } else { PidNamespace::Other }.into(),
+            sources: [("nvml", self.nvml), ("proc", self.proc)]
+                .map(|(name, up)| (name.to_owned(), fixtures::source(up)))
+                .into(),
             relatives,
-            groups: BTreeMap::new(),
-            leases: None,
-            quotas: None,
-            mps: None,
             lost: self.lost(),
+            ..fixtures::snapshot(self.seq, gpus, processes)
         }
     }
 
@@ -283,12 +272,9 @@ impl World {
         let holders: Vec<wire::Holder> =
             self.slots.iter().filter(|_| listed).filter(holding).map(Slot::holder).collect();
         wire::Gpu {
-            index: index.to_string(),
-            uuid: Some(format!("GPU-{index}")),
             name: Some("Fake".to_owned()),
-            parent_uuid: None,
             minor: u32::try_from(index).ok(),
-            fault: card.fault.map(str::to_owned),
+            fault: card.fault.map(Word::from),
             mig: card.mig,
             memory: card.free_mib.filter(|_| card.fault.is_none()).map(|free| wire::Memory {
                 total: 80_000 * MIB,
@@ -298,32 +284,20 @@ impl World {
                 ..wire::Memory::default()
             }),
             utilization: card.util.filter(|_| card.fault.is_none()),
-            compute_mode: None,
             listed: listed.then_some(holders.len() as u64),
             instances: (card.mig && card.fault.is_none() && index.is_multiple_of(2)).then_some(0),
-            holders,
-            ..wire::Gpu::default()
+            ..fixtures::gpu(&index.to_string(), holders)
         }
     }
 
     fn process(&self, slot: &Slot) -> wire::Process {
         if slot.listed_but_gone && self.proc {
-            return wire::Process {
-                pid: slot.pid,
-                start_ticks: None,
-                first_seq: Some(7),
-                state: "gone".to_owned(),
-                facts: None,
-            };
+            return fixtures::unconfirmed(slot.pid, 7, State::Gone);
         }
-        let known = slot.confirmed && self.proc;
-        wire::Process {
-            pid: slot.pid,
-            start_ticks: known.then_some(slot.ticks),
-            first_seq: (!known).then_some(7),
-            state: if known { slot.state } else { "unknown" }.to_owned(),
-            facts: known.then(|| slot.facts()),
+        if !(slot.confirmed && self.proc) {
+            return fixtures::unconfirmed(slot.pid, 7, State::Unknown);
         }
+        wire::Process { state: slot.state.into(), ..fixtures::process(slot.pid, slot.ticks, slot.facts()) }
     }
 }
 
@@ -353,14 +327,7 @@ impl Slot {
     }
 
     fn holder(&self) -> wire::Holder {
-        wire::Holder {
-            pid: self.pid,
-            kinds: "C".to_owned(),
-            memory: self.mib.map(|mib| mib * MIB),
-            utilization: self.util,
-            unknown: None,
-            idle_ms: 0,
-        }
+        fixtures::holder(self.pid, self.mib.map(|mib| mib * MIB), self.util)
     }
 
     fn workload_name(&self) -> Option<String> {
@@ -381,22 +348,16 @@ impl Slot {
 
     fn facts(&self) -> wire::Facts {
         wire::Facts {
-            comm: self.comm.to_owned(),
             ppid: 3000,
             uid: self.uid,
             user: self.uid.map(|uid| format!("user-{uid}")),
             place: self.place().into(),
-            command: None,
             cpu_seconds: self.cpu,
-            io_bytes: None,
             orphaned: self.orphaned,
             reaped_cpu_seconds: Some(0.0),
             workload: self.workload_name(),
             exe: self.exe.map(str::to_owned),
-            groups: None,
-            role: None,
-            claim: Claim::Unread,
-            ancestors: None,
+            ..fixtures::facts(self.comm)
         }
     }
 
@@ -409,13 +370,12 @@ impl Slot {
             uid: uid.or(self.uid),
             user: uid.or(self.uid).map(|uid| format!("user-{uid}")),
             comm: comm.to_owned(),
-            state: "sleeping".to_owned(),
+            state: State::Sleeping.into(),
             workload: self.workload_name().unwrap_or_default(),
             place: self.place().into(),
             exe: self.child_exe.map(str::to_owned),
-            command: None,
             cpu_seconds: 1.0,
-            reaped_cpu_seconds: 0.0,
+            ..wire::Relative::default()
         })
     }
 }

@@ -8,7 +8,8 @@ use bailiff_engine::engine::{Engine, Now, Skip};
 use bailiff_engine::policy::{self, LoadContext, Mode, Policy};
 use bailiff_engine::verdict::{ActionReport, Outcome, Verdict, What};
 use bailiff_engine::view::View;
-use bailiff_snapshot::{Claim, LastListed, LostGpu, Place, wire};
+use bailiff_snapshot::{LastListed, LostGpu, Place, State, Word, wire};
+use snapshot_fixtures::stream as fixtures;
 
 pub(crate) const TICK: u64 = 5000;
 const MIB: u64 = 1 << 20;
@@ -196,29 +197,20 @@ impl Node {
     }
 
     pub(crate) fn snapshot(&self) -> wire::Snapshot {
-        let source = |up: bool| wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) };
-        wire::Snapshot {
-            version: wire::VERSION,
-            seq: self.boot_ms / TICK,
+        let gpus = self.gpus.iter().enumerate().map(|(index, gpu)| self.gpu(index, gpu)).collect();
+        let processes = self.listed().map(|(pid, process)| self.wire_process(*pid, process)).collect();
+        let mut snapshot = wire::Snapshot {
             boot_id: Some(self.boot.to_owned()),
             wall_ms: self.boot_ms + self.wall_offset,
             boot_ms: self.boot_ms,
             interval_ms: self.interval,
-            pid_namespace: self.namespace.to_owned(),
-            sources: BTreeMap::from([
-                ("nvml".to_owned(), source(true)),
-                ("proc".to_owned(), source(self.proc_up)),
-            ]),
-            gpus: self.gpus.iter().enumerate().map(|(index, gpu)| self.gpu(index, gpu)).collect(),
-            processes: self.listed().map(|(pid, process)| self.wire_process(*pid, process)).collect(),
-            device_processes: None,
+            pid_namespace: self.namespace.into(),
             relatives: Some(Vec::new()),
-            groups: BTreeMap::new(),
-            leases: None,
-            quotas: None,
-            mps: None,
             lost: self.lost(),
-        }
+            ..fixtures::snapshot(self.boot_ms / TICK, gpus, processes)
+        };
+        snapshot.sources.insert("proc".to_owned(), fixtures::source(self.proc_up));
+        snapshot
     }
 
     fn lost(&self) -> Vec<LostGpu> {
@@ -246,23 +238,10 @@ impl Node {
         let on_it = self.processes.iter().filter(|(_, process)| process.gpus.contains(&index));
         let holders: Vec<wire::Holder> = on_it
             .filter(|_| gpu.fault.is_none())
-            .map(|(pid, process)| wire::Holder {
-                pid: *pid,
-                kinds: "C".to_owned(),
-                memory: process.mib.map(|mib| mib * MIB),
-                utilization: process.util,
-                unknown: None,
-                idle_ms: 0,
-            })
+            .map(|(pid, process)| fixtures::holder(*pid, process.mib.map(|mib| mib * MIB), process.util))
             .collect();
         wire::Gpu {
-            index: index.to_string(),
-            uuid: Some(format!("GPU-{index}")),
-            name: None,
-            parent_uuid: None,
-            minor: None,
-            fault: gpu.fault.map(str::to_owned),
-            mig: false,
+            fault: gpu.fault.map(Word::from),
             memory: gpu.fault.is_none().then_some(wire::Memory {
                 total: 80_000 * MIB,
                 free: gpu.free_mib * MIB,
@@ -271,39 +250,27 @@ impl Node {
                 ..wire::Memory::default()
             }),
             utilization: gpu.fault.is_none().then_some(0),
-            compute_mode: None,
             listed: gpu.fault.is_none().then_some(holders.len() as u64),
-            holders,
-            ..wire::Gpu::default()
+            ..fixtures::gpu(&index.to_string(), holders)
         }
     }
 
     fn wire_process(&self, pid: u32, process: &Process) -> wire::Process {
-        let known = process.confirmed && self.proc_up;
-        wire::Process {
-            pid,
-            start_ticks: known.then_some(process.ticks),
-            first_seq: (!known).then_some(7),
-            state: if known { "sleeping" } else { "unknown" }.to_owned(),
-            facts: known.then(|| wire::Facts {
-                comm: process.comm.to_owned(),
-                ppid: 3000,
-                uid: process.uid,
-                user: process.uid.map(|uid| format!("user-{uid}")),
-                place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
-                command: None,
-                cpu_seconds: 1.0,
-                io_bytes: None,
-                orphaned: Some(false),
-                reaped_cpu_seconds: Some(0.0),
-                workload: Some(process.workload.clone()),
-                exe: None,
-                groups: None,
-                role: None,
-                claim: Claim::Unread,
-                ancestors: None,
-            }),
+        if !(process.confirmed && self.proc_up) {
+            return fixtures::unconfirmed(pid, 7, State::Unknown);
         }
+        let facts = wire::Facts {
+            ppid: 3000,
+            uid: process.uid,
+            user: process.uid.map(|uid| format!("user-{uid}")),
+            place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
+            cpu_seconds: 1.0,
+            orphaned: Some(false),
+            reaped_cpu_seconds: Some(0.0),
+            workload: Some(process.workload.clone()),
+            ..fixtures::facts(process.comm)
+        };
+        fixtures::process(pid, process.ticks, facts)
     }
 }
 

@@ -18,8 +18,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{Claim, ProcessKey, wire};
+use bailiff_snapshot::{ProcessKey, wire};
 use serde_json::Value;
+use snapshot_fixtures::stream as fixtures;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -306,12 +307,8 @@ impl Machine {
 
     fn view(&self, seq: u64) -> View {
         let holder = |listed: &Listed| wire::Holder {
-            pid: listed.key.pid,
             kinds: if self.clients { "M" } else { "C" }.into(),
-            memory: Some(listed.bytes),
-            utilization: Some(listed.utilization),
-            unknown: None,
-            idle_ms: 0,
+            ..fixtures::holder(listed.key.pid, Some(listed.bytes), Some(listed.utilization))
         };
         let memory = wire::Memory {
             total: 1 << 34,
@@ -321,69 +318,23 @@ impl Machine {
             ..wire::Memory::default()
         };
         let gpu = wire::Gpu {
-            index: "0".into(),
             uuid: Some("GPU-1".into()),
-            name: None,
-            parent_uuid: None,
             minor: Some(0),
-            fault: None,
-            mig: false,
             memory: Some(memory),
-            utilization: None,
-            compute_mode: None,
-            listed: Some(self.holders.len() as u64),
-            holders: self.holders.iter().map(holder).collect(),
-            ..wire::Gpu::default()
+            ..fixtures::gpu("0", self.holders.iter().map(holder).collect())
         };
         let snapshot = wire::Snapshot {
-            version: wire::VERSION,
-            seq,
-            boot_id: Some("b".into()),
-            wall_ms: 0,
             boot_ms: u64::try_from(clock::since_boot().as_millis()).unwrap(),
             interval_ms: u64::try_from(INTERVAL.as_millis()).unwrap(),
-            pid_namespace: "host".into(),
-            sources: std::collections::BTreeMap::new(),
-            gpus: vec![gpu],
-            processes: self.holders.iter().map(process).collect(),
-            device_processes: None,
-            relatives: None,
-            groups: std::collections::BTreeMap::new(),
-            leases: None,
-            quotas: None,
-            mps: None,
-            lost: Vec::new(),
+            ..fixtures::snapshot(seq, vec![gpu], self.holders.iter().map(process).collect())
         };
         View::between(None, snapshot)
     }
 }
 
 fn process(listed: &Listed) -> wire::Process {
-    let facts = wire::Facts {
-        comm: "x".into(),
-        ppid: 1,
-        uid: Some(NOBODY),
-        user: None,
-        place: Arc::default(),
-        command: None,
-        cpu_seconds: 0.0,
-        io_bytes: Some(listed.io_bytes),
-        orphaned: None,
-        reaped_cpu_seconds: None,
-        workload: None,
-        exe: None,
-        groups: None,
-        role: None,
-        claim: Claim::Unread,
-        ancestors: None,
-    };
-    wire::Process {
-        pid: listed.key.pid,
-        start_ticks: Some(listed.key.start_ticks),
-        first_seq: None,
-        state: "sleeping".into(),
-        facts: Some(facts),
-    }
+    let facts = wire::Facts { uid: Some(NOBODY), io_bytes: Some(listed.io_bytes), ..fixtures::facts("x") };
+    fixtures::process(listed.key.pid, listed.key.start_ticks, facts)
 }
 
 /// A subject of these processes, which hold memory, as `/proc` shows them now.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use bailiff_snapshot::{Claim, Place, Why, wire};
+use bailiff_snapshot::{Place, Why, wire};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
@@ -75,7 +75,8 @@ impl<'a> Rebuild<'a> {
         self.last_ms = Some(wall_ms);
         let namespace = scrape
             .of("bailiff_pid_namespace_info")
-            .find_map(|(labels, value)| labels.get("pid_namespace").filter(|_| value > 0.0).cloned());
+            .find_map(|(labels, value)| labels.get("pid_namespace").filter(|_| value > 0.0));
+        let namespace = namespace.map(|namespace| namespace.as_str().into());
         Some(wire::Snapshot {
             version: wire::VERSION,
             seq,
@@ -84,20 +85,15 @@ impl<'a> Rebuild<'a> {
             wall_ms,
             boot_ms: wall_ms,
             interval_ms: u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX),
-            pid_namespace: namespace.unwrap_or_else(|| "unknown".to_owned()),
+            pid_namespace: namespace.unwrap_or_default(),
             sources: sources(scrape),
             gpus,
             processes,
-            device_processes: None,
-            leases: None,
-            quotas: None,
-            mps: None,
-            lost: Vec::new(),
-            groups: BTreeMap::new(),
             relatives: match self.children {
                 Children::Unknown => None,
                 Children::Idle => Some(Vec::new()),
             },
+            ..wire::Snapshot::default()
         })
     }
 
@@ -147,19 +143,17 @@ impl<'a> Rebuild<'a> {
         let facts = row.cpu.filter(|_| start.is_some()).map(|cpu_seconds| {
             let place = Place {
                 cgroup: NO_CGROUP.to_owned(),
-                boundary: None,
                 container: known("container"),
                 runtime: known("runtime"),
                 pod_uid: known("pod_uid"),
                 pod: known("pod"),
                 namespace: known("namespace"),
                 slurm_job: known("slurm_job"),
-                slurm_step: None,
                 unit: known("unit"),
+                ..Place::default()
             };
             wire::Facts {
                 comm: known("comm").unwrap_or_default(),
-                ppid: 0,
                 uid: known("uid").and_then(|uid| uid.parse().ok()),
                 // A user without a name is published by uid, and has no name here either.
                 user: known("user").filter(|user| known("uid").as_ref() != Some(user)),
@@ -175,15 +169,11 @@ impl<'a> Rebuild<'a> {
                     workload(&place)
                         .unwrap_or_else(|| format!("tree:{pid}@{}", start_ticks.unwrap_or_default())),
                 ),
-                exe: None,
-                groups: None,
-                role: None,
-                claim: Claim::Unread,
-                ancestors: None,
                 place: place.into(),
+                ..wire::Facts::default()
             }
         });
-        wire::Process { pid, start_ticks, first_seq: first, state: row.state.to_owned(), facts }
+        wire::Process { pid, start_ticks, first_seq: first, state: row.state.into(), facts }
     }
 
     fn gpus(&mut self, scrape: &Scrape<'_>, (wall_ms, starts): (u64, &HashMap<u32, u64>)) -> Vec<wire::Gpu> {
@@ -304,7 +294,7 @@ fn sources(scrape: &Scrape<'_>) -> BTreeMap<String, wire::Source> {
         .collect();
     let sources = scrape.of("bailiff_source_up").filter_map(|(labels, up)| {
         let name = labels.get("source")?;
-        let fault = faults.get(name.as_str()).map(|reason| (*reason).to_owned());
+        let fault = faults.get(name.as_str()).map(|reason| (*reason).into());
         Some((name.clone(), wire::Source { up: up > 0.0, fault }))
     });
     sources.collect()
@@ -318,8 +308,7 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
     let fault = || {
         let reasons = scrape.of("bailiff_gpu_fault_info");
         let mut reason = reasons.filter(|(labels, _)| labels.get("gpu").is_some_and(|gpu| gpu == index));
-        let reason = reason.find_map(|(labels, _)| labels.get("reason").cloned());
-        reason.unwrap_or_else(|| "unknown".to_owned())
+        reason.find_map(|(labels, _)| labels.get("reason")).map_or("unknown", String::as_str).into()
     };
     let memory = || {
         Some(wire::Memory {
@@ -344,11 +333,9 @@ fn gpu(index: &str, about: &Labels, scrape: &Scrape<'_>) -> wire::Gpu {
         mig: about.contains_key("parent_uuid") || read("bailiff_gpu_mig_enabled") == Some(1.0),
         memory: memory(),
         utilization: read("bailiff_gpu_utilization_ratio").map(percent),
-        compute_mode: None,
         listed: read("bailiff_gpu_processes").filter(|_| complete).map(whole),
         instances: read("bailiff_gpu_mig_instances").map(whole),
         unlisted_processes: read("bailiff_gpu_unlisted_processes").map(whole),
-        holders: Vec::new(),
         ..wire::Gpu::default()
     }
 }

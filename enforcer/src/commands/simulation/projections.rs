@@ -9,7 +9,7 @@ use bailiff_snapshot::ProcessKey;
 use super::report::{At, Freed, ProjectedAction, Regret};
 use bailiff_engine::value::Value;
 use bailiff_engine::verdict::Subject;
-use bailiff_engine::view::{Health, TargetId, View, key};
+use bailiff_engine::view::{Health, TargetId, View};
 
 /// A target that becomes busy within this time counts as a regret.
 const SOON: Duration = Duration::from_mins(30);
@@ -108,7 +108,7 @@ impl Projections {
     fn sum_up(&mut self, view: &View, now: u64) {
         let mut gpus: HashMap<(Scope, usize), u64> = HashMap::new();
         for (place, process) in view.snapshot.processes.iter().enumerate() {
-            let Some(projected_ends) = key(process).and_then(|key| self.alive.get_mut(&key)) else {
+            let Some(projected_ends) = process.key().and_then(|key| self.alive.get_mut(&key)) else {
                 continue;
             };
             let passed = projected_ends.last.map_or(0, |last| now.saturating_sub(last));

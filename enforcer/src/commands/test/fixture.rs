@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::{Claim, Held, Place, Why, wire};
+use bailiff_snapshot::{Claim, Held, Place, Why, Word, wire};
 
 use super::series::Timeline;
 use super::written;
@@ -110,15 +110,12 @@ impl ProcessFacts {
         let cgroup = process.cgroup.clone().unwrap_or_else(|| "/test".to_owned());
         let place = Place {
             container: process.container.clone(),
-            runtime: None,
             pod_uid: process.pod.clone(),
             pod: process.pod.clone(),
             namespace: process.namespace.as_ref().map(|name| name.value.clone()),
             slurm_job: process.slurm_job.clone(),
-            slurm_step: None,
-            unit: None,
-            boundary: None,
             cgroup,
+            ..Place::default()
         };
         let named = [("slurm", &place.slurm_job), ("container", &place.container), ("pod", &place.pod_uid)];
         let named = named.into_iter().find_map(|(kind, name)| Some(format!("{kind}:{}", name.as_ref()?)));
@@ -129,16 +126,13 @@ impl ProcessFacts {
             user: uid.map(|_| process.user.clone().unwrap_or_else(|| "user".to_owned())),
             place: place.into(),
             command: process.cmdline.clone(),
-            cpu_seconds: 0.0,
-            io_bytes: None,
-            orphaned: None,
-            reaped_cpu_seconds: None,
             workload: process.workload.clone().or(named),
             exe: process.exe.clone(),
             groups: process.groups.clone(),
-            role: process.role.clone(),
+            role: process.role.as_deref().map(Word::from),
             claim: claim(process.lease.as_ref()),
             ancestors: Some(Vec::new()),
+            ..wire::Facts::default()
         };
         Self { facts }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bailiff_snapshot::wire;
+use bailiff_snapshot::{Fault, PidNamespace, State, Word, wire};
 
 use super::fixture::{Fixture, TestProcess, UPTIME, millis, percent, whole};
 use super::mps::mps;
@@ -54,7 +54,7 @@ impl<'a> TimelineReader<'a> {
         let fixture = self.fixture;
         let up = |name: &str| {
             let up = fixture.up(name, sample);
-            (name.to_owned(), wire::Source { up, fault: (!up).then(|| "timeout".to_owned()) })
+            (name.to_owned(), wire::Source { up, fault: (!up).then_some(Fault::Timeout.into()) })
         };
         let gpus: Vec<wire::Gpu> = (0..fixture.devices.len()).map(|place| self.gpu(place, sample)).collect();
         let held = |pid: u32| gpus.iter().any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
@@ -73,7 +73,7 @@ impl<'a> TimelineReader<'a> {
             wall_ms: millis(fixture.start + fixture.since_boot(sample).saturating_sub(UPTIME)),
             boot_ms: millis(fixture.since_boot(sample)),
             interval_ms: millis(fixture.interval),
-            pid_namespace: "host".to_owned(),
+            pid_namespace: PidNamespace::Host.into(),
             sources: ["nvml", "proc"]
                 .into_iter()
                 .chain(fixture.leases.as_ref().map(|_| "redis"))
@@ -85,11 +85,10 @@ impl<'a> TimelineReader<'a> {
             mps: mps(fixture, sample),
             gpus,
             processes,
-            device_processes: None,
             groups: fixture.actors.iter().filter_map(TestProcess::groups).collect(),
             relatives: fixture.up("proc", sample).then_some(relatives),
             leases: fixture.pool(sample),
-            lost: Vec::new(),
+            ..wire::Snapshot::default()
         }
     }
 
@@ -109,10 +108,7 @@ impl<'a> TimelineReader<'a> {
         wire::Gpu {
             index: device.index.clone(),
             uuid: Some(device.uuid.clone()),
-            name: None,
-            parent_uuid: None,
-            minor: None,
-            fault: (!answers).then(|| "timeout".to_owned()),
+            fault: (!answers).then_some(Fault::Timeout.into()),
             mig: device.mig,
             memory: answers.then(|| wire::Memory {
                 total: device.memory,
@@ -123,7 +119,6 @@ impl<'a> TimelineReader<'a> {
                 ..wire::Memory::default()
             }),
             utilization: device.gpu_util.at(sample).filter(|_| answers).map(percent),
-            compute_mode: None,
             listed: answers.then_some(holders.len() as u64),
             unlisted_processes: device.unlisted.at(sample).map(whole),
             holders,
@@ -133,9 +128,7 @@ impl<'a> TimelineReader<'a> {
 
     fn process(&self, actor: &TestProcess, counters: Counters, sample: usize) -> wire::Process {
         if !self.fixture.up("proc", sample) {
-            let first_seq = Some(actor.from as u64 + 1);
-            let state = "unknown".to_owned();
-            return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
+            return unconfirmed(actor, State::Unknown);
         }
         let start_ticks = self.fixture.start_ticks(actor);
         let tree = || format!("tree:{}@{start_ticks}", actor.pid);
@@ -147,11 +140,10 @@ impl<'a> TimelineReader<'a> {
             workload: Some(actor.facts.facts.workload.clone().unwrap_or_else(tree)),
             ..actor.facts.facts.clone()
         };
-        let state = actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned());
+        let state = state(actor, sample);
         // A process that no longer exists has no data in `/proc`.
-        if state == "gone" {
-            let first_seq = Some(actor.from as u64 + 1);
-            return wire::Process { pid: actor.pid, start_ticks: None, first_seq, state, facts: None };
+        if state == State::Gone {
+            return unconfirmed(actor, State::Gone);
         }
         let start_ticks = Some(start_ticks);
         wire::Process { pid: actor.pid, start_ticks, first_seq: None, state, facts: Some(facts) }
@@ -166,7 +158,7 @@ impl<'a> TimelineReader<'a> {
             uid: facts.uid,
             user: facts.user.clone(),
             comm: facts.comm.clone(),
-            state: actor.state.at(sample).unwrap_or_else(|| "unknown".to_owned()),
+            state: state(actor, sample),
             workload: facts.workload.clone().unwrap_or_default(),
             place: Arc::clone(&facts.place),
             exe: facts.exe.clone(),
@@ -175,4 +167,15 @@ impl<'a> TimelineReader<'a> {
             reaped_cpu_seconds: 0.0,
         }
     }
+}
+
+/// Returns the state of a process at a sample.
+fn state(actor: &TestProcess, sample: usize) -> Word<State> {
+    actor.state.at(sample).as_deref().map(Word::from).unwrap_or_default()
+}
+
+/// Returns a process that only the driver lists.
+fn unconfirmed(actor: &TestProcess, state: State) -> wire::Process {
+    let first_seq = Some(actor.from as u64 + 1);
+    wire::Process { pid: actor.pid, first_seq, state: state.into(), ..wire::Process::default() }
 }

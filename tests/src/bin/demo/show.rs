@@ -65,7 +65,7 @@ fn show_holder(holder: &wire::Holder, process: Option<&wire::Process>) {
         Some(_) => format!("{} s", holder.idle_ms / 1000),
         None => "?".into(),
     };
-    let state = process.map_or("?", |process| process.state.as_str());
+    let state = process.map_or("?", |process| &process.state);
     println!("  {:>9} {user:<12.12} {name:<16.16} {memory:>9} {used:>6} {idle:>7}  {state}", holder.pid);
 }
 

@@ -26,7 +26,7 @@ impl Published {
             let Some(holder) = holders.find(|holder| holder.pid == pid) else { continue };
             published.memory = holder.memory;
             let process = snapshot.processes.iter().find(|process| process.pid == pid);
-            published.state = process.map(|process| process.state.clone()).unwrap_or_default();
+            published.state = process.map(|process| process.state.to_string()).unwrap_or_default();
             match (holder.utilization, &holder.unknown) {
                 (Some(percent), _) => published.percent.push(percent),
                 (None, why) => {
