@@ -36,6 +36,11 @@ impl Condition {
         }
     }
 
+    /// Returns whether it compares an attribute.
+    pub(super) fn compares(&self, attribute: &str) -> bool {
+        self.leaves().iter().any(|leaf| leaf.attribute.name == attribute)
+    }
+
     /// Returns all selectors.
     pub(crate) fn selectors(&self) -> Box<dyn Iterator<Item = &Selector> + '_> {
         match self {

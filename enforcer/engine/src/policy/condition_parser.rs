@@ -5,20 +5,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::fault::{Fault, Faults, quoted};
-use super::fields::{self, expected, many, nothing_given, unknown};
-use super::tree::{DEEPEST, Data, Entry, Node};
-use super::{Condition, Field, Leaf, Selector, comparisons, pattern, selectors};
+use super::{Condition, Field, Leaf, Selector, comparisons, keys, pattern, selectors};
 use crate::Kind;
 use crate::attributes::{self, Attribute};
-
-/// Keys of a condition that are neither attributes nor selectors.
-pub(super) const WORDS: [(&str, &str); 4] = [
-    ("use", "Named conditions, all of which must hold."),
-    ("all", "Conditions that must all hold."),
-    ("any", "Conditions of which at least one must hold."),
-    ("not", "A condition that must not hold."),
-];
+use crate::yaml::{
+    self, DEEPEST, Data, Entry, Fault, Faults, Node, expected, many, nothing_given, quoted, unknown,
+};
 
 /// Maximum nesting, including that of named conditions.
 const DEEPEST_CONDITION: usize = 2 * DEEPEST;
@@ -75,9 +67,8 @@ impl<'a> ConditionParser<'a> {
             return None;
         };
         if self.deep >= DEEPEST_CONDITION {
-            let fault =
-                Fault::error(&node.at, format!("conditions are more than {DEEPEST_CONDITION} deep here"));
-            self.faults.push(fault.help("have fewer conditions that use conditions"));
+            let message = format!("conditions are more than {DEEPEST_CONDITION} deep here");
+            self.faults.error(&node.at, message, "have fewer conditions that use conditions");
             return None;
         }
         self.deep += 1;
@@ -94,8 +85,8 @@ impl<'a> ConditionParser<'a> {
         of: Option<Kind>,
     ) -> Option<Condition> {
         if entries.is_empty() {
-            let fault = Fault::error(at, "nothing is asked here");
-            self.faults.push(fault.help("an empty map would hold of everybody: write what must be true"));
+            let help = "an empty map would hold of everybody: write what must be true";
+            self.faults.error(at, "nothing is asked here", help);
             return None;
         }
         let all = entries.len();
@@ -126,9 +117,7 @@ impl<'a> ConditionParser<'a> {
             }
         }
         if entries.is_empty() {
-            self.faults.push(
-                Fault::error(&node.at, "an empty list").help("name at least one, or leave the key out"),
-            );
+            self.faults.error(&node.at, "an empty list", "name at least one, or leave the key out");
         }
         Some(Condition::Any(parts))
     }
@@ -163,13 +152,13 @@ impl<'a> ConditionParser<'a> {
     pub(super) fn knows(name: &str) -> bool {
         attributes::ALL.iter().any(|attribute| attribute.name == name)
             || Field::ALL.iter().any(|field| field.name() == name)
-            || WORDS.iter().any(|(word, _)| *word == name)
+            || keys::table("condition").names().contains(&name)
     }
 
     fn no_such_key(&self, entry: &Entry, of: Option<Kind>) -> Fault {
         let fits = |attribute: &&&Attribute| of.is_none_or(|kind| attribute.of.contains(&kind));
         let attributes = attributes::ALL.iter().filter(fits).map(|attribute| attribute.name);
-        let words = WORDS.iter().map(|(word, _)| *word);
+        let words = keys::table("condition").names();
         let known: Vec<&str> = attributes.chain(Field::ALL.map(Field::name)).chain(words).collect();
         let fault = unknown(entry, "a condition", &known);
         if self.conditions.contains_key(entry.name.as_str()) {
@@ -189,12 +178,12 @@ impl<'a> ConditionParser<'a> {
         let by = by.map(|name| format!(", which `{name}` asks for")).unwrap_or_default();
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
         let message = format!("`target: {}` has no `{}`{by}", kind.name(), attribute.name);
-        self.faults.push(Fault::error(at, message).help(format!("those of {} have it", kinds.join(", "))));
+        self.faults.error(at, message, format!("those of {} have it", kinds.join(", ")));
         None
     }
 
     fn several(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Vec<Condition>> {
-        let items = fields::list(node, "conditions", &mut self.faults)?;
+        let items = yaml::list(node, "conditions", &mut self.faults)?;
         let conditions: Vec<Condition> = items.iter().filter_map(|item| self.read(item, of)).collect();
         (conditions.len() == items.len()).then_some(conditions)
     }
@@ -203,9 +192,9 @@ impl<'a> ConditionParser<'a> {
         let names = many(node, "names of conditions", &mut self.faults)?;
         let mut parts = Vec::new();
         for name in names {
-            let text = fields::text(name, "the name of a condition", &mut self.faults)?;
+            let text = yaml::text(name, "the name of a condition", &mut self.faults)?;
             let condition = self.condition(text, &name.at)?;
-            for leaf in leaves(&condition) {
+            for leaf in condition.leaves() {
                 self.fits((&name.at, Some(text)), leaf.attribute, of)?;
             }
             parts.push(condition);
@@ -232,8 +221,8 @@ impl<'a> ConditionParser<'a> {
         }
         if self.reading.contains(&name) {
             let way: Vec<String> = self.reading.iter().map(|name| quoted(name)).collect();
-            let fault = Fault::error(at, format!("the condition {} uses itself", quoted(name)));
-            self.faults.push(fault.help(format!("by way of {}", way.join(", then "))));
+            let message = format!("the condition {} uses itself", quoted(name));
+            self.faults.error(at, message, format!("by way of {}", way.join(", then ")));
             return None;
         }
         self.read_condition(written)
@@ -242,8 +231,8 @@ impl<'a> ConditionParser<'a> {
     /// Limits the number of copies that `use` makes.
     fn copied(&mut self, condition: Condition, size: usize, at: &Range<usize>) -> Option<Condition> {
         if size > self.copies {
-            let fault = Fault::error(at, "the conditions of this file grow too large, all written out");
-            self.faults.push(fault.help("have fewer conditions that use conditions"));
+            let help = "have fewer conditions that use conditions";
+            self.faults.error(at, "the conditions of this file grow too large, all written out", help);
             return None;
         }
         self.copies -= size;
@@ -265,11 +254,8 @@ impl<'a> ConditionParser<'a> {
         let unused = self.conditions.values().filter(|condition| !condition.used);
         let unused: Vec<&'a Entry> = unused.map(|condition| condition.written).collect();
         for written in &unused {
-            if self
-                .conditions
-                .get(written.name.as_str())
-                .is_some_and(|condition| matches!(condition.read, Read::No))
-            {
+            let condition = self.conditions.get(written.name.as_str());
+            if condition.is_some_and(|condition| matches!(condition.read, Read::No)) {
                 self.read_condition(written);
             }
         }
@@ -277,7 +263,7 @@ impl<'a> ConditionParser<'a> {
         if self.faults.errors() == 0 {
             for written in unused {
                 let message = format!("no rule uses the condition {}", quoted(&written.name));
-                self.faults.push(Fault::warning(&written.at, message).help("remove it, or `use` it"));
+                self.faults.warn(&written.at, message, "remove it, or `use` it");
             }
         }
         self.faults
@@ -287,7 +273,7 @@ impl<'a> ConditionParser<'a> {
         let items = many(node, "patterns", &mut self.faults)?;
         let mut patterns = Vec::new();
         for item in items {
-            let text = fields::text(item, "a text, a glob, or `re:` and an expression", &mut self.faults)?;
+            let text = yaml::text(item, "a text, a glob, or `re:` and an expression", &mut self.faults)?;
             if text.len() > LONGEST_PATTERN {
                 self.faults
                     .push(Fault::error(&item.at, format!("a pattern of more than {LONGEST_PATTERN} bytes")));
@@ -296,7 +282,7 @@ impl<'a> ConditionParser<'a> {
             if text.starts_with("re:") || text.contains(['*', '?', '[', '{']) {
                 if self.patterns == 0 {
                     let message = format!("more than {PATTERNS} globs and expressions in a file");
-                    self.faults.push(Fault::error(&item.at, message).help("join some of them, as `re:a|b`"));
+                    self.faults.error(&item.at, message, "join some of them, as `re:a|b`");
                     return None;
                 }
                 self.patterns -= 1;
@@ -306,7 +292,7 @@ impl<'a> ConditionParser<'a> {
                     selectors::check((field, &pattern), &item.at, &mut self.faults);
                     patterns.push(pattern);
                 }
-                Err(wrong) => self.faults.push(Fault::error(&item.at, wrong.message).help(wrong.help)),
+                Err(wrong) => self.faults.error(&item.at, wrong.message, wrong.help),
             }
         }
         (patterns.len() == items.len()).then_some(Condition::Select(Selector { field, patterns }))
@@ -321,7 +307,7 @@ pub(super) fn no_such_name(
     known: &[&str],
 ) -> Fault {
     let fault = Fault::error(at, format!("there is no {what} {}", quoted(name)));
-    match fields::nearest(name, known) {
+    match yaml::nearest(name, known) {
         Some(near) => fault.help(format!("did you mean {}?", quoted(near))),
         None if known.is_empty() => fault.help(format!("give it under `{key}`")),
         None => {
@@ -332,24 +318,7 @@ pub(super) fn no_such_name(
     }
 }
 
-/// Returns every comparison of a condition.
-pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + '_> {
-    match condition {
-        Condition::Leaf(leaf) => Box::new(std::iter::once(leaf)),
-        Condition::Select(_) => Box::new(std::iter::empty()),
-        Condition::All(conditions) | Condition::Any(conditions) => {
-            Box::new(conditions.iter().flat_map(leaves))
-        }
-        Condition::Not(condition) => leaves(condition),
-    }
-}
-
 /// Returns the number of comparisons and patterns of a condition.
 fn size(condition: &Condition) -> usize {
-    match condition {
-        Condition::Leaf(_) => 1,
-        Condition::Select(selector) => selector.patterns.len(),
-        Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().map(size).sum(),
-        Condition::Not(condition) => size(condition),
-    }
+    condition.leaves().len() + condition.selectors().map(|selector| selector.patterns.len()).sum::<usize>()
 }

@@ -4,10 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::fault::{Fault, Faults};
-use super::fields::{Fields, expected, flag, text, time};
-use super::keys::LEASES;
-use super::tree::Node;
+use super::keys;
+use crate::yaml::{Faults, Fields, Node, expected, flag, some_time, text};
 
 /// `GPU.py` takes a GPU and records it within a millisecond.
 const LOST_AFTER: Duration = Duration::from_secs(30);
@@ -48,21 +46,22 @@ impl fmt::Debug for Server {
 
 /// Parses the section; `None` if it is invalid.
 pub(super) fn read(node: &Node, is_address: fn(&str) -> bool, faults: &mut Faults) -> Option<Leases> {
-    let fields = Fields::open(node, &LEASES, faults)?;
+    let fields = Fields::open(node, keys::table("leases"), faults)?;
     let redis = server((node, &fields), is_address, faults);
-    let prefix = fields.get("prefix").map_or(Some("GPU"), |node| text(node, "a text, as `GPU`", faults));
-    let reap = fields.get("reap").map_or(Some(true), |node| flag(node, faults));
-    let grace = fields.get("legacy_idle_grace").map(|node| some_time(node, faults));
-    let lost = fields.get("lost_after").map_or(Some(LOST_AFTER), |node| some_time(node, faults));
+    let prefix = fields.or(("prefix", "GPU"), |node, faults| text(node, "a text, as `GPU`", faults), faults);
+    let reap = fields.or(("reap", true), flag, faults);
+    let chance = ("this must be more than nothing", "what was seen once may be chance");
+    let time = |node: &Node, faults: &mut Faults| some_time(node, chance, faults);
+    let grace = fields.maybe("legacy_idle_grace", time, faults);
+    let lost = fields.or(("lost_after", LOST_AFTER), time, faults);
     if let (Some(false), Some(node)) = (reap, fields.get("legacy_idle_grace")) {
-        let fault = Fault::warning(&node.at, "nothing is freed where `reap` is false");
-        faults.push(fault.help("remove one of the two"));
+        faults.warn(&node.at, "nothing is freed where `reap` is false", "remove one of the two");
     }
     Some(Leases {
         redis: redis?,
         prefix: prefix?.to_owned(),
         reap: reap?,
-        legacy_idle_grace: grace.map_or(Some(None), |grace| grace.map(Some))?,
+        legacy_idle_grace: grace?,
         lost_after: lost?,
     })
 }
@@ -91,19 +90,9 @@ fn server(
         }
         (first, _) => {
             let at = first.map_or(&node.at, |first| &first.at);
-            let fault = Fault::error(at, "`leases` needs one of `redis` and `redis_file`");
-            faults.push(fault.help("an address with a password in it belongs in a file of its own"));
+            let help = "an address with a password in it belongs in a file of its own";
+            faults.error(at, "`leases` needs one of `redis` and `redis_file`", help);
             None
         }
     }
-}
-
-fn some_time(node: &Node, faults: &mut Faults) -> Option<Duration> {
-    let time = time(node, faults)?;
-    if time.is_zero() {
-        let fault = Fault::error(&node.at, "this must be more than nothing");
-        faults.push(fault.help("what was seen once may be chance"));
-        return None;
-    }
-    Some(time)
 }

@@ -8,19 +8,16 @@ mod comparisons;
 pub mod condition;
 mod condition_parser;
 mod digest;
-mod fault;
-mod fields;
 mod keys;
 mod leases;
 mod lints;
 mod load;
 mod pattern;
-pub mod quantity;
 mod rule;
 mod schema;
 mod selectors;
+mod span;
 mod steps;
-mod tree;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,12 +30,13 @@ use serde::{Deserialize, Serialize};
 use crate::Kind;
 use crate::attributes::process::{STATE, STATES};
 use crate::value::Test;
+pub use crate::yaml::{Fault, FaultSeverity, FaultStyle, Faults};
 
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
-pub use fault::{Fault, FaultSeverity, FaultStyle, Faults};
 pub use leases::{Leases, Server};
 pub use load::{LoadContext, Loaded, load};
 pub use schema::schema;
+pub use span::Span;
 
 /// A valid policy.
 #[derive(Debug, Clone)]
@@ -100,35 +98,6 @@ impl Mode {
         match self {
             Self::DryRun => "dry-run",
             Self::Enforce => "enforce",
-        }
-    }
-}
-
-/// A number of samples, or a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
-    /// Samples.
-    Samples(u32),
-    /// A time.
-    Time(Duration),
-}
-
-impl Span {
-    /// Returns the number of samples; a time is rounded up.
-    #[must_use]
-    pub fn samples(self, interval: Duration) -> u32 {
-        match self {
-            Self::Samples(samples) => samples,
-            Self::Time(time) if interval.is_zero() => {
-                if time.is_zero() {
-                    0
-                } else {
-                    u32::MAX
-                }
-            }
-            Self::Time(time) => {
-                u32::try_from(time.as_nanos().div_ceil(interval.as_nanos())).unwrap_or(u32::MAX)
-            }
         }
     }
 }
