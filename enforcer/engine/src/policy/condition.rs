@@ -74,88 +74,33 @@ pub struct Selector {
     pub patterns: Vec<Pattern>,
 }
 
-/// Texts of a target that a selector can match.
+bailiff_snapshot::label_values! {
+/// Texts of a target that a selector can match. The documentation is also that of the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// `users`: name or uid of the owner.
-    Users,
-    /// `groups`: groups of the owner.
-    Groups,
-    /// `comms`: process name, at most 15 bytes.
-    Comms,
-    /// `exe`: path of the program.
-    Exe,
-    /// `cmdline`: redacted command line, if the exporter publishes it.
-    Cmdline,
-    /// `cgroups`: path of the cgroup.
-    Cgroups,
-    /// `namespaces`: Kubernetes namespace.
-    Namespaces,
-    /// `pods`: name or UID.
-    Pods,
-    /// `containers`: full container id.
-    Containers,
-    /// `slurm_jobs`: job id.
-    SlurmJobs,
-    /// `gpus`: index or UUID.
-    Gpus,
+    /// Names or numbers of owners.
+    Users = "users",
+    /// Groups of the owner.
+    Groups = "groups",
+    /// The process's name, at most 15 bytes.
+    Comms = "comms",
+    /// The full path of the program, where it may be read.
+    Exe = "exe",
+    /// The command line, redacted; only if the exporter publishes it (--process.command).
+    Cmdline = "cmdline",
+    /// The path of the cgroup.
+    Cgroups = "cgroups",
+    /// Namespaces of Kubernetes.
+    Namespaces = "namespaces",
+    /// Names or UIDs of pods.
+    Pods = "pods",
+    /// Ids of containers, in full.
+    Containers = "containers",
+    /// Numbers of Slurm's jobs.
+    SlurmJobs = "slurm_jobs",
+    /// Index or UUID.
+    Gpus = "gpus",
 }
-
-impl Field {
-    /// All fields.
-    pub const ALL: [Self; 11] = [
-        Self::Users,
-        Self::Groups,
-        Self::Comms,
-        Self::Exe,
-        Self::Cmdline,
-        Self::Cgroups,
-        Self::Namespaces,
-        Self::Pods,
-        Self::Containers,
-        Self::SlurmJobs,
-        Self::Gpus,
-    ];
-
-    /// Key in a rules file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Users => "users",
-            Self::Groups => "groups",
-            Self::Comms => "comms",
-            Self::Exe => "exe",
-            Self::Cmdline => "cmdline",
-            Self::Cgroups => "cgroups",
-            Self::Namespaces => "namespaces",
-            Self::Pods => "pods",
-            Self::Containers => "containers",
-            Self::SlurmJobs => "slurm_jobs",
-            Self::Gpus => "gpus",
-        }
-    }
-}
-
-impl Field {
-    /// Description of the compared text, for the schema and the docs.
-    #[must_use]
-    pub const fn help(self) -> &'static str {
-        match self {
-            Self::Users => "Names or numbers of owners.",
-            Self::Groups => "Groups of the owner.",
-            Self::Comms => "The process's name, at most 15 bytes.",
-            Self::Exe => "The full path of the program, where it may be read.",
-            Self::Cmdline => {
-                "The command line, redacted; only if the exporter publishes it (--process.command)."
-            }
-            Self::Cgroups => "The path of the cgroup.",
-            Self::Namespaces => "Namespaces of Kubernetes.",
-            Self::Pods => "Names or UIDs of pods.",
-            Self::Containers => "Ids of containers, in full.",
-            Self::SlurmJobs => "Numbers of Slurm's jobs.",
-            Self::Gpus => "Index or UUID.",
-        }
-    }
 }
 
 /// One pattern, as the file writes it.

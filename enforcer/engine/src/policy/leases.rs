@@ -52,7 +52,7 @@ pub(super) fn read(node: &Node, is_address: fn(&str) -> bool, faults: &mut Fault
     let reap = fields.or(("reap", true), flag, faults);
     let chance = ("this must be more than nothing", "what was seen once may be chance");
     let time = |node: &Node, faults: &mut Faults| some_time(node, chance, faults);
-    let grace = fields.maybe("legacy_idle_grace", time, faults);
+    let grace = fields.given("legacy_idle_grace", time, faults);
     let lost = fields.or(("lost_after", LOST_AFTER), time, faults);
     if let (Some(false), Some(node)) = (reap, fields.get("legacy_idle_grace")) {
         faults.warn(&node.at, "nothing is freed where `reap` is false", "remove one of the two");
@@ -61,7 +61,7 @@ pub(super) fn read(node: &Node, is_address: fn(&str) -> bool, faults: &mut Fault
         redis: redis?,
         prefix: prefix?.to_owned(),
         reap: reap?,
-        legacy_idle_grace: grace?,
+        legacy_idle_grace: grace,
         lost_after: lost?,
     })
 }

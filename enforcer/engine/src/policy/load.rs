@@ -110,9 +110,9 @@ fn version(fields: &Fields<'_>, faults: &mut Faults) {
 
 /// An invalid default counts as not given, so that parsing continues.
 fn defaults(fields: &Fields<'_>, faults: &mut Faults) -> Defaults {
-    let mode = fields.get("mode").and_then(|node| rule::mode(node, faults)).unwrap_or(Mode::DryRun);
+    let mode = fields.given("mode", rule::mode, faults).unwrap_or(Mode::DryRun);
     let no_interval = ("an interval must be more than nothing", "the exporter's is `5s`");
-    let interval = fields.get("interval").and_then(|node| some_time(node, no_interval, faults));
+    let interval = fields.given("interval", |node, faults| some_time(node, no_interval, faults), faults);
     let usual = Defaults {
         mode,
         max_gap: 2,
@@ -122,20 +122,14 @@ fn defaults(fields: &Fields<'_>, faults: &mut Faults) -> Defaults {
         cooldown: Duration::from_mins(30),
         interval,
     };
-    let table = keys::table("defaults");
-    let Some(fields) = fields.get("defaults").and_then(|node| Fields::open(node, table, faults)) else {
-        return usual;
-    };
+    let fields = fields.map("defaults", keys::table("defaults"), faults);
     let defaults = usual.overridden(&fields, faults).unwrap_or(usual);
     let grace = fields.or(("grace", usual.grace), time, faults).unwrap_or(usual.grace);
     Defaults { grace, ..defaults }
 }
 
 fn limits(fields: &Fields<'_>, faults: &mut Faults) -> Option<Limits> {
-    let none = Fields { at: &(0..0), entries: &[] };
-    let fields =
-        fields.maybe("limits", |node, faults| Fields::open(node, keys::table("limits"), faults), faults)?;
-    let fields = fields.unwrap_or(none);
+    let fields = fields.map("limits", keys::table("limits"), faults);
     let mut limit = |name: &str, usual: u32| fields.or((name, usual), count, faults);
     let (gpu, user) = (limit("per_gpu_hour", 2), limit("per_user_hour", 3));
     let (node, processes) = (limit("per_node_hour", 6), limit("max_processes", 512));

@@ -78,28 +78,16 @@ pub struct Limits {
     pub breaker_reset: Duration,
 }
 
+bailiff_snapshot::label_values! {
 /// Mode of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Flags and notifications only.
-    DryRun,
+    DryRun = "dry-run",
     /// Also destructive steps.
-    Enforce,
+    Enforce = "enforce",
 }
-
-impl Mode {
-    /// All modes.
-    pub const ALL: [Self; 2] = [Self::DryRun, Self::Enforce];
-
-    /// Name in a rules file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DryRun => "dry-run",
-            Self::Enforce => "enforce",
-        }
-    }
 }
 
 /// One rule.
@@ -188,37 +176,21 @@ pub struct Pick {
     pub order: Vec<Order>,
 }
 
+bailiff_snapshot::label_values! {
 /// An order of candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The lowest priority of its lease first; 0 without a lease.
-    LowestPriority,
+    LowestPriority = "lowest_priority",
     /// The smallest that frees enough first; if none does, the largest.
-    SmallestSufficient,
+    SmallestSufficient = "smallest_sufficient",
     /// The longest idle first.
-    LongestIdle,
+    LongestIdle = "longest_idle",
     /// The one with most memory first.
-    Largest,
+    Largest = "largest",
     /// The youngest first.
-    Youngest,
+    Youngest = "youngest",
 }
-
-impl Order {
-    /// All orders.
-    pub const ALL: [Self; 5] =
-        [Self::LowestPriority, Self::SmallestSufficient, Self::LongestIdle, Self::Largest, Self::Youngest];
-
-    /// Name in a rules file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LowestPriority => "lowest_priority",
-            Self::SmallestSufficient => "smallest_sufficient",
-            Self::LongestIdle => "longest_idle",
-            Self::Largest => "largest",
-            Self::Youngest => "youngest",
-        }
-    }
 }
 
 /// A step of a rule.
@@ -285,31 +257,18 @@ pub struct Signal {
     pub name: &'static str,
 }
 
+bailiff_snapshot::label_values! {
 /// Severity of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Informational.
-    Info,
+    Info = "info",
     /// Should be checked.
-    Warning,
+    Warning = "warning",
     /// Needs immediate attention.
-    Critical,
+    Critical = "critical",
 }
-
-impl Severity {
-    /// All severities.
-    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
-
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-        }
-    }
 }
 
 /// Where notices go.

@@ -16,7 +16,7 @@ pub fn schema() -> Value {
     schema["title"] = json!("Rules of GPU Bailiff");
     let selectors: Map<String, Value> = Field::ALL
         .iter()
-        .map(|field| (field.name().to_owned(), described(reference("patterns"), field.help())))
+        .map(|field| (field.name().to_owned(), described(reference("patterns"), field.about())))
         .collect();
     let attributes = attributes::ALL.iter().map(|attribute| {
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();

@@ -12,25 +12,16 @@ const KEPT: usize = 100;
 /// Longer lines are shortened in excerpts.
 const LONGEST_EXCERPT: usize = 1000;
 
+bailiff_snapshot::label_values! {
 /// Severity of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultSeverity {
     /// The file is refused.
-    Error,
+    Error = "error",
     /// The file is accepted, but may not mean what its author intended.
-    Warning,
+    Warning = "warning",
 }
-
-impl FaultSeverity {
-    /// Name of the severity.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        }
-    }
 }
 
 /// An error or warning of a file.

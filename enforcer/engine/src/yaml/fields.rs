@@ -54,6 +54,23 @@ impl<'a> Fields<'a> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
+    /// Opens the map of a key; without keys if it is absent or invalid.
+    #[must_use]
+    pub fn map(&self, name: &str, table: Table<'_>, faults: &mut Faults) -> Self {
+        self.given(name, |node, faults| Self::open(node, table, faults), faults)
+            .unwrap_or(Self { at: self.at, entries: &[] })
+    }
+
+    /// Parses the value of a key; `None` if it is absent or invalid.
+    pub fn given<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&'a Node, &mut Faults) -> Option<T>,
+        faults: &mut Faults,
+    ) -> Option<T> {
+        self.get(name).and_then(|node| read(node, faults))
+    }
+
     /// Parses the value of a key that has a default; `None` if it is invalid.
     pub fn or<T>(
         &self,
@@ -62,16 +79,6 @@ impl<'a> Fields<'a> {
         faults: &mut Faults,
     ) -> Option<T> {
         self.get(name).map_or(Some(default), |node| read(node, faults))
-    }
-
-    /// Parses the value of an optional key; `None` if it is invalid.
-    pub fn maybe<T>(
-        &self,
-        name: &str,
-        read: impl FnOnce(&'a Node, &mut Faults) -> Option<T>,
-        faults: &mut Faults,
-    ) -> Option<Option<T>> {
-        self.or((name, None), |node, faults| read(node, faults).map(Some), faults)
     }
 }
 
