@@ -98,6 +98,21 @@ fn every_fault_has_its_line() {
 }
 
 #[test]
+fn value_of_wrong_type_is_refused_at_its_place() {
+    for (keys, message, place) in [
+        ("sources: nvml", "expected a map of sources and series; found `nvml`", ":3:25"),
+        ("gpus: {gpu: 0}", "expected a list; found a map", ":3:22"),
+        ("leases: [{lease: a, gpus: [[0]]}]", "expected a text; found a list", ":3:43"),
+        ("expect: [{at: 500000000000y, rule: idle, step: flag}]", "has no fixed length", ":3:30"),
+    ] {
+        let (_directory, file) = written(&format!("rules: rules.yaml\ntests:\n  - {{name: a, {keys}}}\n"));
+        let settings = test::RuleTestSettings { files: vec![file], form: Form::Text };
+        let failure = test::run(&settings, &mut Vec::new()).unwrap_err().to_string();
+        assert!(failure.contains(message) && failure.contains(place), "{message:?} {place:?}\n{failure}");
+    }
+}
+
+#[test]
 fn namespace_without_pod_is_refused() {
     let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: alone\n    targets:\n      - process: 4100\n        \

@@ -114,12 +114,16 @@ pub(super) fn sample(node: &Node, interval: Duration, faults: &mut Faults) -> Op
         return Fields::open(node, table("sample"), faults)?.given("sample", yaml::count, faults);
     }
     let time = time(node, faults)?;
-    if time.as_nanos() % interval.as_nanos() == 0 {
-        return usize::try_from(time.as_nanos() / interval.as_nanos()).ok();
-    }
-    let (time, interval) = (node.text().unwrap_or_default(), humantime::format_duration(interval));
-    let message = format!("{time} is between two samples: there is one each {interval}");
-    faults.push(Fault::error(&node.at, message));
+    let text = node.text().unwrap_or_default();
+    let why = match usize::try_from(time.as_nanos() / interval.as_nanos()) {
+        Ok(sample) if time.as_nanos() % interval.as_nanos() == 0 => return Some(sample),
+        Ok(_) => {
+            let interval = humantime::format_duration(interval);
+            format!("{text} is between two samples: there is one each {interval}")
+        }
+        Err(_) => format!("{text} is too long"),
+    };
+    faults.push(Fault::error(&node.at, why));
     None
 }
 

@@ -14,7 +14,7 @@ use crate::commands::layout::length;
 use bailiff_engine::policy::Policy;
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::Hold;
-use bailiff_engine::yaml::{self, Fault, Faults, Fields, Node};
+use bailiff_engine::yaml::{self, Data, Fault, Faults, Fields, Node};
 
 /// Default start of a test: 2026-01-01T00:00:00Z.
 const START: Duration = Duration::from_hours(490_896);
@@ -120,8 +120,12 @@ pub(super) fn case(
 }
 
 fn sources(test: &Fields<'_>, faults: &mut Faults) -> Vec<(String, Timeline<f64>)> {
+    let Some(node) = test.get("sources") else { return Vec::new() };
+    if !matches!(node.data, Data::Map(_)) {
+        yaml::expected(node, "a map of sources and series", faults);
+    }
     let mut sources = Vec::new();
-    for source in test.get("sources").map(Node::entries).unwrap_or_default() {
+    for source in node.entries() {
         let name = &source.name;
         if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
             let message = format!("there is no source {name:?}: known are nvml, proc, redis and quota");
