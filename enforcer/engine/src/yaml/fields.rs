@@ -88,6 +88,7 @@ fn names(table: Table<'_>) -> String {
 }
 
 /// Creates the error for an unknown key, with the closest known key.
+#[must_use]
 pub fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
     match nearest(&entry.name, known) {
@@ -98,6 +99,7 @@ pub fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
 }
 
 /// Creates the error for a key without a value.
+#[must_use]
 pub fn nothing_given(entry: &Entry) -> Fault {
     Fault::error(&entry.at, format!("`{}` is given nothing", entry.name))
         .help("write its value after the colon, or leave the key out")
@@ -111,6 +113,7 @@ pub fn expected(node: &Node, what: &str, faults: &mut Faults) {
 }
 
 /// Returns the known word with the smallest edit distance, if it is small.
+#[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 64;
     if word.len() > LONGEST {

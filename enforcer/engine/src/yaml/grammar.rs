@@ -12,7 +12,7 @@ impl Grammar {
     /// Parses a schema, which is JSON and so YAML. It is a part of the program and known to be valid.
     #[must_use]
     pub fn parse(schema: &str) -> Self {
-        Self(tree::parse(schema, &mut Faults::none("", schema)).flatten())
+        Self(tree::parse(schema, &mut Faults::none("", schema)))
     }
 
     /// Returns the map that a file is.

@@ -124,18 +124,16 @@ pub fn read(bytes: &[u8], name: &str, empty: &str) -> Result<(Node, Faults), Fau
         Faults::one(name, &String::from_utf8_lossy(bytes), fault.help("save it as UTF-8"))
     })?;
     let mut faults = Faults::none(name, text);
-    match parse(text, &mut faults) {
-        Some(Some(root)) if !root.is_null() => Ok((root, faults)),
-        None => Err(faults),
-        Some(_) => {
-            faults.push(Fault::error(&(0..0), "the file is empty").help(empty));
-            Err(faults)
-        }
+    match parse(text, &mut faults).filter(|root| !root.is_null()) {
+        Some(root) => return Ok((root, faults)),
+        None if faults.is_empty() => faults.error(&(0..0), "the file is empty", empty),
+        None => {}
     }
+    Err(faults)
 }
 
 /// Returns the value of a document, if it has one; `None` after a syntax error, which is reported.
-pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Option<Node>> {
+pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     let options = options! {
         emit_anchor_events: true,
         emit_unresolved_aliases: true,
@@ -152,7 +150,7 @@ pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Option<Node>> {
             }
         }
     }
-    Some(tree.root)
+    tree.root
 }
 
 /// A list or map whose end was not read yet.

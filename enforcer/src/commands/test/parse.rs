@@ -32,13 +32,11 @@ pub(super) fn string(node: &Node, faults: &mut Faults) -> Option<String> {
 
 /// Returns the items of a list, which may be empty.
 pub(super) fn list<'a>(node: &'a Node, faults: &mut Faults) -> Option<&'a [Node]> {
-    match &node.data {
-        Data::List(items) => Some(items),
-        _ => {
-            yaml::expected(node, "a list", faults);
-            None
-        }
+    if !matches!(node.data, Data::List(_)) {
+        yaml::expected(node, "a list", faults);
+        return None;
     }
+    Some(node.items())
 }
 
 /// Parses a list of texts.
@@ -149,14 +147,6 @@ pub(super) fn moment(node: &Node, faults: &mut Faults) -> Option<Duration> {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, and not below nothing")]
 pub(super) fn bytes(node: &Node, faults: &mut Faults) -> Option<u64> {
     parsed(node, faults, |text| series::amount(text, Unit::Bytes)).map(|bytes| bytes as u64)
-}
-
-/// Parses a uid; `_` is unknown.
-pub(super) fn uid(node: &Node, faults: &mut Faults) -> Option<Option<u32>> {
-    parsed(node, faults, |text| match text {
-        "_" => Ok(None),
-        _ => text.parse().map(Some).map_err(|_| format!("{text:?} is no uid")),
-    })
 }
 
 /// Returns the permitted values of an attribute.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::fixture::{Device, Fixture, Lease, TestProcess, facts};
 use super::parse::{
     bytes, interval, list, moment, numbers, percents, play, plays, sample, string, strings, table, times,
-    uid, words, words_of,
+    words, words_of,
 };
 use super::series::Timeline;
 use crate::commands::layout::length;
@@ -224,7 +224,10 @@ fn actor(
     let state = named("state", words_of("state")).unwrap_or(Timeline::Always("sleeping".to_owned()));
     let mps_status = named("mps_status", words_of("mps_status")).unwrap_or(Timeline::Never);
     let orphaned = named("orphaned", bools).unwrap_or(Timeline::Never);
-    let uid = fields.given("uid", uid, faults).unwrap_or(Some(1000));
+    let uid = match fields.get("uid").and_then(Node::text) {
+        Some("_") => None,
+        _ => Some(fields.given("uid", yaml::count, faults).unwrap_or(1000)),
+    };
     Some(TestProcess {
         pid: fields.given("process", yaml::count, faults)?,
         quota: fields.given("quota", bytes, faults),
