@@ -84,8 +84,31 @@ fn every_fault_has_its_line() {
     let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
     assert_eq!(failure.exit(), Exit::Usage);
     let text = failure.to_string();
-    for part in ["line 6:", "GiB", "line 8:", "line 10: 3s is between two samples", "\"idel\"", "\"kill\""] {
+    for part in [
+        ".yaml:6:15\n",
+        "GiB",
+        ".yaml:8:21\n",
+        "error: 3s is between two samples",
+        ".yaml:10:14\n",
+        "\"idel\"",
+        "\"kill\"",
+    ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn value_of_wrong_type_is_refused_at_its_place() {
+    for (keys, message, place) in [
+        ("sources: nvml", "expected a map of sources and series; found `nvml`", ":3:24"),
+        ("gpus: {gpu: 0}", "expected a list; found a map", ":3:21"),
+        ("leases: [{lease: a, gpus: [[0]]}]", "expected a text; found a list", ":3:42"),
+        ("expect: [{at: 500000000000y, rule: idle, step: flag}]", "has no fixed length", ":3:29"),
+    ] {
+        let (_directory, file) = written(&format!("rules: rules.yaml\ntests:\n  - {{name: a, {keys}}}\n"));
+        let settings = test::RuleTestSettings { files: vec![file], form: Form::Text };
+        let failure = test::run(&settings, &mut Vec::new()).unwrap_err().to_string();
+        assert!(failure.contains(message) && failure.contains(place), "{message:?} {place:?}\n{failure}");
     }
 }
 
@@ -98,7 +121,9 @@ fn namespace_without_pod_is_refused() {
     let settings = test::RuleTestSettings { files: vec![file], form: Form::Text };
     let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
     assert_eq!(failure.exit(), Exit::Usage);
-    assert!(failure.to_string().contains("line 6: `namespace` needs `pod`"), "{failure}");
+    for part in ["error: `namespace` needs `pod`", ".yaml:6:20\n"] {
+        assert!(failure.to_string().contains(part), "{part:?} is not in\n{failure}");
+    }
 }
 
 #[test]
@@ -137,21 +162,13 @@ fn documented_example_passes() {
 #[test]
 fn every_test_key_is_documented() {
     let page = page();
-    let source =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/test/written.rs"));
-    let source = source.unwrap();
-    let mut renamed = None;
-    let mut keys = 0;
-    for line in source.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix("#[serde(rename = \"") {
-            renamed = name.split('"').next();
-        } else if let Some((name, _)) =
-            line.strip_prefix("pub(super) ").and_then(|line| line.split_once(": "))
-        {
-            let key = renamed.take().unwrap_or(name);
-            assert!(page.contains(&format!("`{key}`")) || page.contains(&format!("`{{{key}: ")), "{key}");
-            keys += 1;
-        }
+    let grammar = include_str!("../src/commands/test/grammar.json");
+    let grammar: serde_json::Value = serde_json::from_str(grammar).unwrap();
+    let maps = grammar["$defs"].as_object().unwrap().values().chain([&grammar]);
+    let keys: Vec<&String> =
+        maps.filter_map(|map| map["properties"].as_object()).flat_map(|map| map.keys()).collect();
+    for key in &keys {
+        assert!(page.contains(&format!("`{key}`")) || page.contains(&format!("`{{{key}: ")), "{key}");
     }
-    assert!(keys > 60, "{keys} keys were found");
+    assert!(keys.len() > 60, "{} keys were found", keys.len());
 }

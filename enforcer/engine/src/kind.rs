@@ -2,35 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
+bailiff_snapshot::label_values! {
 /// Kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// One process that holds GPU memory, with those of its descendants that hold none.
-    Process,
+    Process = "process",
     /// The innermost of container, Slurm job, pod, systemd unit, process tree.
-    Workload,
+    Workload = "workload",
     /// A GPU or MIG instance.
-    Gpu,
+    Gpu = "gpu",
     /// A lease.
-    Lease,
+    Lease = "lease",
     /// A server of MPS.
-    MpsServer,
+    MpsServer = "mps_server",
 }
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Process, Self::Workload, Self::Gpu, Self::Lease, Self::MpsServer];
-
-    /// Its name in a file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Workload => "workload",
-            Self::Gpu => "gpu",
-            Self::Lease => "lease",
-            Self::MpsServer => "mps_server",
-        }
-    }
 }

@@ -13,5 +13,6 @@ pub mod process;
 pub mod value;
 pub mod verdict;
 pub mod view;
+pub mod yaml;
 
 pub use kind::Kind;

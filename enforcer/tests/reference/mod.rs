@@ -9,34 +9,23 @@ const TAIL: &str = include_str!("tail.md");
 
 /// Returns the whole page.
 pub(crate) fn page(schema: &Value) -> String {
-    let rule = &schema["properties"]["rules"]["items"];
+    let schema = &inlined(schema, schema);
+    let map = |name: &str| &schema["$defs"][name];
     let parts = [
         ("The file", "", schema),
-        ("`defaults`", "", &schema["properties"]["defaults"]),
-        ("`limits`", "", &schema["properties"]["limits"]),
+        ("`defaults`", "", map("defaults")),
+        ("`limits`", "", map("limits")),
         (
             "`leases`",
             "Needs `redis` or `redis_file`. The file must also contain at least one rule.",
-            &schema["properties"]["leases"],
+            map("leases"),
         ),
-        ("A rule", "", rule),
-        ("`pick`", "", &rule["properties"]["pick"]),
-        (
-            "An entry of `except`",
-            "An entry is a condition, with these additional keys.",
-            &schema["$defs"]["exception"],
-        ),
-        ("A step", "A step has one of these keys, and optionally `after`.", &schema["$defs"]["step"]),
-        (
-            "A channel of `notify`",
-            "A channel has one of these keys.",
-            &schema["properties"]["notify"]["additionalProperties"],
-        ),
-        (
-            "A condition",
-            "A condition has one or more of these keys; all must be true.",
-            &schema["$defs"]["condition"],
-        ),
+        ("A rule", "", map("rule")),
+        ("`pick`", "", map("pick")),
+        ("An entry of `except`", "An entry is a condition, with these additional keys.", map("exception")),
+        ("A step", "A step has one of these keys, and optionally `after`.", map("step")),
+        ("A channel of `notify`", "A channel has one of these keys.", map("channel")),
+        ("A condition", "A condition has one or more of these keys; all must be true.", map("condition")),
     ];
     let keys = &schema["$defs"]["condition"]["properties"];
     let mut page = HEAD.to_owned();
@@ -59,10 +48,27 @@ pub(crate) fn page(schema: &Value) -> String {
     page + TAIL
 }
 
-/// Describes the form of a value for readers.
+/// Describes the schema with definitions in place of references to them, except those that have words of their own.
+fn inlined(value: &Value, schema: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(|item| inlined(item, schema)).collect(),
+        Value::Object(keys) => {
+            let name = value["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
+            let definition = name.filter(|name| named(name).is_none()).map(|name| &schema["$defs"][name]);
+            let inner = definition.map(|definition| inlined(definition, schema));
+            let mut all = inner.and_then(|inner| inner.as_object().cloned()).unwrap_or_default();
+            let own = keys.iter().filter(|(key, _)| definition.is_none() || *key != "$ref");
+            all.extend(own.map(|(key, value)| (key.clone(), inlined(value, schema))));
+            Value::Object(all)
+        }
+        other => other.clone(),
+    }
+}
+
+/// The form of a value for readers.
 fn shape(value: &Value) -> String {
     if let Some(name) = value["$ref"].as_str() {
-        return named(name.rsplit('/').next().unwrap_or_default()).to_owned();
+        return named(name.rsplit('/').next().unwrap_or_default()).unwrap_or_default().to_owned();
     }
     if let Some(words) = value["enum"].as_array() {
         let words = words.iter().filter_map(Value::as_str);
@@ -108,8 +114,9 @@ fn object(value: &Value) -> String {
     }
 }
 
-fn named(name: &str) -> &'static str {
-    match name {
+/// The words for a kind of value; none if it is shown as it is defined.
+fn named(name: &str) -> Option<&'static str> {
+    Some(match name {
         "condition" => "a [condition](#a-condition)",
         "exception" => "a [condition](#a-condition) with a [reason](#an-entry-of-except)",
         "name" => "a name",
@@ -120,8 +127,8 @@ fn named(name: &str) -> &'static str {
         "step" => "a [step](#a-step)",
         "text" => "text",
         "time" => "`5m`",
-        _ => unreachable!("a kind of value that has no words here"),
-    }
+        _ => return None,
+    })
 }
 
 fn text(pattern: &str) -> &'static str {

@@ -1,9 +1,10 @@
 //! Attributes of GPUs and MIG instances.
 
-use super::Attribute;
+use super::{Attribute, number};
 use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
+use bailiff_snapshot::wire::Memory;
 
 pub(super) static VRAM_FREE: Attribute = Attribute {
     name: "vram_free",
@@ -11,16 +12,8 @@ pub(super) static VRAM_FREE: Attribute = Attribute {
     unit: Unit::Bytes,
     help: "Free memory of the GPU.",
     source: "nvml",
-    read: vram_free,
+    read: |target, view| number(memory(target, view).map(|memory| memory.free), "not reported by the driver"),
 };
-
-fn vram_free(target: &Target, view: &View) -> Value {
-    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
-    match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()).map(|memory| memory.free) {
-        Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("not reported by the driver"),
-    }
-}
 
 pub(super) static VRAM_USED: Attribute = Attribute {
     name: "vram_used",
@@ -28,16 +21,8 @@ pub(super) static VRAM_USED: Attribute = Attribute {
     unit: Unit::Bytes,
     help: "Used memory of the GPU, over all processes.",
     source: "nvml",
-    read: vram_used,
+    read: |target, view| number(memory(target, view).map(|memory| memory.used), "not reported by the driver"),
 };
-
-fn vram_used(target: &Target, view: &View) -> Value {
-    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
-    match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()).map(|memory| memory.used) {
-        Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("not reported by the driver"),
-    }
-}
 
 pub(super) static VRAM_UNACCOUNTED: Attribute = Attribute {
     name: "vram_unaccounted",
@@ -45,16 +30,10 @@ pub(super) static VRAM_UNACCOUNTED: Attribute = Attribute {
     unit: Unit::Bytes,
     help: "Used GPU memory that no listed process holds. Can be slightly negative, because the values are read at different moments. Unknown if the memory of any holder is unknown.",
     source: "nvml",
-    read: vram_unaccounted,
+    read: |target, view| {
+        number(memory(target, view).and_then(|memory| memory.unaccounted), "a part of the sum is not known")
+    },
 };
-
-fn vram_unaccounted(target: &Target, view: &View) -> Value {
-    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
-    match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()?.unaccounted) {
-        Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("one of the memory values is unknown"),
-    }
-}
 
 pub(super) static VRAM_UNRELEASED: Attribute = Attribute {
     name: "vram_unreleased",
@@ -62,16 +41,11 @@ pub(super) static VRAM_UNRELEASED: Attribute = Attribute {
     unit: Unit::Bytes,
     help: "GPU memory that was not released after its holders exited, for any reason. It is tracked until it is released. Unknown in the first samples after an exit, and if other processes started, exited or allocated memory meanwhile.",
     source: "nvml, proc",
-    read: vram_unreleased,
+    read: |target, view| {
+        let unreleased = memory(target, view).and_then(|memory| memory.unreleased);
+        number(unreleased, "not decided yet, or a part of the sum is unknown")
+    },
 };
-
-fn vram_unreleased(target: &Target, view: &View) -> Value {
-    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
-    match view.gpu_of(target).and_then(|gpu| gpu.memory.as_ref()?.unreleased) {
-        Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("not determined yet, or one of the memory values is unknown"),
-    }
-}
 
 pub(super) static UNLISTED_DEVICE_PROCESSES: Attribute = Attribute {
     name: "unlisted_processes",
@@ -99,16 +73,8 @@ pub(super) static PROCESS_COUNT: Attribute = Attribute {
     unit: Unit::Count,
     help: "Processes that the driver lists on the GPU.",
     source: "nvml",
-    read: process_count,
+    read: |target, view| number(view.gpu_of(target).and_then(|gpu| gpu.listed), "the driver gave no list"),
 };
-
-fn process_count(target: &Target, view: &View) -> Value {
-    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
-    match view.gpu_of(target).and_then(|gpu| gpu.listed) {
-        Some(bytes) => Value::Number(bytes as f64),
-        None => Value::Unknown("the driver returned no process list"),
-    }
-}
 
 pub(super) static MIG: Attribute = Attribute {
     name: "mig",
@@ -124,4 +90,8 @@ fn mig(target: &Target, view: &View) -> Value {
         Some(gpu) if gpu.fault.is_none() => Value::Flag(gpu.mig || gpu.parent_uuid.is_some()),
         _ => Value::Unknown("the driver returned no data for the GPU"),
     }
+}
+
+fn memory<'a>(target: &Target, view: &'a View) -> Option<&'a Memory> {
+    view.gpu_of(target)?.memory.as_ref()
 }

@@ -76,6 +76,12 @@ pub static ALL: &[&Attribute] = &[
 
 pub(crate) use process::runs;
 
+/// Returns an observed number, or why it was not observed.
+#[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
+fn number(observed: Option<impl Into<i128>>, why: &'static str) -> Value {
+    observed.map_or(Value::Unknown(why), |number| Value::Number(number.into() as f64))
+}
+
 #[expect(clippy::cast_precision_loss, reason = "milliseconds are far below 2^53")]
 fn seconds(millis: u64) -> f64 {
     millis as f64 / 1000.0

@@ -63,12 +63,8 @@ pub(super) static CPU_UTIL: Attribute = Attribute {
     unit: Unit::Percent,
     help: "CPU utilization of the process and its descendants without GPU memory; for a workload, of all its processes. 100% is one core. Unknown in the first sample of a process.",
     source: "proc",
-    read: cpu_util,
+    read: |target, _| target.cpu,
 };
-
-fn cpu_util(target: &Target, _: &View) -> Value {
-    target.cpu
-}
 
 pub(super) static IO_RATE: Attribute = Attribute {
     name: "io_rate",
@@ -76,12 +72,8 @@ pub(super) static IO_RATE: Attribute = Attribute {
     unit: Unit::BytesPerSecond,
     help: "Bytes per second read from and written to storage. Unknown without the permission to read it (CAP_SYS_PTRACE).",
     source: "proc",
-    read: io_rate,
+    read: |target, _| target.io,
 };
-
-fn io_rate(target: &Target, _: &View) -> Value {
-    target.io
-}
 
 pub(super) static AGE: Attribute = Attribute {
     name: "age",
@@ -239,12 +231,8 @@ pub(super) static VRAM_QUOTA_RATIO: Attribute = Attribute {
     unit: Unit::Percent,
     help: "GPU memory that the driver reports for all processes under the same shared quota, as a share of the limit. It includes contexts, so slightly more than 100% is normal. Unknown without a shared quota file.",
     source: "quota",
-    read: vram_quota_ratio,
+    read: |target, view| view.quota_ratio(target),
 };
-
-fn vram_quota_ratio(target: &Target, view: &View) -> Value {
-    view.quota_ratio(target)
-}
 
 pub(super) static QUOTA_DENIED: Attribute = Attribute {
     name: "quota_denied",
@@ -252,9 +240,5 @@ pub(super) static QUOTA_DENIED: Attribute = Attribute {
     unit: Unit::Count,
     help: "Allocations of GPU memory that the quota denied since the previous snapshot. Unknown without a shared quota file.",
     source: "quota",
-    read: quota_denied,
+    read: |target, view| view.quota_denied(target),
 };
-
-fn quota_denied(target: &Target, view: &View) -> Value {
-    view.quota_denied(target)
-}

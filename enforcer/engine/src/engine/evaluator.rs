@@ -17,7 +17,7 @@ use super::progress::{Due, Progress};
 use super::subject::{self, Leaves};
 use crate::Kind;
 use crate::policy::{Action, Mode, Rule};
-use crate::verdict::{Evidence, Outcome, Subject, Verdict, What};
+use crate::verdict::{Asked, Evidence, Outcome, Subject, Verdict, What};
 use crate::view::TargetId;
 
 /// A rule and the state of all its targets.
@@ -223,7 +223,10 @@ impl RuleEvaluator {
         let before = std::mem::replace(track, after);
         let Some(slot) = context.populations[self.rule.target as usize].slot(number) else { return };
         let subject = Arc::new(subject::absent(self.rule.target, slot));
-        let mut say = |what| context.verdicts.push(self.about(&subject, (what, &before), context.tick));
+        let mut say = |what| {
+            let about = (Arc::clone(&subject), what);
+            context.verdicts.push(self.verdict(about, (before.streak.count, Vec::new()), context.tick));
+        };
         if fate == Absent::Unknown
             && before.streak.count > 0
             && after.streak.count == 0
@@ -246,34 +249,19 @@ impl RuleEvaluator {
         {
             leaves.extend(Leaves { target, view }.of(&pick.from));
         }
-        Verdict {
-            rule: Arc::clone(&self.rule.name),
-            mode: self.mode,
-            subject: Arc::new(subject::of(target, view)),
-            what,
-            evidence: Evidence {
-                seq: view.snapshot.seq,
-                streak: matched.streak,
-                needed: self.rule.span.samples(tick.interval),
-                leaves,
-            },
-        }
+        let subject = Arc::new(subject::of(target, view));
+        self.verdict((subject, what), (matched.streak, leaves), tick)
     }
 
-    /// Creates a verdict about a target that is not in the view.
-    fn about(&self, subject: &Arc<Subject>, (what, track): (What, &Track), tick: &Tick<'_>) -> Verdict {
-        Verdict {
-            rule: Arc::clone(&self.rule.name),
-            mode: self.mode,
-            subject: Arc::clone(subject),
-            what,
-            evidence: Evidence {
-                seq: tick.view.snapshot.seq,
-                streak: track.streak.count,
-                needed: self.rule.span.samples(tick.interval),
-                leaves: Vec::new(),
-            },
-        }
+    fn verdict(
+        &self,
+        (subject, what): (Arc<Subject>, What),
+        (streak, leaves): (u32, Vec<Asked>),
+        tick: &Tick<'_>,
+    ) -> Verdict {
+        let (seq, needed) = (tick.view.snapshot.seq, self.rule.span.samples(tick.interval));
+        let evidence = Evidence { seq, streak, needed, leaves };
+        Verdict { rule: Arc::clone(&self.rule.name), mode: self.mode, subject, what, evidence }
     }
 
     /// Records how an action of this rule ended.

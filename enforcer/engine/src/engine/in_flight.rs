@@ -1,8 +1,6 @@
 //! Selects the next destructive step. One action at a time: decided in one snapshot, confirmed in the next, and
 //! withheld while a hold is active.
 
-mod stuck;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::breakers::Breakers;
 use super::ledger::{Ledger, Stamp};
 use super::matches::{Candidate, Match};
+use super::progress::Progress;
 use super::{Engine, Tick};
 use crate::Kind;
 use crate::policy::{Action, Mode};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
 use crate::view::{TargetId, View};
 use bailiff_snapshot::Truth;
-pub(crate) use stuck::Stuck;
 
 /// A decision that is not on disk after this time is dropped and made again.
 const DISK: Duration = Duration::from_mins(1);
@@ -71,6 +69,15 @@ pub(crate) struct ActionTracker {
     /// Targets of failed actions; no rule acts on them again until an administrator has checked.
     pub(crate) failed: BTreeSet<TargetId>,
     pub(crate) next_id: u64,
+}
+
+/// What remained after an action: a process that no signal ends, or memory that was not released.
+#[derive(Debug, Clone)]
+pub(crate) struct Stuck {
+    pub(crate) rule: Arc<str>,
+    pub(crate) subject: Arc<Subject>,
+    /// Bytes that were not released; `None` if the process still exists.
+    missing: Option<u64>,
 }
 
 /// Hash of a condition, and a target.
@@ -177,6 +184,32 @@ impl ActionTracker {
         }
         Some(in_flight)
     }
+
+    pub(crate) fn forget_stuck(&mut self) {
+        self.stuck.clear();
+        self.failed.clear();
+    }
+
+    /// Removes entries whose process has exited or whose memory was released.
+    fn forget_returned(&mut self, view: &View) {
+        self.stuck.retain(|stuck| match stuck.missing {
+            Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
+            None => view.snapshot.processes.iter().any(|process| {
+                stuck.subject.members.iter().any(|member| member.key == crate::view::key(process))
+            }),
+        });
+    }
+}
+
+/// Returns the unaccounted memory on the GPUs of a subject.
+fn unaccounted(subject: &Subject, view: &View) -> Option<u64> {
+    let of_it = view.snapshot.gpus.iter().filter(|gpu| {
+        let uuid = gpu.uuid.as_ref();
+        uuid.is_some_and(|uuid| subject.gpus.contains(uuid))
+    });
+    let mut bytes = of_it.map(|gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted));
+    let sum = bytes.try_fold(0_i64, |sum, bytes| Some(sum.saturating_add(bytes?)));
+    sum.map(|bytes| u64::try_from(bytes).unwrap_or_default())
 }
 
 /// Returns whether `/proc` confirms all processes of a target. A pid that only the driver lists can be flagged,
@@ -188,7 +221,7 @@ fn is_known(target: usize, view: &View) -> bool {
 impl Engine {
     /// Decides on a step, confirms the last decision, or records why not.
     pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
-        self.actions.ledger.forget(tick.now, tick.view.snapshot.boot_id.as_deref());
+        self.actions.ledger.forget(tick.now, tick.boot_id());
         self.actions.forget_returned(tick.view);
         self.end_pause(tick);
         // A missed snapshot between decision and confirmation drops the decision, like an unknown sample.
@@ -229,16 +262,22 @@ impl Engine {
 
     fn choose(&mut self, candidate: &Candidate, tick: &Tick<'_>) {
         let charge = self.charge(candidate, tick);
-        let view = tick.view;
-        let owner = &view.targets[candidate.owner];
-        let number = self.populations[owner.kind as usize].number(&owner.id);
-        let evaluator = self.evaluators.get_mut(candidate.rule);
-        if let Some(progress) =
-            number.zip(evaluator).and_then(|(number, evaluator)| evaluator.progress(number))
-        {
+        if let Some(progress) = self.progress(candidate, tick.view) {
             (progress.decided, progress.shown_hold) = (true, None);
-            self.actions.chosen = Some(Chosen { charge, at: tick.now.boot, ..Chosen::new(candidate, view) });
+            let chosen = Chosen { charge, at: tick.now.boot, ..Chosen::new(candidate, tick.view) };
+            self.actions.chosen = Some(chosen);
         }
+    }
+
+    /// Returns the number of the target that matched.
+    fn owner(&self, candidate: &Candidate, view: &View) -> Option<usize> {
+        let owner = &view.targets[candidate.owner];
+        self.populations[owner.kind as usize].number(&owner.id)
+    }
+
+    fn progress(&mut self, candidate: &Candidate, view: &View) -> Option<&mut Progress> {
+        let number = self.owner(candidate, view)?;
+        self.evaluators.get_mut(candidate.rule)?.progress(number)
     }
 
     /// Returns what an action will count as; `None` in dry-run mode.
@@ -247,7 +286,7 @@ impl Engine {
             self.evaluators.get(candidate.rule).filter(|evaluator| evaluator.mode == Mode::Enforce)?;
         let owner = &tick.view.targets[candidate.owner];
         Some(Charge {
-            at: Stamp::new(tick.now, tick.view.snapshot.boot_id.as_deref()),
+            at: tick.stamp(),
             subject: Arc::new(super::subject::of(&tick.view.targets[candidate.subject], tick.view)),
             turn: Turn(evaluator.rule.condition.clone(), owner.id.clone()),
         })
@@ -287,11 +326,9 @@ impl Engine {
     }
 
     fn say(&self, candidate: &Candidate, what: What, tick: &Tick<'_>) -> Verdict {
-        let owner = &tick.view.targets[candidate.owner];
         let evaluator = &self.evaluators[candidate.rule];
-        let number = self.populations[owner.kind as usize].number(&owner.id);
-        let streak =
-            number.and_then(|number| evaluator.tracks.get(number)).map_or(0, |track| track.streak.count);
+        let track = self.owner(candidate, tick.view).and_then(|number| evaluator.tracks.get(number));
+        let streak = track.map_or(0, |track| track.streak.count);
         evaluator.finding(Match { owner: candidate.owner, subject: candidate.subject, streak }, what, tick)
     }
 
@@ -300,11 +337,10 @@ impl Engine {
         let action = self.action(candidate)?;
         let id = self.actions.next_id + 1;
         let verdict = self.say(candidate, What::Act(id, action.clone()), tick);
-        let owner = &tick.view.targets[candidate.owner];
-        let number = self.populations[owner.kind as usize].number(&owner.id)?;
-        let evaluator = self.evaluators.get_mut(candidate.rule)?;
-        evaluator.progress(number)?.in_flight = true;
+        self.progress(candidate, tick.view)?.in_flight = true;
         self.actions.next_id = id;
+        let owner = &tick.view.targets[candidate.owner];
+        let evaluator = &self.evaluators[candidate.rule];
         let (name, mode) = (Arc::clone(&evaluator.rule.name), evaluator.mode);
         let charge = self.charge(candidate, tick);
         let turn = charge.map(|charge| self.actions.count(id, charge));
@@ -355,9 +391,7 @@ impl Engine {
         if candidate.progress.shown_hold == Some(hold) {
             return None;
         }
-        let owner = &tick.view.targets[candidate.owner];
-        let number = self.populations[owner.kind as usize].number(&owner.id)?;
-        self.evaluators[candidate.rule].progress(number)?.shown_hold = Some(hold);
+        self.progress(candidate, tick.view)?.shown_hold = Some(hold);
         let action = self.action(candidate)?;
         Some(self.say(candidate, What::Withheld(action, hold), tick))
     }
@@ -386,8 +420,7 @@ impl Engine {
         }
         let owner = &tick.view.targets[candidate.owner];
         let turn = Turn(evaluator.rule.condition.clone(), owner.id.clone());
-        let boot = tick.view.snapshot.boot_id.as_deref();
-        let again = self.actions.turns.get(&turn).map(|at| at.ago(tick.now, boot));
+        let again = self.actions.turns.get(&turn).map(|at| at.ago(tick.now, tick.boot_id()));
         if !candidate.progress.acted && again.is_some_and(|ago| ago < evaluator.rule.cooldown) {
             return Some(Hold::Cooldown);
         }
@@ -419,7 +452,6 @@ impl Engine {
     }
 
     fn end_pause(&mut self, tick: &Tick<'_>) {
-        let boot_id = tick.view.snapshot.boot_id.as_deref();
-        self.paused.take_if(|pause| pause.left(tick.now, boot_id).is_some_and(|left| left.is_zero()));
+        self.paused.take_if(|pause| pause.left(tick.now, tick.boot_id()).is_some_and(|left| left.is_zero()));
     }
 }

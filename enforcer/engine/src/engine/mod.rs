@@ -15,7 +15,6 @@ mod protection;
 mod report;
 mod saved;
 mod shares;
-mod status;
 mod subject;
 pub mod texts;
 
@@ -37,9 +36,8 @@ use ledger::Stamp;
 use population::Population;
 use program::ConditionTable;
 pub use protection::Exemptions;
-pub use report::{Counts, FlagUp, Pending};
+pub use report::{Counts, FlagUp, Pending, TargetStatus};
 pub use saved::{Reloaded, Saved};
-pub use status::TargetStatus;
 pub use subject::number;
 
 /// A point in time on both clocks.
@@ -51,30 +49,19 @@ pub struct Now {
     pub wall: Duration,
 }
 
+bailiff_snapshot::label_values! {
 /// Reason why a snapshot is not evaluated. Its interval counts as missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
     /// It is the previous snapshot or an older one.
-    Duplicate,
+    Duplicate = "duplicate",
     /// It arrived too late.
-    Stale,
+    Stale = "stale",
     /// Its time is in the future.
-    Future,
+    Future = "future",
     /// It has no sampling interval.
-    NoInterval,
+    NoInterval = "no_interval",
 }
-
-impl Skip {
-    /// Label value of the reason.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Duplicate => "duplicate",
-            Self::Stale => "stale",
-            Self::Future => "future",
-            Self::NoInterval => "no_interval",
-        }
-    }
 }
 
 /// Number of snapshots after a start in which no destructive step is taken.

@@ -117,14 +117,8 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
             _ => meant(selector, groups(groups_of(view, held.uid))),
         };
     }
-    any(view.processes(target).map(|process| {
-        // The most frequent fields, evaluated without allocating a list of texts.
-        match (selector.field, &process.facts) {
-            (Field::Comms, Some(facts)) => is_named(selector, &facts.comm).into(),
-            (Field::Users, Some(facts)) => is_owned(selector, facts.uid, facts.user.as_deref()),
-            _ => meant(selector, texts(selector.field, &MemberFacts::holder(process))),
-        }
-    }))
+    let holders = view.processes(target).map(MemberFacts::holder);
+    any(holders.map(|member| select_member(selector, &member, (target, view))))
 }
 
 /// Returns whether a selector matches a member. GPUs are those of the whole target.
@@ -133,6 +127,7 @@ pub(crate) fn select_member(
     member: &MemberFacts<'_>,
     (target, view): (&Target, &View),
 ) -> Truth {
+    // The most frequent fields are evaluated without allocating a list of texts.
     match (selector.field, member.comm) {
         (Field::Gpus, _) => select(selector, target, view),
         (Field::Comms, Some(comm)) => is_named(selector, comm).into(),

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::fault::{Fault, Faults};
-use super::fields::{Fields, expected, list, name, nothing_given, text};
-use super::keys::{CHANNEL, KeyTable, WEBHOOK};
-use super::tree::{Data, Entry, Node};
-use super::{Address, Channel};
+use super::{Address, Channel, keys};
+use crate::yaml::{Data, Entry, Fault, Faults, Fields, Node, expected, list, name, nothing_given, text};
 
 /// Returns the channels by name; invalid ones are left out.
 pub(super) fn read(node: &Node, faults: &mut Faults) -> BTreeMap<String, Channel> {
@@ -28,7 +25,7 @@ pub(super) fn read(node: &Node, faults: &mut Faults) -> BTreeMap<String, Channel
 }
 
 fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
-    let given = only_one(node, &CHANNEL, faults)?;
+    let given = only_one(node, "channel", faults)?;
     match given.name.as_str() {
         "tty" => match &given.value.data {
             Data::Scalar { text, plain: true } if text == "true" => Some(Channel::Tty),
@@ -43,25 +40,25 @@ fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
 }
 
 /// Returns the only key of a map that takes exactly one of several keys.
-fn only_one<'a>(node: &'a Node, table: &KeyTable, faults: &mut Faults) -> Option<&'a Entry> {
-    let before = faults.errors();
+fn only_one<'a>(node: &'a Node, map: &str, faults: &mut Faults) -> Option<&'a Entry> {
+    let (table, before) = (keys::table(map), faults.errors());
     let fields = Fields::open(node, table, faults)?;
     if faults.errors() > before {
         return None;
     }
-    let given: Vec<&Entry> = fields.entries().collect();
-    if let [only] = given.as_slice() {
+    if let [only] = fields.entries {
         return Some(only);
     }
-    let names: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
-    let names = names.join(", ");
-    let at = given.get(1).map_or(fields.at, |second| &second.at);
-    faults.push(Fault::error(at, format!("{} must have exactly one of {names}", table.what)));
+    let at = fields.entries.get(1).map_or(fields.at, |second| &second.at);
+    faults.push(Fault::error(
+        at,
+        format!("{} must have exactly one of {}", table.what(), table.names().join(", ")),
+    ));
     None
 }
 
 fn webhook(node: &Node, faults: &mut Faults) -> Option<Address> {
-    let given = only_one(node, &WEBHOOK, faults)?;
+    let given = only_one(node, "webhook", faults)?;
     if given.name == "url_file" {
         let path = text(&given.value, "an absolute path, such as `/etc/bailiff/url`", faults)?;
         return full_path(path, &given.value, faults).map(|path| Address::File(path.into()));
@@ -100,10 +97,7 @@ fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a 
     if Path::new(path).is_absolute() {
         return Some(path);
     }
-    let message = format!("expected an absolute path; found {}", node.found());
-    faults.push(
-        Fault::error(&node.at, message)
-            .help("begin it with `/`; PATH and the working directory are not used"),
-    );
+    let help = "begin it with `/`; PATH and the working directory are not used";
+    faults.error(&node.at, format!("expected an absolute path; found {}", node.found()), help);
     None
 }

@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use super::fault::{Fault, Faults};
-use super::fields::{self, expected, many, nothing_given, quantity, unknown};
-use super::quantity as units;
-use super::tree::{Data, Node};
 use crate::attributes::Attribute;
 use crate::value::{Bounds, Test, Unit};
+use crate::yaml::quantity as units;
+use crate::yaml::{self, Data, Fault, Faults, Node, expected, many, nothing_given, quantity, unknown, word};
 
 /// Keys of bounds, with their meaning.
 pub(super) const BOUNDS: [(&str, &str); 4] =
@@ -20,7 +18,7 @@ pub(super) const LETTERS: [(&str, &str); 1] = [("D", "disk_sleep")];
 pub(super) fn read(attribute: &Attribute, node: &Node, faults: &mut Faults) -> Option<(Test, String)> {
     match attribute.unit {
         Unit::Flag => {
-            let flag = fields::flag(node, faults)?;
+            let flag = yaml::flag(node, faults)?;
             Some((Test::Is(flag), flag.to_string()))
         }
         Unit::Words(words) => self::words(words, node, faults),
@@ -32,14 +30,14 @@ fn words(words: &'static [&'static str], node: &Node, faults: &mut Faults) -> Op
     let mut bits = 0;
     let mut comparison = Vec::new();
     for item in many(node, "words", faults)? {
-        let known = words.iter().enumerate().map(|(place, word)| (*word, place));
-        let alias = LETTERS.iter().find(|(letter, _)| item.text() == Some(letter));
-        let place = match alias.and_then(|(_, meant)| words.iter().position(|word| word == meant)) {
-            Some(place) => place,
-            None => fields::word(item, known, faults)?,
+        let letter =
+            LETTERS.iter().find(|(letter, meant)| item.text() == Some(letter) && words.contains(meant));
+        let word = match letter {
+            Some((_, meant)) => *meant,
+            None => word(item, (words, |word| word), faults)?,
         };
-        bits |= 1 << place;
-        comparison.push(words[place]);
+        bits |= words.iter().position(|known| *known == word).map_or(0, |place| 1 << place);
+        comparison.push(word);
     }
     Some((Test::AnyOf(bits), comparison.join(" or ")))
 }

@@ -36,6 +36,11 @@ impl Condition {
         }
     }
 
+    /// Returns whether it compares an attribute.
+    pub(super) fn compares(&self, attribute: &str) -> bool {
+        self.leaves().iter().any(|leaf| leaf.attribute.name == attribute)
+    }
+
     /// Returns all selectors.
     pub(crate) fn selectors(&self) -> Box<dyn Iterator<Item = &Selector> + '_> {
         match self {
@@ -69,88 +74,33 @@ pub struct Selector {
     pub patterns: Vec<Pattern>,
 }
 
-/// Texts of a target that a selector can match.
+bailiff_snapshot::label_values! {
+/// Texts of a target that a selector can match. The documentation is also that of the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// `users`: name or uid of the owner.
-    Users,
-    /// `groups`: groups of the owner.
-    Groups,
-    /// `comms`: process name, at most 15 bytes.
-    Comms,
-    /// `exe`: path of the program.
-    Exe,
-    /// `cmdline`: redacted command line, if the exporter publishes it.
-    Cmdline,
-    /// `cgroups`: path of the cgroup.
-    Cgroups,
-    /// `namespaces`: Kubernetes namespace.
-    Namespaces,
-    /// `pods`: name or UID.
-    Pods,
-    /// `containers`: full container id.
-    Containers,
-    /// `slurm_jobs`: job id.
-    SlurmJobs,
-    /// `gpus`: index or UUID.
-    Gpus,
+    /// User names or uids of the owner.
+    Users = "users",
+    /// Names of the owner's groups.
+    Groups = "groups",
+    /// Name of the process (comm), at most 15 bytes.
+    Comms = "comms",
+    /// Absolute path of the executable. Unknown if it cannot be read.
+    Exe = "exe",
+    /// Command line, with secrets redacted. Unknown unless the exporter publishes it (--process.command).
+    Cmdline = "cmdline",
+    /// Path of the cgroup.
+    Cgroups = "cgroups",
+    /// Kubernetes namespaces.
+    Namespaces = "namespaces",
+    /// Names or UIDs of pods.
+    Pods = "pods",
+    /// Full container IDs.
+    Containers = "containers",
+    /// Slurm job IDs.
+    SlurmJobs = "slurm_jobs",
+    /// Index or UUID.
+    Gpus = "gpus",
 }
-
-impl Field {
-    /// All fields.
-    pub const ALL: [Self; 11] = [
-        Self::Users,
-        Self::Groups,
-        Self::Comms,
-        Self::Exe,
-        Self::Cmdline,
-        Self::Cgroups,
-        Self::Namespaces,
-        Self::Pods,
-        Self::Containers,
-        Self::SlurmJobs,
-        Self::Gpus,
-    ];
-
-    /// Key in a rules file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Users => "users",
-            Self::Groups => "groups",
-            Self::Comms => "comms",
-            Self::Exe => "exe",
-            Self::Cmdline => "cmdline",
-            Self::Cgroups => "cgroups",
-            Self::Namespaces => "namespaces",
-            Self::Pods => "pods",
-            Self::Containers => "containers",
-            Self::SlurmJobs => "slurm_jobs",
-            Self::Gpus => "gpus",
-        }
-    }
-}
-
-impl Field {
-    /// Description of the compared text, for the schema and the docs.
-    #[must_use]
-    pub const fn help(self) -> &'static str {
-        match self {
-            Self::Users => "User names or uids of the owner.",
-            Self::Groups => "Names of the owner's groups.",
-            Self::Comms => "Name of the process (comm), at most 15 bytes.",
-            Self::Exe => "Absolute path of the executable. Unknown if it cannot be read.",
-            Self::Cmdline => {
-                "Command line, with secrets redacted. Unknown unless the exporter publishes it (--process.command)."
-            }
-            Self::Cgroups => "Path of the cgroup.",
-            Self::Namespaces => "Kubernetes namespaces.",
-            Self::Pods => "Names or UIDs of pods.",
-            Self::Containers => "Full container IDs.",
-            Self::SlurmJobs => "Slurm job IDs.",
-            Self::Gpus => "Index or UUID of the GPU.",
-        }
-    }
 }
 
 /// One pattern, as the file writes it.

@@ -5,20 +5,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::fault::{Fault, Faults, quoted};
-use super::fields::{self, expected, many, nothing_given, unknown};
-use super::tree::{DEEPEST, Data, Entry, Node};
-use super::{Condition, Field, Leaf, Selector, comparisons, pattern, selectors};
+use super::{Condition, Field, Leaf, Selector, comparisons, keys, pattern, selectors};
 use crate::Kind;
 use crate::attributes::{self, Attribute};
-
-/// Keys of a condition that are neither attributes nor selectors.
-pub(super) const WORDS: [(&str, &str); 4] = [
-    ("use", "Named conditions, all of which must hold."),
-    ("all", "Conditions that must all hold."),
-    ("any", "Conditions of which at least one must hold."),
-    ("not", "A condition that must not hold."),
-];
+use crate::yaml::{
+    self, DEEPEST, Data, Entry, Fault, Faults, Node, expected, many, nothing_given, quoted, unknown,
+};
 
 /// Maximum nesting, including that of named conditions.
 const DEEPEST_CONDITION: usize = 2 * DEEPEST;
@@ -75,11 +67,8 @@ impl<'a> ConditionParser<'a> {
             return None;
         };
         if self.deep >= DEEPEST_CONDITION {
-            let fault = Fault::error(
-                &node.at,
-                format!("conditions are nested more than {DEEPEST_CONDITION} levels deep here"),
-            );
-            self.faults.push(fault.help("use fewer nested conditions"));
+            let message = format!("conditions are nested more than {DEEPEST_CONDITION} levels deep here");
+            self.faults.error(&node.at, message, "use fewer nested conditions");
             return None;
         }
         self.deep += 1;
@@ -96,9 +85,8 @@ impl<'a> ConditionParser<'a> {
         of: Option<Kind>,
     ) -> Option<Condition> {
         if entries.is_empty() {
-            let fault = Fault::error(at, "the condition is empty");
-            self.faults
-                .push(fault.help("an empty condition would match every target; write what must be true"));
+            let help = "an empty condition would match every target; write what must be true";
+            self.faults.error(at, "the condition is empty", help);
             return None;
         }
         let all = entries.len();
@@ -129,8 +117,7 @@ impl<'a> ConditionParser<'a> {
             }
         }
         if entries.is_empty() {
-            self.faults
-                .push(Fault::error(&node.at, "an empty list").help("give at least one, or remove the key"));
+            self.faults.error(&node.at, "an empty list", "give at least one, or remove the key");
         }
         Some(Condition::Any(parts))
     }
@@ -165,13 +152,13 @@ impl<'a> ConditionParser<'a> {
     pub(super) fn knows(name: &str) -> bool {
         attributes::ALL.iter().any(|attribute| attribute.name == name)
             || Field::ALL.iter().any(|field| field.name() == name)
-            || WORDS.iter().any(|(word, _)| *word == name)
+            || keys::table("condition").names().contains(&name)
     }
 
     fn no_such_key(&self, entry: &Entry, of: Option<Kind>) -> Fault {
         let fits = |attribute: &&&Attribute| of.is_none_or(|kind| attribute.of.contains(&kind));
         let attributes = attributes::ALL.iter().filter(fits).map(|attribute| attribute.name);
-        let words = WORDS.iter().map(|(word, _)| *word);
+        let words = keys::table("condition").names();
         let known: Vec<&str> = attributes.chain(Field::ALL.map(Field::name)).chain(words).collect();
         let fault = unknown(entry, "a condition", &known);
         if self.conditions.contains_key(entry.name.as_str()) {
@@ -191,13 +178,12 @@ impl<'a> ConditionParser<'a> {
         let by = by.map(|name| format!(", which `{name}` contains")).unwrap_or_default();
         let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
         let message = format!("a rule with `target: {}` cannot use `{}`{by}", kind.name(), attribute.name);
-        self.faults
-            .push(Fault::error(at, message).help(format!("it is available for: {}", kinds.join(", "))));
+        self.faults.error(at, message, format!("it is available for: {}", kinds.join(", ")));
         None
     }
 
     fn several(&mut self, node: &'a Node, of: Option<Kind>) -> Option<Vec<Condition>> {
-        let items = fields::list(node, "conditions", &mut self.faults)?;
+        let items = yaml::list(node, "conditions", &mut self.faults)?;
         let conditions: Vec<Condition> = items.iter().filter_map(|item| self.read(item, of)).collect();
         (conditions.len() == items.len()).then_some(conditions)
     }
@@ -206,9 +192,9 @@ impl<'a> ConditionParser<'a> {
         let names = many(node, "names of conditions", &mut self.faults)?;
         let mut parts = Vec::new();
         for name in names {
-            let text = fields::text(name, "the name of a condition", &mut self.faults)?;
+            let text = yaml::text(name, "the name of a condition", &mut self.faults)?;
             let condition = self.condition(text, &name.at)?;
-            for leaf in leaves(&condition) {
+            for leaf in condition.leaves() {
                 self.fits((&name.at, Some(text)), leaf.attribute, of)?;
             }
             parts.push(condition);
@@ -235,8 +221,8 @@ impl<'a> ConditionParser<'a> {
         }
         if self.reading.contains(&name) {
             let way: Vec<String> = self.reading.iter().map(|name| quoted(name)).collect();
-            let fault = Fault::error(at, format!("the condition {} uses itself", quoted(name)));
-            self.faults.push(fault.help(format!("through {}", way.join(", then "))));
+            let message = format!("the condition {} uses itself", quoted(name));
+            self.faults.error(at, message, format!("through {}", way.join(", then ")));
             return None;
         }
         self.read_condition(written)
@@ -245,8 +231,8 @@ impl<'a> ConditionParser<'a> {
     /// Limits the number of copies that `use` makes.
     fn copied(&mut self, condition: Condition, size: usize, at: &Range<usize>) -> Option<Condition> {
         if size > self.copies {
-            let fault = Fault::error(at, "the conditions of this file are too large when fully expanded");
-            self.faults.push(fault.help("use fewer nested conditions"));
+            let help = "use fewer nested conditions";
+            self.faults.error(at, "the conditions of this file are too large when fully expanded", help);
             return None;
         }
         self.copies -= size;
@@ -268,11 +254,8 @@ impl<'a> ConditionParser<'a> {
         let unused = self.conditions.values().filter(|condition| !condition.used);
         let unused: Vec<&'a Entry> = unused.map(|condition| condition.written).collect();
         for written in &unused {
-            if self
-                .conditions
-                .get(written.name.as_str())
-                .is_some_and(|condition| matches!(condition.read, Read::No))
-            {
+            let condition = self.conditions.get(written.name.as_str());
+            if condition.is_some_and(|condition| matches!(condition.read, Read::No)) {
                 self.read_condition(written);
             }
         }
@@ -280,8 +263,7 @@ impl<'a> ConditionParser<'a> {
         if self.faults.errors() == 0 {
             for written in unused {
                 let message = format!("the condition {} is not used by any rule", quoted(&written.name));
-                self.faults
-                    .push(Fault::warning(&written.at, message).help("remove it, or add `use` to a rule"));
+                self.faults.warn(&written.at, message, "remove it, or add `use` to a rule");
             }
         }
         self.faults
@@ -291,8 +273,7 @@ impl<'a> ConditionParser<'a> {
         let items = many(node, "patterns", &mut self.faults)?;
         let mut patterns = Vec::new();
         for item in items {
-            let text =
-                fields::text(item, "text, a glob, or `re:` and a regular expression", &mut self.faults)?;
+            let text = yaml::text(item, "text, a glob, or `re:` and a regular expression", &mut self.faults)?;
             if text.len() > LONGEST_PATTERN {
                 self.faults.push(Fault::error(
                     &item.at,
@@ -304,8 +285,7 @@ impl<'a> ConditionParser<'a> {
                 if self.patterns == 0 {
                     let message =
                         format!("the file contains more than {PATTERNS} globs and regular expressions");
-                    self.faults
-                        .push(Fault::error(&item.at, message).help("combine some of them, such as `re:a|b`"));
+                    self.faults.error(&item.at, message, "combine some of them, such as `re:a|b`");
                     return None;
                 }
                 self.patterns -= 1;
@@ -315,7 +295,7 @@ impl<'a> ConditionParser<'a> {
                     selectors::check((field, &pattern), &item.at, &mut self.faults);
                     patterns.push(pattern);
                 }
-                Err(wrong) => self.faults.push(Fault::error(&item.at, wrong.message).help(wrong.help)),
+                Err(wrong) => self.faults.error(&item.at, wrong.message, wrong.help),
             }
         }
         (patterns.len() == items.len()).then_some(Condition::Select(Selector { field, patterns }))
@@ -330,7 +310,7 @@ pub(super) fn no_such_name(
     known: &[&str],
 ) -> Fault {
     let fault = Fault::error(at, format!("there is no {what} {}", quoted(name)));
-    match fields::nearest(name, known) {
+    match yaml::nearest(name, known) {
         Some(near) => fault.help(format!("did you mean {}?", quoted(near))),
         None if known.is_empty() => fault.help(format!("define it under `{key}`")),
         None => {
@@ -341,24 +321,7 @@ pub(super) fn no_such_name(
     }
 }
 
-/// Returns every comparison of a condition.
-pub(super) fn leaves(condition: &Condition) -> Box<dyn Iterator<Item = &Leaf> + '_> {
-    match condition {
-        Condition::Leaf(leaf) => Box::new(std::iter::once(leaf)),
-        Condition::Select(_) => Box::new(std::iter::empty()),
-        Condition::All(conditions) | Condition::Any(conditions) => {
-            Box::new(conditions.iter().flat_map(leaves))
-        }
-        Condition::Not(condition) => leaves(condition),
-    }
-}
-
 /// Returns the number of comparisons and patterns of a condition.
 fn size(condition: &Condition) -> usize {
-    match condition {
-        Condition::Leaf(_) => 1,
-        Condition::Select(selector) => selector.patterns.len(),
-        Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().map(size).sum(),
-        Condition::Not(condition) => size(condition),
-    }
+    condition.leaves().len() + condition.selectors().map(|selector| selector.patterns.len()).sum::<usize>()
 }

@@ -4,10 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::fault::{Fault, Faults};
-use super::fields::{Fields, expected, flag, text, time};
-use super::keys::LEASES;
-use super::tree::Node;
+use super::keys;
+use crate::yaml::{Faults, Fields, Node, expected, flag, some_time, text};
 
 /// `GPU.py` takes a GPU and records it within a millisecond.
 const LOST_AFTER: Duration = Duration::from_secs(30);
@@ -48,21 +46,23 @@ impl fmt::Debug for Server {
 
 /// Parses the section; `None` if it is invalid.
 pub(super) fn read(node: &Node, is_address: fn(&str) -> bool, faults: &mut Faults) -> Option<Leases> {
-    let fields = Fields::open(node, &LEASES, faults)?;
+    let fields = Fields::open(node, keys::table("leases"), faults)?;
     let redis = server((node, &fields), is_address, faults);
-    let prefix = fields.get("prefix").map_or(Some("GPU"), |node| text(node, "text, such as `GPU`", faults));
-    let reap = fields.get("reap").map_or(Some(true), |node| flag(node, faults));
-    let grace = fields.get("legacy_idle_grace").map(|node| some_time(node, faults));
-    let lost = fields.get("lost_after").map_or(Some(LOST_AFTER), |node| some_time(node, faults));
+    let prefix =
+        fields.or(("prefix", "GPU"), |node, faults| text(node, "text, such as `GPU`", faults), faults);
+    let reap = fields.or(("reap", true), flag, faults);
+    let chance = ("the value must be above 0", "a single observation can be an outlier");
+    let time = |node: &Node, faults: &mut Faults| some_time(node, chance, faults);
+    let grace = fields.given("legacy_idle_grace", time, faults);
+    let lost = fields.or(("lost_after", LOST_AFTER), time, faults);
     if let (Some(false), Some(node)) = (reap, fields.get("legacy_idle_grace")) {
-        let fault = Fault::warning(&node.at, "nothing is freed while `reap` is false");
-        faults.push(fault.help("remove `reap: false` or this key"));
+        faults.warn(&node.at, "nothing is freed while `reap` is false", "remove `reap: false` or this key");
     }
     Some(Leases {
         redis: redis?,
         prefix: prefix?.to_owned(),
         reap: reap?,
-        legacy_idle_grace: grace.map_or(Some(None), |grace| grace.map(Some))?,
+        legacy_idle_grace: grace,
         lost_after: lost?,
     })
 }
@@ -91,19 +91,9 @@ fn server(
         }
         (first, _) => {
             let at = first.map_or(&node.at, |first| &first.at);
-            let fault = Fault::error(at, "`leases` needs exactly one of `redis` and `redis_file`");
-            faults.push(fault.help("put a URL with a password into a file, and use `redis_file`"));
+            let help = "put a URL with a password into a file, and use `redis_file`";
+            faults.error(at, "`leases` needs exactly one of `redis` and `redis_file`", help);
             None
         }
     }
-}
-
-fn some_time(node: &Node, faults: &mut Faults) -> Option<Duration> {
-    let time = time(node, faults)?;
-    if time.is_zero() {
-        let fault = Fault::error(&node.at, "the value must be above 0");
-        faults.push(fault.help("a single observation can be an outlier"));
-        return None;
-    }
-    Some(time)
 }

@@ -3,14 +3,11 @@
 
 use std::time::Duration;
 
-use super::condition_parser::leaves;
-use super::fault::{Fault, Faults};
-use super::fields::Fields;
 use super::steps::Placed;
-use super::tree::Data;
 use super::{Action, Condition, Rule, Span, Step};
 use crate::Kind;
 use crate::value::Test;
+use crate::yaml::{Fault, Faults, Fields};
 
 /// Fewer samples may be coincidence.
 const LEAST_SAMPLES: u32 = 3;
@@ -49,7 +46,7 @@ fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults)
     let Some(entry) = places.fields.entry(key) else { return };
     let help =
         "use at least 3 samples and 30s: a shorter observation can be a pause, a checkpoint or a slow read";
-    faults.push(Fault::error(&entry.at, message).help(help));
+    faults.error(&entry.at, message, help);
 }
 
 /// Returns whether a span is long enough in samples or in time; in samples in any case if the interval is
@@ -109,18 +106,19 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
 }
 
 fn says_whether_notice_is_required(placed: &Placed<'_>) -> bool {
-    matches!(&placed.entry.value.data, Data::Map(entries) if entries.iter().any(|entry| entry.name == "requires_notice"))
+    placed.entry.value.get("requires_notice").is_some()
 }
 
 /// Warns about a grace period of 0, in which a program cannot save anything.
 fn grace(places: &Places<'_>, faults: &mut Faults) {
     for placed in &places.placed {
         if matches!(placed.step.action, Action::Terminate { grace, .. } if grace.is_zero()) {
-            let fault = Fault::warning(
+            let help = "give the processes time to save their work: `terminate: {grace: 60s}`";
+            faults.warn(
                 &placed.entry.at,
                 "SIGKILL follows SIGTERM immediately, because the grace is 0s",
+                help,
             );
-            faults.push(fault.help("give the processes time to save their work: `terminate: {grace: 60s}`"));
         }
     }
 }
@@ -129,8 +127,8 @@ fn grace(places: &Places<'_>, faults: &mut Faults) {
 fn memory_is_free(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let (Some(_), Some(entry)) = (&rule.pick, places.fields.entry("when")) else { return };
     if wants_free_memory(&rule.when) {
-        let fault = Fault::warning(&entry.at, "a workload is picked even while a lot of memory is free");
-        faults.push(fault.help("to act while memory is short, write `vram_free: {below: 8GiB}`"));
+        let help = "to act while memory is short, write `vram_free: {below: 8GiB}`";
+        faults.warn(&entry.at, "a workload is picked even while a lot of memory is free", help);
     }
 }
 
@@ -153,15 +151,12 @@ fn idle_by_gpu_alone(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
         (None, Kind::Process | Kind::Workload) => ("when", &rule.when),
         _ => return,
     };
-    let compares = |name: &str| leaves(condition).any(|leaf| leaf.attribute.name == name);
-    if !wants_idle_gpu(condition) || compares("cpu_util") {
-        return;
-    }
-    if let Some(entry) = places.fields.entry(key) {
-        let fault = Fault::warning(&entry.at, "an idle GPU alone is not a reliable sign of an idle process");
-        faults.push(fault.help(
-            "the process may be loading data, compiling or writing a checkpoint: add `cpu_util: {max: 5%}`, and `io_rate` if it can be read",
-        ));
+    if wants_idle_gpu(condition)
+        && !condition.compares("cpu_util")
+        && let Some(entry) = places.fields.entry(key)
+    {
+        let help = "the process may be loading data, compiling or writing a checkpoint: add `cpu_util: {max: 5%}`, and `io_rate` if it can be read";
+        faults.warn(&entry.at, "an idle GPU alone is not a reliable sign of an idle process", help);
     }
 }
 
@@ -173,6 +168,6 @@ fn wants_idle_gpu(condition: &Condition) -> bool {
         }
         Condition::Select(_) => false,
         Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().any(wants_idle_gpu),
-        Condition::Not(condition) => leaves(condition).any(|leaf| leaf.attribute.name == "gpu_util"),
+        Condition::Not(condition) => condition.compares("gpu_util"),
     }
 }

@@ -8,19 +8,16 @@ mod comparisons;
 pub mod condition;
 mod condition_parser;
 mod digest;
-mod fault;
-mod fields;
 mod keys;
 mod leases;
 mod lints;
 mod load;
 mod pattern;
-pub mod quantity;
 mod rule;
 mod schema;
 mod selectors;
+mod span;
 mod steps;
-mod tree;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,12 +30,13 @@ use serde::{Deserialize, Serialize};
 use crate::Kind;
 use crate::attributes::process::STATE;
 use crate::value::Test;
+pub use crate::yaml::{Fault, FaultSeverity, FaultStyle, Faults};
 
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
-pub use fault::{Fault, FaultSeverity, FaultStyle, Faults};
 pub use leases::{Leases, Server};
 pub use load::{LoadContext, Loaded, load};
 pub use schema::schema;
+pub use span::Span;
 
 /// A valid policy.
 #[derive(Debug, Clone)]
@@ -80,57 +78,16 @@ pub struct Limits {
     pub breaker_reset: Duration,
 }
 
+bailiff_snapshot::label_values! {
 /// Mode of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Flags and notifications only.
-    DryRun,
+    DryRun = "dry-run",
     /// Also destructive steps.
-    Enforce,
+    Enforce = "enforce",
 }
-
-impl Mode {
-    /// All modes.
-    pub const ALL: [Self; 2] = [Self::DryRun, Self::Enforce];
-
-    /// Name in a rules file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DryRun => "dry-run",
-            Self::Enforce => "enforce",
-        }
-    }
-}
-
-/// A number of samples, or a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
-    /// Samples.
-    Samples(u32),
-    /// A time.
-    Time(Duration),
-}
-
-impl Span {
-    /// Returns the number of samples; a time is rounded up.
-    #[must_use]
-    pub fn samples(self, interval: Duration) -> u32 {
-        match self {
-            Self::Samples(samples) => samples,
-            Self::Time(time) if interval.is_zero() => {
-                if time.is_zero() {
-                    0
-                } else {
-                    u32::MAX
-                }
-            }
-            Self::Time(time) => {
-                u32::try_from(time.as_nanos().div_ceil(interval.as_nanos())).unwrap_or(u32::MAX)
-            }
-        }
-    }
 }
 
 /// One rule.
@@ -219,37 +176,21 @@ pub struct Pick {
     pub order: Vec<Order>,
 }
 
+bailiff_snapshot::label_values! {
 /// An order of candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The lowest priority of its lease first; 0 without a lease.
-    LowestPriority,
+    LowestPriority = "lowest_priority",
     /// The smallest that frees enough first; if none does, the largest.
-    SmallestSufficient,
+    SmallestSufficient = "smallest_sufficient",
     /// The longest idle first.
-    LongestIdle,
+    LongestIdle = "longest_idle",
     /// The one with most memory first.
-    Largest,
+    Largest = "largest",
     /// The youngest first.
-    Youngest,
+    Youngest = "youngest",
 }
-
-impl Order {
-    /// All orders.
-    pub const ALL: [Self; 5] =
-        [Self::LowestPriority, Self::SmallestSufficient, Self::LongestIdle, Self::Largest, Self::Youngest];
-
-    /// Name in a rules file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LowestPriority => "lowest_priority",
-            Self::SmallestSufficient => "smallest_sufficient",
-            Self::LongestIdle => "longest_idle",
-            Self::Largest => "largest",
-            Self::Youngest => "youngest",
-        }
-    }
 }
 
 /// A step of a rule.
@@ -268,7 +209,7 @@ pub enum Action {
     Flag(Severity),
     /// A notification on these channels.
     Notify(Vec<String>),
-    /// A signal to every process of the target.
+    /// Send a signal to every process of the target.
     Signal(Signal),
     /// SIGTERM, grace period, SIGKILL; then verification that processes and memory are gone.
     Terminate {
@@ -316,31 +257,18 @@ pub struct Signal {
     pub name: &'static str,
 }
 
+bailiff_snapshot::label_values! {
 /// Severity of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Informational.
-    Info,
+    Info = "info",
     /// Should be checked.
-    Warning,
+    Warning = "warning",
     /// Needs immediate attention.
-    Critical,
+    Critical = "critical",
 }
-
-impl Severity {
-    /// All severities.
-    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
-
-    /// Its label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-        }
-    }
 }
 
 /// Where notices go.

@@ -4,7 +4,7 @@ use globset::Glob;
 use regex::RegexBuilder;
 
 use super::Pattern;
-use super::quantity::QuantityError;
+use crate::yaml::quantity::QuantityError;
 
 /// Maximum size of a compiled expression in bytes: enough for a long list of names, and small enough for
 /// hundreds of them.

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use super::condition_parser::ConditionParser;
-use super::fault::{Fault, Faults};
-use super::fields::{self, Fields, count, list, name, positive, quantity, text, time, word};
-use super::keys::{EXCEPTION, PICK, RULE};
+use super::span::{positive, samples};
 use super::steps::{self, Around};
-use super::tree::{Data, Entry, Node};
-use super::{Exception, Mode, Order, Pick, Rule, Span, digest, lints, quantity as units, selectors};
+use super::{Exception, Mode, Order, Pick, Rule, Span, digest, keys, lints, selectors};
 use crate::Kind;
+use crate::yaml::quantity::end_of_day;
+use crate::yaml::{
+    self, Data, Entry, Faults, Fields, Node, count, list, name, nearest, nothing_given, quantity, text, time,
+    unknown, word,
+};
 
 /// Values for keys that a rule does not have.
 #[derive(Debug, Clone, Copy)]
@@ -49,13 +51,11 @@ pub(super) fn read<'a>(
     conditions: &mut ConditionParser<'a>,
 ) -> Option<Rule> {
     let before = conditions.faults.errors();
-    let fields = Fields::open(node, &RULE, &mut conditions.faults)?;
+    let fields = Fields::open(node, keys::table("rule"), &mut conditions.faults)?;
     let defaults = &file.defaults;
-    let kinds = Kind::ALL.map(|kind| (kind.name(), kind)).into_iter();
-    let of = fields.get("target").and_then(|of| word(of, kinds, &mut conditions.faults));
+    let of = fields.get("target").and_then(|of| word(of, (&Kind::ALL, Kind::name), &mut conditions.faults));
     let title = fields.get("name").and_then(|name| title(name, &mut conditions.faults));
-    let mode =
-        fields.get("mode").map_or(Some(defaults.mode), |mode| self::mode(mode, &mut conditions.faults));
+    let mode = fields.or(("mode", defaults.mode), mode, &mut conditions.faults);
     let select = fields.get("select").map(|select| conditions.read(select, of));
     let except =
         fields.get("except").map_or_else(Vec::new, |except| exceptions(except, of, (file, conditions)));
@@ -63,7 +63,7 @@ pub(super) fn read<'a>(
     let pick = fields.get("pick").map(|pick| self::pick(pick, of, conditions));
     let faults = &mut conditions.faults;
     let span = fields.get("for").and_then(|span| positive(span, faults));
-    let times = Times::read(&fields, defaults, faults);
+    let times = defaults.overridden(&fields, faults);
     let around = Around {
         of,
         picks: pick.is_some(),
@@ -99,44 +99,23 @@ pub(super) fn read<'a>(
 
 /// `dry-run` or `enforce`.
 pub(super) fn mode(node: &Node, faults: &mut Faults) -> Option<Mode> {
-    word(node, Mode::ALL.map(|mode| (mode.name(), mode)).into_iter(), faults)
+    word(node, (&Mode::ALL, Mode::name), faults)
 }
 
-/// Values of a rule that default to those of `defaults`.
-pub(super) struct Times {
-    /// Number of unknown samples that a streak survives.
-    pub(super) max_gap: u32,
-    /// Minimum age of a target.
-    pub(super) startup_grace: Duration,
-    /// Samples after which a flag is cleared.
-    pub(super) clear_after: Span,
-    /// Minimum time between two matches of a target.
-    pub(super) cooldown: Duration,
-}
-
-impl Times {
-    /// Parses them; `None` if one is invalid.
-    pub(super) fn read(fields: &Fields<'_>, defaults: &Defaults, faults: &mut Faults) -> Option<Self> {
-        let max_gap = fields.get("max_gap").map_or(Some(defaults.max_gap), |node| count(node, faults));
-        let startup_grace =
-            fields.get("startup_grace").map_or(Some(defaults.startup_grace), |node| time(node, faults));
-        let clear_after =
-            fields.get("clear_after").map_or(Some(defaults.clear_after), |node| samples(node, faults));
-        let cooldown = fields.get("cooldown").map_or(Some(defaults.cooldown), |node| time(node, faults));
+impl Defaults {
+    /// Returns the values of a map that may override some; `None` if one is invalid.
+    pub(super) fn overridden(self, fields: &Fields<'_>, faults: &mut Faults) -> Option<Self> {
+        let max_gap = fields.or(("max_gap", self.max_gap), count, faults);
+        let startup_grace = fields.or(("startup_grace", self.startup_grace), time, faults);
+        let clear_after = fields.or(("clear_after", self.clear_after), samples, faults);
+        let cooldown = fields.or(("cooldown", self.cooldown), time, faults);
         Some(Self {
             max_gap: max_gap?,
             startup_grace: startup_grace?,
             clear_after: clear_after?,
             cooldown: cooldown?,
+            ..self
         })
-    }
-}
-
-/// Parses `3`, `30m` or `{samples: 3}`.
-fn samples(node: &Node, faults: &mut Faults) -> Option<Span> {
-    match node.text().and_then(|text| text.parse().ok()) {
-        Some(samples) if samples > 0 => Some(Span::Samples(samples)),
-        _ => positive(node, faults),
     }
 }
 
@@ -157,8 +136,8 @@ pub(super) fn protect<'a>(
     }
     let entries = exceptions(node, None, (file, &mut *conditions));
     if entries.iter().any(|entry| !entry.condition.leaves().is_empty()) {
-        let fault = Fault::error(at, "`protect` supports only selectors, not comparisons");
-        conditions.faults.push(fault.help("use selectors such as `users`, `comms` or `exe`"));
+        let help = "use selectors such as `users`, `comms` or `exe`";
+        conditions.faults.error(at, "`protect` supports only selectors, not comparisons", help);
     }
     entries
 }
@@ -179,18 +158,20 @@ fn exception<'a>(
     (file, conditions): (&File<'_>, &mut ConditionParser<'a>),
 ) -> Option<Exception> {
     let Data::Map(entries) = &node.data else {
-        fields::expected(
+        yaml::expected(
             node,
             "an exception, such as `{users: [alice], reason: \"…\"}`",
             &mut conditions.faults,
         );
         return None;
     };
-    let own = |entry: &&Entry| EXCEPTION.keys.iter().any(|key| key.name == entry.name);
+    let table = keys::table("exception");
+    let keys = table.names();
+    let own = |entry: &&Entry| keys.contains(&entry.name.as_str());
     let (own, condition): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(own);
     let get = |name: &str| own.iter().find(|entry| entry.name == name);
     for empty in own.iter().filter(|entry| entry.value.is_null()) {
-        conditions.faults.push(fields::nothing_given(empty));
+        conditions.faults.push(nothing_given(empty));
     }
     let reason = match get("reason") {
         Some(entry) if entry.value.is_null() => None,
@@ -200,19 +181,20 @@ fn exception<'a>(
             &mut conditions.faults,
         ),
         None => {
-            let fault = Fault::error(&node.at, "an exception needs `reason`");
-            conditions.faults.push(fault.help("it documents the exception for later readers"));
+            conditions.faults.error(
+                &node.at,
+                "an exception needs `reason`",
+                "it documents the exception for later readers",
+            );
             None
         }
     };
     let until = get("until").filter(|entry| !entry.value.is_null());
     let until = until.map(|entry| end(&entry.value, file.now, &mut conditions.faults));
-    let own: Vec<&str> = EXCEPTION.keys.iter().map(|key| key.name).collect();
-    let (odd, condition): (Vec<&Entry>, Vec<&Entry>) = condition.into_iter().partition(|entry| {
-        !ConditionParser::knows(&entry.name) && fields::nearest(&entry.name, &own).is_some()
-    });
+    let odd = |entry: &&Entry| !ConditionParser::knows(&entry.name) && nearest(&entry.name, &keys).is_some();
+    let (odd, condition): (Vec<&Entry>, Vec<&Entry>) = condition.into_iter().partition(odd);
     for entry in &odd {
-        conditions.faults.push(fields::unknown(entry, EXCEPTION.what, &own));
+        conditions.faults.push(unknown(entry, table.what(), &keys));
     }
     let of = conditions.read_map(&node.at, condition, of);
     selectors::of_exempt(of.iter(), &node.at, &mut conditions.faults);
@@ -224,24 +206,24 @@ fn exception<'a>(
 }
 
 fn end(node: &Node, now: Duration, faults: &mut Faults) -> Option<Duration> {
-    let until = quantity(node, "a date, such as `2026-12-31`", faults, units::end_of_day)?;
+    let until = quantity(node, "a date, such as `2026-12-31`", faults, end_of_day)?;
     if until <= now {
-        let fault = Fault::warning(&node.at, "this exception has expired and has no effect");
-        faults.push(fault.help("remove it, or set a later date"));
+        let help = "remove it, or set a later date";
+        faults.warn(&node.at, "this exception has expired and has no effect", help);
     }
     Some(until)
 }
 
 fn pick<'a>(node: &'a Node, of: Option<Kind>, conditions: &mut ConditionParser<'a>) -> Option<Pick> {
     if of.is_some_and(|of| of != Kind::Gpu) {
-        let fault = Fault::error(&node.at, "`pick` is only valid in rules with `target: gpu`");
-        conditions.faults.push(fault.help("use `select` here"));
+        let help = "use `select` here";
+        conditions.faults.error(&node.at, "`pick` is only valid in rules with `target: gpu`", help);
     }
-    let fields = Fields::open(node, &PICK, &mut conditions.faults)?;
+    let fields = Fields::open(node, keys::table("pick"), &mut conditions.faults)?;
     let from = fields.get("from").and_then(|from| conditions.read(from, Some(Kind::Workload)));
     let idle_for = fields.get("idle_for").and_then(|idle_for| positive(idle_for, &mut conditions.faults));
     let usual = vec![Order::LowestPriority, Order::SmallestSufficient, Order::LongestIdle];
-    let order = fields.get("order").map_or(Some(usual), |order| orders(order, &mut conditions.faults));
+    let order = fields.or(("order", usual), orders, &mut conditions.faults);
     Some(Pick { from: from?, idle_for: idle_for?, order: order? })
 }
 
@@ -249,11 +231,9 @@ fn orders(node: &Node, faults: &mut Faults) -> Option<Vec<Order>> {
     let items = list(node, "orders, such as `longest_idle`", faults)?;
     let mut orders: Vec<Order> = Vec::new();
     for item in items {
-        let order = word(item, Order::ALL.map(|order| (order.name(), order)).into_iter(), faults)?;
+        let order = word(item, (&Order::ALL, Order::name), faults)?;
         if orders.contains(&order) {
-            faults.push(
-                Fault::error(&item.at, format!("`{}` is given twice", order.name())).help("remove one"),
-            );
+            faults.error(&item.at, format!("`{}` is given twice", order.name()), "remove one");
         }
         orders.push(order);
     }

@@ -1,163 +1,46 @@
-//! The JSON Schema of a rules file, for editors; generated from the parser's tables. Only `check` detects
-//! undefined names, steps that do not fit a kind of target, and periods that are too short.
+//! The JSON Schema of a rules file, for editors: the parser's keys, with selectors and attributes. Only `check`
+//! detects undefined names, steps that do not fit a kind of target, and periods that are too short.
 
 use serde_json::{Map, Value, json};
 
 use super::Field;
 use super::comparisons::{BOUNDS, LETTERS};
-use super::condition_parser::WORDS;
-use super::keys::{EXCEPTION, FILE, Key, KeyTable, Need, STEP, Shape};
+use super::keys::SCHEMA;
 use crate::attributes::{self, Attribute};
 use crate::value::Unit;
-
-const NAME: &str = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$";
-const PERCENT: &str = "^[0-9]+(\\.[0-9]+)?\\s*%$";
-const BYTES: &str = "^[0-9]+(\\.[0-9]+)?\\s*([KMGT]i)?B$";
-const RATE: &str = "^[0-9]+(\\.[0-9]+)?\\s*([KMGT]i)?B/s$";
-const TIME: &str = "^\\s*([0-9]+(\\.[0-9]+)?\\s*(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w)\\s*)+$";
 
 /// Returns the JSON Schema (2020-12) of a rules file.
 #[must_use]
 pub fn schema() -> Value {
-    let mut schema = table(&FILE);
-    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    let mut schema: Value = serde_json::from_str(SCHEMA).unwrap_or_default();
     schema["title"] = json!("Rules of GPU Bailiff");
-    schema["$defs"] = json!({
-        "name": {"type": ["string", "number"], "pattern": NAME},
-        "text": {"type": ["string", "number"], "minLength": 1},
-        "time": {"type": "string", "pattern": TIME},
-        "span": {"anyOf": [{"$ref": "#/$defs/time"}, {"$ref": "#/$defs/samples"}]},
-        "samples": {
-            "type": "object",
-            "properties": {"samples": {"type": "integer", "minimum": 0}},
-            "required": ["samples"],
-            "additionalProperties": false,
-        },
-        "patterns": many(&json!({"type": ["string", "number"], "minLength": 1, "maxLength": 1024})),
-        "condition": condition(&[]),
-        "exception": exception(),
-        "selectors": closed(&selectors(), &[]),
-        "step": step(),
+    let selectors: Map<String, Value> = Field::ALL
+        .iter()
+        .map(|field| (field.name().to_owned(), described(reference("patterns"), field.about())))
+        .collect();
+    let attributes = attributes::ALL.iter().map(|attribute| {
+        let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
+        let help = format!("{} Available for: {}.", attribute.help, kinds.join(", "));
+        (attribute.name.to_owned(), described(comparison(attribute), &help))
     });
-    schema
-}
-
-fn table(table: &KeyTable) -> Value {
-    let properties: Map<String, Value> = table.keys.iter().map(property).collect();
-    let must: Vec<&str> =
-        table.keys.iter().filter(|key| key.need == Need::Must).map(|key| key.name).collect();
-    closed(&properties, &must)
-}
-
-fn closed(properties: &Map<String, Value>, must: &[&str]) -> Value {
-    let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
-    if !must.is_empty() {
-        schema["required"] = json!(must);
-    }
-    schema
-}
-
-fn property(key: &Key) -> (String, Value) {
-    (key.name.to_owned(), described(shape(key.shape), key.help))
-}
-
-fn described(mut schema: Value, help: &str) -> Value {
-    schema["description"] = json!(help);
-    schema
-}
-
-fn shape(shape: Shape) -> Value {
-    match shape {
-        Shape::Version => json!({"const": 1}),
-        Shape::Flag => json!({"type": "boolean"}),
-        Shape::True => json!({"const": true}),
-        Shape::Count => json!({"type": "integer", "minimum": 0}),
-        Shape::Share => json!({"type": "string", "pattern": PERCENT}),
-        Shape::Text => reference("text"),
-        Shape::Name => reference("name"),
-        Shape::Time => reference("time"),
-        Shape::Span => reference("span"),
-        Shape::Samples => json!({"anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/span"}]}),
-        Shape::Date => json!({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}),
-        Shape::Word(words) => json!({"enum": words()}),
-        Shape::Map(keys) => table(keys),
-        Shape::OneOf(keys) => only_one(keys),
-        Shape::Named(item) => {
-            json!({"type": "object", "propertyNames": {"pattern": NAME}, "additionalProperties": self::shape(*item)})
+    let mut condition = selectors.clone();
+    condition.extend(attributes);
+    condition.extend(schema["$defs"]["condition"]["properties"].as_object().cloned().unwrap_or_default());
+    for (map, keys) in [("selectors", &selectors), ("condition", &condition), ("exception", &condition)] {
+        for (name, key) in keys {
+            schema["$defs"][map]["properties"][name] = key.clone();
         }
-        Shape::List(item) => json!({"type": "array", "items": self::shape(*item), "minItems": 1}),
-        Shape::Many(item) => many(&self::shape(*item)),
-        Shape::Program => json!({
-            "type": "array",
-            "prefixItems": [{"type": "string", "pattern": "^/"}],
-            "items": {"type": ["string", "number", "boolean"]},
-            "minItems": 1,
-        }),
-        Shape::Condition => reference("condition"),
-        Shape::Selectors => json!({"anyOf": [
-            reference("selectors"),
-            {"type": "array", "items": reference("exception"), "minItems": 1},
-        ]}),
-        Shape::Exception => reference("exception"),
-        Shape::Step => reference("step"),
     }
+    schema
 }
 
 fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/$defs/{name}")})
 }
 
-fn many(item: &Value) -> Value {
-    json!({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
-}
-
-fn only_one(keys: &KeyTable) -> Value {
-    let mut schema = table(keys);
-    schema["minProperties"] = json!(1);
-    schema["maxProperties"] = json!(1);
+fn described(mut schema: Value, help: &str) -> Value {
+    schema["description"] = json!(help);
     schema
-}
-
-/// Schema of a step: `after`, and one action.
-fn step() -> Value {
-    let mut schema = table(&STEP);
-    let actions = STEP.keys.iter().filter(|key| key.name != "after");
-    schema["oneOf"] = actions.map(|key| json!({"required": [key.name]})).collect();
-    schema
-}
-
-fn selectors() -> Map<String, Value> {
-    Field::ALL
-        .iter()
-        .map(|field| (field.name().to_owned(), described(reference("patterns"), field.help())))
-        .collect()
-}
-
-/// Schema of a condition with additional keys.
-fn condition(besides: &[Key]) -> Value {
-    let mut properties = selectors();
-    properties.extend(attributes::ALL.iter().map(|attribute| {
-        let kinds: Vec<&str> = attribute.of.iter().map(|kind| kind.name()).collect();
-        let help = format!("{} Available for: {}.", attribute.help, kinds.join(", "));
-        (attribute.name.to_owned(), described(comparison(attribute), &help))
-    }));
-    properties.extend(WORDS.map(|(word, help)| {
-        let shape = match word {
-            "use" => many(&reference("name")),
-            "not" => reference("condition"),
-            _ => json!({"type": "array", "items": reference("condition"), "minItems": 1}),
-        };
-        (word.to_owned(), described(shape, help))
-    }));
-    properties.extend(besides.iter().map(property));
-    let must: Vec<&str> = besides.iter().filter(|key| key.need == Need::Must).map(|key| key.name).collect();
-    let mut schema = closed(&properties, &must);
-    schema["minProperties"] = json!(1 + must.len());
-    schema
-}
-
-fn exception() -> Value {
-    condition(EXCEPTION.keys)
 }
 
 fn comparison(attribute: &Attribute) -> Value {
@@ -166,19 +49,23 @@ fn comparison(attribute: &Attribute) -> Value {
         Unit::Words(words) => {
             let letters = LETTERS.iter().filter(|(_, word)| words.contains(word));
             let all: Vec<&str> = words.iter().copied().chain(letters.map(|(letter, _)| *letter)).collect();
-            return many(&json!({"enum": all}));
+            let word = json!({"enum": all});
+            return json!({"anyOf": [word, {"type": "array", "items": word, "minItems": 1}]});
         }
-        Unit::Percent => json!({"type": "string", "pattern": PERCENT}),
-        Unit::Bytes => json!({"type": "string", "pattern": BYTES}),
-        Unit::BytesPerSecond => json!({"type": "string", "pattern": RATE}),
+        Unit::Percent => reference("percent"),
+        Unit::Bytes => reference("bytes"),
+        Unit::BytesPerSecond => reference("rate"),
         Unit::Duration => reference("time"),
-        Unit::Count => json!({"type": "integer", "minimum": 0}),
+        Unit::Count => reference("count"),
     };
     let bounds = BOUNDS.map(|(name, help)| (name.to_owned(), described(number.clone(), help)));
-    let mut schema = closed(&bounds.into_iter().collect(), &[]);
-    schema["minProperties"] = json!(1);
-    schema["maxProperties"] = json!(2);
-    schema
+    json!({
+        "type": "object",
+        "properties": Map::from_iter(bounds),
+        "additionalProperties": false,
+        "minProperties": 1,
+        "maxProperties": 2,
+    })
 }
 
 #[cfg(test)]
@@ -188,8 +75,10 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::policy::fault::Faults;
-    use crate::policy::tree::{self, Data, Node};
+    use crate::Kind;
+    use crate::policy::steps::SIGNALS;
+    use crate::policy::{Mode, Order, Severity};
+    use crate::yaml::{self, Data, Node};
 
     /// A file as an editor sees it; none if it is not YAML as we take it.
     fn seen_by_an_editor(bytes: &[u8]) -> Option<Value> {
@@ -215,9 +104,7 @@ mod tests {
                 Data::Refused => Value::Null,
             }
         }
-        let text = std::str::from_utf8(bytes).ok()?;
-        let mut faults = Faults::none("", text);
-        let root = tree::parse(text, &mut faults)?;
+        let (root, faults) = yaml::read(bytes, "", "").ok()?;
         (faults.errors() == 0).then(|| value(&root))
     }
 
@@ -244,6 +131,20 @@ mod tests {
             found == text,
             "config/rules.schema.json is not what the tables say: UPDATE_GOLDEN=1 renews it"
         );
+    }
+
+    #[test]
+    fn words_of_the_grammar_are_those_of_the_policy() {
+        let schema = schema();
+        let words = |map: &str, key: &str| schema["$defs"][map]["properties"][key].clone();
+        assert_eq!(schema["properties"]["mode"]["enum"], json!(Mode::ALL.map(Mode::name)));
+        assert_eq!(words("rule", "mode")["enum"], json!(Mode::ALL.map(Mode::name)));
+        assert_eq!(words("rule", "target")["enum"], json!(Kind::ALL.map(Kind::name)));
+        assert_eq!(words("pick", "order")["items"]["enum"], json!(Order::ALL.map(Order::name)));
+        assert_eq!(words("step", "flag")["enum"], json!(Severity::ALL.map(Severity::name)));
+        let short = |signal: &'static str| signal.strip_prefix("SIG").unwrap();
+        let signals = SIGNALS.iter().flat_map(|signal| [signal.name, short(signal.name)]);
+        assert_eq!(words("step", "signal")["enum"], json!(signals.collect::<Vec<_>>()));
     }
 
     #[test]

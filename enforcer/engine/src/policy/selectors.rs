@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::fault::{Fault, Faults, quoted};
 use super::{Condition, Field, Pattern};
+use crate::yaml::{Fault, Faults, quoted};
 
 /// Maximum length of a process name in the kernel, in bytes (`TASK_COMM_LEN` of `linux/sched.h`, without the terminator).
 const LONGEST_COMM: usize = 15;
@@ -69,7 +69,7 @@ pub(super) fn of_exempt<'a>(
             let name = field.name();
             let message =
                 format!("a process whose `{name}` is unknown is exempt, and so is its whole workload");
-            faults.push(Fault::warning(at, message).help(help));
+            faults.warn(at, message, help);
         }
     }
 }

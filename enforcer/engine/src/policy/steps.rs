@@ -4,12 +4,32 @@ use std::time::Duration;
 
 use super::channels::program;
 use super::condition_parser::no_such_name;
-use super::fault::{Fault, Faults, quoted};
-use super::fields::{Fields, flag, list, many, span, text, time, word};
-use super::keys::{NOTHING, SIGNALS, STEP, TERMINATE};
-use super::tree::{Entry, Node};
-use super::{Action, Severity, Signal, Span, Step};
+use super::span::span;
+use super::{Action, Severity, Signal, Span, Step, keys};
 use crate::Kind;
+use crate::yaml::{Entry, Faults, Fields, Node, flag, list, many, quoted, text, time, word};
+
+/// Signals that request something of a process. Signals that end or stop it at once, or report a crash, are
+/// left out.
+pub(super) const SIGNALS: [Signal; 13] = [
+    signal("SIGHUP", libc::SIGHUP),
+    signal("SIGINT", libc::SIGINT),
+    signal("SIGQUIT", libc::SIGQUIT),
+    signal("SIGUSR1", libc::SIGUSR1),
+    signal("SIGUSR2", libc::SIGUSR2),
+    signal("SIGALRM", libc::SIGALRM),
+    signal("SIGTERM", libc::SIGTERM),
+    signal("SIGCONT", libc::SIGCONT),
+    signal("SIGURG", libc::SIGURG),
+    signal("SIGXCPU", libc::SIGXCPU),
+    signal("SIGVTALRM", libc::SIGVTALRM),
+    signal("SIGWINCH", libc::SIGWINCH),
+    signal("SIGPWR", libc::SIGPWR),
+];
+
+const fn signal(name: &'static str, number: i32) -> Signal {
+    Signal { number, name }
+}
 
 /// Parts of a rule that its steps refer to.
 pub(super) struct Around<'a> {
@@ -48,35 +68,30 @@ pub(super) fn read<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults)
 
 fn step<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Option<(Placed<'a>, &'a Node)> {
     let before = faults.errors();
-    let fields = Fields::open(node, &STEP, faults)?;
+    let fields = Fields::open(node, keys::table("step"), faults)?;
     let after = fields.get("after");
     let at = after.unwrap_or(node);
     let after = after.map_or(Some(Span::Samples(0)), |after| span(after, faults));
-    let actions: Vec<&Entry> =
-        fields.entries().filter(|entry| entry.name != "after" && known(entry)).collect();
+    let names = keys::table("step").names();
+    let is_action = |entry: &&Entry| entry.name != "after" && names.contains(&entry.name.as_str());
+    let actions: Vec<&Entry> = fields.entries.iter().filter(is_action).collect();
     let entry = match actions.as_slice() {
         [only] => *only,
         [] if faults.errors() > before => return None,
         [] => {
-            let fault = Fault::error(&node.at, "this step has no action");
-            faults.push(
-                fault.help("add one of flag, notify, signal, terminate, release_lease, shutdown_mps, exec"),
-            );
+            let help = format!("give it one of {}", names.split_at(1).1.join(", "));
+            faults.error(&node.at, "this step has no action", help);
             return None;
         }
         [_, second, ..] => {
-            let fault = Fault::error(&second.at, "a step must have exactly one action");
-            faults.push(fault.help("move it to a separate step; steps run in order"));
+            let help = "move it to a separate step; steps run in order";
+            faults.error(&second.at, "a step must have exactly one action", help);
             return None;
         }
     };
     fits(entry, around, faults)?;
     let action = if entry.value.is_null() { None } else { action(entry, around, faults) };
     Some((Placed { step: Step { after: after?, action: action? }, entry }, at))
-}
-
-fn known(entry: &Entry) -> bool {
-    STEP.keys.iter().any(|key| key.name == entry.name)
 }
 
 /// Checks that an action fits the rule's kind of target.
@@ -97,28 +112,30 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         _ => "use it in rules with `target: mps_server`",
     };
     let message = format!("`{}` is not possible in a rule with `target: {}`", entry.name, of.name());
-    faults.push(Fault::error(&entry.at, message).help(help));
+    faults.error(&entry.at, message, help);
     None
 }
 
 fn action(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<Action> {
     let value = &entry.value;
     match entry.name.as_str() {
-        "flag" => word(value, Severity::ALL.iter().map(|severity| (severity.name(), *severity)), faults)
-            .map(Action::Flag),
+        "flag" => word(value, (&Severity::ALL, Severity::name), faults).map(Action::Flag),
         "notify" => notify(value, around.channels, faults).map(Action::Notify),
         "signal" => named_signal(value, faults).map(Action::Signal),
         "terminate" => {
-            let fields = Fields::open(value, &TERMINATE, faults)?;
-            let grace = fields.get("grace").map_or(Some(around.grace), |grace| time(grace, faults))?;
-            let required = fields.get("requires_notice");
-            let requires_notice = required.map_or(Some(false), |required| flag(required, faults))?;
+            let fields = Fields::open(value, keys::table("terminate"), faults)?;
+            let grace = fields.or(("grace", around.grace), time, faults)?;
+            let requires_notice = fields.or(("requires_notice", false), flag, faults)?;
             Some(Action::Terminate { grace, requires_notice })
         }
-        "release_lease" => Fields::open(value, &NOTHING, faults).map(|_| Action::ReleaseLease),
-        "shutdown_mps" => Fields::open(value, &NOTHING, faults).map(|_| Action::ShutdownMps),
+        "release_lease" => nothing(value, faults).map(|()| Action::ReleaseLease),
+        "shutdown_mps" => nothing(value, faults).map(|()| Action::ShutdownMps),
         _ => program(value, faults).map(Action::Exec),
     }
+}
+
+fn nothing(node: &Node, faults: &mut Faults) -> Option<()> {
+    Fields::open(node, keys::table("nothing"), faults).map(drop)
 }
 
 fn notify(node: &Node, channels: &[&str], faults: &mut Faults) -> Option<Vec<String>> {
@@ -141,17 +158,14 @@ fn named_signal(node: &Node, faults: &mut Faults) -> Option<Signal> {
     if let Some(signal) = SIGNALS.iter().find(|signal| signal.name.strip_prefix("SIG") == Some(short)) {
         return Some(*signal);
     }
-    let fault = match short {
-        "KILL" | "STOP" => Fault::error(&node.at, format!("a rule cannot send {}", quoted(name))).help(
-            "use `terminate`, which sends SIGTERM first, then SIGKILL, and verifies that the memory is released",
-        ),
-        _ => {
-            let names: Vec<&str> = SIGNALS.iter().map(|signal| signal.name).collect();
-            Fault::error(&node.at, format!("{} is not a signal that a rule can send", quoted(name)))
-                .help(format!("valid signals: {}", names.join(", ")))
-        }
-    };
-    faults.push(fault);
+    if matches!(short, "KILL" | "STOP") {
+        let help = "use `terminate`, which sends SIGTERM first, then SIGKILL, and verifies that the memory is released";
+        faults.error(&node.at, format!("a rule cannot send {}", quoted(name)), help);
+        return None;
+    }
+    let names = SIGNALS.map(|signal| signal.name).join(", ");
+    let message = format!("{} is not a signal that a rule can send", quoted(name));
+    faults.error(&node.at, message, format!("known are: {names}"));
     None
 }
 
@@ -165,14 +179,17 @@ fn in_order(before: Span, (after, at): (Span, &Node), interval: Option<Duration>
         (Span::Time(before), Span::Time(after), _) => after < before,
         (_, _, Some(interval)) => after.samples(interval) < before.samples(interval),
         (_, _, None) => {
-            let fault =
-                Fault::error(&at.at, "this `after` cannot be compared with the `after` of the previous step");
-            faults.push(fault.help("write both as samples or both as times, or set `interval` in the file"));
+            let help = "write both as samples or both as times, or set `interval` in the file";
+            faults.error(
+                &at.at,
+                "this `after` cannot be compared with the `after` of the previous step",
+                help,
+            );
             return;
         }
     };
     if earlier {
-        let fault = Fault::error(&at.at, "this step would run before the previous step");
-        faults.push(fault.help("`after` counts from the match for every step; sort the steps by `after`"));
+        let help = "`after` counts from the match for every step; sort the steps by `after`";
+        faults.error(&at.at, "this step would run before the previous step", help);
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use bailiff_engine::yaml::{self, Faults, Fields};
 use bailiff_snapshot::{Claim, Held, Place, Why, Word, wire};
 
+use super::parse::{string, strings};
 use super::series::Timeline;
-use super::written;
 
 /// Uptime of the machine at the start of a test, so that processes can be as old as needed.
 pub(super) const UPTIME: Duration = Duration::from_hours(24 * 365);
@@ -64,7 +65,8 @@ impl Device {
 #[derive(Debug)]
 pub(super) struct TestProcess {
     pub(super) pid: u32,
-    pub(super) facts: ProcessFacts,
+    /// Facts that do not change.
+    pub(super) facts: wire::Facts,
     /// Indexes of its GPUs.
     pub(super) holds: Vec<usize>,
     pub(super) context: String,
@@ -98,43 +100,42 @@ pub(super) struct Lease {
     pub(super) silent: Timeline<f64>,
 }
 
-/// Facts of a process that do not change.
-#[derive(Debug)]
-pub(super) struct ProcessFacts {
-    pub(super) facts: wire::Facts,
-}
-
-impl ProcessFacts {
-    /// Creates the facts from a test file.
-    pub(super) fn of(process: &written::Process, uid: Option<u32>) -> Self {
-        let cgroup = process.cgroup.clone().unwrap_or_else(|| "/test".to_owned());
-        let place = Place {
-            container: process.container.clone(),
-            pod_uid: process.pod.clone(),
-            pod: process.pod.clone(),
-            namespace: process.namespace.as_ref().map(|name| name.value.clone()),
-            slurm_job: process.slurm_job.clone(),
-            cgroup,
-            ..Place::default()
-        };
-        let named = [("slurm", &place.slurm_job), ("container", &place.container), ("pod", &place.pod_uid)];
-        let named = named.into_iter().find_map(|(kind, name)| Some(format!("{kind}:{}", name.as_ref()?)));
-        let facts = wire::Facts {
-            comm: process.comm.clone().unwrap_or_else(|| "python3".to_owned()),
-            ppid: process.parent.unwrap_or(1),
-            uid,
-            user: uid.map(|_| process.user.clone().unwrap_or_else(|| "user".to_owned())),
-            place: place.into(),
-            command: process.cmdline.clone(),
-            workload: process.workload.clone().or(named),
-            exe: process.exe.clone(),
-            groups: process.groups.clone(),
-            role: process.role.as_deref().map(Word::from),
-            claim: claim(process.lease.as_ref()),
-            ancestors: Some(Vec::new()),
-            ..wire::Facts::default()
-        };
-        Self { facts }
+/// Parses the facts of a process that do not change.
+pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) -> wire::Facts {
+    let groups = fields.given("groups", strings, faults);
+    let parent = fields.given("parent", yaml::count, faults);
+    let mut text = |name: &str| fields.given(name, string, faults);
+    let place = Place {
+        container: text("container"),
+        runtime: None,
+        pod_uid: text("pod"),
+        pod: text("pod"),
+        namespace: text("namespace"),
+        slurm_job: text("slurm_job"),
+        slurm_step: None,
+        unit: None,
+        boundary: None,
+        cgroup: text("cgroup").unwrap_or_else(|| "/test".to_owned()),
+    };
+    let named = [("slurm", &place.slurm_job), ("container", &place.container), ("pod", &place.pod_uid)];
+    let named = named.into_iter().find_map(|(kind, name)| Some(format!("{kind}:{}", name.as_ref()?)));
+    wire::Facts {
+        comm: text("comm").unwrap_or_else(|| "python3".to_owned()),
+        ppid: parent.unwrap_or(1),
+        uid,
+        user: uid.map(|_| text("user").unwrap_or_else(|| "user".to_owned())),
+        place: place.into(),
+        command: text("cmdline"),
+        cpu_seconds: 0.0,
+        io_bytes: None,
+        orphaned: None,
+        reaped_cpu_seconds: None,
+        workload: text("workload").or(named),
+        exe: text("exe"),
+        groups,
+        role: text("role"),
+        claim: text("lease").map_or(Claim::Nothing, Claim::Lease),
+        ancestors: Some(Vec::new()),
     }
 }
 
@@ -195,7 +196,7 @@ impl TestProcess {
 
     /// Returns its owner, with the owner's groups.
     pub(super) fn groups(&self) -> Option<(u32, Vec<String>)> {
-        let facts = &self.facts.facts;
+        let facts = &self.facts;
         facts.uid.zip(facts.groups.clone())
     }
 
@@ -224,9 +225,4 @@ pub(super) fn whole(number: f64) -> u64 {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: from 0 to 100")]
 pub(super) fn percent(ratio: f64) -> u32 {
     (ratio * 100.0).round() as u32
-}
-
-/// Returns the lease in a process's environment.
-pub(super) fn claim(lease: Option<&String>) -> Claim {
-    lease.map_or(Claim::Nothing, |name| Claim::Lease(name.clone()))
 }

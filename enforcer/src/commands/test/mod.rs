@@ -33,7 +33,6 @@ mod quota;
 mod script;
 mod series;
 mod timeline;
-mod written;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,19 +44,23 @@ use std::time::Duration;
 use bailiff_lifecycle::exit::Exit;
 use serde::Serialize;
 
-use self::parse::Faults;
+use self::parse::{list, string};
 use self::script::{Case, Pattern};
 use self::timeline::TimelineReader;
 use super::simulation::answer;
 use super::{Failure, Form, files, layout};
 use bailiff_engine::engine::{Engine, Now};
-use bailiff_engine::policy::{Mode, Policy, load};
+use bailiff_engine::policy::{FaultStyle, Faults, Mode, Policy, load};
 use bailiff_engine::verdict::{Verdict, What};
 use bailiff_engine::view::View;
+use bailiff_engine::yaml::{self, Fault, Fields};
 
 /// Description of a rules file.
 const RULES: &str =
     "this is a rules file, which `check` reads; a test file names its rules file: `rules: ../rules.yaml`";
+
+/// What belongs into an empty file.
+const EMPTY: &str = "a file of rule tests has `rules` and `tests`";
 
 /// Settings of a test run.
 #[derive(Debug, Clone)]
@@ -147,47 +150,43 @@ pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Fai
 pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     let text = files::text(path)?;
     let shown = layout::foreign(&path.display().to_string());
-    let written: written::File = serde_saphyr::from_str(&text).map_err(|error| {
+    let refused = |faults: Faults| {
         let rules = load(text.as_bytes(), &shown, crate::policy_file::context(Duration::ZERO)).is_ok();
-        let why = if rules { RULES.to_owned() } else { format!("{error}\n") };
-        Failure::Faults(format!("{shown}: {why}"))
-    })?;
-    let cases = cases(written, path).map_err(|failure| match failure {
-        Refused::LocalHost(Faults(faults)) => {
-            let faulty: Vec<String> = faults.iter().map(|fault| format!("{shown}: {fault}")).collect();
-            Failure::Faults(faulty.join("\n"))
-        }
-        Refused::Rules(failure) => failure,
-    })?;
+        Failure::Faults(if rules { format!("{shown}: {RULES}") } else { faults.render(FaultStyle::Plain) })
+    };
+    let (root, mut faults) = yaml::read(text.as_bytes(), &shown, EMPTY).map_err(refused)?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let cases = match Fields::open(&root, parse::file(), &mut faults) {
+        Some(file) => cases(&file, directory, &mut faults)?,
+        None => Vec::new(),
+    };
+    if faults.errors() > 0 {
+        return Err(refused(faults));
+    }
     Ok(RuleTestReport { tests: cases.iter().map(test).collect(), file: shown })
 }
 
-/// Why tests cannot be run.
-enum Refused {
-    LocalHost(Faults),
-    Rules(Failure),
-}
-
-fn cases(written: written::File, path: &Path) -> Result<Vec<Case>, Refused> {
-    let mut faults = Faults::default();
-    let head = script::head(&written, &mut faults);
-    let directory = path.parent().unwrap_or(Path::new("."));
+/// Validates the tests of a file; `directory` is that of the file.
+fn cases(file: &Fields<'_>, directory: &Path, faults: &mut Faults) -> Result<Vec<Case>, Failure> {
+    let head = script::head(file, faults);
+    let usual = file.given("rules", string, faults);
     let mut known: BTreeMap<PathBuf, Arc<Policy>> = BTreeMap::new();
     let mut cases = Vec::new();
-    for test in written.tests {
-        let Some(rules) = test.rules.as_ref().or(written.rules.as_ref()) else {
-            faults.0.push(format!("test {:?}: neither the test nor the file has `rules`", test.name));
+    for node in file.given("tests", list, faults).unwrap_or_default() {
+        let Some(test) = Fields::open(node, parse::table("test"), faults) else { continue };
+        let Some(rules) = test.given("rules", string, faults).or_else(|| usual.clone()) else {
+            faults.push(Fault::error(&node.at, "it has no `rules`, and neither has the file"));
             continue;
         };
         let rules = directory.join(rules);
         let policy = match known.get(&rules) {
             Some(policy) => Arc::clone(policy),
-            None => Arc::new(files::rules(&rules, head.start).map_err(Refused::Rules)?.policy),
+            None => Arc::new(files::rules(&rules, head.start)?.policy),
         };
-        cases.push(script::case(test, &head, &policy, &mut faults));
+        cases.extend(script::case(&test, &head, &policy, faults));
         known.insert(rules, policy);
     }
-    if faults.0.is_empty() { Ok(cases) } else { Err(Refused::LocalHost(faults)) }
+    Ok(cases)
 }
 
 fn test(case: &Case) -> TestReport {
@@ -321,11 +320,13 @@ fn time_of(sample: usize, interval: Duration) -> String {
 /// The snapshots of a file's first test, for the tests of others.
 #[cfg(test)]
 pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<bailiff_snapshot::wire::Snapshot> {
-    let mut written: written::File = serde_saphyr::from_str(text).expect("a file of tests");
-    let mut faults = Faults::default();
-    let head = script::head(&written, &mut faults);
-    let case = script::case(written.tests.remove(0), &head, policy, &mut faults);
-    assert_eq!(faults.0, [""; 0]);
+    let (root, mut faults) = yaml::read(text.as_bytes(), "", EMPTY).expect("a file of tests");
+    let file = Fields::open(&root, parse::file(), &mut faults).expect("a map");
+    let head = script::head(&file, &mut faults);
+    let tests = root.get("tests").expect("tests").items();
+    let test = Fields::open(&tests[0], parse::table("test"), &mut faults).expect("a test");
+    let case = script::case(&test, &head, policy, &mut faults).expect("a case");
+    assert!(faults.is_empty(), "{faults}");
     let mut playing = TimelineReader::new(&case.fixture);
     (0..case.samples).filter_map(|_| playing.next()).collect()
 }

@@ -5,60 +5,55 @@ use std::time::Duration;
 use bailiff_snapshot::{GpuState, Held, Leases, PoolGpu, ProcessKey, Truth};
 
 use super::fixture::{Device, Fixture, Lease, TestProcess, millis};
-use super::parse::{self, Faults};
+use super::parse::{plays, string, strings, table, times, words};
 use super::series::Timeline;
-use super::written;
 use bailiff_engine::value::Unit;
+use bailiff_engine::yaml::{Fault, Faults, Fields, Node, count};
 
 /// Pids of holders that are not targets start here.
 const OTHERS: u32 = 4_000_000;
 
 impl Lease {
-    /// Creates the lease at this index of the list.
+    /// Parses the lease at this index of the list.
     pub(super) fn of(
-        written: &written::Lease,
+        node: &Node,
         place: u32,
         (devices, actors, interval): (&[Device], &[TestProcess], Duration),
         faults: &mut Faults,
-    ) -> Self {
-        let gpus = written.gpus.clone().unwrap_or_else(|| vec!["0".to_owned()]);
+    ) -> Option<Self> {
+        let fields = Fields::open(node, table("lease"), faults)?;
+        let series = fields.map("series", table("lease_series"), faults);
+        let gpus = fields.given("gpus", strings, faults).unwrap_or_else(|| vec!["0".to_owned()]);
         for index in gpus.iter().filter(|index| !devices.iter().any(|device| device.index == **index)) {
-            faults.0.push(format!("lease {}: there is no GPU {index:?}", written.name));
+            faults.push(Fault::error(&node.at, format!("there is no GPU {index:?}")));
         }
-        let holder = written.holder.and_then(|pid| {
-            let place = actors.iter().position(|actor| actor.pid == pid);
-            if place.is_none() {
-                faults.0.push(format!("lease {}: there is no process {pid}", written.name));
-            }
-            place
-        });
-        let (from, until, age) =
-            parse::times((&written.from, &written.until, &written.age), interval, faults);
-        let held = Held {
-            lease: written.name.clone(),
-            token: u64::from(place) + 1,
-            gpus,
-            user: Some(written.user.clone().unwrap_or_else(|| "user".to_owned())),
-            uid: Some(written.uid.unwrap_or(1000)),
-            mode: Some("run".to_owned()),
-            priority: written.priority.unwrap_or_default(),
-            holder: Some(ProcessKey { pid: OTHERS + place, start_ticks: 1 }),
-            left_ms: 60_000,
-            ..Held::default()
-        };
-        let series = &written.series;
-        let alive = series.holder_alive.as_ref();
-        Self {
-            held,
+        let pid: Option<u32> = fields.given("holder", count, faults);
+        let holder = pid.and_then(|pid| actors.iter().position(|actor| actor.pid == pid));
+        if let (Some(pid), None) = (pid, holder) {
+            faults.push(Fault::error(&node.at, format!("there is no process {pid}")));
+        }
+        let (from, until, age) = times(&fields, interval, faults);
+        let alive = words(&series, ("holder_alive", &["true", "false"]), faults);
+        Some(Self {
+            held: Held {
+                lease: fields.given("lease", string, faults)?,
+                token: u64::from(place) + 1,
+                gpus,
+                user: Some(fields.given("user", string, faults).unwrap_or_else(|| "user".to_owned())),
+                uid: Some(fields.given("uid", count, faults).unwrap_or(1000)),
+                mode: Some("run".to_owned()),
+                priority: fields.given("priority", count, faults).unwrap_or_default(),
+                holder: Some(ProcessKey { pid: OTHERS + place, start_ticks: 1 }),
+                left_ms: 60_000,
+                ..Held::default()
+            },
             holder,
             age,
             from,
             until,
-            alive: alive.map_or(Timeline::Always("true".to_owned()), |text| {
-                parse::words(text, &["true", "false"], faults)
-            }),
-            silent: parse::plays(series.heartbeat_age.as_ref(), Unit::Duration, faults),
-        }
+            alive: alive.unwrap_or(Timeline::Always("true".to_owned())),
+            silent: plays(&series, ("heartbeat_age", Unit::Duration), faults),
+        })
     }
 
     pub(super) fn samples(&self) -> usize {

@@ -1,17 +1,20 @@
 //! Validates a file of rule tests; all errors are reported, each with its line.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fixture::Lease;
-use super::fixture::{Device, Fixture, TestProcess};
-use super::parse::{Faults, bytes, interval, moment, percents, plays, sample, times, words, words_of};
-use super::series::{self, Timeline};
-use super::written::{self, Text};
-use crate::commands::layout::{foreign, length};
+use super::fixture::{Device, Fixture, Lease, TestProcess, facts};
+use super::parse::{
+    bytes, interval, list, moment, numbers, percents, play, plays, sample, string, strings, table, times,
+    words, words_of,
+};
+use super::series::Timeline;
+use crate::commands::layout::length;
 use bailiff_engine::policy::Policy;
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::Hold;
+use bailiff_engine::yaml::{self, Data, Fault, Faults, Fields, Node};
 
 /// Default start of a test: 2026-01-01T00:00:00Z.
 const START: Duration = Duration::from_hours(490_896);
@@ -46,6 +49,7 @@ pub(super) struct Case {
 /// An expected step.
 #[derive(Debug)]
 pub(super) struct Expected {
+    at: Range<usize>,
     pub(super) sample: usize,
     pub(super) what: Pattern,
 }
@@ -67,203 +71,179 @@ pub(super) struct Head {
 }
 
 /// Validates the settings of the file.
-pub(super) fn head(file: &written::File, faults: &mut Faults) -> Head {
-    let start = file.start.as_ref().and_then(|text| faults.take(text, moment(&text.value)));
-    let interval = file.interval.as_ref().and_then(|text| faults.take(text, interval(&text.value)));
-    Head { start: start.unwrap_or(START), interval: interval.unwrap_or(INTERVAL) }
+pub(super) fn head(file: &Fields<'_>, faults: &mut Faults) -> Head {
+    Head {
+        start: file.given("start", moment, faults).unwrap_or(START),
+        interval: file.given("interval", interval, faults).unwrap_or(INTERVAL),
+    }
 }
 
 /// Validates one test.
-pub(super) fn case(test: written::Test, head: &Head, policy: &Arc<Policy>, faults: &mut Faults) -> Case {
-    let interval = test.interval.as_ref().and_then(|text| faults.take(text, interval(&text.value)));
-    let interval = interval.unwrap_or(head.interval);
-    let devices: Vec<Device> = match &test.gpus {
-        Some(gpus) => gpus.iter().map(|gpu| device(gpu, faults)).collect(),
+pub(super) fn case(
+    test: &Fields<'_>,
+    head: &Head,
+    policy: &Arc<Policy>,
+    faults: &mut Faults,
+) -> Option<Case> {
+    let interval = test.given("interval", interval, faults).unwrap_or(head.interval);
+    let devices: Vec<Device> = match test.given("gpus", list, faults) {
+        Some(gpus) => gpus.iter().filter_map(|gpu| device(gpu, faults)).collect(),
         None => vec![Device::usual()],
     };
-    let mut actors = Vec::new();
-    for process in &test.targets {
-        if actors.iter().any(|actor: &TestProcess| actor.pid == process.pid) {
-            faults.0.push(format!("test {:?}: process {} is listed twice", test.name, process.pid));
+    let mut actors: Vec<TestProcess> = Vec::new();
+    for process in test.given("targets", list, faults).unwrap_or_default() {
+        let Some(actor) = actor(process, (&devices, interval), faults) else { continue };
+        if actors.iter().any(|other| other.pid == actor.pid) {
+            faults.push(Fault::error(&process.at, format!("process {} is listed twice", actor.pid)));
         }
-        actors.push(actor(process, (&devices, interval), faults));
+        actors.push(actor);
     }
-    let ones = |text: &Text, faults: &mut Faults| plays(Some(text), Unit::Count, faults);
-    let intervals = test.intervals.as_ref().map_or(Timeline::Always(1.0), |text| ones(text, faults));
-    let mut sources = Vec::new();
-    for (name, text) in &test.sources {
-        if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
-            faults.at(text, &format!("there is no source {name:?}; valid sources: nvml, proc, redis, quota"));
-        }
-        sources.push((name.clone(), ones(text, faults)));
-    }
-    let leases = test.leases.as_ref().map(|leases| {
-        let about = (devices.as_slice(), actors.as_slice(), interval);
-        (0..).zip(leases).map(|(place, lease)| Lease::of(lease, place, about, faults)).collect()
+    let about = (devices.as_slice(), actors.as_slice(), interval);
+    let leases = test.given("leases", list, faults).map(|leases| {
+        (0..).zip(leases).filter_map(|(place, lease)| Lease::of(lease, place, about, faults)).collect()
     });
+    let intervals = numbers(test, ("intervals", Unit::Count), faults).unwrap_or(Timeline::Always(1.0));
+    let sources = sources(test, faults);
     let fixture = Fixture { interval, start: head.start, devices, actors, leases, intervals, sources };
+    let expect = test.given("expect", list, faults).unwrap_or_default();
     let expect: Vec<Expected> =
-        test.expect.iter().filter_map(|expect| expected(expect, (policy, interval), faults)).collect();
-    let samples = length_of(&fixture, &test, (&expect, interval), faults);
-    let never = test.never.iter().map(|never| Pattern {
-        rule: never.rule.as_ref().and_then(|rule| known_rule(rule, policy, faults)),
-        step: never.step.as_ref().and_then(|step| known_step(step, faults)),
-        target: never.target.as_ref().map(|target| target.value.clone()),
-        hold: None,
+        expect.iter().filter_map(|expect| expected(expect, (policy, interval), faults)).collect();
+    let samples = length_of(&fixture, test, &expect, faults);
+    let never = test.given("never", list, faults).unwrap_or_default().iter();
+    let never = never.filter_map(|never| {
+        let fields = Fields::open(never, table("never"), faults)?;
+        Some(pattern(&fields, policy, faults))
     });
-    Case { policy: Arc::clone(policy), name: test.name, fixture, samples, expect, never: never.collect() }
+    let never = never.collect();
+    let name = test.given("name", string, faults)?;
+    Some(Case { policy: Arc::clone(policy), name, fixture, samples, expect, never })
+}
+
+fn sources(test: &Fields<'_>, faults: &mut Faults) -> Vec<(String, Timeline<f64>)> {
+    let Some(node) = test.get("sources") else { return Vec::new() };
+    if !matches!(node.data, Data::Map(_)) {
+        yaml::expected(node, "a map of sources and series", faults);
+    }
+    let mut sources = Vec::new();
+    for source in node.entries() {
+        let name = &source.name;
+        if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
+            let message = format!("there is no source {name:?}: known are nvml, proc, redis and quota");
+            faults.push(Fault::error(&source.at, message));
+        }
+        let play = play(&source.value, Unit::Count, faults);
+        sources.extend(play.map(|play| (name.clone(), play)));
+    }
+    sources
 }
 
 /// Returns the length of a test: that of its longest series, else up to the last expectation.
-fn length_of(
-    fixture: &Fixture,
-    test: &written::Test,
-    (expect, interval): (&[Expected], Duration),
-    faults: &mut Faults,
-) -> usize {
-    let last = expect.iter().map(|expect| expect.sample + 1).max().unwrap_or_default();
-    match fixture.samples() {
-        0 if last == 0 => {
-            faults.0.push(format!("test {:?}: the length is missing", foreign(&test.name)));
-            0
+fn length_of(fixture: &Fixture, test: &Fields<'_>, expect: &[Expected], faults: &mut Faults) -> usize {
+    let samples = fixture.samples();
+    if samples == 0 {
+        let last = expect.iter().map(|expect| expect.sample + 1).max();
+        if last.is_none() {
+            faults.push(Fault::error(test.at, "the length of the test is not given"));
         }
-        0 => last,
-        samples => {
-            for expect in test
-                .expect
-                .iter()
-                .filter(|expect| sample(&expect.at.value, interval).is_ok_and(|sample| sample >= samples))
-            {
-                let end = interval.saturating_mul(u32::try_from(samples - 1).unwrap_or(u32::MAX));
-                let message = format!("the last sample is {}, at {}", samples - 1, length(end));
-                faults.at(&expect.at, &message);
-            }
-            samples
-        }
+        return last.unwrap_or_default();
     }
+    for expect in expect.iter().filter(|expect| expect.sample >= samples) {
+        let end = fixture.interval.saturating_mul(u32::try_from(samples - 1).unwrap_or(u32::MAX));
+        let message = format!("the last sample is {}, at {}", samples - 1, length(end));
+        faults.push(Fault::error(&expect.at, message));
+    }
+    samples
 }
 
-fn expected(
-    expect: &written::Expect,
-    (policy, interval): (&Policy, Duration),
-    faults: &mut Faults,
-) -> Option<Expected> {
-    let rule = known_rule(&expect.rule, policy, faults);
-    let step = known_step(&expect.step, faults);
-    if let Some(hold) = &expect.hold
-        && !Hold::ALL.iter().any(|known| known.name() == hold.value)
-    {
-        let known: Vec<&str> = Hold::ALL.iter().map(|hold| hold.name()).collect();
-        faults.at(hold, &format!("{:?} is not a hold; valid holds: {}", hold.value, known.join(", ")));
-    }
-    let sample = match sample(&expect.at.value, interval) {
-        Ok(sample) => sample,
-        Err(message) => {
-            faults.at(&expect.at, &message);
-            return None;
+fn expected(node: &Node, (policy, interval): (&Policy, Duration), faults: &mut Faults) -> Option<Expected> {
+    let fields = Fields::open(node, table("expect"), faults)?;
+    let what = pattern(&fields, policy, faults);
+    let at = fields.get("at")?;
+    Some(Expected { at: at.at.clone(), sample: sample(at, interval, faults)?, what })
+}
+
+fn pattern(fields: &Fields<'_>, policy: &Policy, faults: &mut Faults) -> Pattern {
+    let rules: Vec<&str> = policy.rules.iter().map(|rule| &*rule.name).collect();
+    let holds = Hold::ALL.map(Hold::name);
+    let mut known = |name: &str, known: &[&str], say: fn(&str, &str) -> String| {
+        let text = fields.given(name, string, faults)?;
+        if let Some(node) = fields.get(name).filter(|_| !known.contains(&text.as_str())) {
+            faults.push(Fault::error(&node.at, say(&text, &known.join(", "))));
         }
+        Some(text)
     };
-    let target = expect.target.as_ref().map(|target| target.value.clone());
-    let hold = expect.hold.as_ref().map(|hold| hold.value.clone());
-    Some(Expected { sample, what: Pattern { rule: Some(rule?), step: Some(step?), target, hold } })
-}
-
-fn known_rule(rule: &Text, policy: &Policy, faults: &mut Faults) -> Option<String> {
-    if policy.rules.iter().any(|known| *known.name == *rule.value) {
-        return Some(rule.value.clone());
-    }
-    let known: Vec<&str> = policy.rules.iter().map(|rule| &*rule.name).collect();
-    faults.at(rule, &format!("there is no rule {:?}; the file has {}", rule.value, known.join(", ")));
-    None
-}
-
-fn known_step(step: &Text, faults: &mut Faults) -> Option<String> {
-    if STEPS.contains(&step.value.as_str()) {
-        return Some(step.value.clone());
-    }
-    faults.at(step, &format!("there is no step {:?}; valid steps: {}", step.value, STEPS.join(", ")));
-    None
-}
-
-fn device(gpu: &written::Gpu, faults: &mut Faults) -> Device {
-    let memory = gpu.memory.as_ref().and_then(|text| faults.take(text, bytes(&text.value)));
-    Device {
-        index: gpu.index.clone(),
-        uuid: gpu.uuid.clone().unwrap_or_else(|| format!("GPU-{}", gpu.index)),
-        memory: memory.unwrap_or(80 * GIB),
-        mig: gpu.mig,
-        gpu_util: percents(gpu.series.gpu_util.as_ref(), faults),
-        used: plays(gpu.series.vram_used.as_ref(), Unit::Bytes, faults),
-        unaccounted: plays(gpu.series.vram_unaccounted.as_ref(), Unit::Bytes, faults),
-        unreleased: plays(gpu.series.vram_unreleased.as_ref(), Unit::Bytes, faults),
-        unlisted: plays(gpu.series.unlisted_processes.as_ref(), Unit::Count, faults),
-        answers: match &gpu.series.answers {
-            Some(text) => plays(Some(text), Unit::Count, faults),
-            None => Timeline::Always(1.0),
-        },
+    Pattern {
+        rule: known("rule", &rules, |rule, known| format!("there is no rule {rule:?}; the file has {known}")),
+        step: known("step", &STEPS, |step, known| format!("there is no step {step:?}; known are {known}")),
+        hold: known("hold", &holds, |hold, known| format!("{hold:?} holds nothing; known are {known}")),
+        target: fields.given("target", string, faults),
     }
 }
 
+fn device(node: &Node, faults: &mut Faults) -> Option<Device> {
+    let fields = Fields::open(node, table("gpu"), faults)?;
+    let series = fields.map("series", table("gpu_series"), faults);
+    let index = fields.given("gpu", string, faults)?;
+    Some(Device {
+        uuid: fields.given("uuid", string, faults).unwrap_or_else(|| format!("GPU-{index}")),
+        index,
+        memory: fields.given("memory", bytes, faults).unwrap_or(80 * GIB),
+        mig: fields.given("mig", yaml::flag, faults).unwrap_or_default(),
+        gpu_util: percents(&series, "gpu_util", faults),
+        used: plays(&series, ("vram_used", Unit::Bytes), faults),
+        unaccounted: plays(&series, ("vram_unaccounted", Unit::Bytes), faults),
+        unreleased: plays(&series, ("vram_unreleased", Unit::Bytes), faults),
+        unlisted: plays(&series, ("unlisted_processes", Unit::Count), faults),
+        answers: numbers(&series, ("answers", Unit::Count), faults).unwrap_or(Timeline::Always(1.0)),
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of a GPU, and 2^30")]
 fn actor(
-    process: &written::Process,
+    node: &Node,
     (devices, interval): (&[Device], Duration),
     faults: &mut Faults,
-) -> TestProcess {
-    let (from, until, age) = times((&process.from, &process.until, &process.age), interval, faults);
-    let series = &process.series;
-    let vram = match (&series.vram, &process.vram) {
-        (Some(text), _) => plays(Some(text), Unit::Bytes, faults),
-        (None, Some(text)) => faults
-            .take(text, series::amount(&text.value, Unit::Bytes))
-            .map_or(Timeline::Never, Timeline::Always),
-        #[expect(clippy::cast_precision_loss, reason = "2^30 is a whole number")]
-        (None, None) => Timeline::Always(GIB as f64),
-    };
+) -> Option<TestProcess> {
+    let fields = Fields::open(node, table("process"), faults)?;
+    let series = fields.map("series", table("process_series"), faults);
+    let (from, until, age) = times(&fields, interval, faults);
+    let vram = Timeline::Always(fields.given("vram", bytes, faults).unwrap_or(GIB) as f64);
     let mut holds = Vec::new();
-    for index in process.gpus.clone().unwrap_or_else(|| vec!["0".to_owned()]) {
+    for index in fields.given("gpus", strings, faults).unwrap_or_else(|| vec!["0".to_owned()]) {
         match devices.iter().position(|device| device.index == index) {
             Some(place) => holds.push(place),
-            None => faults.0.push(format!("process {}: there is no GPU {index:?}", process.pid)),
+            None => faults.push(Fault::error(&node.at, format!("there is no GPU {index:?}"))),
         }
     }
-    if let (Some(namespace), None) = (&process.namespace, &process.pod) {
-        faults.at(namespace, "`namespace` needs `pod`: only a process in a pod has a namespace");
+    if let (Some(namespace), None) = (fields.get("namespace"), fields.get("pod")) {
+        let message = "`namespace` needs `pod`: only a process in a pod has a namespace";
+        faults.push(Fault::error(&namespace.at, message));
     }
-    let quota = process.quota.as_ref().and_then(|text| faults.take(text, bytes(&text.value)));
-    TestProcess {
-        pid: process.pid,
-        quota,
-        quota_denied: plays(series.quota_denied.as_ref(), Unit::Count, faults),
-        facts: super::fixture::ProcessFacts::of(process, uid(process, faults)),
+    let bools = ["true", "false"].as_slice();
+    let mut named = |name: &str, known: &[&str]| words(&series, (name, known), faults);
+    let state = named("state", words_of("state")).unwrap_or(Timeline::Always("sleeping".to_owned()));
+    let mps_status = named("mps_status", words_of("mps_status")).unwrap_or(Timeline::Never);
+    let orphaned = named("orphaned", bools).unwrap_or(Timeline::Never);
+    let uid = match fields.get("uid").and_then(Node::text) {
+        Some("_") => None,
+        _ => Some(fields.given("uid", yaml::count, faults).unwrap_or(1000)),
+    };
+    Some(TestProcess {
+        pid: fields.given("process", yaml::count, faults)?,
+        quota: fields.given("quota", bytes, faults),
+        quota_denied: plays(&series, ("quota_denied", Unit::Count), faults),
+        facts: facts(&fields, uid, faults),
         holds,
-        context: process.context.clone().unwrap_or_else(|| "C".to_owned()),
+        context: fields.given("context", string, faults).unwrap_or_else(|| "C".to_owned()),
         age,
         from,
         until,
-        vram,
-        gpu_util: percents(series.gpu_util.as_ref(), faults),
-        cpu_util: plays(series.cpu_util.as_ref(), Unit::Percent, faults),
-        io_rate: plays(series.io_rate.as_ref(), Unit::BytesPerSecond, faults),
-        mps_status: match &series.mps_status {
-            Some(text) => words(text, &words_of("mps_status"), faults),
-            None => Timeline::Never,
-        },
-        state: match &series.state {
-            Some(text) => words(text, &words_of("state"), faults),
-            None => Timeline::Always("sleeping".to_owned()),
-        },
-        orphaned: series
-            .orphaned
-            .as_ref()
-            .map_or(Timeline::Never, |text| words(text, &["true", "false"], faults)),
-    }
-}
-
-fn uid(process: &written::Process, faults: &mut Faults) -> Option<u32> {
-    let Some(text) = &process.uid else { return Some(1000) };
-    if text.value == "_" {
-        return None;
-    }
-    let uid = text.value.parse::<u32>().map_err(|_| format!("{:?} is not a uid", text.value));
-    faults.take(text, uid)
+        vram: numbers(&series, ("vram", Unit::Bytes), faults).unwrap_or(vram),
+        gpu_util: percents(&series, "gpu_util", faults),
+        cpu_util: plays(&series, ("cpu_util", Unit::Percent), faults),
+        io_rate: plays(&series, ("io_rate", Unit::BytesPerSecond), faults),
+        mps_status,
+        state,
+        orphaned,
+    })
 }

@@ -3,8 +3,8 @@
 
 use std::str::FromStr;
 
-use bailiff_engine::policy::quantity;
 use bailiff_engine::value::Unit;
+use bailiff_engine::yaml::quantity;
 
 /// Maximum number of samples: more than a year of 5 s intervals is a mistake.
 const MOST: usize = 10_000_000;
@@ -133,7 +133,7 @@ pub(super) fn amount(text: &str, unit: Unit) -> Result<f64, String> {
     }
     let bare = unit == Unit::Percent && !text.ends_with('%');
     let number = if bare { format!("{text}%") } else { text.to_owned() };
-    quantity::number(&number, unit).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))
+    quantity::number(&number, unit).map_err(|wrong| wrong.to_string())
 }
 
 #[cfg(test)]

@@ -137,8 +137,8 @@ impl<'a> TimelineReader<'a> {
             reaped_cpu_seconds: actor.cpu_util.at(sample).map(|_| 0.0),
             io_bytes: actor.io_rate.at(sample).map(|_| whole(counters.io_bytes)),
             orphaned: actor.orphaned.at(sample).map(|orphaned| orphaned == "true"),
-            workload: Some(actor.facts.facts.workload.clone().unwrap_or_else(tree)),
-            ..actor.facts.facts.clone()
+            workload: Some(actor.facts.workload.clone().unwrap_or_else(tree)),
+            ..actor.facts.clone()
         };
         let state = state(actor, sample);
         // A process that no longer exists has no data in `/proc`.
@@ -150,7 +150,7 @@ impl<'a> TimelineReader<'a> {
     }
 
     fn relative(&self, actor: &TestProcess, counters: Counters, sample: usize) -> wire::Relative {
-        let facts = &actor.facts.facts;
+        let facts = &actor.facts;
         wire::Relative {
             pid: actor.pid,
             start_ticks: self.fixture.start_ticks(actor),

@@ -12,25 +12,16 @@ const KEPT: usize = 100;
 /// Longer lines are shortened in excerpts.
 const LONGEST_EXCERPT: usize = 1000;
 
+bailiff_snapshot::label_values! {
 /// Severity of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultSeverity {
     /// The file is refused.
-    Error,
+    Error = "error",
     /// The file is accepted, but may not mean what its author intended.
-    Warning,
+    Warning = "warning",
 }
-
-impl FaultSeverity {
-    /// Name of the severity.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        }
-    }
 }
 
 /// An error or warning of a file.
@@ -53,18 +44,21 @@ pub struct Fault {
 
 impl Fault {
     /// Creates an error; its line is filled in when it is added to the others.
-    pub(super) fn error(at: &Range<usize>, message: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn error(at: &Range<usize>, message: impl Into<String>) -> Self {
         let message = visible(&message.into());
         Self { severity: FaultSeverity::Error, message, line: 0, column: 0, bytes: at.clone(), help: None }
     }
 
     /// Creates a warning.
-    pub(super) fn warning(at: &Range<usize>, message: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn warning(at: &Range<usize>, message: impl Into<String>) -> Self {
         Self { severity: FaultSeverity::Warning, ..Self::error(at, message) }
     }
 
     /// Adds the fix.
-    pub(super) fn help(self, help: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(visible(&help.into())), ..self }
     }
 }
@@ -91,15 +85,23 @@ pub struct Faults {
 
 impl Faults {
     /// Creates an empty list for a file with this name and text.
-    pub(super) fn none(name: &str, text: &str) -> Self {
+    #[must_use]
+    pub fn none(name: &str, text: &str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(ends.map(|(end, _)| end + 1)).collect();
         let (name, text) = (visible(name), text.to_owned());
         Self { name, text, starts, kept: Vec::new(), errors: 0, warnings: 0 }
     }
 
+    /// Creates a list of one fault.
+    pub(super) fn one(name: &str, text: &str, fault: Fault) -> Self {
+        let mut faults = Self::none(name, text);
+        faults.push(fault);
+        faults
+    }
+
     /// Adds a fault.
-    pub(super) fn push(&mut self, mut fault: Fault) {
+    pub fn push(&mut self, mut fault: Fault) {
         match fault.severity {
             FaultSeverity::Error => self.errors += 1,
             FaultSeverity::Warning => self.warnings += 1,
@@ -117,8 +119,19 @@ impl Faults {
         self.kept.insert(place, fault);
     }
 
+    /// Adds an error with its fix.
+    pub fn error(&mut self, at: &Range<usize>, message: impl Into<String>, help: impl Into<String>) {
+        self.push(Fault::error(at, message).help(help));
+    }
+
+    /// Adds a warning with its fix.
+    pub fn warn(&mut self, at: &Range<usize>, message: impl Into<String>, help: impl Into<String>) {
+        self.push(Fault::warning(at, message).help(help));
+    }
+
     /// Returns the line of a byte, from 1.
-    pub(super) fn line_of(&self, byte: usize) -> usize {
+    #[must_use]
+    pub fn line_of(&self, byte: usize) -> usize {
         self.starts.partition_point(|start| *start <= byte)
     }
 
@@ -240,7 +253,8 @@ fn order(fault: &Fault) -> (usize, FaultSeverity) {
 }
 
 /// Quotes a text of the file, shortened for a message.
-pub(super) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
     if text.chars().count() > LONGEST {
         return format!("`{}…`", text.chars().take(LONGEST).collect::<String>());

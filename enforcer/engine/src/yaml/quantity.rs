@@ -9,18 +9,10 @@ use super::fault::quoted;
 use crate::value::Unit;
 
 /// Why a text is not a valid quantity, and how to write it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QuantityError {
-    /// The error.
-    pub message: String,
-    /// The fix.
-    pub help: String,
-}
+pub use bailiff_size::SizeError as QuantityError;
 
-impl QuantityError {
-    fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { message: message.into(), help: help.into() }
-    }
+fn wrong(message: impl Into<String>, help: impl Into<String>) -> QuantityError {
+    QuantityError { message: message.into(), help: help.into() }
 }
 
 /// Parses a number in base units: bytes, seconds, a ratio or a count.
@@ -34,17 +26,18 @@ pub fn number(text: &str, unit: Unit) -> Result<f64, QuantityError> {
         Unit::BytesPerSecond => rate(text),
         Unit::Duration => time(text).map(|time| time.as_secs_f64()),
         Unit::Count => text.parse::<u32>().map(f64::from).map_err(|_| {
-            QuantityError::new(
+            wrong(
                 format!("{} is not a whole number", quoted(text)),
                 "expected a whole number, such as `1` or `2`",
             )
         }),
-        Unit::Flag | Unit::Words(_) => Err(QuantityError::new("this is not a number", "write only the word")),
+        Unit::Flag | Unit::Words(_) => Err(wrong("this is not a number", "write only the word")),
     }
 }
 
 /// Returns an example of the unit.
-pub(super) const fn example(unit: Unit) -> &'static str {
+#[must_use]
+pub const fn example(unit: Unit) -> &'static str {
     match unit {
         Unit::Percent => "5%",
         Unit::Bytes => "8GiB",
@@ -67,22 +60,20 @@ fn percent(text: &str) -> Result<f64, QuantityError> {
             Err(no_unit(text, &format!("write `{percent}%` instead of {text}")))
         }
         (Ok(_), "") => Err(no_unit(text, &format!("write `{text}%`"))),
-        _ => Err(QuantityError::new(format!("{} is not a percentage", quoted(text)), "write it as `5%`")),
+        _ => Err(wrong(format!("{} is not a percentage", quoted(text)), "write it as `5%`")),
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "compared with figures that are as coarse")]
 fn bytes(text: &str) -> Result<f64, QuantityError> {
-    bailiff_size::size(text)
-        .map(|bytes| bytes as f64)
-        .map_err(|error| QuantityError::new(error.message, error.help))
+    bailiff_size::size(text).map(|bytes| bytes as f64)
 }
 
 fn rate(text: &str) -> Result<f64, QuantityError> {
     match text.strip_suffix("/s") {
         Some(text) => bytes(text)
-            .map_err(|wrong| QuantityError { help: format!("{}, with `/s` after it", wrong.help), ..wrong }),
-        None => Err(QuantityError::new(format!("{} is not a rate", quoted(text)), "write it as `10MiB/s`")),
+            .map_err(|error| QuantityError { help: format!("{}, with `/s` after it", error.help), ..error }),
+        None => Err(wrong(format!("{} is not a rate", quoted(text)), "write it as `10MiB/s`")),
     }
 }
 
@@ -94,33 +85,34 @@ pub fn time(text: &str) -> Result<Duration, QuantityError> {
     const NO_LENGTH: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
     let mut units = text.split(|letter: char| !letter.is_ascii_alphabetic());
     if let Some(unit) = units.find(|unit| NO_LENGTH.contains(unit)) {
-        return Err(QuantityError::new(
-            format!("{} has no fixed length", quoted(unit)),
-            "write days, such as `30d`",
-        ));
+        return Err(wrong(format!("{} has no fixed length", quoted(unit)), "write days, such as `30d`"));
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(no_unit(text, &format!("write `{text}s`, `{text}m`, `{text}h` or `{text}d`")));
     }
     humantime::parse_duration(text).map_err(|error| {
-        QuantityError::new(
-            format!("{} is not a time: {error}", quoted(text)),
-            "write it as `30m`, `7d` or `1h 30m`",
-        )
+        wrong(format!("{} is not a time: {error}", quoted(text)), "write it as `30m`, `7d` or `1h 30m`")
     })
 }
 
 fn no_unit(text: &str, help: &str) -> QuantityError {
-    QuantityError::new(format!("{} has no unit", quoted(text)), help)
+    wrong(format!("{} has no unit", quoted(text)), help)
 }
 
 /// Returns the end of a day (UTC) since the Unix epoch.
-pub(super) fn end_of_day(text: &str) -> Result<Duration, QuantityError> {
+///
+/// # Errors
+/// If the text is not a day.
+pub fn end_of_day(text: &str) -> Result<Duration, QuantityError> {
     const DAY: Duration = Duration::from_hours(24);
-    let wrong = || QuantityError::new(format!("{} is not a date", quoted(text)), "write it as `2026-12-31`");
-    let begin = humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).map_err(|_| wrong())?;
-    let begin = begin.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?;
-    Ok(begin + DAY)
+    let error = || wrong(format!("{} is not a date", quoted(text)), "write it as `2026-12-31`");
+    Ok(moment(&format!("{text}T00:00:00Z")).ok_or_else(error)? + DAY)
+}
+
+/// Parses a time of RFC 3339, since the Unix epoch.
+#[must_use]
+pub fn moment(text: &str) -> Option<Duration> {
+    humantime::parse_rfc3339(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()
 }
 
 #[cfg(test)]

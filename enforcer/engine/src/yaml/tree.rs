@@ -9,28 +9,33 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, opti
 use super::fault::{Fault, Faults, quoted};
 
 /// A file of rules is a few kilobytes.
-pub(super) const LARGEST_BYTES: usize = 1 << 20;
+const LARGEST_BYTES: usize = 1 << 20;
 
 /// Maximum nesting of lists and maps.
-pub(super) const DEEPEST: usize = 32;
+pub const DEEPEST: usize = 32;
 
 /// Maximum number of values in a file, to limit memory.
 const MOST_VALUES: usize = 50_000;
 
 /// A value with its place.
 #[derive(Debug)]
-pub(super) struct Node {
+pub struct Node {
     /// Place in bytes.
-    pub(super) at: Range<usize>,
+    pub at: Range<usize>,
     /// The value.
-    pub(super) data: Data,
+    pub data: Data,
 }
 
 /// A value.
 #[derive(Debug)]
-pub(super) enum Data {
-    /// A text; if `plain`, it was not quoted and may be a number, a flag or null.
-    Scalar { text: String, plain: bool },
+pub enum Data {
+    /// A text.
+    Scalar {
+        /// The text without quotes.
+        text: String,
+        /// Whether it was not quoted, and may be a number, a flag or null.
+        plain: bool,
+    },
     /// A list.
     List(Vec<Node>),
     /// A map, in the order of the file.
@@ -41,31 +46,58 @@ pub(super) enum Data {
 
 /// A key of a map and its value.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub struct Entry {
     /// Name of the key.
-    pub(super) name: String,
+    pub name: String,
     /// Place of the key.
-    pub(super) at: Range<usize>,
+    pub at: Range<usize>,
     /// Its value.
-    pub(super) value: Node,
+    pub value: Node,
 }
 
 impl Node {
     /// Returns whether the value is empty.
-    pub(super) fn is_null(&self) -> bool {
+    #[must_use]
+    pub fn is_null(&self) -> bool {
         matches!(&self.data, Data::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// Returns its text.
-    pub(super) fn text(&self) -> Option<&str> {
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Scalar { text, .. } => Some(text),
             _ => None,
         }
     }
 
+    /// Returns the keys of a map; none if it is no map.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        match &self.data {
+            Data::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// Returns the value of a key of a map.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Self> {
+        self.entries().iter().find(|entry| entry.name == name).map(|entry| &entry.value)
+    }
+
+    /// Returns the items of a list; none if it is no list.
+    #[must_use]
+    pub fn items(&self) -> &[Self] {
+        match &self.data {
+            Data::List(items) => items,
+            _ => &[],
+        }
+    }
+
     /// Describes the value for "expected …, found …".
-    pub(super) fn found(&self) -> String {
+    #[must_use]
+    pub fn found(&self) -> String {
         match &self.data {
             _ if self.is_null() => "nothing".to_owned(),
             Data::Scalar { text, plain: false } => quoted(&format!("\"{text}\"")),
@@ -77,7 +109,31 @@ impl Node {
     }
 }
 
-/// Parses a text; `None` after a syntax error, which is reported.
+/// Parses a file; `empty` says what belongs into an empty one.
+///
+/// # Errors
+/// If the file is too large, no text, empty, or no YAML from which values can be read.
+pub fn read(bytes: &[u8], name: &str, empty: &str) -> Result<(Node, Faults), Faults> {
+    if bytes.len() > LARGEST_BYTES {
+        let fault =
+            Fault::error(&(0..0), format!("the file has {} bytes; the maximum is 1 MiB", bytes.len()));
+        return Err(Faults::one(name, "", fault.help("is it the right file?")));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        let fault = Fault::error(&(at..at + 1), "invalid UTF-8");
+        Faults::one(name, &String::from_utf8_lossy(bytes), fault.help("save the file as UTF-8"))
+    })?;
+    let mut faults = Faults::none(name, text);
+    match parse(text, &mut faults).filter(|root| !root.is_null()) {
+        Some(root) => return Ok((root, faults)),
+        None if faults.is_empty() => faults.error(&(0..0), "the file is empty", empty),
+        None => {}
+    }
+    Err(faults)
+}
+
+/// Returns the value of a document, if it has one; `None` after a syntax error, which is reported.
 pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     let options = options! {
         emit_anchor_events: true,
@@ -95,14 +151,7 @@ pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
             }
         }
     }
-    match tree.root {
-        Some(root) if !root.is_null() => Some(root),
-        _ => {
-            let fault = Fault::error(&(0..0), "the file is empty");
-            faults.push(fault.help("a policy begins with `version: 1` and contains at least one rule"));
-            None
-        }
-    }
+    tree.root
 }
 
 /// A list or map whose end was not read yet.
@@ -162,7 +211,7 @@ impl Tree<'_> {
         if self.documents == 1 {
             return Some(());
         }
-        self.refuse(at, "only one document is supported", "remove the `---`; a file contains one policy");
+        self.refuse(at, "only one document is supported", "a file holds one document; remove the `---`");
         None
     }
 
@@ -183,7 +232,7 @@ impl Tree<'_> {
     }
 
     fn refuse_anchor(&mut self, at: &Range<usize>) {
-        let help = "define a named condition under `conditions`, and refer to it with `use`";
+        let help = "write it out; rules can name a condition under `conditions`, and `use` that";
         self.refuse(at, "YAML anchors and aliases are not supported", help);
     }
 
@@ -211,7 +260,7 @@ impl Tree<'_> {
             Data::Refused => return,
             Data::Scalar { text, plain: true } if text == "<<" => {
                 Fault::error(&node.at, "YAML merge keys are not supported")
-                    .help("write the keys out, or define a named condition under `conditions` and refer to it with `use`")
+                    .help("write the keys out; rules can name a condition under `conditions`, and `use` that")
             }
             Data::Scalar { text, .. } if first.contains_key(&text) => {
                 let line = self.faults.line_of(first.get(&text).copied().unwrap_or_default());
@@ -247,7 +296,7 @@ impl Tree<'_> {
 
 fn too_deep(at: usize) -> Fault {
     Fault::error(&(at..at + 1), format!("lists and maps are nested more than {DEEPEST} levels deep here"))
-        .help("move parts to named conditions under `conditions`")
+        .help("rules can move parts to named conditions under `conditions`")
 }
 
 /// Returns the error for a syntax error, with the parser's words if they help.

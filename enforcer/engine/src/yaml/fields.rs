@@ -2,73 +2,94 @@
 //! here, and parsing continues with the rest.
 
 use std::ops::Range;
+use std::str::FromStr;
 use std::time::Duration;
 
-use super::Span;
 use super::fault::{Fault, Faults, quoted};
-use super::keys::{KeyTable, Need, SAMPLES, Shape};
+use super::grammar::Table;
 use super::quantity::{self, QuantityError};
 use super::tree::{Data, Entry, Node};
 
 /// A map of known keys.
-pub(super) struct Fields<'a> {
+#[derive(Debug)]
+pub struct Fields<'a> {
     /// Place of the map.
-    pub(super) at: &'a Range<usize>,
-    entries: &'a [Entry],
+    pub at: &'a Range<usize>,
+    /// Keys that are present.
+    pub entries: &'a [Entry],
 }
 
 impl<'a> Fields<'a> {
     /// Opens a value as a map with these keys.
-    pub(super) fn open(node: &'a Node, table: &KeyTable, faults: &mut Faults) -> Option<Self> {
+    pub fn open(node: &'a Node, table: Table<'_>, faults: &mut Faults) -> Option<Self> {
         let Data::Map(entries) = &node.data else {
-            expected(node, &format!("{}: a map of {}", table.what, names(table)), faults);
+            expected(node, &format!("{}: a map of {}", table.what(), names(table)), faults);
             return None;
         };
-        let known: Vec<&str> = table.keys.iter().map(|key| key.name).collect();
+        let known = table.names();
         for entry in entries {
-            match table.keys.iter().find(|key| key.name == entry.name) {
-                None => faults.push(unknown(entry, table.what, &known)),
-                Some(key) if entry.value.is_null() => faults.push(match key.shape {
-                    Shape::Map(inner) if inner.keys.iter().all(|key| key.need == Need::May) => {
-                        nothing_given(entry).help(format!("write `{}: {{}}`", key.name))
-                    }
-                    _ => nothing_given(entry),
-                }),
-                Some(_) => {}
+            if !known.contains(&entry.name.as_str()) {
+                faults.push(unknown(entry, table.what(), &known));
+            } else if entry.value.is_null() {
+                let fault = nothing_given(entry);
+                let empty = table.takes_empty_map(&entry.name);
+                faults.push(if empty { fault.help(format!("write `{}: {{}}`", entry.name)) } else { fault });
             }
         }
-        for key in table.keys.iter().filter(|key| key.need == Need::Must) {
-            if !entries.iter().any(|entry| entry.name == key.name) {
-                let fault = Fault::error(&node.at, format!("{} needs `{}`", table.what, key.name));
-                faults.push(fault.help(key.explained()));
-            }
+        for name in table.required().filter(|name| node.get(name).is_none()) {
+            faults.error(&node.at, format!("{} needs `{name}`", table.what()), table.explained(name));
         }
         Some(Self { at: &node.at, entries })
     }
 
     /// Returns the value of a key.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&'a Node> {
         self.entry(name).map(|entry| &entry.value).filter(|value| !value.is_null())
     }
 
     /// Returns a key with its value, also if the value is empty.
-    pub(super) fn entry(&self, name: &str) -> Option<&'a Entry> {
+    #[must_use]
+    pub fn entry(&self, name: &str) -> Option<&'a Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// Returns the keys that are present.
-    pub(super) fn entries(&self) -> impl Iterator<Item = &'a Entry> {
-        self.entries.iter()
+    /// Opens the map of a key; without keys if it is absent or invalid.
+    #[must_use]
+    pub fn map(&self, name: &str, table: Table<'_>, faults: &mut Faults) -> Self {
+        self.given(name, |node, faults| Self::open(node, table, faults), faults)
+            .unwrap_or(Self { at: self.at, entries: &[] })
+    }
+
+    /// Parses the value of a key; `None` if it is absent or invalid.
+    pub fn given<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&'a Node, &mut Faults) -> Option<T>,
+        faults: &mut Faults,
+    ) -> Option<T> {
+        self.get(name).and_then(|node| read(node, faults))
+    }
+
+    /// Parses the value of a key that has a default; `None` if it is invalid.
+    pub fn or<T>(
+        &self,
+        (name, default): (&str, T),
+        read: impl FnOnce(&'a Node, &mut Faults) -> Option<T>,
+        faults: &mut Faults,
+    ) -> Option<T> {
+        self.get(name).map_or(Some(default), |node| read(node, faults))
     }
 }
 
-fn names(table: &KeyTable) -> String {
-    let names: Vec<String> = table.keys.iter().map(|key| format!("`{}`", key.name)).collect();
+fn names(table: Table<'_>) -> String {
+    let names: Vec<String> = table.names().iter().map(|name| format!("`{name}`")).collect();
     if names.is_empty() { "no keys, `{}`".to_owned() } else { names.join(", ") }
 }
 
 /// Creates the error for an unknown key, with the closest known key.
-pub(super) fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
+#[must_use]
+pub fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
     match nearest(&entry.name, known) {
         Some(near) => fault.help(format!("did you mean `{near}`?")),
@@ -78,20 +99,22 @@ pub(super) fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
 }
 
 /// Creates the error for a key without a value.
-pub(super) fn nothing_given(entry: &Entry) -> Fault {
+#[must_use]
+pub fn nothing_given(entry: &Entry) -> Fault {
     Fault::error(&entry.at, format!("`{}` has no value", entry.name))
         .help("write a value after the colon, or remove the key")
 }
 
 /// Reports that another value is expected.
-pub(super) fn expected(node: &Node, what: &str, faults: &mut Faults) {
+pub fn expected(node: &Node, what: &str, faults: &mut Faults) {
     if !matches!(node.data, Data::Refused) {
         faults.push(Fault::error(&node.at, format!("expected {what}; found {}", node.found())));
     }
 }
 
 /// Returns the known word with the smallest edit distance, if it is small.
-pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+#[must_use]
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 64;
     if word.len() > LONGEST {
         return None;
@@ -106,7 +129,7 @@ pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 }
 
 /// Returns the items of a list.
-pub(super) fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
+pub fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
     match &node.data {
         Data::List(items) if items.is_empty() => {
             faults.push(Fault::error(&node.at, format!("the list is empty; expected at least one of: {of}")));
@@ -121,7 +144,7 @@ pub(super) fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<
 }
 
 /// Returns the items of a list, or a single item in place of a list.
-pub(super) fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
+pub fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
     match &node.data {
         Data::Scalar { .. } if !node.is_null() => Some(std::slice::from_ref(node)),
         _ => list(node, of, faults),
@@ -129,7 +152,7 @@ pub(super) fn many<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<
 }
 
 /// Parses a non-empty text.
-pub(super) fn text<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
+pub fn text<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
     let text = node.text().filter(|text| !text.trim().is_empty() && !node.is_null());
     if text.is_none() {
         expected(node, what, faults);
@@ -138,7 +161,7 @@ pub(super) fn text<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Optio
 }
 
 /// Parses `true` or `false`, without quotes.
-pub(super) fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
+pub fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
     match &node.data {
         Data::Scalar { text, plain: true } if text == "true" => Some(true),
         Data::Scalar { text, plain: true } if text == "false" => Some(false),
@@ -149,8 +172,8 @@ pub(super) fn flag(node: &Node, faults: &mut Faults) -> Option<bool> {
     }
 }
 
-/// Parses a non-negative integer.
-pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
+/// Parses an integer.
+pub fn count<T: FromStr>(node: &Node, faults: &mut Faults) -> Option<T> {
     let count = node.text().and_then(|text| text.parse().ok());
     if count.is_none() {
         expected(node, "a whole number without a unit, such as `3`", faults);
@@ -159,31 +182,28 @@ pub(super) fn count(node: &Node, faults: &mut Faults) -> Option<u32> {
 }
 
 /// Parses one of several words.
-pub(super) fn word<T>(
+pub fn word<T: Copy>(
     node: &Node,
-    words: impl Iterator<Item = (&'static str, T)>,
+    (all, name): (&[T], impl Fn(T) -> &'static str),
     faults: &mut Faults,
 ) -> Option<T> {
-    let mut known = Vec::new();
-    for (name, meaning) in words {
-        if node.text() == Some(name) {
-            return Some(meaning);
-        }
-        known.push(name);
+    let known: Vec<&str> = all.iter().map(|word| name(*word)).collect();
+    if let Some(place) = known.iter().position(|word| node.text() == Some(word)) {
+        return Some(all[place]);
     }
     let listed = known.join(", ");
     match node.text().and_then(|text| nearest(text, &known)) {
-        Some(near) => faults.push(
-            Fault::error(&node.at, format!("expected one of {listed}; found {}", node.found()))
-                .help(format!("did you mean `{near}`?")),
-        ),
+        Some(near) => {
+            let message = format!("expected one of {listed}; found {}", node.found());
+            faults.error(&node.at, message, format!("did you mean `{near}`?"));
+        }
         None => expected(node, &format!("one of {listed}"), faults),
     }
     None
 }
 
 /// Parses a text with a given parser, and reports its error.
-pub(super) fn quantity<T>(
+pub fn quantity<T>(
     node: &Node,
     what: &str,
     faults: &mut Faults,
@@ -198,59 +218,36 @@ pub(super) fn quantity<T>(
     match read(text) {
         Ok(value) => Some(value),
         Err(wrong) => {
-            faults.push(Fault::error(&node.at, wrong.message).help(wrong.help));
+            faults.error(&node.at, wrong.message, wrong.help);
             None
         }
     }
 }
 
 /// Parses a duration such as `30m`.
-pub(super) fn time(node: &Node, faults: &mut Faults) -> Option<Duration> {
+pub fn time(node: &Node, faults: &mut Faults) -> Option<Duration> {
     quantity(node, "a time, such as `30m`", faults, quantity::time)
 }
 
-/// Parses `30m` or `{samples: 60}`.
-pub(super) fn span(node: &Node, faults: &mut Faults) -> Option<Span> {
-    match &node.data {
-        Data::Map(_) => {
-            let samples = Fields::open(node, &SAMPLES, faults)?.get("samples")?;
-            count(samples, faults).map(Span::Samples)
-        }
-        _ => quantity(node, "a time or samples, such as `30m` or `{samples: 60}`", faults, |text| {
-            quantity::time(text).map(Span::Time).map_err(|wrong| match text.parse::<u32>() {
-                Ok(samples) if samples > 0 => QuantityError {
-                    help: format!("write `{samples}s`, `{samples}m` or `{{samples: {samples}}}`"),
-                    ..wrong
-                },
-                _ => wrong,
-            })
-        }),
+/// Parses a duration, and reports one of zero.
+pub fn some_time(node: &Node, (message, help): (&str, &str), faults: &mut Faults) -> Option<Duration> {
+    let time = time(node, faults)?;
+    if time.is_zero() {
+        faults.error(&node.at, message, help);
     }
-}
-
-/// Parses a duration above zero.
-pub(super) fn positive(node: &Node, faults: &mut Faults) -> Option<Span> {
-    let span = span(node, faults)?;
-    if span.samples(Duration::from_nanos(1)) > 0 {
-        return Some(span);
-    }
-    let fault = Fault::error(&node.at, "the value must be above 0");
-    faults.push(fault.help("a single sample can be an outlier; a rule needs several consecutive samples"));
-    None
+    Some(time)
 }
 
 /// Checks that a name can be used in metrics, logs and commands.
-pub(super) fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut Faults) -> bool {
+pub fn name(what: &str, (name, at): (&str, &Range<usize>), faults: &mut Faults) -> bool {
     const LONGEST: usize = 64;
     let letters = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-');
     let good = name.len() <= LONGEST
         && name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
         && name.chars().all(letters);
     if !good {
-        let fault = Fault::error(at, format!("{} is not a valid name for {what}", quoted(name)));
-        faults.push(fault.help(
-            "a name consists of letters, digits, `_`, `.` and `-`, begins with a letter or digit, and has at most 64 characters",
-        ));
+        let help = "a name consists of letters, digits, `_`, `.` and `-`, begins with a letter or digit, and has at most 64 characters";
+        faults.error(at, format!("{} is not a valid name for {what}", quoted(name)), help);
     }
     good
 }
