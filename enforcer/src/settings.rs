@@ -1,7 +1,7 @@
 //! Validated settings from the command line; later code sees no invalid value.
 
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
@@ -117,42 +117,6 @@ impl TryFrom<flags::Run> for Settings {
     }
 }
 
-/// Point in time given by a flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// Time since the Unix epoch.
-    At(Duration),
-    /// Time before now.
-    Ago(Duration),
-}
-
-impl When {
-    /// Parses a time such as `2026-03-01T00:00:00Z`, or an age such as `7d`.
-    ///
-    /// # Errors
-    /// If the text is neither.
-    pub fn parse(flag: &str, text: &str) -> Result<Self, String> {
-        if let Ok(time) = humantime::parse_rfc3339(text) {
-            let since = time.duration_since(UNIX_EPOCH);
-            return since.map(Self::At).map_err(|_| format!("{flag}={text} is before 1970"));
-        }
-        humantime::parse_duration(text).map(Self::Ago).map_err(|_| {
-            format!(
-                "{flag}={text} is neither a time such as 2026-03-01T00:00:00Z nor how long ago, such as 7d"
-            )
-        })
-    }
-
-    /// Returns the time since the Unix epoch.
-    #[must_use]
-    pub const fn since_epoch(self, now: Duration) -> Duration {
-        match self {
-            Self::At(since) => since,
-            Self::Ago(ago) => now.saturating_sub(ago),
-        }
-    }
-}
-
 /// Parses a duration such as `5s` or `1h 30m`.
 ///
 /// # Errors
@@ -250,17 +214,5 @@ mod tests {
             let error = settings(&[flag]).expect_err(flag);
             assert!(error.starts_with(why), "{error}");
         }
-    }
-
-    #[test]
-    fn moments() {
-        let day = Duration::from_hours(24);
-        let at = When::parse("--from", "1970-01-02T00:00:00Z").expect("it is a time");
-        assert_eq!((at, at.since_epoch(day * 9)), (When::At(day), day));
-        let ago = When::parse("--from", "2d").expect("it is one");
-        assert_eq!(ago.since_epoch(day * 9), day * 7);
-        assert!(
-            When::parse("--from", "yesterday").expect_err("it is neither").starts_with("--from=yesterday")
-        );
     }
 }

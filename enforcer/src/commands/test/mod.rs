@@ -49,7 +49,8 @@ use self::parse::Faults;
 use self::script::{Case, Pattern};
 use self::timeline::TimelineReader;
 use super::simulation::answer;
-use super::{Failure, Form, files, layout};
+use super::{Failure, files, layout};
+use crate::flags;
 use bailiff_engine::engine::{Engine, Now};
 use bailiff_engine::policy::{Mode, Policy, load};
 use bailiff_engine::verdict::{Verdict, What};
@@ -58,15 +59,6 @@ use bailiff_engine::view::View;
 /// Description of a rules file.
 const RULES: &str =
     "these are rules, which `check` reads; tests name the file of their rules: `rules: ../rules.yaml`";
-
-/// Settings of a test run.
-#[derive(Debug, Clone)]
-pub struct RuleTestSettings {
-    /// Test files.
-    pub files: Vec<PathBuf>,
-    /// Output format.
-    pub form: Form,
-}
 
 /// Results of a test file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -130,21 +122,19 @@ impl RuleTestReport {
 ///
 /// # Errors
 /// If a file cannot be read or is invalid.
-pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
+pub fn run(flags: &flags::Test, out: &mut dyn Write) -> Result<Exit, Failure> {
     let reports =
-        settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<RuleTestReport>, _>>()?;
-    match settings.form {
-        Form::Text => reports.iter().try_for_each(|report| print::print(report, out))?,
-        Form::Json => super::replay::json(&reports, out)?,
+        flags.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<RuleTestReport>, _>>()?;
+    if flags.json {
+        super::replay::json(&reports, out)?;
+    } else {
+        reports.iter().try_for_each(|report| print::print(report, out))?;
     }
     Ok(if reports.iter().all(RuleTestReport::passed) { Exit::Done } else { Exit::Failed })
 }
 
 /// Runs the tests of a file.
-///
-/// # Errors
-/// If a file cannot be read or is invalid.
-pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
+fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     let text = files::text(path)?;
     let shown = layout::foreign(&path.display().to_string());
     let written: written::File = serde_saphyr::from_str(&text).map_err(|error| {
