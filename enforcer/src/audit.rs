@@ -46,7 +46,7 @@ pub struct About {
 }
 
 /// Content of one line: a decision, a change, or an action.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Record<'a> {
     /// Id of an action, the same in all lines about it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -350,18 +350,8 @@ impl Open {
         if !self.status.failed() {
             return;
         }
-        let recovered = Record {
-            id: None,
-            policy: "",
-            rule: "",
-            mode: None,
-            step: "audit",
-            result: "recovered",
-            detail: "the log can be written again",
-            target: None,
-            evidence: None,
-            after: None,
-        };
+        let detail = "the log can be written again";
+        let recovered = Record { step: "audit", result: "recovered", detail, ..Record::default() };
         if self.record(&recovered).is_ok() {
             tracing::info!("the audit log can be written again");
         }
@@ -377,13 +367,10 @@ fn interrupted<'a>(begun: &'a Begun, detail: &'a str) -> Record<'a> {
         id: Some(begun.id),
         policy: &begun.policy,
         rule: &begun.rule,
-        mode: None,
         step: &begun.step,
         result: INTERRUPTED,
         detail,
-        target: None,
-        evidence: None,
-        after: None,
+        ..Record::default()
     }
 }
 

@@ -139,16 +139,13 @@ impl LeaseExecutor<'_> {
         action: impl FnOnce(&mut Pool) -> std::result::Result<(Result, String), LeaseError>,
     ) -> std::result::Result<(), LeaseError> {
         let line = |result, detail| Record {
-            id: None,
             policy: self.policy,
-            rule: "",
             mode: Some(Mode::Enforce),
             step: act.name(),
             result,
             detail,
             target: Some(subject),
-            evidence: None,
-            after: None,
+            ..Record::default()
         };
         if let Err(unwritten) = self.log.record(&line(BEGUN, why)) {
             tracing::error!(action = act.name(), target = %subject.id, %unwritten, "not done");

@@ -25,9 +25,7 @@ fn record<'a>(id: u64, result: &'a str, detail: &'a str) -> Record<'a> {
         step: "terminate",
         result,
         detail,
-        target: None,
-        evidence: None,
-        after: None,
+        ..Record::default()
     }
 }
 

@@ -68,16 +68,11 @@ impl Daemon {
         let target = verdict.subject.id.0.as_ref();
         tracing::info!(rule = %verdict.rule, target, step, result, detail, "verdict");
         self.audit.later(&Record {
-            id: None,
-            policy: &self.engine.policy().sha256,
             rule: &verdict.rule,
             mode: Some(verdict.mode),
-            step,
-            result,
-            detail,
             target: Some(&verdict.subject),
             evidence: Some(&verdict.evidence),
-            after: None,
+            ..change(&self.engine.policy().sha256, (step, result), detail)
         });
     }
 
@@ -215,21 +210,10 @@ impl Daemon {
 }
 
 /// Returns the audit log line of a change that has no verdict.
-pub(super) const fn change<'a>(
+pub(super) fn change<'a>(
     policy: &'a str,
     (step, result): (&'a str, &'a str),
     detail: &'a str,
 ) -> Record<'a> {
-    Record {
-        id: None,
-        policy,
-        rule: "",
-        mode: None,
-        step,
-        result,
-        detail,
-        target: None,
-        evidence: None,
-        after: None,
-    }
+    Record { policy, step, result, detail, ..Record::default() }
 }
