@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_enforcer::metrics::{FAMILIES, OWN_PROCESS};
-use bailiff_enforcer::web::Status;
+use bailiff_enforcer::status::Status;
 use bailiff_enforcer::web::page::{self, MOST_FLAGS, Moment};
 use bailiff_exposition::Format;
 use bailiff_exposition::own::Own;
@@ -104,7 +104,7 @@ fn flags_are_bounded_to_the_most_severe() {
     status.flags.clear();
     for number in 0..300 {
         let target = format!("workload:slurm:{number}");
-        status.flags.push(bailiff_enforcer::web::status::Flag { target, ..warning.clone() });
+        status.flags.push(bailiff_enforcer::status::Flag { target, ..warning.clone() });
     }
     status.flags.push(critical);
     let page = read(&status);

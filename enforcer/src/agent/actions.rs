@@ -25,61 +25,38 @@ pub enum AgentEvent {
     LeaseAction(LeaseAction, Result),
 }
 
+bailiff_snapshot::label_values! {
 /// Action of the lease agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseAction {
     /// Releases the lease of an exited holder.
-    ReapDead,
+    ReapDead = "reap_dead",
     /// Releases a lease that has expired, or that was not renewed in time on a host without an agent.
-    ReapLate,
+    ReapLate = "reap_late",
     /// Returns a quarantined GPU that is no longer in use to the pool.
-    ClearQuarantine,
+    ClearQuarantine = "clear_quarantine",
     /// Returns a GPU of an exited `GPU.py` client to the pool.
-    FreeOrphaned,
+    FreeOrphaned = "free_orphaned",
     /// Returns a GPU that is in no list to the pool.
-    PutBackLost,
+    PutBackLost = "put_back_lost",
+}
 }
 
-impl LeaseAction {
-    /// Name in metrics and the audit log.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ReapDead => "reap_dead",
-            Self::ReapLate => "reap_late",
-            Self::ClearQuarantine => "clear_quarantine",
-            Self::FreeOrphaned => "free_orphaned",
-            Self::PutBackLost => "put_back_lost",
-        }
-    }
-}
-
+bailiff_snapshot::label_values! {
 /// Result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Result {
     /// The GPUs are available to the next request.
-    Freed,
+    Freed = "freed",
     /// Some of the GPUs are quarantined, because a process uses them.
-    Withheld,
+    Withheld = "withheld",
     /// The lease or GPU has changed since the evaluation; nothing was done.
-    Changed,
+    Changed = "changed",
     /// Unknown: Redis did not answer, or the audit log could not be written.
-    Failed,
+    Failed = "failed",
 }
-
-impl Result {
-    /// Label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Freed => "freed",
-            Self::Withheld => "withheld",
-            Self::Changed => "changed",
-            Self::Failed => "failed",
-        }
-    }
 }
 
 /// Carries out, records and reports actions.

@@ -11,23 +11,12 @@ use crate::actions::{ActionRequest, Permission, Question, Stage};
 use crate::audit::Record;
 use crate::clock::now;
 use crate::process_table::Processes;
-use crate::web::status;
+use crate::status;
 use bailiff_engine::engine::{Exemptions, Holds};
 use bailiff_engine::guard::Protect;
 use bailiff_engine::policy::{Action, Mode, Policy};
 use bailiff_engine::verdict::{ActionReport, Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
-
-/// The action in flight.
-#[derive(Debug)]
-pub(super) struct Doing {
-    pub(super) id: u64,
-    pub(super) verdict: Verdict,
-    pub(super) action: Action,
-    pub(super) since: f64,
-    /// Reason why the SIGKILL is delayed, if it is.
-    pub(super) waits: Option<String>,
-}
 
 impl Daemon {
     /// Records a verdict and carries it out.
@@ -78,14 +67,15 @@ impl Daemon {
 
     /// Passes an action to the executor. Its use of the budget was saved when it became due.
     fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
-        let doing = Doing {
+        self.status.in_flight = Some(status::InFlight {
             id,
-            verdict: verdict.clone(),
-            action: action.clone(),
+            rule: verdict.rule.to_string(),
+            step: action.name().to_owned(),
+            target: verdict.subject.id.to_string(),
             since: now().wall.as_secs_f64(),
             waits: None,
-        };
-        self.request = Some(doing);
+        });
+        self.request = Some(verdict.clone());
         self.tried_to_save = false;
         let refused = |detail: &str| ActionReport {
             id,
@@ -125,7 +115,7 @@ impl Daemon {
                 Some(hold) => Permission::Later(hold.meaning().to_owned()),
             },
         };
-        if let Some(doing) = self.request.as_mut().filter(|doing| doing.id == question.id) {
+        if let Some(doing) = self.status.in_flight.as_mut().filter(|doing| doing.id == question.id) {
             let waits = if let Permission::Later(why) = &answer { Some(why.clone()) } else { None };
             if waits.is_some() && doing.waits.is_none() {
                 tracing::warn!(id = doing.id, why = waits.as_deref(), "SIGKILL waits");
@@ -152,29 +142,27 @@ impl Daemon {
     /// Handles the report of an action that has ended.
     pub(super) fn completed(&mut self, report: &ActionReport) {
         self.engine.report(report);
-        let Some(doing) = self.request.take_if(|doing| doing.id == report.id) else { return };
-        let verdict = &doing.verdict;
-        let step = doing.action.name();
-        self.status.counters.step(&verdict.rule, (step, verdict.mode), report.outcome);
+        let Some(doing) = self.status.in_flight.take_if(|doing| doing.id == report.id) else { return };
+        let Some(verdict) = self.request.take() else { return };
+        let (result, detail) = (report.outcome.name(), report.detail.as_str());
+        tracing::info!(rule = %doing.rule, target = doing.target, step = doing.step, result, detail, "action");
+        self.status.counters.step(&verdict.rule, (&doing.step, verdict.mode), report.outcome);
         self.status.counters.released_bytes += report.released.unwrap_or_default();
+        if verdict.mode == Mode::Enforce && doing.step == "terminate" {
+            self.notify_end(&verdict, report);
+        }
         self.status.remember(status::PastAction {
             id: report.id,
             at: now().wall.as_secs_f64(),
-            rule: verdict.rule.to_string(),
+            rule: doing.rule,
             mode: verdict.mode,
-            step: step.to_owned(),
-            target: verdict.subject.id.to_string(),
+            step: doing.step,
+            target: doing.target,
             user: verdict.subject.user.clone(),
             outcome: report.outcome,
             detail: report.detail.clone(),
             released: report.released,
         });
-        let target = verdict.subject.id.0.as_ref();
-        let (result, detail) = (report.outcome.name(), report.detail.as_str());
-        tracing::info!(rule = %verdict.rule, target, step, result, detail, "action");
-        if verdict.mode == Mode::Enforce && matches!(doing.action, Action::Terminate { .. }) {
-            self.notify_end(verdict, report);
-        }
         self.save();
     }
 
@@ -210,10 +198,6 @@ impl Daemon {
 }
 
 /// Returns the audit log line of a change that has no verdict.
-pub(super) fn change<'a>(
-    policy: &'a str,
-    (step, result): (&'a str, &'a str),
-    detail: &'a str,
-) -> Record<'a> {
+pub(super) fn change<'a>(policy: &'a str, (step, result): (&'a str, &'a str), detail: &'a str) -> Record<'a> {
     Record { policy, step, result, detail, ..Record::default() }
 }

@@ -2,7 +2,7 @@
 
 use super::Daemon;
 use crate::agent::{AgentEvent, Orders};
-use crate::web::tally::LeaseAct;
+use crate::status::tally::LeaseAct;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Hold;
 

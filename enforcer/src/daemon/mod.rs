@@ -39,12 +39,13 @@ use crate::audit::{self, Audit};
 use crate::clock::now;
 use crate::policy_file;
 use crate::settings::Settings;
+use crate::status::tally::Skipped;
+use crate::status::{PolicyStatus, Status};
 use crate::stream::{self, Arrival, Source};
-use crate::web::tally::Skipped;
-use crate::web::{Reload, Routes, Status};
+use crate::web::{Reload, Routes};
 use bailiff_engine::engine::{Engine, Skip};
 use bailiff_engine::policy::Policy;
-use bailiff_engine::verdict::Hold;
+use bailiff_engine::verdict::{Hold, Verdict};
 use bailiff_engine::view::{TargetId, View};
 
 /// Interval of periodic checks: whether the audit log can be written, the age of the snapshot.
@@ -62,17 +63,17 @@ pub struct Daemon {
     ordered: agent::Orders,
     notices: Notices,
     audit: Audit,
-    node: String,
     boot_id: Option<String>,
-    /// Rules file at its last read, with its errors.
-    file: reload::File,
+    /// SHA-256 of the rules file at its last read; `None` if it could not be read.
+    read_sha256: Option<String>,
     rereads: UnboundedSender<reload::Condition>,
     view: Option<Arc<View>>,
     /// Process that serves the stream, as of the last connection.
     exporter: Option<ProcessKey>,
     /// This program and its ancestors.
     ours: BTreeSet<ProcessKey>,
-    request: Option<doing::Doing>,
+    /// Verdict of the action in flight, which is in the status.
+    request: Option<Verdict>,
     /// Whether a write of the state was attempted before the SIGKILL of the action in flight.
     tried_to_save: bool,
     /// Time at which each flag was raised, by rule and target, in seconds since the Unix epoch.
@@ -96,13 +97,13 @@ struct Threads {
 /// # Errors
 /// If the policy is invalid, or a socket, directory or signal is not available.
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
-    let (policy, file, stamp) = reload::first(&settings.rules)?;
+    let (policy, policy_status, stamp) = reload::first(&settings.rules)?;
     let web = Web::open(settings.web.config.as_deref())?;
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot be asked")?;
     let group = control.group().context("cannot read the group of the control socket")?;
     let (rereads, asked_to_read) = unbounded_channel();
-    let (daemon, threads) = Daemon::open(settings, (policy, file), rereads)?;
+    let (daemon, threads) = Daemon::open(settings, (policy, policy_status), rereads)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
@@ -151,12 +152,11 @@ const fn limits() -> Limits {
 impl Daemon {
     fn open(
         settings: Settings,
-        (policy, file): (Arc<Policy>, reload::File),
+        (policy, policy_status): (Arc<Policy>, PolicyStatus),
         rereads: UnboundedSender<reload::Condition>,
     ) -> Result<(Self, Threads)> {
-        let node = settings.node.clone();
         let boot_id = rights::boot_id(&settings.host.procfs);
-        let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
+        let about = audit::About { node: settings.node.clone(), boot_id: boot_id.clone() };
         let audit = Audit::open(journal(&settings), about, crate::actions::watchdog::continue_stopped)
             .context("cannot start the thread of the audit log")?;
         let tools = tools(&settings);
@@ -177,9 +177,8 @@ impl Daemon {
             ordered: agent::Orders::default(),
             notices,
             audit,
-            node,
             boot_id,
-            file,
+            read_sha256: policy_status.sha256.clone(),
             rereads,
             view: None,
             exporter: None,
@@ -187,7 +186,7 @@ impl Daemon {
             request: None,
             tried_to_save: false,
             flagged: BTreeMap::new(),
-            status: Status::default(),
+            status: status::begin(&settings, policy_status),
             shown,
             state_writer: state::StateWriter::start(&settings.state),
             saved: Duration::ZERO,
@@ -238,10 +237,6 @@ impl Daemon {
 
     /// Sets the initial holds and status, before the first snapshot.
     fn begin(&mut self) {
-        self.status.node.clone_from(&self.node);
-        env!("CARGO_PKG_VERSION").clone_into(&mut self.status.version);
-        self.status.cap = self.cap();
-        self.status.stream.path = self.settings.stream.display().to_string();
         for (hold, holds, why) in rights::missing(&self.settings.host) {
             self.engine.hold(hold, holds);
             tracing::warn!(hold = hold.name(), why, "nothing destructive will be done");
@@ -254,7 +249,7 @@ impl Daemon {
         self.engine.exempt(self.ours.clone());
         self.begin_counts();
         // Breakers that an earlier run opened are already in the audit log.
-        self.status.breakers = self.breakers(&Status::default());
+        self.status.breakers = self.breakers();
         self.save();
         self.record_change(("start", "done"), "");
         self.order_the_agent();
@@ -327,12 +322,12 @@ impl Daemon {
         self.check_audit_log();
         self.hold_if(Hold::Stale, self.status.stream.is_stale(now().boot));
         self.check_state();
-        self.status.counters.audit_failures = self.audit.failures();
+        self.status.counters.audit_failures = self.audit.status.failures();
         self.save_sometimes();
     }
 
     pub(super) fn check_audit_log(&mut self) {
-        let unwritable = !self.audit.writable();
+        let unwritable = !self.audit.status.writable();
         self.hold_if(Hold::Audit, unwritable);
     }
 
@@ -345,7 +340,7 @@ impl Daemon {
             agent.finish();
             drop(notices);
         });
-        while timeout(INTERVAL, &mut finishing).await.is_err() && !audit.hangs() {}
+        while timeout(INTERVAL, &mut finishing).await.is_err() && !audit.status.hangs() {}
         while let Ok(delivery) = deliveries.try_recv() {
             notice::record(&audit, &engine.policy().sha256, &delivery);
         }

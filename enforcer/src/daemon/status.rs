@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use super::Daemon;
 use crate::actions::notices::Delivered;
 use crate::clock::now;
-use crate::web::status::{
-    Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
+use crate::settings::Settings;
+use crate::status::tally::Notice;
+use crate::status::{
+    Breaker, Budget, Cap, Flag, HoldStatus, Open, Pending, PolicyStatus, RuleStatus, Scope, Status, Stream,
 };
-use crate::web::tally::Notice;
-use crate::web::{Outcome, tally};
-use bailiff_engine::policy::{Mode, Rule};
+use crate::web::Outcome;
+use bailiff_engine::policy::{Mode, Rule, Span, Step};
 use bailiff_engine::verdict::Hold;
 use bailiff_engine::view::View;
 
@@ -23,6 +24,21 @@ const MOST_PENDING: usize = 50;
 pub(super) fn silent(view: &View) -> Vec<String> {
     let down = view.snapshot.sources.iter().filter(|(_, source)| !source.up);
     down.map(|(name, source)| format!("{name}: {}", source.fault.as_deref().unwrap_or("no answer"))).collect()
+}
+
+/// Returns the status before the first snapshot.
+pub(super) fn begin(settings: &Settings, policy: PolicyStatus) -> Status {
+    Status {
+        node: settings.node.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        cap: match settings.most {
+            Mode::DryRun => Cap::DryRun("--dry-run".to_owned()),
+            Mode::Enforce => Cap::None,
+        },
+        policy,
+        stream: Stream { path: settings.stream.display().to_string(), ..Stream::default() },
+        ..Status::default()
+    }
 }
 
 /// Returns the response to a status request.
@@ -42,50 +58,20 @@ pub(super) fn reload_detail(outcome: &Outcome, why: &str) -> String {
 impl Daemon {
     /// Publishes the current status.
     pub(super) fn show(&mut self) {
-        let mut status = std::mem::take(&mut self.status);
-        status.policy = self.policy_status();
-        status.holds = self.holds();
-        let breakers = self.breakers(&status);
-        self.record_breakers(&std::mem::replace(&mut status.breakers, breakers.clone()), &breakers);
-        status.budgets = vec![Budget {
+        self.status.holds = self.holds();
+        let breakers = self.breakers();
+        let before = std::mem::replace(&mut self.status.breakers, breakers);
+        self.record_breakers(&before, &self.status.breakers);
+        self.status.budgets = vec![Budget {
             scope: Scope::Node,
             of: String::new(),
             used: u32::try_from(self.engine.actions_of_the_hour()).unwrap_or(u32::MAX),
             limit: self.engine.policy().limits.per_node_hour,
         }];
-        status.rules = self.rules();
-        status.flags = self.flags();
-        status.pending = self.pending();
-        status.in_flight = self.request.as_ref().map(|doing| InFlight {
-            id: doing.id,
-            rule: doing.verdict.rule.to_string(),
-            step: doing.action.name().to_owned(),
-            target: doing.verdict.subject.id.to_string(),
-            since: doing.since,
-            waits: doing.waits.clone(),
-        });
-        status.counters.notices = self.notices();
-        self.shown.send_replace(Arc::new(status.clone()));
-        self.status = status;
-    }
-
-    pub(super) fn cap(&self) -> Cap {
-        match self.settings.most {
-            Mode::DryRun => Cap::DryRun("--dry-run".to_owned()),
-            Mode::Enforce => Cap::None,
-        }
-    }
-
-    fn policy_status(&self) -> PolicyStatus {
-        PolicyStatus {
-            path: self.settings.rules.display().to_string(),
-            sha256: Some(self.engine.policy().sha256.clone()),
-            loaded: self.file.loaded,
-            good: self.file.good,
-            last: self.file.last,
-            read: self.file.read,
-            faults: self.file.faults.clone(),
-        }
+        self.status.rules = self.rules();
+        self.status.flags = self.flags();
+        self.status.pending = self.pending();
+        self.shown.send_replace(Arc::new(self.status.clone()));
     }
 
     fn holds(&self) -> Vec<HoldStatus> {
@@ -102,7 +88,7 @@ impl Daemon {
         self.engine.holds().into_iter().filter(|hold| !breaker(hold)).map(held).collect()
     }
 
-    pub(super) fn breakers(&self, before: &Status) -> Vec<Open> {
+    pub(super) fn breakers(&self) -> Vec<Open> {
         let holds = self.engine.holds();
         let of_node = Breaker::ALL.into_iter().filter(|breaker| holds.contains(&breaker.hold()));
         let of_node = of_node.map(|breaker| (breaker, breaker.hold(), breaker.hold().meaning().to_owned()));
@@ -113,8 +99,8 @@ impl Daemon {
             (Breaker::Failures, Hold::UserFailureBreaker, detail)
         });
         let open = |(breaker, hold, detail): (Breaker, Hold, String)| {
-            let known = before.breakers.iter().find(|open| open.hold == hold && open.detail == detail);
-            let since = || crate::clock::now().wall.as_secs_f64();
+            let known = self.status.breakers.iter().find(|open| open.hold == hold && open.detail == detail);
+            let since = || now().wall.as_secs_f64();
             known.cloned().unwrap_or_else(|| Open { breaker, hold, since: since(), detail })
         };
         of_node.chain(of_users).map(open).collect()
@@ -164,11 +150,7 @@ impl Daemon {
                 pid: alone.map(|member| member.pid),
                 user: flag.subject.user,
                 comm: holders.first().map(|member| member.comm.clone()),
-                since: self
-                    .flagged
-                    .get(&key)
-                    .copied()
-                    .unwrap_or_else(|| crate::clock::now().wall.as_secs_f64()),
+                since: self.flagged.get(&key).copied().unwrap_or_else(|| now().wall.as_secs_f64()),
             }
         });
         flags.collect()
@@ -192,40 +174,34 @@ impl Daemon {
         pending_steps.collect()
     }
 
-    /// Starts the counters of all steps in the policy at 0.
+    /// Starts the counters of all steps and channels in the policy at 0.
     pub(super) fn begin_counts(&mut self) {
+        let notices = &mut self.status.counters.notices;
+        // Channels that were removed from the policy keep their counters only if they were used.
+        notices.remove_unused();
+        for (channel, result) in self
+            .engine
+            .policy()
+            .channels
+            .keys()
+            .flat_map(|channel| Delivered::ALL.map(|result| (channel, result)))
+        {
+            notices.add(Notice { channel: channel.clone(), result: result.name().to_owned() }, 0);
+        }
         for (rule, counts) in self.engine.policy().rules.iter().zip(self.engine.counts()) {
             for step in &rule.then {
                 self.status.counters.begin(&rule.name, (step.action.name(), counts.mode));
             }
         }
     }
-
-    fn notices(&self) -> tally::Counted<Notice> {
-        let mut counted = tally::Counted::default();
-        let begun = self
-            .engine
-            .policy()
-            .channels
-            .keys()
-            .flat_map(|channel| Delivered::ALL.map(|result| (channel.clone(), result)));
-        for ((channel, result), count) in begun.map(|key| (key, 0)).chain(self.notices.counts()) {
-            counted.add(Notice { channel, result: result.name().to_owned() }, count);
-        }
-        counted
-    }
 }
 
 /// Returns a description of each step of a rule.
 fn steps(rule: &Rule) -> Vec<String> {
-    let text = |step: &bailiff_engine::policy::Step| match step.after {
-        bailiff_engine::policy::Span::Samples(0) => step.action.name().to_owned(),
-        bailiff_engine::policy::Span::Samples(samples) => {
-            format!("{} after {samples} samples", step.action.name())
-        }
-        bailiff_engine::policy::Span::Time(time) => {
-            format!("{} after {}", step.action.name(), humantime::format_duration(time))
-        }
+    let text = |step: &Step| match step.after {
+        Span::Samples(0) => step.action.name().to_owned(),
+        Span::Samples(samples) => format!("{} after {samples} samples", step.action.name()),
+        Span::Time(time) => format!("{} after {}", step.action.name(), humantime::format_duration(time)),
     };
     rule.then.iter().map(text).collect()
 }

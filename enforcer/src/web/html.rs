@@ -9,10 +9,9 @@ use std::time::Duration;
 use bailiff_exposition::html::{Head, Html};
 use bailiff_exposition::human::{Span, ago};
 
-use super::NOT_LOADED;
-use super::status::{Cap, Status};
-use super::tally::Reloaded;
 use crate::clock::Now;
+use crate::status::tally::Reloaded;
+use crate::status::{Cap, NOT_LOADED, Status};
 use bailiff_engine::engine::STALE_INTERVALS;
 
 /// The interval without any snapshot.
@@ -92,11 +91,12 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         notes.push(format!("Dry run for all rules: {why}"));
     }
     for held in &status.holds {
-        let until = held.until.map(|until| format!(", for {} more", Span(until_then(until, now))));
-        let meaning = held.hold.meaning();
-        let more = Some(&held.detail).filter(|detail| !detail.is_empty() && *detail != meaning);
-        let detail = more.map(|detail| format!(" ({detail})")).unwrap_or_default();
-        notes.push(format!("Nothing destructive: {meaning}{detail}{}", until.unwrap_or_default()));
+        notes.push(format!(
+            "Nothing destructive: {}{}{}",
+            held.hold.meaning(),
+            held.more(),
+            held.left(now.wall)
+        ));
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
@@ -104,11 +104,7 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         notes.push(format!("Breaker {name} open since {since}: {}; {closes}", open.detail));
     }
     if let Some(action) = &status.in_flight {
-        let since = ago(action.since, now.wall);
-        notes.push(format!(
-            "Under way: {} of {} against {}, begun {since}",
-            action.step, action.rule, action.target
-        ));
+        notes.push(format!("Under way: {}", action.describe(now.wall)));
         notes.extend(action.waits.as_ref().map(|why| format!("SIGKILL waits: {why}")));
     }
     if !status.stream.silent.is_empty() {
@@ -152,8 +148,4 @@ fn faults(faults: &[String], html: &mut Html) {
     if let Some(more @ 1..) = faults.len().checked_sub(MOST_FAULTS) {
         html.paragraph("dim", &format!("{more} more are not shown; see bailiff-enforcer check."));
     }
-}
-
-fn until_then(at: f64, now: Now) -> Duration {
-    Duration::try_from_secs_f64(at).unwrap_or_default().saturating_sub(now.wall)
 }

@@ -13,11 +13,11 @@ use bailiff_http::{Body, HeaderMap, Method, Request, Response, StatusCode, negot
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::NOT_LOADED;
 use super::html::{self, Times};
 use super::page::{self, Moment};
-use super::status::Status;
 use crate::clock::now;
+use crate::status::tally::Reloaded;
+use crate::status::{NOT_LOADED, Status};
 
 /// Deadline of a reload, which reads one file.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,6 +35,18 @@ pub enum Outcome {
     Unchanged,
     /// The file was not loaded, with one line per error; the previous rules stay in force.
     Refused(Vec<String>),
+}
+
+impl Outcome {
+    /// Returns the outcome without its details.
+    #[must_use]
+    pub const fn result(&self) -> Reloaded {
+        match self {
+            Self::Applied(_) => Reloaded::Applied,
+            Self::Unchanged => Reloaded::Unchanged,
+            Self::Refused(_) => Reloaded::Refused,
+        }
+    }
 }
 
 /// Data of the responses.

@@ -1,11 +1,11 @@
 //! A made-up status with every field set, and one with hostile names.
 
 use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
-use bailiff_enforcer::web::status::{
+use bailiff_enforcer::status::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
+use bailiff_enforcer::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus,
     Scope, Status, Stream,
 };
-use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
 use bailiff_engine::Kind;
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};

@@ -226,10 +226,7 @@ impl<'a> Work<'a> {
 }
 
 /// Returns notes for readers of the report.
-fn notes(
-    (policy, plan): (&Policy, &Plan<'_>),
-    (interval, tick): (Duration, Duration),
-) -> Vec<String> {
+fn notes((policy, plan): (&Policy, &Plan<'_>), (interval, tick): (Duration, Duration)) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
         "a snapshot a scrape, each {}, of an exporter whose sampling interval is {}: durations that rules give in samples are in scrapes here",

@@ -1,7 +1,7 @@
 //! What the page says of an enforcer that evaluates nothing, or has evaluated nothing yet.
 
-use super::super::status::{Breaker, Flag, HoldStatus, Open, PastAction, Pending, Stream};
 use super::*;
+use crate::status::{Breaker, Flag, HoldStatus, Open, PastAction, Pending, Stream};
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
 
