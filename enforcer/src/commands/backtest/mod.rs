@@ -23,7 +23,7 @@ use self::rebuild::Rebuild;
 use super::layout::safe;
 use super::past_flags::{admin, length, moment};
 use super::simulation::report::{At, Report};
-use super::simulation::{Admin, Simulation, print};
+use super::simulation::{self, Admin, Simulation, print};
 use super::{Failure, files, layout};
 use crate::flags;
 use bailiff_engine::policy::Policy;
@@ -239,7 +239,7 @@ fn notes((policy, plan): (&Policy, &Plan<'_>), (interval, tick): (Duration, Dura
             shown(written)
         ));
     }
-    if adapt::asks_for(policy, "cpu_util") {
+    if simulation::uses(policy, "cpu_util") {
         notes.push(match plan.children {
             Children::Unknown => {
                 "cpu_util is unknown: Prometheus holds nothing of processes without GPU memory, \

@@ -48,11 +48,10 @@ use serde::Serialize;
 use self::parse::Faults;
 use self::script::{Case, Pattern};
 use self::timeline::TimelineReader;
-use super::simulation::answer;
+use super::playback::Playback;
 use super::{Failure, files, layout};
 use crate::flags;
-use bailiff_engine::engine::{Engine, Now};
-use bailiff_engine::policy::{Mode, Policy, load};
+use bailiff_engine::policy::{Policy, load};
 use bailiff_engine::verdict::{Verdict, What};
 use bailiff_engine::view::View;
 
@@ -204,29 +203,16 @@ fn test(case: &Case) -> TestReport {
 
 /// Runs a test and returns all steps that happened.
 fn play(case: &Case) -> Vec<Happened> {
-    let mut engine = Engine::new(Arc::clone(&case.policy), Mode::Enforce);
+    let mut playback = Playback::new(Arc::clone(&case.policy));
     let mut playing = TimelineReader::new(&case.fixture);
-    let mut before: Option<Arc<View>> = None;
-    let mut answers = Vec::new();
     let mut happened = Vec::new();
     for sample in 0..case.samples {
         let Some(snapshot) = playing.next() else { continue };
-        let view = Arc::new(View::between(before.as_deref(), snapshot));
-        for answer in answers.drain(..) {
-            engine.report(&answer);
-        }
-        let now = Now { boot: view.boot(), wall: Duration::from_millis(view.snapshot.wall_ms) };
+        let view = playback.next(snapshot);
         // Synthetic snapshots are in order and on time, so none is skipped.
-        let verdicts = engine.tick(now, Arc::clone(&view)).unwrap_or_default();
-        for verdict in &verdicts {
-            match &verdict.what {
-                What::Act(id, action) => answers.push(answer(*id, verdict.mode, action)),
-                What::Notify(_) => engine.delivered(&verdict.rule, &verdict.subject.id),
-                _ => {}
-            }
-            happened.push(Happened::of(verdict, (sample, case.fixture.interval), &view));
-        }
-        before = Some(view);
+        let verdicts = playback.evaluate(&view).unwrap_or_default();
+        let step = |verdict| Happened::of(verdict, (sample, case.fixture.interval), &view);
+        happened.extend(verdicts.iter().map(step));
     }
     happened
 }
