@@ -129,7 +129,7 @@ impl Daemon {
     fn exemptions(&self, verdict: &Verdict, (policy, view): (Arc<Policy>, Arc<View>)) -> Protect {
         let of = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
         let exemptions = Exemptions::new(policy, of, view, now().wall);
-        let procfs = self.settings.host.procfs.clone();
+        let procfs = self.settings.executor.procfs.clone();
         let line = exemptions.command_line();
         Protect(Arc::new(move |person| {
             let proc_table = Processes::open(&procfs, "");

@@ -2,7 +2,6 @@
 
 mod doing;
 mod events;
-mod leases;
 mod notice;
 mod reload;
 mod requests;
@@ -34,17 +33,17 @@ use self::events::{Event, Sources};
 use self::requests::ControlHandler;
 use crate::actions::notices::{Delivery, Notices};
 use crate::actions::{self, Executor};
-use crate::agent::{self, Agent};
+use crate::agent::{Agent, AgentEvent, Orders};
 use crate::audit::{self, Audit};
 use crate::clock::now;
 use crate::policy_file;
 use crate::settings::Settings;
-use crate::status::tally::Skipped;
+use crate::status::tally::{LeaseAct, Skipped};
 use crate::status::{PolicyStatus, Status};
-use crate::stream::{self, Arrival, Source};
+use crate::stream::{self, Arrival};
 use crate::web::{Reload, Routes};
 use bailiff_engine::engine::{Engine, Skip};
-use bailiff_engine::policy::Policy;
+use bailiff_engine::policy::{Mode, Policy};
 use bailiff_engine::verdict::{Hold, Verdict};
 use bailiff_engine::view::{TargetId, View};
 
@@ -53,6 +52,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of queued snapshots; more would be too old when they are evaluated.
 const ARRIVALS: usize = 4;
 
+/// Holds that stop the lease agent. Others affect only rules: an exited lease holder has exited in any case.
+const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];
+
 /// State of the daemon.
 pub struct Daemon {
     settings: Settings,
@@ -60,7 +62,7 @@ pub struct Daemon {
     executor: Executor,
     /// Lease agent, and the last orders that were sent to it.
     agent: Agent,
-    ordered: agent::Orders,
+    ordered: Orders,
     notices: Notices,
     audit: Audit,
     boot_id: Option<String>,
@@ -89,7 +91,7 @@ struct Threads {
     reports: actions::Channels,
     /// Results of notifications.
     deliveries: UnboundedReceiver<Delivery>,
-    leases: UnboundedReceiver<agent::AgentEvent>,
+    leases: UnboundedReceiver<AgentEvent>,
 }
 
 /// Runs the daemon until shutdown.
@@ -111,12 +113,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let acks = daemon.state_writer.acks();
     let handler = ControlHandler { asked: asked_to, acks: acks.clone() };
     let mut tasks = JoinSet::new();
-    let source = Source {
-        path: daemon.settings.stream.clone(),
-        owners: daemon.settings.stream_owners.clone(),
-        procfs: daemon.settings.host.procfs.clone(),
-    };
-    tasks.spawn(stream::follow(source, arrivals_to));
+    tasks.spawn(stream::follow(daemon.settings.stream.clone(), arrivals_to));
     tasks.spawn(policy_file::follow((daemon.settings.rules.clone(), stamp), asked_to_read, reads_to));
     tasks.spawn(control::serve(control, Arc::new(handler), control::Limits::default()));
     let routes = Arc::new(Routes {
@@ -155,15 +152,14 @@ impl Daemon {
         (policy, policy_status): (Arc<Policy>, PolicyStatus),
         rereads: UnboundedSender<reload::Condition>,
     ) -> Result<(Self, Threads)> {
-        let boot_id = rights::boot_id(&settings.host.procfs);
+        let boot_id = rights::boot_id(&settings.executor.procfs);
         let about = audit::About { node: settings.node.clone(), boot_id: boot_id.clone() };
-        let audit = Audit::open(journal(&settings), about, crate::actions::watchdog::continue_stopped)
+        let audit = Audit::open(settings.audit.clone(), about, crate::actions::watchdog::continue_stopped)
             .context("cannot start the thread of the audit log")?;
-        let tools = tools(&settings);
-        let (executor, reports) =
-            Executor::start(tools, audit.clone()).context("cannot start the executor thread")?;
+        let (executor, reports) = Executor::start(settings.executor.clone(), audit.clone())
+            .context("cannot start the executor thread")?;
         let (agent, leases) =
-            Agent::start(audit.clone(), rights::in_host_namespace(&settings.host), &settings.host.devices)
+            Agent::start(audit.clone(), rights::in_host_namespace(&settings), &settings.executor.devices)
                 .context("cannot start the thread of the lease agent")?;
         let (notices, deliveries) = Notices::new(actions::notices::NoticeSettings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
@@ -174,7 +170,7 @@ impl Daemon {
             engine,
             executor,
             agent,
-            ordered: agent::Orders::default(),
+            ordered: Orders::default(),
             notices,
             audit,
             boot_id,
@@ -182,7 +178,7 @@ impl Daemon {
             rereads,
             view: None,
             exporter: None,
-            ours: rights::ourselves(&settings.host.procfs),
+            ours: rights::ourselves(&settings.executor.procfs),
             request: None,
             tried_to_save: false,
             flagged: BTreeMap::new(),
@@ -237,7 +233,7 @@ impl Daemon {
 
     /// Sets the initial holds and status, before the first snapshot.
     fn begin(&mut self) {
-        for (hold, holds, why) in rights::missing(&self.settings.host) {
+        for (hold, holds, why) in rights::missing(&self.settings) {
             self.engine.hold(hold, holds);
             tracing::warn!(hold = hold.name(), why, "nothing destructive will be done");
         }
@@ -317,6 +313,30 @@ impl Daemon {
         }
     }
 
+    /// Sends the lease settings, and whether the agent may act, to the lease agent if they have changed.
+    pub(super) fn order_the_agent(&mut self) {
+        let holds = self.engine.holds();
+        let policy = self.engine.policy();
+        let orders = Orders {
+            leases: policy.leases.clone(),
+            policy: policy.sha256.as_str().into(),
+            acts: self.settings.most == Mode::Enforce && HOLDS.iter().all(|hold| !holds.contains(hold)),
+        };
+        if self.ordered != orders {
+            self.ordered = orders.clone();
+            self.agent.order(orders);
+        }
+    }
+
+    pub(super) fn heard(&mut self, events: AgentEvent) {
+        match events {
+            AgentEvent::Status(status) => self.status.leases = status,
+            AgentEvent::LeaseAction(act, result) => {
+                self.status.counters.leases.count(LeaseAct { act, result });
+            }
+        }
+    }
+
     /// Checks the conditions that no event reports.
     fn check(&mut self) {
         self.check_audit_log();
@@ -349,25 +369,6 @@ impl Daemon {
         if spawn_blocking(move || audit.close()).await.is_err() {
             tracing::error!("the audit log was not closed");
         }
-    }
-}
-
-fn journal(settings: &Settings) -> audit::AuditSettings {
-    audit::AuditSettings {
-        path: settings.audit.file.clone(),
-        max_bytes: settings.audit.max_bytes,
-        keep: settings.audit.keep,
-        kept: Some(state::unwritten(&settings.state)),
-    }
-}
-
-fn tools(settings: &Settings) -> actions::ExecutorSettings {
-    actions::ExecutorSettings {
-        procfs: settings.host.procfs.clone(),
-        devices: settings.host.devices.clone(),
-        verify: settings.verify,
-        node: settings.node.clone(),
-        ..actions::ExecutorSettings::default()
     }
 }
 

@@ -24,11 +24,6 @@ const SOON: Duration = Duration::from_millis(60);
 /// Maximum size of the state file, in bytes.
 const MOST: u64 = 1 << 30;
 
-/// Returns the path of the file for lines that could not be written to the audit log.
-pub(super) fn unwritten(directory: &Path) -> PathBuf {
-    directory.join("audit.unwritten.jsonl")
-}
-
 fn state_file(directory: &Path) -> PathBuf {
     directory.join("state.json")
 }

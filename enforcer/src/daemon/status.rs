@@ -36,7 +36,7 @@ pub(super) fn begin(settings: &Settings, policy: PolicyStatus) -> Status {
             Mode::Enforce => Cap::None,
         },
         policy,
-        stream: Stream { path: settings.stream.display().to_string(), ..Stream::default() },
+        stream: Stream { path: settings.stream.path.display().to_string(), ..Stream::default() },
         ..Status::default()
     }
 }
