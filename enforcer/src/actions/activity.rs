@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bailiff_engine::view::key;
 use bailiff_snapshot::{ProcessKey, wire};
 
 /// GPU utilization in percent above which a process is busy.
@@ -59,10 +60,7 @@ fn computes(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> bool {
     let ours: BTreeSet<u32> = snapshot
         .processes
         .iter()
-        .filter(|process| {
-            let key = process.start_ticks.map(|start_ticks| ProcessKey { pid: process.pid, start_ticks });
-            key.is_some_and(|key| members.contains(&key))
-        })
+        .filter(|process| key(process).is_some_and(|key| members.contains(&key)))
         .map(|process| process.pid)
         .collect();
     let holders = snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
@@ -71,9 +69,8 @@ fn computes(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> bool {
 
 fn counters(snapshot: &wire::Snapshot, members: &BTreeSet<ProcessKey>) -> BTreeMap<ProcessKey, Counters> {
     let holders = snapshot.processes.iter().filter_map(|process| {
-        let key = ProcessKey { pid: process.pid, start_ticks: process.start_ticks? };
         let facts = process.facts.as_ref()?;
-        Some((key, Counters { cpu_seconds: facts.cpu_seconds, io_bytes: facts.io_bytes }))
+        Some((key(process)?, Counters { cpu_seconds: facts.cpu_seconds, io_bytes: facts.io_bytes }))
     });
     let relatives = snapshot.relatives.iter().flatten().map(|relative| {
         let key = ProcessKey { pid: relative.pid, start_ticks: relative.start_ticks };

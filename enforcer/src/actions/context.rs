@@ -9,6 +9,7 @@ use bailiff_engine::Kind;
 use bailiff_engine::guard::{OnHold, Refusal};
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
+use bailiff_engine::view::key;
 use bailiff_snapshot::ProcessKey;
 
 use super::cgroup::Boundary;
@@ -139,10 +140,7 @@ impl<'a> ActionContext<'a> {
     /// Returns all processes that the newest snapshot lists.
     fn holding(&self) -> BTreeSet<ProcessKey> {
         let view = self.inbox.view();
-        let listed = view.iter().flat_map(|view| &view.snapshot.processes);
-        let named = listed
-            .filter_map(|process| Some(ProcessKey { pid: process.pid, start_ticks: process.start_ticks? }));
-        named.collect()
+        view.iter().flat_map(|view| &view.snapshot.processes).filter_map(key).collect()
     }
 }
 

@@ -85,12 +85,13 @@ impl Daemon {
             acted: false,
         };
         let policy = Arc::clone(self.engine.policy());
-        let Some(request) = ActionRequest::of(verdict, &policy) else { return };
+        let Some(mut request) = ActionRequest::of(verdict, &policy) else { return };
         // The action must start within one interval, because its confirmation is outdated afterwards.
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let Some(view) = self.view.clone() else { return self.completed(&refused("there is no snapshot")) };
-        let request = request.protecting(self.exemptions(verdict, (policy, view)));
-        let request = request.beside(self.exporter).beginning_by(now().boot + interval);
+        request.limits.protect = Some(self.exemptions(verdict, (policy, view)));
+        request.limits.exporter = self.exporter;
+        request.until = Some(now().boot + interval);
         if self.executor.act(request).is_err() {
             self.completed(&refused("another action is under way"));
         }

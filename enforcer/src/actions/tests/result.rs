@@ -34,7 +34,7 @@ fn a_request_that_begins_too_late_is_not_done() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     let mut machine = Machine::with(&[holder.key()]);
-    let late = terminate(of_process(&holder), LONG).beginning_by(Duration::ZERO);
+    let late = ActionRequest { until: Some(Duration::ZERO), ..terminate(of_process(&holder), LONG) };
     let report = home.executor().act(late, &mut machine);
     assert_eq!(report.outcome, Outcome::Cancelled, "{}", report.detail);
     assert!(holder.lives() && home.signals().is_empty());
