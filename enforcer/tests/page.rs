@@ -10,6 +10,7 @@ mod parse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bailiff_enforcer::clock::Now;
 use bailiff_enforcer::metrics::{FAMILIES, OWN_PROCESS};
 use bailiff_enforcer::status::Status;
 use bailiff_enforcer::web::page::{self, MOST_FLAGS, Moment};
@@ -22,7 +23,7 @@ use proptest::prelude::*;
 fn written(status: &Status, format: Format) -> String {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let mut out = Vec::new();
-    let moment = Moment { boot: Duration::from_secs(3602), own };
+    let moment = Moment { now: Now { boot: Duration::from_secs(3602), ..Now::default() }, own };
     page::write(status, &moment, format, &mut out).expect("memory takes everything");
     String::from_utf8(out).expect("a page is text")
 }

@@ -103,9 +103,15 @@ fn named(subject: &Subject) -> String {
 /// Returns a phrase about the subject's GPU memory; empty if a part of it is unknown.
 fn holding(subject: &Subject) -> String {
     let held = subject.members.iter().map(|member| member.vram).sum::<Option<u64>>();
-    #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
-    let memory = held.filter(|bytes| *bytes > 0).map(|bytes| number(bytes as f64, Unit::Bytes));
-    memory.map(|memory| format!(", which holds {memory} of GPU memory")).unwrap_or_default()
+    held.filter(|bytes| *bytes > 0)
+        .map(memory)
+        .map(|memory| format!(", which holds {memory} of GPU memory"))
+        .unwrap_or_default()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+fn memory(bytes: u64) -> String {
+    number(bytes as f64, Unit::Bytes)
 }
 
 fn found(verdict: &Verdict) -> String {
@@ -152,10 +158,8 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
 
 /// Returns a phrase about the result of an action, for the owner; `None` if nothing was done.
 fn ended(report: &ActionReport) -> Option<String> {
-    #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
-    let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));
     Some(match report.outcome {
-        Outcome::Released => match returned {
+        Outcome::Released => match report.released.map(memory) {
             Some(memory) => format!("was ended; {memory} of GPU memory are free again"),
             None => "was ended, and its memory is free again".to_owned(),
         },

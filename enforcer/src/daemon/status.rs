@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use super::Daemon;
 use crate::actions::notices::Delivered;
 use crate::clock::now;
@@ -39,11 +37,6 @@ pub(super) fn begin(settings: &Settings, policy: PolicyStatus) -> Status {
         stream: Stream { path: settings.stream.path.display().to_string(), ..Stream::default() },
         ..Status::default()
     }
-}
-
-/// Returns the response to a status request.
-pub(super) fn answer(status: &Status) -> Value {
-    json!({"ok": true, "status": status})
 }
 
 /// Returns the audit log detail of a reload.

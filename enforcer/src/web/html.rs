@@ -9,6 +9,7 @@ use std::time::Duration;
 use bailiff_exposition::html::{Head, Html};
 use bailiff_exposition::human::{Span, ago};
 
+use super::page::Moment;
 use crate::clock::Now;
 use crate::status::tally::Reloaded;
 use crate::status::{Cap, NOT_LOADED, Status};
@@ -21,16 +22,9 @@ const NOT_YET: &str = "no snapshot was evaluated yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
 
-/// When it is, and since when the enforcer runs; seconds since the Unix epoch.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
-    pub(super) now: Now,
-    pub(super) started: Option<f64>,
-}
-
 /// The page; a browser asks for it again where it `refreshes`.
-pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
-    let now = times.now;
+pub(super) fn page(status: &Status, moment: Moment, refreshes: bool) -> String {
+    let now = moment.now;
     let heading = format!("Rules on {}", status.node);
     let interval = status.stream.interval().unwrap_or(INTERVAL);
     let head = Head { title: &heading, heading: &heading, refresh: refreshes.then_some(interval) };
@@ -39,7 +33,7 @@ pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
     let links = [("Metrics", "./metrics"), ("Health", "./-/healthy"), ("Readiness", "./-/ready")];
     html.nav(&links, refreshes);
     html.main();
-    if let Some(alarm) = alarm(status, times) {
+    if let Some(alarm) = alarm(status, moment) {
         html.paragraph("alarm", &alarm);
     }
     html.notes(&notes(status, now));
@@ -53,9 +47,9 @@ pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
 }
 
 /// That nothing new comes, loudly: what is shown may be no longer so.
-fn alarm(status: &Status, times: Times) -> Option<String> {
+fn alarm(status: &Status, moment: Moment) -> Option<String> {
     let stream = &status.stream;
-    let boot = times.now.boot;
+    let boot = moment.now.boot;
     let age = stream.age(boot);
     let seen = age.map_or_else(
         || "no snapshot was ever seen".to_owned(),
@@ -69,7 +63,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
     }
     if age.is_none() {
         let patience = INTERVAL * STALE_INTERVALS;
-        let runs = times.now.wall.saturating_sub(Duration::try_from_secs_f64(times.started?).ok()?);
+        let runs = moment.now.wall.saturating_sub(Duration::try_from_secs_f64(moment.own.started?).ok()?);
         return (runs > patience).then(|| {
             format!(
                 "The stream is up and {NOT_YET}, in {}. No rule is evaluated, and no action is taken.",

@@ -13,7 +13,7 @@ use bailiff_http::{Body, HeaderMap, Method, Request, Response, StatusCode, negot
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::html::{self, Times};
+use super::html;
 use super::page::{self, Moment};
 use crate::clock::now;
 use crate::status::tally::Reloaded;
@@ -95,8 +95,7 @@ impl Routes {
         match path {
             "/" => {
                 let refreshes = request.uri().query() != Some("still");
-                let times = Times { now: now(), started: Own::read().started };
-                reply::html(html::page(&self.newest(), times, refreshes), POLICY)
+                reply::html(html::page(&self.newest(), moment(), refreshes), POLICY)
             }
             "/metrics" => self.metrics(request.headers()),
             "/-/healthy" => reply::health(self.healthy(), "healthy"),
@@ -112,9 +111,8 @@ impl Routes {
     fn metrics(&self, headers: &HeaderMap) -> Response<Body> {
         let open = negotiate::wants_open_metrics(headers);
         let format = if open { Format::OpenMetrics } else { Format::Text };
-        let moment = Moment { boot: now().boot, own: Own::read() };
         let mut text = Vec::new();
-        match page::write(&self.newest(), &moment, format, &mut text) {
+        match page::write(&self.newest(), &moment(), format, &mut text) {
             Ok(()) => {
                 let response = reply::page(format.content_type(), Body::from_iter([text]));
                 reply::with(response, VARY, "Accept")
@@ -147,6 +145,10 @@ impl Routes {
             Err(_) => busy("the reload is still running; see / or the log for its outcome"),
         }
     }
+}
+
+fn moment() -> Moment {
+    Moment { now: now(), own: Own::read() }
 }
 
 fn reload_response(outcome: &Outcome) -> Response<Body> {
