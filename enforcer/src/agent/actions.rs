@@ -22,7 +22,7 @@ pub enum AgentEvent {
     /// Its status has changed.
     Status(Option<AgentStatus>),
     /// It has acted, with this result.
-    LeaseAction(LeaseAction, Result),
+    LeaseAction(LeaseAction, LeaseOutcome),
 }
 
 bailiff_snapshot::label_values! {
@@ -47,7 +47,7 @@ bailiff_snapshot::label_values! {
 /// Result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Result {
+pub enum LeaseOutcome {
     /// The GPUs are available to the next request.
     Freed = "freed",
     /// Some of the GPUs are quarantined, because a process uses them.
@@ -74,35 +74,30 @@ impl LeaseExecutor<'_> {
         (act, lease): (LeaseAction, &Lease),
         busy: &[String],
         detail: &str,
-    ) -> std::result::Result<(), LeaseError> {
+    ) -> Result<(), LeaseError> {
         let end = if act == LeaseAction::ReapLate { End::Late } else { End::dead(lease) };
         let gpus: Vec<&str> = lease.gpus().collect();
         let withheld = busy.iter().any(|id| gpus.contains(&id.as_str()));
         self.record((act, &of_lease(lease)), detail, |pool| {
             Ok(match pool.end(&lease.lease, end, busy)? {
-                Ended::Done if withheld => (Result::Withheld, format!("in use: {}", busy.join(", "))),
-                Ended::Done => (Result::Freed, String::new()),
-                Ended::Kept => (Result::Changed, "it was renewed or handed on meanwhile".to_owned()),
-                Ended::Lost => (Result::Changed, "it is another one by now".to_owned()),
-                Ended::Already(how) => (Result::Changed, format!("it had ended: {how}")),
+                Ended::Done if withheld => (LeaseOutcome::Withheld, format!("in use: {}", busy.join(", "))),
+                Ended::Done => (LeaseOutcome::Freed, String::new()),
+                Ended::Kept => (LeaseOutcome::Changed, "it was renewed or handed on meanwhile".to_owned()),
+                Ended::Lost => (LeaseOutcome::Changed, "it is another one by now".to_owned()),
+                Ended::Already(how) => (LeaseOutcome::Changed, format!("it had ended: {how}")),
             })
         })
     }
 
     /// Returns a quarantined GPU to the pool.
-    pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> std::result::Result<(), LeaseError> {
+    pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> Result<(), LeaseError> {
         self.record((LeaseAction::ClearQuarantine, &of_gpu(gpu)), "no process uses it any more", |pool| {
             Ok(back(pool.clear(&gpu.id, why)?))
         })
     }
 
     /// Returns a GPU without holder to the pool; `record` is the record that it must have.
-    pub(super) fn resolve(
-        &mut self,
-        act: LeaseAction,
-        gpu: &Gpu,
-        detail: &str,
-    ) -> std::result::Result<(), LeaseError> {
+    pub(super) fn resolve(&mut self, act: LeaseAction, gpu: &Gpu, detail: &str) -> Result<(), LeaseError> {
         let record = gpu.record.as_ref().map(|record| (record.pid.as_str(), record.time.as_str()));
         let offset = jiff::Zoned::now().offset().seconds();
         self.record((act, &of_gpu(gpu)), detail, |pool| Ok(back(pool.resolve(&gpu.id, record, offset)?)))
@@ -113,8 +108,8 @@ impl LeaseExecutor<'_> {
         &mut self,
         (act, subject): (LeaseAction, &Subject),
         why: &str,
-        action: impl FnOnce(&mut Pool) -> std::result::Result<(Result, String), LeaseError>,
-    ) -> std::result::Result<(), LeaseError> {
+        action: impl FnOnce(&mut Pool) -> Result<(LeaseOutcome, String), LeaseError>,
+    ) -> Result<(), LeaseError> {
         let line = |result, detail| Record {
             policy: self.policy,
             mode: Some(Mode::Enforce),
@@ -126,13 +121,13 @@ impl LeaseExecutor<'_> {
         };
         if let Err(unwritten) = self.log.record(&line(BEGUN, why)) {
             tracing::error!(action = act.name(), target = %subject.id, %unwritten, "not done");
-            drop(self.events.send(AgentEvent::LeaseAction(act, Result::Failed)));
+            drop(self.events.send(AgentEvent::LeaseAction(act, LeaseOutcome::Failed)));
             return Ok(());
         }
         let done = action(self.pool);
         let (result, detail) = match &done {
             Ok((result, detail)) => (*result, detail.clone()),
-            Err(error) => (Result::Failed, error.to_string()),
+            Err(error) => (LeaseOutcome::Failed, error.to_string()),
         };
         self.log.append(&line(result.name(), &detail));
         tracing::info!(action = act.name(), target = %subject.id, result = result.name(), why, detail, "leases");
@@ -141,10 +136,10 @@ impl LeaseExecutor<'_> {
     }
 }
 
-fn back(back: ReturnOutcome) -> (Result, String) {
+fn back(back: ReturnOutcome) -> (LeaseOutcome, String) {
     match back {
-        ReturnOutcome::Freed => (Result::Freed, String::new()),
-        ReturnOutcome::Not(why) => (Result::Changed, why),
+        ReturnOutcome::Freed => (LeaseOutcome::Freed, String::new()),
+        ReturnOutcome::Not(why) => (LeaseOutcome::Changed, why),
     }
 }
 

@@ -65,7 +65,7 @@ fn rehearse(
         return Ok(simulation.finish(source));
     }
     let why = bad.unwrap_or_else(|| "it is empty".to_owned());
-    Err(Failure::Record(format!("{source} is not a record of bailiff-exporter --record: {}", safe(&why))))
+    Err(Failure::Data(format!("{source} is not a record of bailiff-exporter --record: {}", safe(&why))))
 }
 
 /// Describes an invalid line; the parser's own position is left out, because it counts within the line.

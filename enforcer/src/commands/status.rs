@@ -128,9 +128,9 @@ fn policy(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now.wall)));
     row("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
-        row("", &format!("{NOT_LOADED}:"), |part| colors.bad(part), text);
-        for fault in &policy.faults {
-            row("", fault, |part| colors.bad(part), text);
+        let heading = format!("{NOT_LOADED}:");
+        for line in [&heading].into_iter().chain(&policy.faults) {
+            row("", line, |part| colors.bad(part), text);
         }
     }
 }
@@ -143,12 +143,8 @@ fn leases(status: &Status, now: Now, colors: Colors, text: &mut String) {
         None => row("leases", "dry run: no lease is freed", str::to_owned, text),
     }
     for judged in leases.judged.iter().filter(|judged| judged.judgement != "keep") {
-        row(
-            "",
-            &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.describe(now.boot)),
-            |part| colors.bad(part),
-            text,
-        );
+        let what = format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.describe(now.boot));
+        row("", &what, |part| colors.bad(part), text);
     }
 }
 

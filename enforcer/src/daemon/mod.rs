@@ -9,7 +9,7 @@ mod rights;
 mod state;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,13 +39,13 @@ use crate::clock::now;
 use crate::policy_file;
 use crate::settings::Settings;
 use crate::status::tally::{LeaseAct, Skipped};
-use crate::status::{PolicyStatus, Status};
+use crate::status::{Open, PolicyStatus, Status};
 use crate::stream::{self, Arrival};
 use crate::web::{Reload, Routes};
 use bailiff_engine::engine::{Engine, Skip};
 use bailiff_engine::policy::{Mode, Policy};
 use bailiff_engine::verdict::{Hold, Verdict};
-use bailiff_engine::view::{TargetId, View};
+use bailiff_engine::view::View;
 
 /// Interval of periodic checks: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -78,12 +78,10 @@ pub struct Daemon {
     request: Option<Verdict>,
     /// Whether a write of the state was attempted before the SIGKILL of the action in flight.
     tried_to_save: bool,
-    /// Time at which each flag was raised, by rule and target, in seconds since the Unix epoch.
-    flagged: BTreeMap<(Arc<str>, TargetId), f64>,
+    flagged: status::Flagged,
     status: Status,
     shown: watch::Sender<Arc<Status>>,
     state_writer: state::StateWriter,
-    saved: Duration,
 }
 
 /// Channels from the threads to the daemon.
@@ -181,11 +179,10 @@ impl Daemon {
             ours: rights::ourselves(&settings.executor.procfs),
             request: None,
             tried_to_save: false,
-            flagged: BTreeMap::new(),
+            flagged: status::Flagged::new(),
             status: status::begin(&settings, policy_status),
             shown,
             state_writer: state::StateWriter::start(&settings.state),
-            saved: Duration::ZERO,
             settings,
         };
         daemon.begin();
@@ -243,9 +240,9 @@ impl Daemon {
             tracing::warn!(uid, "CAP_KILL is missing: only processes of our own user will be acted upon");
         }
         self.engine.exempt(self.ours.clone());
-        self.begin_counts();
+        status::begin_counts(&mut self.status.counters, &self.engine);
         // Breakers that an earlier run opened are already in the audit log.
-        self.status.breakers = self.breakers();
+        self.status.breakers = status::breakers(&self.engine, &[]);
         self.save();
         self.record_change(("start", "done"), "");
         self.order_the_agent();
@@ -278,7 +275,7 @@ impl Daemon {
                 stream.silent = status::silent(&view);
                 stream.tick_seconds = Some(now().boot.saturating_sub(began.boot).as_secs_f64());
                 self.status.counters.snapshots += 1;
-                self.save_sometimes();
+                self.state_writer.save_sometimes(&self.engine, now().boot);
                 heap::give_back();
             }
             Err(skip) => self.status.counters.skipped.count(skipped(skip)),
@@ -343,16 +340,46 @@ impl Daemon {
         self.hold_if(Hold::Stale, self.status.stream.is_stale(now().boot));
         self.check_state();
         self.status.counters.audit_failures = self.audit.status.failures();
-        self.save_sometimes();
+        self.state_writer.save_sometimes(&self.engine, now().boot);
     }
 
-    pub(super) fn check_audit_log(&mut self) {
+    /// Publishes the current status.
+    fn show(&mut self) {
+        let before = self.status.breakers.clone();
+        status::refresh(&mut self.status, &self.engine, &self.flagged);
+        self.record_breakers(&before, &self.status.breakers);
+        self.shown.send_replace(Arc::new(self.status.clone()));
+    }
+
+    /// Records in the audit log which breakers have opened and closed.
+    fn record_breakers(&self, before: &[Open], now: &[Open]) {
+        let changes = [(now, before, "opened"), (before, now, "closed")];
+        for (local_host, there, result) in changes {
+            for open in local_host.iter().filter(|open| !there.contains(open)) {
+                tracing::warn!(breaker = open.breaker.name(), open.detail, "breaker {result}");
+                self.record_change(("breaker", result), &format!("{}: {}", open.breaker.name(), open.detail));
+            }
+        }
+    }
+
+    /// Saves the state; returns its version.
+    fn save(&mut self) -> u64 {
+        let version = self.state_writer.save(&self.engine);
+        self.check_state();
+        version
+    }
+
+    fn check_state(&mut self) {
+        self.hold_if(Hold::State, !self.state_writer.well());
+    }
+
+    fn check_audit_log(&mut self) {
         let unwritable = !self.audit.status.writable();
         self.hold_if(Hold::Audit, unwritable);
     }
 
-    async fn end(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
-        self.save_at_the_end();
+    async fn end(self, mut deliveries: UnboundedReceiver<Delivery>) {
+        self.state_writer.save_at_the_end(&self.engine);
         let Self { mut executor, mut agent, notices, audit, engine, state_writer, .. } = self;
         // The executor finishes its current step, so that the result is logged before the last line.
         let mut finishing = spawn_blocking(move || {

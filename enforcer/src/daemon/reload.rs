@@ -149,7 +149,7 @@ impl Daemon {
         let policy = Arc::clone(self.engine.policy());
         self.notices.keep(&policy.channels);
         self.flagged.retain(|(rule, _), _| policy.rules.iter().any(|other| other.name == *rule));
-        self.begin_counts();
+        status::begin_counts(&mut self.status.counters, &self.engine);
         self.accept();
         self.status.policy.sha256 = Some(policy.sha256.clone());
         self.status.policy.loaded = self.status.policy.good;

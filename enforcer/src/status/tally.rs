@@ -112,7 +112,7 @@ pub struct LeaseAct {
     /// The action.
     pub act: agent::LeaseAction,
     /// Its result.
-    pub result: agent::Result,
+    pub result: agent::LeaseOutcome,
 }
 
 bailiff_snapshot::label_values! {

@@ -1,6 +1,6 @@
 //! A made-up status with every field set, and one with hostile names.
 
-use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
+use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, LeaseOutcome};
 use bailiff_enforcer::status::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
 use bailiff_enforcer::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus,
@@ -156,7 +156,7 @@ fn counters() -> Counters {
     counters.refused.count("wrong_owner".into());
     counters.reloads.count(Reloaded::Applied);
     counters.reloads.count(Reloaded::Refused);
-    counters.leases.count(LeaseAct { act: LeaseAction::ReapDead, result: Result::Freed });
+    counters.leases.count(LeaseAct { act: LeaseAction::ReapDead, result: LeaseOutcome::Freed });
     counters.notices.count(Notice { channel: "owner".into(), result: "delivered".into() });
     counters
 }

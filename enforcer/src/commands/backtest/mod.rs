@@ -143,7 +143,7 @@ fn exporters_of(api: &mut Api, plan: &Plan<'_>, times: (i64, i64)) -> Result<Vec
     if found.is_empty() {
         let of = plan.flags.instance.as_ref().map(|instance| format!(" of the instance {}", safe(instance)));
         let moment = |time: Duration| layout::moment(time);
-        return Err(Failure::Prometheus(format!(
+        return Err(Failure::Data(format!(
             "Prometheus holds no {ANCHOR}{} between {} and {}: does it scrape bailiff-exporter?",
             of.unwrap_or_default(),
             moment(plan.from),
