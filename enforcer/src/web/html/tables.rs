@@ -16,14 +16,16 @@ use bailiff_engine::verdict::Hold;
 const REST: &str = "bailiff-enforcer status --json has them.";
 const NO_OWNER: &str = "no one owner is known";
 
+/// Title and CSS class of a column, and its cell for a row.
+type Column<T> = (&'static str, &'static str, fn(&T, Now) -> Cell);
+
 /// A section of the page with one table.
 struct Section<T, const N: usize> {
     /// HTML ids of the section and of its table.
     ids: (&'static str, &'static str),
     title: &'static str,
     caption: &'static str,
-    /// Title and CSS class of each column, and its cell for a row.
-    columns: [(&'static str, &'static str, fn(&T, Now) -> Cell); N],
+    columns: [Column<T>; N],
     /// Maximum number of rows, and where the others are.
     most: (usize, &'static str),
 }
