@@ -14,7 +14,7 @@ use crate::policy_file::{self, Content, Stamp};
 use crate::status::tally::Reloaded;
 use crate::status::{NOT_LOADED, PolicyStatus};
 use crate::web::Outcome;
-use bailiff_engine::policy::{FaultStyle, Loaded, Policy, load};
+use bailiff_engine::policy::{FaultStyle, Faults, Loaded, Policy, load};
 use bailiff_engine::verdict::Hold;
 
 /// A request to reload the rules file.
@@ -32,11 +32,8 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, PolicyStatus, Stamp), S
     let name = path.display().to_string();
     let (stamp, content) = policy_file::first(path)
         .map_err(|error| Stop::Usage(format!("the rules of {name}: {}", unread(&error))))?;
-    match load(&content.bytes, &name, crate::policy_file::context(now().wall)) {
-        Ok(Loaded { policy, warnings }) => {
-            for line in warnings.lines() {
-                tracing::warn!("{line}");
-            }
+    match loaded(&content, &name) {
+        Ok(policy) => {
             let at = Some(now().wall.as_secs_f64());
             let status = PolicyStatus {
                 path: name,
@@ -47,13 +44,22 @@ pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, PolicyStatus, Stamp), S
                 read: at,
                 faults: Vec::new(),
             };
-            Ok((Arc::new(policy), status, stamp))
+            Ok((policy, status, stamp))
         }
         Err(faults) => {
             let text = faults.render(FaultStyle::Plain);
             Err(Stop::Usage(format!("the rules are invalid\n{}", text.trim_end())))
         }
     }
+}
+
+/// Loads a policy, and logs its warnings.
+fn loaded(content: &Content, name: &str) -> Result<Arc<Policy>, Faults> {
+    let Loaded { policy, warnings } = load(&content.bytes, name, policy_file::context(now().wall))?;
+    for line in warnings.lines() {
+        tracing::warn!("{line}");
+    }
+    Ok(Arc::new(policy))
 }
 
 /// Returns the reason why the file could not be read.
@@ -129,12 +135,9 @@ impl Daemon {
             self.accept();
             return Outcome::Unchanged;
         }
-        match load(&content.bytes, &name, crate::policy_file::context(now().wall)) {
-            Ok(Loaded { policy, warnings }) => {
-                for line in warnings.lines() {
-                    tracing::warn!("{line}");
-                }
-                self.adopt(Arc::new(policy));
+        match loaded(&content, &name) {
+            Ok(policy) => {
+                self.adopt(policy);
                 Outcome::Applied(content.sha256)
             }
             Err(faults) => self.refuse(faults.lines().collect()),
