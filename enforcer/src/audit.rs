@@ -7,6 +7,7 @@ mod status;
 mod waiting;
 
 use std::fmt::Write as _;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -23,7 +24,7 @@ use bailiff_engine::verdict::{Evidence, Subject};
 use journal::Journal;
 pub use journal::{AuditSettings, Begun};
 pub(crate) use line::ascii;
-use status::LogStatus;
+pub use status::LogStatus;
 use waiting::{Waiting, Worth};
 
 /// Wait before a failed write is retried.
@@ -46,7 +47,7 @@ pub struct About {
 }
 
 /// Content of one line: a decision, a change, or an action.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Record<'a> {
     /// Id of an action, the same in all lines about it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,15 +136,17 @@ pub struct Unwritten(#[from] std::io::Error);
 #[derive(Debug, Clone)]
 pub struct Audit(Arc<Shared>);
 
+/// The audit log.
 #[derive(Debug)]
-struct Open {
+pub struct AuditLog {
     about: About,
     /// Continues processes that an earlier run stopped; returns their number.
     continue_stopped: fn(&HeldStill) -> usize,
     settings: AuditSettings,
     journal: Mutex<Journal>,
     waiting: Waiting,
-    status: Arc<LogStatus>,
+    /// Whether lines can be written.
+    pub status: Arc<LogStatus>,
     /// Whether the file of kept lines exists and its lines are not yet all in the log.
     took_up: AtomicBool,
 }
@@ -151,7 +154,7 @@ struct Open {
 /// The log and its writing thread.
 #[derive(Debug)]
 struct Shared {
-    open: Arc<Open>,
+    open: Arc<AuditLog>,
     /// Disconnected once the writing thread has ended.
     writer: Mutex<Receiver<()>>,
 }
@@ -168,7 +171,7 @@ impl Audit {
         continue_stopped: fn(&HeldStill) -> usize,
     ) -> std::io::Result<Self> {
         let status = Arc::new(LogStatus::default());
-        let open = Arc::new(Open {
+        let open = Arc::new(AuditLog {
             about,
             continue_stopped,
             journal: Mutex::new(Journal::new(settings.clone(), Arc::clone(&status))),
@@ -186,84 +189,47 @@ impl Audit {
         Ok(Self(Arc::new(Shared { open, writer: Mutex::new(writer) })))
     }
 
-    /// Returns actions of an earlier run that had no result when the log was opened. May wait for the disk.
-    #[must_use]
-    pub fn begun_without_result(&self) -> Vec<Begun> {
-        self.0.open.with(|journal| journal.interrupted())
-    }
-
-    /// Writes a line and waits until it is on disk.
-    ///
-    /// # Errors
-    /// If the line may not be on disk.
-    pub fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
-        self.0.open.record(record)
-    }
-
-    /// Writes a line. If that fails, the line is kept and the write is retried.
-    pub fn append(&self, record: &Record<'_>) {
-        self.0.open.append(record);
-    }
-
-    /// Queues a line for the writing thread, for callers that must not wait for a disk.
-    pub fn later(&self, record: &Record<'_>) {
-        let open = &self.0.open;
-        if let Ok(line) = open.line(record) {
-            open.add(Worth::Note, line);
-        }
-    }
-
     /// Writes all queued lines, or saves them in the file [`AuditSettings::kept`] for the next start. Does
     /// not wait for a hanging disk. Lines that are added later may be lost.
     pub fn close(&self) {
         self.0.close();
     }
+}
 
-    /// Returns whether the last write succeeded and no write hangs. A failed write is retried every second.
-    #[must_use]
-    pub fn writable(&self) -> bool {
-        self.0.open.status.writable()
-    }
+impl Deref for Audit {
+    type Target = AuditLog;
 
-    /// Returns whether the disk does not respond; a call of [`Audit::record`] would block.
-    #[must_use]
-    pub fn hangs(&self) -> bool {
-        self.0.open.status.hangs()
-    }
-
-    /// Returns the number of failed writes.
-    #[must_use]
-    pub fn failures(&self) -> u64 {
-        self.0.open.status.failures()
-    }
-
-    /// Returns the number of lines that are lost for good.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.0.open.status.lost()
+    fn deref(&self) -> &AuditLog {
+        &self.0.open
     }
 }
 
-impl Open {
-    fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
+impl AuditLog {
+    /// Writes a line and waits until it is on disk.
+    ///
+    /// # Errors
+    /// If the line may not be on disk.
+    pub fn record(&self, record: &Record<'_>) -> Result<(), Unwritten> {
         let line = self.line(record)?;
         Ok(self.with(|journal| self.flush(journal, Some(&line)))?)
     }
 
-    fn append(&self, record: &Record<'_>) {
+    /// Writes a line. If that fails, the line is kept and the write is retried.
+    pub fn append(&self, record: &Record<'_>) {
         match self.line(record) {
             Ok(line) => {
                 // Queued first, so that the line is kept even if the disk hangs from now on.
-                self.add(Worth::Result, line);
+                self.waiting.add(Worth::Result, line);
                 drop(self.with(|journal| self.flush(journal, None)));
             }
             Err(error) => tracing::error!(%error, "cannot serialize a line of the audit log"),
         }
     }
 
-    fn add(&self, worth: Worth, line: Vec<u8>) {
-        if !self.waiting.add(worth, line) {
-            self.status.lose();
+    /// Queues a line for the writing thread, for callers that must not wait for a disk.
+    pub fn later(&self, record: &Record<'_>) {
+        if let Ok(line) = self.line(record) {
+            self.waiting.add(Worth::Note, line);
         }
     }
 
@@ -290,13 +256,13 @@ impl Open {
         journal.begin(&kept);
         self.took_up.store(!kept.is_empty(), Ordering::Relaxed);
         for line in kept {
-            self.add(Worth::Result, line);
+            self.waiting.add(Worth::Result, line);
         }
         for begun in journal.interrupted() {
             tracing::warn!(?begun, "an earlier run began an action and exited before its result was written");
             let detail = self.continue_stopped(&begun);
             if let Ok(line) = self.line(&interrupted(&begun, &detail)) {
-                self.add(Worth::Result, line);
+                self.waiting.add(Worth::Result, line);
             }
         }
     }
@@ -350,18 +316,8 @@ impl Open {
         if !self.status.failed() {
             return;
         }
-        let recovered = Record {
-            id: None,
-            policy: "",
-            rule: "",
-            mode: None,
-            step: "audit",
-            result: "recovered",
-            detail: "the audit log can be written again",
-            target: None,
-            evidence: None,
-            after: None,
-        };
+        let detail = "the audit log can be written again";
+        let recovered = Record { step: "audit", result: "recovered", detail, ..Record::default() };
         if self.record(&recovered).is_ok() {
             tracing::info!("the audit log can be written again");
         }
@@ -377,13 +333,10 @@ fn interrupted<'a>(begun: &'a Begun, detail: &'a str) -> Record<'a> {
         id: Some(begun.id),
         policy: &begun.policy,
         rule: &begun.rule,
-        mode: None,
         step: &begun.step,
         result: INTERRUPTED,
         detail,
-        target: None,
-        evidence: None,
-        after: None,
+        ..Record::default()
     }
 }
 

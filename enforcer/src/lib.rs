@@ -13,8 +13,7 @@ pub mod metrics;
 pub mod policy_file;
 pub mod process_table;
 pub mod settings;
+pub mod status;
 pub mod stream;
 mod trust;
 pub mod web;
-
-pub use bailiff_snapshot::truth;

@@ -1,6 +1,6 @@
 //! Entry point of `bailiff-enforcer`: parses the flags, runs the command and returns the exit code.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -35,15 +35,15 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Pause(flags) => commands::pause::pause(&flags, out)?,
         Command::Resume(flags) => commands::pause::resume(&flags.control, out)?,
         Command::Reload(flags) => return Ok(commands::pause::reload(&flags.control, colors, out)?),
-        Command::Test(flags) => return commands::report(commands::test::run(&flags.into(), out)),
+        Command::Test(flags) => return commands::report(commands::test::run(&flags, out)),
         Command::Replay(flags) => {
-            return commands::past(&flags, now(), |wanted| commands::replay::run(&wanted, out));
+            return commands::report(commands::replay::run(&flags, now().wall, out));
         }
         Command::Backtest(flags) => {
-            return commands::past(&flags, now(), |wanted| commands::backtest::run(&wanted, out));
+            return commands::report(commands::backtest::run(&flags, now().wall, out));
         }
         Command::Watchdog => bailiff_enforcer::actions::watchdog::run().context("cannot run the watchdog")?,
-        Command::Schema => commands::schema::run(&policy::schema(), out)?,
+        Command::Schema => writeln!(out, "{:#}", policy::schema()).context("cannot print")?,
     }
     Ok(Exit::Done)
 }

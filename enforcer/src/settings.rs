@@ -1,12 +1,15 @@
 //! Validated settings from the command line; later code sees no invalid value.
 
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
 
+use crate::actions::ExecutorSettings;
+use crate::audit::AuditSettings;
 use crate::flags;
+use crate::stream::Source;
 use bailiff_engine::policy::Mode;
 
 /// Longest duration that a flag of the daemon accepts.
@@ -19,10 +22,8 @@ const SMALLEST_AUDIT: u64 = 64 << 10;
 pub struct Settings {
     /// Path of the rules file.
     pub rules: PathBuf,
-    /// Path of the exporter's stream socket.
-    pub stream: PathBuf,
-    /// Trusted owners of the stream socket, besides root and our own user.
-    pub stream_owners: Vec<u32>,
+    /// The exporter's stream.
+    pub stream: Source,
     /// Upper limit for the mode of every rule.
     pub most: Mode,
     /// HTTP settings.
@@ -32,11 +33,11 @@ pub struct Settings {
     /// Directory of the state that survives a restart.
     pub state: PathBuf,
     /// Settings of the audit log.
-    pub audit: Audit,
-    /// Settings for reading processes and devices of the host.
-    pub host: Host,
-    /// Time limit after a kill for processes to exit and memory to be released.
-    pub verify: Duration,
+    pub audit: AuditSettings,
+    /// Settings of the executor, and where the processes and devices of the host are.
+    pub executor: ExecutorSettings,
+    /// Whether the PID namespace is treated as the host's without a check.
+    pub trust_pid_namespace: bool,
     /// Name of this node.
     pub node: String,
     /// Log level and format.
@@ -54,28 +55,6 @@ pub struct Web {
     pub lifecycle: bool,
 }
 
-/// Settings of the audit log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Audit {
-    /// Path of the log file.
-    pub file: PathBuf,
-    /// Size at which the file is rotated, in bytes.
-    pub max_bytes: u64,
-    /// Number of rotated files to keep.
-    pub keep: u32,
-}
-
-/// Settings for reading processes and devices of the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Host {
-    /// Mount point of the host's `/proc`.
-    pub procfs: PathBuf,
-    /// Prefix of the paths of GPU device files.
-    pub devices: String,
-    /// Whether the PID namespace is treated as the host's without a check.
-    pub trust_pid_namespace: bool,
-}
-
 impl TryFrom<flags::Run> for Settings {
     type Error = String;
 
@@ -87,11 +66,15 @@ impl TryFrom<flags::Run> for Settings {
         if flags.devices.is_empty() {
             return Err("--devices must not be empty; the usual prefix is /dev/nvidia".to_owned());
         }
+        let node = flags.node.name();
         let wanted = flags.listen.into_iter().filter(|address| !address.is_empty());
         Ok(Self {
             rules: flags.rules,
-            stream: flags.stream,
-            stream_owners: flags.stream_user.iter().map(|name| user(name)).collect::<Result<_, _>>()?,
+            stream: Source {
+                path: flags.stream,
+                owners: flags.stream_user.iter().map(|name| user(name)).collect::<Result<_, _>>()?,
+                procfs: flags.procfs.clone(),
+            },
             most: if flags.dry_run { Mode::DryRun } else { Mode::Enforce },
             web: Web {
                 listen: wanted.map(address).collect::<Result<_, _>>()?,
@@ -99,55 +82,24 @@ impl TryFrom<flags::Run> for Settings {
                 lifecycle: flags.lifecycle,
             },
             control: flags.control,
-            state: flags.state,
-            audit: Audit {
-                file: flags.audit,
+            audit: AuditSettings {
+                path: flags.audit,
                 max_bytes: audit_size(&flags.audit_max_size)?,
                 keep: flags.audit_keep,
+                kept: Some(flags.state.join("audit.unwritten.jsonl")),
             },
-            host: Host {
+            state: flags.state,
+            executor: ExecutorSettings {
                 procfs: flags.procfs,
                 devices: flags.devices,
-                trust_pid_namespace: flags.trust_pid_namespace,
+                verify,
+                node: node.clone(),
+                ..ExecutorSettings::default()
             },
-            verify,
-            node: flags.node.name(),
+            trust_pid_namespace: flags.trust_pid_namespace,
+            node,
             logs: flags.logs,
         })
-    }
-}
-
-/// Point in time given by a flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// Time since the Unix epoch.
-    At(Duration),
-    /// Time before now.
-    Ago(Duration),
-}
-
-impl When {
-    /// Parses a time such as `2026-03-01T00:00:00Z`, or an age such as `7d`.
-    ///
-    /// # Errors
-    /// If the text is neither.
-    pub fn parse(flag: &str, text: &str) -> Result<Self, String> {
-        if let Ok(time) = humantime::parse_rfc3339(text) {
-            let since = time.duration_since(UNIX_EPOCH);
-            return since.map(Self::At).map_err(|_| format!("{flag}={text} is before 1970"));
-        }
-        humantime::parse_duration(text).map(Self::Ago).map_err(|_| {
-            format!("{flag}={text} is neither a time such as 2026-03-01T00:00:00Z nor an age such as 7d")
-        })
-    }
-
-    /// Returns the time since the Unix epoch.
-    #[must_use]
-    pub const fn since_epoch(self, now: Duration) -> Duration {
-        match self {
-            Self::At(since) => since,
-            Self::Ago(ago) => now.saturating_sub(ago),
-        }
     }
 }
 
@@ -217,7 +169,7 @@ mod tests {
         );
         assert_eq!(settings.most, Mode::Enforce);
         assert_eq!((settings.audit.max_bytes, settings.audit.keep), (64 << 20, 5));
-        assert_eq!(settings.verify, Duration::from_secs(10));
+        assert_eq!(settings.executor.verify, Duration::from_secs(10));
     }
 
     #[test]
@@ -248,17 +200,5 @@ mod tests {
             let error = settings(&[flag]).expect_err(flag);
             assert!(error.starts_with(why), "{error}");
         }
-    }
-
-    #[test]
-    fn moments() {
-        let day = Duration::from_hours(24);
-        let at = When::parse("--from", "1970-01-02T00:00:00Z").expect("it is a time");
-        assert_eq!((at, at.since_epoch(day * 9)), (When::At(day), day));
-        let ago = When::parse("--from", "2d").expect("it is one");
-        assert_eq!(ago.since_epoch(day * 9), day * 7);
-        assert!(
-            When::parse("--from", "yesterday").expect_err("it is neither").starts_with("--from=yesterday")
-        );
     }
 }

@@ -13,9 +13,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bailiff_enforcer::commands::backtest::{self, Backtest, BacktestSettings, Children};
-use bailiff_enforcer::commands::simulation::Admin;
-use bailiff_enforcer::commands::{Failure, Form};
+use bailiff_enforcer::commands::Failure;
+use bailiff_enforcer::commands::backtest::{self, Backtest};
+use bailiff_enforcer::flags;
 use bailiff_lifecycle::exit::Exit;
 
 const START: u64 = 1_767_225_600;
@@ -46,26 +46,25 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (SocketAddr
     (address, requests)
 }
 
-fn query(address: &str, change: impl FnOnce(&mut BacktestSettings)) -> Result<Backtest, Failure> {
+fn query(address: &str, change: impl FnOnce(&mut flags::Backtest)) -> Result<Backtest, Failure> {
     let directory = tempfile::tempdir().unwrap();
     let rules = directory.path().join("rules.yaml");
     fs::write(&rules, RULES).unwrap();
-    let mut settings = BacktestSettings {
+    let mut flags = flags::Backtest {
         rules,
         prometheus: address.to_owned(),
-        token_file: None,
-        from: Duration::from_secs(START),
-        to: Duration::from_secs(START + 7200),
+        from: "2h".to_owned(),
+        to: "0s".to_owned(),
         instance: None,
-        children: Children::Unknown,
-        chunk: Duration::from_hours(1),
+        assume_children_idle: false,
+        token_file: None,
         interval: None,
-        admin: Admin::Away,
-        form: Form::Text,
-        now: Duration::from_secs(START),
+        chunk: "1h".to_owned(),
+        resume_after: None,
+        json: false,
     };
-    change(&mut settings);
-    backtest::rehearse(&settings)
+    change(&mut flags);
+    backtest::rehearse(&flags, Duration::from_secs(START + 7200))
 }
 
 fn refused(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
@@ -127,7 +126,7 @@ fn invalid_settings_are_refused() {
         assert_eq!(failure.exit(), Exit::Usage, "{address}");
         assert!(!failure.to_string().contains("secret"), "{failure}");
     }
-    let failure = query("http://localhost", |settings| settings.to = settings.from).unwrap_err();
+    let failure = query("http://localhost", |flags| flags.to.clone_from(&flags.from)).unwrap_err();
     assert_eq!(failure.exit(), Exit::Usage);
 }
 
@@ -137,8 +136,8 @@ fn server_warnings_are_in_the_report() {
         let warned = NOTHING.replace('}', "").replace("[]", "[]}") + r#","warnings":["a store is\ndown"]}"#;
         (200, if path.contains("/series") { SERIES.to_owned() } else { warned })
     });
-    let backtest = query(&format!("http://{address}/"), |settings| {
-        settings.instance = Some("a\"b".to_owned());
+    let backtest = query(&format!("http://{address}/"), |flags| {
+        flags.instance = Some("a\"b".to_owned());
     });
     let backtest = backtest.unwrap();
     let [report] = &backtest.exporters[..] else { panic!("{backtest:#?}") };
@@ -163,8 +162,7 @@ fn large_range_is_queried_in_parts() {
             false => (422, refusal.to_owned()),
         }
     });
-    let backtest =
-        query(&format!("http://{address}"), |settings| settings.to = Duration::from_secs(START + 3600));
+    let backtest = query(&format!("http://{address}"), |flags| flags.to = "1h".to_owned());
     assert_eq!(backtest.unwrap().exporters.len(), 1);
     let requests = requests.lock().unwrap();
     let long = |long: &str| requests.iter().filter(|path| path.contains(long)).count();

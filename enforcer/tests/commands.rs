@@ -16,11 +16,10 @@ use std::thread;
 use std::time::Duration;
 
 use bailiff_enforcer::clock::Now;
-use bailiff_enforcer::commands::simulation::Admin;
-use bailiff_enforcer::commands::{Failure, Form, pause, replay, status};
+use bailiff_enforcer::commands::{Failure, pause, replay, status};
 use bailiff_enforcer::control::{Question, may_change};
-use bailiff_enforcer::flags::{Command, Flags};
-use bailiff_enforcer::web::Status;
+use bailiff_enforcer::flags::{Command, Flags, Replay};
+use bailiff_enforcer::status::Status;
 use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::control::{self, Answers, Limits, Peer, refusal};
 use bailiff_lifecycle::exit::{Exit, Stop};
@@ -197,8 +196,8 @@ fn replayed(record: &str) -> Result<Exit, Failure> {
     let text = "version: 1\nrules:\n  - {name: idle, target: process, when: {gpu_util: {max: 1%}}, for: 5m, then: [{flag: info}]}\n";
     std::fs::write(&rules, text).expect("the file is writable");
     std::fs::write(&path, record).expect("the file is writable");
-    let (admin, form, now) = (Admin::Away, Form::Text, NOW.wall);
-    replay::run(&replay::ReplaySettings { rules, record: path, admin, form, now }, &mut Vec::new())
+    let flags = Replay { record: path, rules, resume_after: None, json: false };
+    replay::run(&flags, NOW.wall, &mut Vec::new())
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use bailiff_enforcer::clock::Now;
 use bailiff_enforcer::metrics::{self, FAMILIES, OWN_PROCESS};
 use bailiff_enforcer::stream::Reason;
 use bailiff_enforcer::web::page::{self, Moment};
@@ -82,7 +83,7 @@ fn every_rules_key_is_documented() {
 #[test]
 fn full_page_matches_the_golden_file() {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
-    let moment = Moment { boot: Duration::from_secs(3602), own };
+    let moment = Moment { now: Now { boot: Duration::from_secs(3602), ..Now::default() }, own };
     let mut page = Vec::new();
     page::write(&made_up::full(), &moment, Format::Text, &mut page).expect("writing to memory cannot fail");
     compare("tests/golden/full.prom", &String::from_utf8(page).expect("the text is UTF-8"));

@@ -10,8 +10,9 @@ mod parse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bailiff_enforcer::clock::Now;
 use bailiff_enforcer::metrics::{FAMILIES, OWN_PROCESS};
-use bailiff_enforcer::web::Status;
+use bailiff_enforcer::status::Status;
 use bailiff_enforcer::web::page::{self, MOST_FLAGS, Moment};
 use bailiff_exposition::Format;
 use bailiff_exposition::own::Own;
@@ -22,7 +23,7 @@ use proptest::prelude::*;
 fn written(status: &Status, format: Format) -> String {
     let own = Own { cpu_seconds: Some(1.5), ..Own::default() };
     let mut out = Vec::new();
-    let moment = Moment { boot: Duration::from_secs(3602), own };
+    let moment = Moment { now: Now { boot: Duration::from_secs(3602), ..Now::default() }, own };
     page::write(status, &moment, format, &mut out).expect("writing to memory cannot fail");
     String::from_utf8(out).expect("a page is text")
 }
@@ -105,7 +106,7 @@ fn flags_are_bounded_to_the_most_severe() {
     status.flags.clear();
     for number in 0..300 {
         let target = format!("workload:slurm:{number}");
-        status.flags.push(bailiff_enforcer::web::status::Flag { target, ..warning.clone() });
+        status.flags.push(bailiff_enforcer::status::Flag { target, ..warning.clone() });
     }
     status.flags.push(critical);
     let page = read(&status);

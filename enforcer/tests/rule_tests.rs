@@ -10,7 +10,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bailiff_enforcer::commands::{Failure, Form, test};
+use bailiff_enforcer::commands::{Failure, test};
+use bailiff_enforcer::flags::Test;
 use bailiff_lifecycle::exit::Exit;
 
 fn config() -> PathBuf {
@@ -19,8 +20,8 @@ fn config() -> PathBuf {
 
 fn run(file: &Path) -> (Exit, String) {
     let mut out = Vec::new();
-    let settings = test::RuleTestSettings { files: vec![file.to_owned()], form: Form::Text };
-    let exit = test::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
+    let flags = Test { files: vec![file.to_owned()], json: false };
+    let exit = test::run(&flags, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
     (exit, String::from_utf8(out).unwrap())
 }
 
@@ -80,8 +81,8 @@ fn every_fault_has_its_line() {
          series:\n          gpu_util: '0x'\n    expect:\n      - {at: 3s, rule: idle, step: terminate}\n      \
          - {at: 5m, rule: idel, step: kill}\n",
     );
-    let settings = test::RuleTestSettings { files: vec![file], form: Form::Text };
-    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    let flags = Test { files: vec![file], json: false };
+    let failure = test::run(&flags, &mut Vec::new()).unwrap_err();
     assert_eq!(failure.exit(), Exit::Usage);
     let text = failure.to_string();
     for part in [
@@ -118,8 +119,8 @@ fn namespace_without_pod_is_refused() {
         "rules: rules.yaml\ntests:\n  - name: alone\n    targets:\n      - process: 4100\n        \
          namespace: kube-system\n        series: {gpu_util: '0x99'}\n    never: [{step: flag}]\n",
     );
-    let settings = test::RuleTestSettings { files: vec![file], form: Form::Text };
-    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    let flags = Test { files: vec![file], json: false };
+    let failure = test::run(&flags, &mut Vec::new()).unwrap_err();
     assert_eq!(failure.exit(), Exit::Usage);
     for part in ["error: `namespace` needs `pod`", ".yaml:6:20\n"] {
         assert!(failure.to_string().contains(part), "{part:?} is not in\n{failure}");
@@ -129,15 +130,14 @@ fn namespace_without_pod_is_refused() {
 #[test]
 fn unknown_keys_and_bad_rules_are_refused() {
     let (_directory, file) = written("rules: rules.yaml\ntests:\n  - {name: a, expected: []}\n");
-    let settings = test::RuleTestSettings { files: vec![file.clone()], form: Form::Text };
-    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    let flags = Test { files: vec![file.clone()], json: false };
+    let failure = test::run(&flags, &mut Vec::new()).unwrap_err();
     assert!(matches!(&failure, Failure::Faults(text) if text.contains("expected")), "{failure}");
     fs::write(file.parent().unwrap().join("rules.yaml"), "version: 1\nrules: [{nmae: idle}]\n").unwrap();
     fs::write(&file, "rules: rules.yaml\ntests: [{name: a, targets: [{process: 1}]}]\n").unwrap();
-    let failure = test::run(&settings, &mut Vec::new()).unwrap_err();
+    let failure = test::run(&flags, &mut Vec::new()).unwrap_err();
     assert!(failure.to_string().contains("nmae"), "{failure}");
-    let missing =
-        test::RuleTestSettings { files: vec!["/nonexistent/rules.test.yaml".into()], form: Form::Text };
+    let missing = Test { files: vec!["/nonexistent/rules.test.yaml".into()], json: false };
     let failure = test::run(&missing, &mut Vec::new()).unwrap_err();
     assert_eq!(failure.exit(), Exit::Failed);
     assert_eq!(failure.to_string(), "cannot read /nonexistent/rules.test.yaml: no such file or directory");

@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bailiff_enforcer::clock::now;
-use bailiff_enforcer::web::{Outcome, Reload, Routes, Status};
+use bailiff_enforcer::status::Status;
+use bailiff_enforcer::web::{Outcome, Reload, Routes};
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use made_up::{full, named};

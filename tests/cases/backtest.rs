@@ -12,9 +12,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bailiff_enforcer::commands::backtest::{self, Backtest, Children};
-use bailiff_enforcer::commands::simulation::Admin;
-use bailiff_enforcer::commands::{Form, replay};
+use bailiff_enforcer::commands::backtest::{self, Backtest};
+use bailiff_enforcer::commands::replay;
+use bailiff_enforcer::flags;
 use end_to_end::exporter::{Exporter, TICKS, command};
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
@@ -50,22 +50,21 @@ fn rules(directory: &Path) -> PathBuf {
 }
 
 fn backtest(prometheus: &Prometheus, rules: &Path, from: Duration) -> Backtest {
-    let settings = backtest::BacktestSettings {
+    let flags = flags::Backtest {
         rules: rules.to_owned(),
         prometheus: format!("http://{}", prometheus.address()),
-        token_file: None,
-        from,
-        to: now(),
+        from: humantime::format_rfc3339_nanos(UNIX_EPOCH + from).to_string(),
+        to: "0s".to_owned(),
         instance: None,
-        children: Children::Unknown,
-        // The range spans several chunks, so that the test covers joining them.
-        chunk: Duration::from_secs(4),
+        assume_children_idle: false,
+        token_file: None,
         interval: None,
-        admin: Admin::Away,
-        form: Form::Text,
-        now: now(),
+        // The range spans several chunks, so that the test covers joining them.
+        chunk: "4s".to_owned(),
+        resume_after: None,
+        json: false,
     };
-    backtest::rehearse(&settings).unwrap_or_else(|failure| panic!("{failure}"))
+    backtest::rehearse(&flags, now()).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// Returns the times in milliseconds and the values of a metric's raw samples.
@@ -145,10 +144,9 @@ fn record_with_a_torn_end_is_replayed() {
     let exporter = Exporter::start(&scenario, &["--record", record.to_str().unwrap()]);
     let replay = || {
         let (rules, record) = (rules.clone(), record.clone());
-        let settings =
-            replay::ReplaySettings { rules, record, admin: Admin::Away, form: Form::Json, now: now() };
+        let flags = flags::Replay { record, rules, resume_after: None, json: true };
         let mut out = Vec::new();
-        replay::run(&settings, &mut out).unwrap_or_else(|failure| panic!("{failure}"));
+        replay::run(&flags, now(), &mut out).unwrap_or_else(|failure| panic!("{failure}"));
         serde_json::from_slice::<Value>(&out).unwrap()
     };
     // The number of ticks depends on how many ticks this machine misses.

@@ -1,13 +1,33 @@
-//! Step `exec`: runs a program, which receives the finding on standard input.
+#![expect(clippy::disallowed_methods, reason = "the one file of the enforcer that runs programs")]
+//! Step `exec`, and the programs of channels: runs a program of the administrator, which receives the finding on
+//! standard input. There is no shell, PATH is the only variable, and there is a deadline.
 
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::Duration;
+
+use bailiff_subprocess::{Late, Talk};
 use serde_json::json;
 
-use super::child;
 use super::context::{ActionContext, done};
 use super::result::ActionResult;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
+
+/// Search path for programs if our own environment has no PATH.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Runs a program with `input` on its standard input; its output is ignored.
+pub(super) fn run_program(argv: &[String], input: &[u8], deadline: Duration) -> Result<(), String> {
+    let (name, arguments) = argv.split_first().ok_or("no program is named")?;
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(PATH));
+    let mut command = Command::new(name);
+    command.args(arguments).env_clear().env("PATH", path).current_dir("/");
+    let talk = Talk { input, heard: false, deadline, late: Late::Group };
+    let status = bailiff_subprocess::run(command, &talk).map_err(|error| error.to_string())?.status;
+    if status.success() { Ok(()) } else { Err(status.to_string()) }
+}
 
 /// Runs the program after the guard has checked the target. No data of processes is passed as an argument.
 pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
@@ -27,9 +47,9 @@ pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<Action
     });
     let input = crate::audit::ascii(&payload).map_err(|error| Refusal::refused(error.to_string()))?;
     Ok(context.carry_out(|_| {
-        let (outcome, detail) = match child::run(argv, &input, context.settings.program) {
+        let (outcome, detail) = match run_program(argv, &input, context.settings.program) {
             Ok(()) => (Outcome::Done, String::new()),
-            Err(error) => (Outcome::Failed, error.to_string()),
+            Err(why) => (Outcome::Failed, why),
         };
         match group {
             Some(group) => done(outcome, detail, group),

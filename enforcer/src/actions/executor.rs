@@ -1,20 +1,27 @@
-//! Executor: a thread that runs one destructive action at a time. Callers never wait for it.
+//! Executor: a thread that runs one destructive action at a time: checks it with the guard, carries it out and
+//! records the result. Callers never wait for it.
 
+use std::cell::Cell;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::context::ExecutorSettings;
-use super::inbox::{Inbox, Task};
-use super::permit::{Permission, Question};
+use super::context::{ActionContext, ExecutorSettings};
+use super::inbox::{FRESH, Inbox, Task};
+use super::permit::Question;
 use super::request::ActionRequest;
-use super::worker::Worker;
+use super::result::ActionResult;
+use super::terminate::Termination;
+use super::{exec, mps, release, signal};
 use crate::audit::Audit;
 use crate::clock::Deadline;
-use bailiff_engine::verdict::ActionReport;
-use bailiff_engine::view::View;
+use crate::process_table::Processes;
+use bailiff_engine::guard::Refusal;
+use bailiff_engine::policy::Action;
+use bailiff_engine::process::Table;
+use bailiff_engine::verdict::{ActionReport, Outcome, Subject};
 
 /// Handle of the executor. When dropped, the executor finishes its current step, records the result and ends.
 #[derive(Debug)]
@@ -28,7 +35,7 @@ pub struct Executor {
 pub struct Channels {
     /// Results of actions.
     pub reports: UnboundedReceiver<ActionReport>,
-    /// Questions whether the action in flight may continue; each is answered with [`Executor::permit`].
+    /// Questions whether the action in flight may continue; each is answered with [`Inbox::permit`].
     pub questions: UnboundedReceiver<Question>,
 }
 
@@ -66,40 +73,6 @@ impl Executor {
         Ok((Self { inbox, thread: Some(thread) }, Channels { reports: receiver, questions: asked }))
     }
 
-    /// Queues an action.
-    ///
-    /// # Errors
-    /// Returns the action if another one is queued or running.
-    pub fn act(&self, request: ActionRequest) -> Result<(), Box<ActionRequest>> {
-        self.inbox.act(Box::new(request))
-    }
-
-    /// Announces that an action may come within this time, so that the process table is read in advance.
-    pub fn prepare(&self, within: Duration) {
-        self.inbox.prepare(Deadline::after(within));
-    }
-
-    /// Returns whether an action would be accepted.
-    #[must_use]
-    pub fn idle(&self) -> bool {
-        self.inbox.idle()
-    }
-
-    /// Passes on a new snapshot, which shows whether a target is busy and whether its memory was released.
-    pub fn seen(&self, view: Arc<View>) {
-        self.inbox.seen(view);
-    }
-
-    /// Answers a question of the executor.
-    pub fn permit(&self, question: Question, answer: Permission) {
-        self.inbox.answer(question, answer);
-    }
-
-    /// Cancels an action: a SIGKILL that was not sent yet is not sent.
-    pub fn cancel(&self, id: u64) {
-        self.inbox.cancel(id);
-    }
-
     /// Stops the executor, and waits until the result of its current step is recorded.
     pub fn finish(&mut self) {
         self.inbox.stop();
@@ -109,8 +82,85 @@ impl Executor {
     }
 }
 
+impl Deref for Executor {
+    type Target = Inbox;
+
+    fn deref(&self) -> &Inbox {
+        &self.inbox
+    }
+}
+
 impl Drop for Executor {
     fn drop(&mut self) {
         self.finish();
     }
+}
+
+/// Data of the executor's thread.
+struct Worker {
+    settings: ExecutorSettings,
+    audit: Audit,
+    inbox: Arc<Inbox>,
+}
+
+impl Worker {
+    /// Carries out an action and writes its result to the audit log.
+    fn act(&self, request: &ActionRequest, prepared: Option<Table>) -> ActionReport {
+        let mut ending = self.end(request, prepared).unwrap_or_else(ActionResult::from);
+        // An action that was refused after it sent a signal counts as failed.
+        let undone = matches!(ending.outcome, Outcome::Refused | Outcome::IdentityChanged);
+        if undone && !ending.after.sent.is_empty() {
+            ending.outcome = Outcome::Failed;
+        }
+        if matches!(request.action, Action::Terminate { .. } | Action::Signal(_)) {
+            ending.acted = ending.acted && !ending.after.sent.is_empty();
+        }
+        if ending.after.vram_before.is_none() {
+            ending.after.vram_before = vram(&request.subject);
+        }
+        self.audit.append(&request.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
+        ActionReport {
+            id: request.id,
+            outcome: ending.outcome,
+            detail: ending.detail,
+            released: ending.released,
+            acted: ending.acted,
+        }
+    }
+
+    /// Reads the process table for an announced action. Returns it with the end of its validity.
+    fn prepare(&self) -> Option<(Table, Deadline)> {
+        let good = Deadline::after(FRESH * 2);
+        let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices).ok()?;
+        Some((proc_table.everybody().ok()?, good))
+    }
+
+    fn end(&self, request: &ActionRequest, prepared: Option<Table>) -> Result<ActionResult, Refusal> {
+        let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices)?;
+        let context = ActionContext {
+            settings: &self.settings,
+            audit: &self.audit,
+            inbox: &self.inbox,
+            proc_table: &proc_table,
+            request,
+            prepared: Cell::new(prepared),
+            confirmed: Cell::new(None),
+        };
+        match &request.action {
+            Action::Terminate { grace, .. } => {
+                let group = context.gather()?;
+                Ok(context.carry_out(|permit| Termination::new(&context, group, *grace, permit).run()))
+            }
+            Action::Signal(signal) => signal::send(&context, *signal),
+            Action::ShutdownMps => mps::shut_down(&context),
+            Action::Exec(program) => exec::run(&context, program),
+            Action::ReleaseLease => release::release(&context),
+            Action::Flag(_) | Action::Notify(_) => Err(Refusal::refused("that is no action")),
+        }
+    }
+}
+
+/// Returns the subject's GPU memory when it was evaluated; `None` if a part is unknown.
+fn vram(subject: &Subject) -> Option<u64> {
+    subject.members.iter().map(|member| member.vram).sum()
 }

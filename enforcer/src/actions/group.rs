@@ -86,13 +86,14 @@ impl<'a> Group<'a> {
         let found = group.found();
         group.notes = guard::identify(&request.subject, &found)?;
         group.owner = owner(request, &found)?;
-        guard::permit(
-            group.owner,
-            &found,
-            &ourselves(&group.table, request.limits.exporter),
-            &request.limits,
-        )?;
+        group.permit(&found, &group.table)?;
         Ok(group)
+    }
+
+    /// Lets the guard check processes.
+    fn permit(&self, found: &[Found], table: &Table) -> Result<(), Refusal> {
+        let limits = &self.request.limits;
+        guard::permit(self.owner, found, &ourselves(table, limits.exporter), limits)
     }
 
     /// Drops processes that are no members when read again through their pidfd.
@@ -140,12 +141,7 @@ impl<'a> Group<'a> {
             // Until the first signal, members may still turn out to be other processes.
             guard::identify(&self.request.subject, &all)?;
         }
-        guard::permit(
-            self.owner,
-            &all,
-            &ourselves(&table, self.request.limits.exporter),
-            &self.request.limits,
-        )?;
+        self.permit(&all, &table)?;
         let came = new.len();
         self.held.extend(new);
         self.table = table;
@@ -235,7 +231,7 @@ impl<'a> Group<'a> {
 
     /// Records an effect on the whole group, such as `cgroup.kill`.
     pub(super) fn sent_to_all(&mut self, what: &'static str) {
-        let at_ms = Sent::millis(clock::running().saturating_sub(self.began));
+        let at_ms = self.age_ms();
         let comm = String::new();
         self.sent.push(Sent { pid: 0, start_ticks: 0, comm, signal: what, at_ms, result: "sent".to_owned() });
     }

@@ -47,7 +47,7 @@ pub(super) enum Task {
 
 /// Inbox, shared by the executor and its callers.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub struct Inbox {
     state: Mutex<InboxState>,
     questions: UnboundedSender<Question>,
     /// Eventfd, readable while there are new events.
@@ -83,8 +83,12 @@ impl Inbox {
         Ok(Self { state: Mutex::default(), questions, bell })
     }
 
-    /// Queues an action, unless one is queued or running.
-    pub(super) fn act(&self, request: Box<ActionRequest>) -> Result<(), Box<ActionRequest>> {
+    /// Queues an action.
+    ///
+    /// # Errors
+    /// Returns the action if another one is queued or running.
+    pub fn act(&self, request: ActionRequest) -> Result<(), Box<ActionRequest>> {
+        let request = Box::new(request);
         let mut state = self.state();
         if state.busy {
             return Err(request);
@@ -96,7 +100,8 @@ impl Inbox {
         Ok(())
     }
 
-    pub(super) fn seen(&self, view: Arc<View>) {
+    /// Passes on a new snapshot, which shows whether a target is busy and whether its memory was released.
+    pub fn seen(&self, view: Arc<View>) {
         let mut state = self.state();
         state.view = Some(view);
         state.fresh = true;
@@ -123,29 +128,27 @@ impl Inbox {
         }
     }
 
-    pub(super) fn answer(&self, question: Question, answer: Permission) {
+    /// Answers a question of the executor.
+    pub fn permit(&self, question: Question, answer: Permission) {
         self.state().answer = Some((question, answer));
         self.ring();
     }
 
-    pub(super) fn cancel(&self, id: u64) {
+    /// Cancels an action: a SIGKILL that was not sent yet is not sent.
+    pub fn cancel(&self, id: u64) {
         self.state().cancelled = Some(id);
         self.ring();
     }
 
-    pub(super) fn prepare(&self, until: Deadline) {
-        self.state().prepare = Some(until);
+    /// Announces that an action may come within this time, so that the process table is read in advance.
+    pub fn prepare(&self, within: Duration) {
+        self.state().prepare = Some(Deadline::after(within));
         self.ring();
     }
 
     pub(super) fn stop(&self) {
         self.state().stop = true;
         self.ring();
-    }
-
-    /// Returns whether no action is queued or running.
-    pub(super) fn idle(&self) -> bool {
-        !self.state().busy
     }
 
     /// Marks the action as completed.

@@ -4,7 +4,6 @@
 mod activity;
 mod cgroup;
 mod cgroup_kill;
-mod child;
 mod client;
 mod context;
 mod exec;
@@ -27,9 +26,9 @@ mod tests;
 mod tty;
 pub mod watchdog;
 mod webhook;
-mod worker;
 
 pub use context::ExecutorSettings;
 pub use executor::{Channels, Executor};
+pub use inbox::Inbox;
 pub use permit::{Permission, Question, Stage};
 pub use request::ActionRequest;

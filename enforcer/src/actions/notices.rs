@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::child;
+use super::exec::run_program;
 use super::{tty, webhook};
 use crate::audit;
 use bailiff_engine::policy::{Channel, Mode};
@@ -83,37 +83,29 @@ pub struct Delivery {
     /// Name of the channel.
     pub channel: String,
     /// Whether it was delivered, or why not.
-    pub result: Result<(), String>,
+    pub result: Result<(), (Delivered, String)>,
 }
 
+bailiff_snapshot::label_values! {
 /// Outcome of a notification on one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Delivered {
     /// Accepted by the channel.
-    Ok,
+    Ok = "ok",
     /// Not accepted by the channel.
-    Failed,
+    Failed = "failed",
     /// Not sent, because the queue was full or the enforcer was stopping.
-    Dropped,
+    Dropped = "dropped",
+}
 }
 
-impl Delivered {
-    /// All outcomes.
-    pub const ALL: [Self; 3] = [Self::Ok, Self::Failed, Self::Dropped];
-
-    /// Returns the label value.
+impl Delivery {
+    /// Returns the outcome.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Failed => "failed",
-            Self::Dropped => "dropped",
-        }
+    pub fn outcome(&self) -> Delivered {
+        self.result.as_ref().map_or_else(|(outcome, _)| *outcome, |()| Delivered::Ok)
     }
 }
-
-/// Number of notifications, by channel and outcome.
-pub type Counts = BTreeMap<(String, Delivered), u64>;
 
 /// Threads of the channels. When dropped, each finishes its current notification.
 #[derive(Debug)]
@@ -132,7 +124,6 @@ struct Line {
 #[derive(Debug)]
 struct State {
     settings: NoticeSettings,
-    counts: Mutex<Counts>,
     stopped: AtomicBool,
     deliveries: UnboundedSender<Delivery>,
 }
@@ -151,7 +142,7 @@ impl Notices {
     pub fn new(settings: NoticeSettings) -> (Self, UnboundedReceiver<Delivery>) {
         let (deliveries, results) = unbounded_channel();
         let stopped = AtomicBool::new(false);
-        let state = State { settings, counts: Mutex::default(), stopped, deliveries };
+        let state = State { settings, stopped, deliveries };
         (Self { state: Arc::new(state), lines: BTreeMap::new() }, results)
     }
 
@@ -188,12 +179,6 @@ impl Notices {
             self.lines.insert(name.to_owned(), Line { queue, thread });
         }
         self.lines.get(name)
-    }
-
-    /// Returns the number of notifications so far.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.state.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -234,21 +219,14 @@ impl State {
                 webhook::post(address, &body()?, self.settings.webhook, stopped)
                     .map_err(|error| error.to_string())
             }
-            Channel::Exec(argv) => {
-                child::run(argv, &body()?, self.settings.program).map_err(|error| error.to_string())
-            }
+            Channel::Exec(argv) => run_program(argv, &body()?, self.settings.program),
         }
     }
 
     fn report(&self, notice: Arc<Notice>, channel: String, result: Result<(), (Delivered, String)>) {
-        let delivered = result.as_ref().map_or_else(|(delivered, _)| *delivered, |()| Delivered::Ok);
-        let result = result.map_err(|(_, why)| why);
-        if let Err(why) = &result {
+        if let Err((_, why)) = &result {
             tracing::warn!(channel, rule = notice.rule, why, "a notification was not delivered");
         }
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry((channel.clone(), delivered)).or_default() += 1;
-        drop(counts);
         // The receiver is closed once the daemon has ended.
         let _ = self.deliveries.send(Delivery { notice, channel, result });
     }

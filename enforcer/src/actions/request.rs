@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::ProcessKey;
-
 use crate::audit::{After, Record};
-use bailiff_engine::guard::{Limits, OnHold, Protect, Root};
+use bailiff_engine::guard::{Limits, OnHold, Root};
 use bailiff_engine::policy::{Action, Leases, Mode, Policy};
 use bailiff_engine::verdict::{Evidence, Subject, Verdict, What};
 
@@ -60,27 +58,6 @@ impl ActionRequest {
             leases: policy.leases.clone(),
             until: None,
         })
-    }
-
-    /// Sets the latest start, as time since boot.
-    #[must_use]
-    pub fn beginning_by(mut self, until: Duration) -> Self {
-        self.until = Some(until);
-        self
-    }
-
-    /// Sets the exporter. No rule may act on it or its descendants.
-    #[must_use]
-    pub fn beside(mut self, exporter: Option<ProcessKey>) -> Self {
-        self.limits.exporter = exporter;
-        self
-    }
-
-    /// Sets the check of `protect` and the rule's exceptions, repeated for each process when the action runs.
-    #[must_use]
-    pub fn protecting(mut self, protect: Protect) -> Self {
-        self.limits.protect = Some(protect);
-        self
     }
 
     /// Returns an audit log line about the action.

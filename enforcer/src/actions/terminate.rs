@@ -47,11 +47,23 @@ pub(super) struct Termination<'a> {
     watchdog: Option<Watchdog>,
 }
 
-/// Result of the wait after SIGTERM.
-enum Grace {
-    AllGone,
-    Left,
-    GivenUp(&'static str),
+/// Why a termination ended before its verification.
+enum Stop {
+    /// It was cancelled, or the enforcer is shutting down.
+    Cancelled(&'static str),
+    Refused(Refusal),
+}
+
+impl From<&'static str> for Stop {
+    fn from(why: &'static str) -> Self {
+        Self::Cancelled(why)
+    }
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 impl<'a> Termination<'a> {
@@ -75,8 +87,9 @@ impl<'a> Termination<'a> {
     pub(super) fn run(mut self) -> ActionResult {
         let mut ending = match self.end() {
             Ok(ending) => ending,
-            Err(Refusal { outcome, why }) if self.group.sent.is_empty() => ActionResult::new(outcome, why),
-            Err(Refusal { outcome, why }) => {
+            Err(Stop::Cancelled(why)) => ActionResult::new(Outcome::Cancelled, why),
+            Err(Stop::Refused(refusal)) if self.group.sent.is_empty() => refusal.into(),
+            Err(Stop::Refused(Refusal { outcome, why })) => {
                 ActionResult::new(outcome, format!("{why}; only the listed signals were sent"))
             }
         };
@@ -85,26 +98,22 @@ impl<'a> Termination<'a> {
         ending
     }
 
-    fn end(&mut self) -> Result<ActionResult, Refusal> {
+    fn end(&mut self) -> Result<ActionResult, Stop> {
         self.group.renew_after_a_while()?;
         let frozen = self.frozen()?;
         self.let_go()?;
         self.context.confirm()?;
-        if let Err(why) = self.unless_called_off(Group::ask) {
-            return Ok(cancelled(why));
-        }
+        self.unless_called_off(Group::ask)?;
         self.group.continue_stopped(self.permit);
         self.group.notes.extend(frozen.iter().map(|frozen| frozen.thaw(self.permit)));
         if let Some(error) = self.group.denied {
             let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
             return Ok(ActionResult::new(Outcome::Failed, why));
         }
-        let given_up = match self.wait()? {
-            Grace::GivenUp(why) => Some(why),
-            Grace::AllGone => None,
-            Grace::Left => self.kill()?,
-        };
-        Ok(given_up.map_or_else(|| self.verify(), cancelled))
+        if !self.wait()? {
+            self.kill()?;
+        }
+        Ok(self.verify())
     }
 
     /// Returns the members' frozen cgroups. Fails if one cannot be thawed: SIGTERM would have no effect.
@@ -121,24 +130,23 @@ impl<'a> Termination<'a> {
     }
 
     /// Waits for all members to exit; extends the grace period once while they are busy. Processes that they
-    /// start meanwhile, such as checkpoint writers, are not signalled before the grace period is over.
-    fn wait(&mut self) -> Result<Grace, Refusal> {
+    /// start meanwhile, such as checkpoint writers, are not signalled before the grace period is over. Returns
+    /// whether all members have exited.
+    fn wait(&mut self) -> Result<bool, Stop> {
         let mut deadline = Deadline::after(self.grace);
         let mut extended = false;
         let mut renewals = 0;
         loop {
-            if let Some(why) = self.events()? {
-                return Ok(Grace::GivenUp(why));
-            }
+            self.events()?;
             if self.group.all_ended() {
                 renewals += 1;
                 if self.group.renew()? == 0 {
-                    return Ok(Grace::AllGone);
+                    return Ok(true);
                 }
             }
             if deadline.passed() || renewals > MOST_RENEWALS {
                 if extended || !self.activity.busy() {
-                    return Ok(Grace::Left);
+                    return Ok(false);
                 }
                 extended = true;
                 deadline = Deadline::after(self.grace);
@@ -148,11 +156,11 @@ impl<'a> Termination<'a> {
         }
     }
 
-    /// Handles new events and adds new members. Returns a reason to abort the action, if any.
-    fn events(&mut self) -> Result<Option<&'static str>, Refusal> {
+    /// Handles new events and adds new members.
+    fn events(&mut self) -> Result<(), Stop> {
         let events = self.context.inbox.events(self.context.request.id);
         if let Some(why) = events.give_up {
-            return Ok(Some(why));
+            return Err(why.into());
         }
         if let Some(view) = events.view {
             self.activity.see(&view.snapshot, &self.group.keys());
@@ -160,37 +168,30 @@ impl<'a> Termination<'a> {
             // A member that was stopped since then cannot handle SIGTERM.
             self.group.continue_stopped(self.permit);
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Kills the remaining members and their new child processes. Returns why it was aborted, if it was.
-    fn kill(&mut self) -> Result<Option<&'static str>, Refusal> {
+    /// Kills the remaining members and their new child processes.
+    fn kill(&mut self) -> Result<(), Stop> {
         self.let_go()?;
-        if let Some(why) = self.until_recorded()? {
-            return Ok(Some(why));
-        }
+        self.until_recorded()?;
         let killed = self.stop_and_kill();
-        if !matches!(killed, Ok(Ok(()))) && self.group.was_stopped() {
+        if killed.is_err() && self.group.was_stopped() {
             self.group.go_on(self.permit);
         }
-        Ok(killed?.err())
+        killed
     }
 
-    /// Stops and kills the members. The inner error is the reason why the action was cancelled.
-    fn stop_and_kill(&mut self) -> Result<Result<(), &'static str>, Refusal> {
-        if let Err(why) = self.hold_still()?.and_then(|()| self.unless_called_off(Group::kill)) {
-            return Ok(Err(why));
-        }
+    fn stop_and_kill(&mut self) -> Result<(), Stop> {
+        self.hold_still()?;
+        self.unless_called_off(Group::kill)?;
         self.until_ended(Deadline::after(SETTLE.min(self.context.settings.verify)));
         // New processes are killed with the whole cgroup, or else one by one; none gets a second SIGKILL.
-        if self.group.renew()? > 0
-            && !self.kill_cgroup()
-            && let Err(why) = self.unless_called_off(Group::kill)
-        {
-            return Ok(Err(why));
+        if self.group.renew()? > 0 && !self.kill_cgroup() {
+            self.unless_called_off(Group::kill)?;
         }
         self.until_ended(Deadline::after(self.context.settings.verify));
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Sends signals, unless the action is cancelled: nothing is sent after a `pause` was answered.
@@ -198,17 +199,15 @@ impl<'a> Termination<'a> {
         self.context.inbox.unless_called_off(self.context.request.id, || send(&mut self.group, self.permit))
     }
 
-    /// Waits until the state and the list of what will be stopped are on disk. Returns a reason to abort.
-    fn until_recorded(&mut self) -> Result<Option<&'static str>, Refusal> {
+    /// Waits until the state and the list of what will be stopped are on disk.
+    fn until_recorded(&mut self) -> Result<(), Stop> {
         let question = Question { id: self.context.request.id, stage: Stage::Kill };
         loop {
-            if let Some(why) = self.events()? {
-                return Ok(Some(why));
-            }
+            self.events()?;
             let again = Deadline::after(AGAIN);
             let answer = self.context.inbox.ask(question, again);
             if self.group.all_ended() || (answer == Some(Permission::Granted) && self.record_stop()) {
-                return Ok(None);
+                return Ok(());
             }
             while !again.passed() && self.given_up().is_none() && !self.group.all_ended() {
                 self.until_event(again);
@@ -260,14 +259,12 @@ impl<'a> Termination<'a> {
     }
 
     /// Stops members until no new one is found. A member killed before its children are known leaves orphans.
-    fn hold_still(&mut self) -> Result<Result<(), &'static str>, Refusal> {
+    fn hold_still(&mut self) -> Result<(), Stop> {
         for _ in 0..PASSES {
             if self.watchdog.is_none() || !self.record_stop() {
                 break;
             }
-            if let Err(why) = self.unless_called_off(Group::stop) {
-                return Ok(Err(why));
-            }
+            self.unless_called_off(Group::stop)?;
             let deadline = Deadline::after(SETTLE);
             while !self.group.stands_still() && !deadline.passed() {
                 self.until_event(deadline.or(Deadline::after(INTERVAL)));
@@ -276,7 +273,7 @@ impl<'a> Termination<'a> {
                 break;
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Last resort: kills all processes of a container or unit at once, so that none can start another.
@@ -367,10 +364,6 @@ impl<'a> Termination<'a> {
             inbox.wait(&[], deadline);
         }
     }
-}
-
-fn cancelled(why: &str) -> ActionResult {
-    ActionResult::new(Outcome::Cancelled, why)
 }
 
 /// Describes a process that is still running.

@@ -22,64 +22,41 @@ pub enum AgentEvent {
     /// Its status has changed.
     Status(Option<AgentStatus>),
     /// It has acted, with this result.
-    LeaseAction(LeaseAction, Result),
+    LeaseAction(LeaseAction, LeaseOutcome),
 }
 
+bailiff_snapshot::label_values! {
 /// Action of the lease agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseAction {
     /// Releases the lease of an exited holder.
-    ReapDead,
+    ReapDead = "reap_dead",
     /// Releases a lease that has expired, or that was not renewed in time on a host without an agent.
-    ReapLate,
+    ReapLate = "reap_late",
     /// Returns a quarantined GPU that is no longer in use to the pool.
-    ClearQuarantine,
+    ClearQuarantine = "clear_quarantine",
     /// Returns a GPU of an exited `GPU.py` client to the pool.
-    FreeOrphaned,
+    FreeOrphaned = "free_orphaned",
     /// Returns a GPU that is in no list to the pool.
-    PutBackLost,
+    PutBackLost = "put_back_lost",
+}
 }
 
-impl LeaseAction {
-    /// Name in metrics and the audit log.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ReapDead => "reap_dead",
-            Self::ReapLate => "reap_late",
-            Self::ClearQuarantine => "clear_quarantine",
-            Self::FreeOrphaned => "free_orphaned",
-            Self::PutBackLost => "put_back_lost",
-        }
-    }
-}
-
+bailiff_snapshot::label_values! {
 /// Result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Result {
+pub enum LeaseOutcome {
     /// The GPUs are available to the next request.
-    Freed,
+    Freed = "freed",
     /// Some of the GPUs are quarantined, because a process uses them.
-    Withheld,
+    Withheld = "withheld",
     /// The lease or GPU has changed since the evaluation; nothing was done.
-    Changed,
+    Changed = "changed",
     /// Unknown: Redis did not answer, or the audit log could not be written.
-    Failed,
+    Failed = "failed",
 }
-
-impl Result {
-    /// Label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Freed => "freed",
-            Self::Withheld => "withheld",
-            Self::Changed => "changed",
-            Self::Failed => "failed",
-        }
-    }
 }
 
 /// Carries out, records and reports actions.
@@ -97,26 +74,23 @@ impl LeaseExecutor<'_> {
         (act, lease): (LeaseAction, &Lease),
         busy: &[String],
         detail: &str,
-    ) -> std::result::Result<(), LeaseError> {
+    ) -> Result<(), LeaseError> {
         let end = if act == LeaseAction::ReapLate { End::Late } else { End::dead(lease) };
         let gpus: Vec<&str> = lease.gpus().collect();
         let withheld = busy.iter().any(|id| gpus.contains(&id.as_str()));
         self.record((act, &of_lease(lease)), detail, |pool| {
             Ok(match pool.end(&lease.lease, end, busy)? {
-                Ended::Done if withheld => (Result::Withheld, format!("in use: {}", busy.join(", "))),
-                Ended::Done => (Result::Freed, String::new()),
-                Ended::Kept => (
-                    Result::Changed,
-                    "the lease was renewed or granted to another holder meanwhile".to_owned(),
-                ),
-                Ended::Lost => (Result::Changed, "the GPU has another lease now".to_owned()),
-                Ended::Already(how) => (Result::Changed, format!("the lease had already ended: {how}")),
+                Ended::Done if withheld => (LeaseOutcome::Withheld, format!("in use: {}", busy.join(", "))),
+                Ended::Done => (LeaseOutcome::Freed, String::new()),
+                Ended::Kept => (LeaseOutcome::Changed, "the lease was renewed or granted to another holder meanwhile".to_owned()),
+                Ended::Lost => (LeaseOutcome::Changed, "the GPU has another lease now".to_owned()),
+                Ended::Already(how) => (LeaseOutcome::Changed, format!("the lease had already ended: {how}")),
             })
         })
     }
 
     /// Returns a quarantined GPU to the pool.
-    pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> std::result::Result<(), LeaseError> {
+    pub(super) fn clear(&mut self, gpu: &Gpu, why: &str) -> Result<(), LeaseError> {
         self.record(
             (LeaseAction::ClearQuarantine, &of_gpu(gpu)),
             "no process uses the GPU any more",
@@ -125,12 +99,7 @@ impl LeaseExecutor<'_> {
     }
 
     /// Returns a GPU without holder to the pool; `record` is the record that it must have.
-    pub(super) fn resolve(
-        &mut self,
-        act: LeaseAction,
-        gpu: &Gpu,
-        detail: &str,
-    ) -> std::result::Result<(), LeaseError> {
+    pub(super) fn resolve(&mut self, act: LeaseAction, gpu: &Gpu, detail: &str) -> Result<(), LeaseError> {
         let record = gpu.record.as_ref().map(|record| (record.pid.as_str(), record.time.as_str()));
         let offset = jiff::Zoned::now().offset().seconds();
         self.record((act, &of_gpu(gpu)), detail, |pool| Ok(back(pool.resolve(&gpu.id, record, offset)?)))
@@ -141,29 +110,26 @@ impl LeaseExecutor<'_> {
         &mut self,
         (act, subject): (LeaseAction, &Subject),
         why: &str,
-        action: impl FnOnce(&mut Pool) -> std::result::Result<(Result, String), LeaseError>,
-    ) -> std::result::Result<(), LeaseError> {
+        action: impl FnOnce(&mut Pool) -> Result<(LeaseOutcome, String), LeaseError>,
+    ) -> Result<(), LeaseError> {
         let line = |result, detail| Record {
-            id: None,
             policy: self.policy,
-            rule: "",
             mode: Some(Mode::Enforce),
             step: act.name(),
             result,
             detail,
             target: Some(subject),
-            evidence: None,
-            after: None,
+            ..Record::default()
         };
         if let Err(unwritten) = self.log.record(&line(BEGUN, why)) {
             tracing::error!(action = act.name(), target = %subject.id, %unwritten, "lease action not carried out");
-            drop(self.events.send(AgentEvent::LeaseAction(act, Result::Failed)));
+            drop(self.events.send(AgentEvent::LeaseAction(act, LeaseOutcome::Failed)));
             return Ok(());
         }
         let done = action(self.pool);
         let (result, detail) = match &done {
             Ok((result, detail)) => (*result, detail.clone()),
-            Err(error) => (Result::Failed, error.to_string()),
+            Err(error) => (LeaseOutcome::Failed, error.to_string()),
         };
         self.log.append(&line(result.name(), &detail));
         tracing::info!(action = act.name(), target = %subject.id, result = result.name(), why, detail, "leases");
@@ -172,10 +138,10 @@ impl LeaseExecutor<'_> {
     }
 }
 
-fn back(back: ReturnOutcome) -> (Result, String) {
+fn back(back: ReturnOutcome) -> (LeaseOutcome, String) {
     match back {
-        ReturnOutcome::Freed => (Result::Freed, String::new()),
-        ReturnOutcome::Not(why) => (Result::Changed, why),
+        ReturnOutcome::Freed => (LeaseOutcome::Freed, String::new()),
+        ReturnOutcome::Not(why) => (LeaseOutcome::Changed, why),
     }
 }
 

@@ -19,10 +19,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::audit::Audit;
 use bailiff_engine::view::View;
 
-pub use actions::{AgentEvent, LeaseAction, Result};
+pub use actions::{AgentEvent, LeaseAction, LeaseOutcome};
 pub(crate) use evidence::busy;
 pub use mailbox::Orders;
-use mailbox::{Mailbox, Shared};
+use mailbox::Shared;
 pub(crate) use reconcile::open;
 pub use status::{AgentStatus, Judged};
 
@@ -57,24 +57,20 @@ impl Agent {
 
     /// Replaces its orders.
     pub fn order(&self, orders: Orders) {
-        self.mailbox(|mailbox| mailbox.orders = orders);
+        self.shared.change(|mailbox| mailbox.orders = orders);
     }
 
     /// Passes on a new snapshot, which shows the use of each GPU.
     pub fn seen(&self, view: Arc<View>) {
-        self.mailbox(|mailbox| mailbox.view = Some(view));
+        self.shared.change(|mailbox| mailbox.view = Some(view));
     }
 
     /// Ends the agent; its actions are recorded when this returns.
     pub fn finish(&mut self) {
-        self.mailbox(|mailbox| mailbox.stop = true);
+        self.shared.change(|mailbox| mailbox.stop = true);
         for thread in self.threads.drain(..) {
             drop(thread.join());
         }
-    }
-
-    fn mailbox(&self, change: impl FnOnce(&mut Mailbox)) {
-        self.shared.change(change);
     }
 }
 

@@ -8,11 +8,11 @@ use bailiff_lifecycle::file::PATIENCE;
 
 use crate::clock;
 
+/// Status of the audit log.
 #[derive(Debug, Default)]
-pub(super) struct LogStatus {
+pub struct LogStatus {
     failed: AtomicBool,
     failures: AtomicU64,
-    lost: AtomicU64,
     /// Start of the disk access in progress, as time since boot.
     busy: Mutex<Option<Duration>>,
 }
@@ -23,13 +23,16 @@ impl LogStatus {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the last write succeeded and no write hangs.
-    pub(super) fn writable(&self) -> bool {
+    /// Returns whether the last write succeeded and no write hangs. A failed write is retried every second.
+    #[must_use]
+    pub fn writable(&self) -> bool {
         !self.failed() && !self.hangs()
     }
 
-    /// Returns whether a disk access has been in progress for longer than [`PATIENCE`].
-    pub(super) fn hangs(&self) -> bool {
+    /// Returns whether a disk access has been in progress for longer than [`PATIENCE`]. A call of
+    /// [`AuditLog::record`](super::AuditLog::record) would block.
+    #[must_use]
+    pub fn hangs(&self) -> bool {
         self.busy().is_some_and(|since| clock::since_boot().saturating_sub(since) > PATIENCE)
     }
 
@@ -51,16 +54,10 @@ impl LogStatus {
         !self.failed.swap(true, Ordering::Relaxed)
     }
 
-    pub(super) fn failures(&self) -> u64 {
+    /// Returns the number of failed writes.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn lose(&self) {
-        self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
     fn busy(&self) -> MutexGuard<'_, Option<Duration>> {

@@ -41,20 +41,18 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Adds a line. Returns false if the queue was full and a line was dropped for it.
-    pub(super) fn add(&self, worth: Worth, line: Vec<u8>) -> bool {
+    /// Adds a line. If the queue is full, drops a line for it.
+    pub(super) fn add(&self, worth: Worth, line: Vec<u8>) {
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
         queue.lines.push_back((number, worth, line));
-        let full = queue.lines.len() > MOST;
-        if full {
+        if queue.lines.len() > MOST {
             let note = queue.lines.iter().position(|(_, worth, _)| *worth == Worth::Note);
             queue.lines.remove(note.unwrap_or_default());
         }
         drop(queue);
         self.changed.notify_all();
-        !full
     }
 
     /// Returns all queued lines with the sequence numbers that [`Waiting::written`] expects.

@@ -22,12 +22,9 @@ pub enum Failure {
     /// Invalid flags.
     #[error("{0}")]
     Settings(String),
-    /// A file is not a record.
+    /// A file is not a record, or Prometheus lacks required data.
     #[error("{0}")]
-    Record(String),
-    /// Prometheus lacks required data.
-    #[error("{0}")]
-    Prometheus(String),
+    Data(String),
     /// The output cannot be written.
     #[error("cannot write the report: {}", plain(.0))]
     Write(#[from] io::Error),
@@ -44,7 +41,7 @@ impl Failure {
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Faults(_) | Self::Settings(_) => Exit::Usage,
-            Self::File { .. } | Self::Record(_) | Self::Prometheus(_) | Self::Write(_) => Exit::Failed,
+            Self::File { .. } | Self::Data(_) | Self::Write(_) => Exit::Failed,
         }
     }
 }

@@ -8,8 +8,8 @@ mod files;
 mod layout;
 mod past_flags;
 pub mod pause;
+mod playback;
 pub mod replay;
-pub mod schema;
 pub mod simulation;
 pub mod status;
 mod table;
@@ -24,18 +24,8 @@ use serde_json::Value;
 
 use crate::control::Question;
 pub use failure::Failure;
-pub use past_flags::{past, report};
+pub use past_flags::report;
 pub use table::columns;
-
-/// Output format of a command.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Form {
-    /// Text of 80 columns without control characters.
-    #[default]
-    Text,
-    /// One JSON document.
-    Json,
-}
 
 /// Sends a request to the daemon.
 ///

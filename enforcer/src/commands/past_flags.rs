@@ -5,21 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bailiff_lifecycle::exit::{Exit, Stop};
 
+use super::Failure;
 use super::simulation::Admin;
-use super::{Failure, Form, backtest, replay, test};
-use crate::flags;
-use bailiff_engine::engine::Now;
-
-/// Validates the flags of a command and runs it.
-///
-/// # Errors
-/// If the flags are invalid, or the command failed.
-pub fn past<F, S>(flags: &F, now: Now, run: impl FnOnce(S) -> Result<Exit, Failure>) -> Result<Exit, Stop>
-where
-    S: for<'a> TryFrom<(&'a F, Now), Error = Failure>,
-{
-    report(S::try_from((flags, now)).and_then(run))
-}
 
 /// Prints errors of several lines; the caller prints the others.
 ///
@@ -38,72 +25,25 @@ pub fn report(outcome: Result<Exit, Failure>) -> Result<Exit, Stop> {
     }
 }
 
-const fn form(json: bool) -> Form {
-    if json { Form::Json } else { Form::Text }
-}
-
-impl From<flags::Test> for test::RuleTestSettings {
-    fn from(flags: flags::Test) -> Self {
-        Self { files: flags.files, form: form(flags.json) }
-    }
-}
-
-impl TryFrom<(&flags::Replay, Now)> for replay::ReplaySettings {
-    type Error = Failure;
-
-    fn try_from((flags, now): (&flags::Replay, Now)) -> Result<Self, Failure> {
-        Ok(Self {
-            rules: flags.rules.clone(),
-            record: flags.record.clone(),
-            admin: admin(flags.resume_after.as_deref())?,
-            form: form(flags.json),
-            now: now.wall,
-        })
-    }
-}
-
-impl TryFrom<(&flags::Backtest, Now)> for backtest::BacktestSettings {
-    type Error = Failure;
-
-    fn try_from((flags, now): (&flags::Backtest, Now)) -> Result<Self, Failure> {
-        Ok(Self {
-            rules: flags.rules.clone(),
-            prometheus: flags.prometheus.clone(),
-            token_file: flags.token_file.clone(),
-            from: moment("--from", &flags.from, now)?,
-            to: moment("--to", &flags.to, now)?,
-            instance: flags.instance.clone(),
-            children: children(flags.assume_children_idle),
-            chunk: length("--chunk", &flags.chunk)?,
-            interval: flags.interval.as_deref().map(|text| length("--interval", text)).transpose()?,
-            admin: admin(flags.resume_after.as_deref())?,
-            form: form(flags.json),
-            now: now.wall,
-        })
-    }
-}
-
-const fn children(idle: bool) -> backtest::Children {
-    if idle { backtest::Children::Idle } else { backtest::Children::Unknown }
-}
-
-fn admin(resume_after: Option<&str>) -> Result<Admin, Failure> {
+/// Returns what an administrator does, by `--resume-after`.
+pub(super) fn admin(resume_after: Option<&str>) -> Result<Admin, Failure> {
     resume_after.map_or(Ok(Admin::Away), |text| length("--resume-after", text).map(Admin::Resumes))
 }
 
-fn length(flag: &str, text: &str) -> Result<Duration, Failure> {
+/// Parses a duration such as `1h`.
+pub(super) fn length(flag: &str, text: &str) -> Result<Duration, Failure> {
     humantime::parse_duration(text)
         .map_err(|error| Failure::Settings(format!("{flag} {text:?} is not a duration such as 1h: {error}")))
 }
 
 /// Parses a time, or an age such as `7d`, to a time since the Unix epoch.
-fn moment(flag: &str, text: &str, now: Now) -> Result<Duration, Failure> {
+pub(super) fn moment(flag: &str, text: &str, now: Duration) -> Result<Duration, Failure> {
     let wrong = || {
         let what = "neither a time such as 2026-03-01T00:00:00Z nor an age such as 7d";
         Failure::Settings(format!("{flag} {text:?} is {what}"))
     };
     if let Ok(ago) = humantime::parse_duration(text) {
-        return now.wall.checked_sub(ago).ok_or_else(wrong);
+        return now.checked_sub(ago).ok_or_else(wrong);
     }
     let time = humantime::parse_rfc3339(text).map_err(|_| wrong())?;
     time.duration_since(UNIX_EPOCH).map_err(|_| wrong())
@@ -115,13 +55,13 @@ mod tests {
 
     #[test]
     fn moments_are_times_or_how_long_ago() {
-        let now = Now { wall: Duration::from_hours(490_896), ..Now::default() };
+        let now = Duration::from_hours(490_896);
         let day = Duration::from_hours(24);
         let cases = [
-            ("2026-01-01T00:00:00Z", Some(now.wall)),
-            ("1d", Some(now.wall.saturating_sub(day))),
-            ("0s", Some(now.wall)),
-            ("2025-12-31T00:00:00Z", Some(now.wall.saturating_sub(day))),
+            ("2026-01-01T00:00:00Z", Some(now)),
+            ("1d", Some(now.saturating_sub(day))),
+            ("0s", Some(now)),
+            ("2025-12-31T00:00:00Z", Some(now.saturating_sub(day))),
             ("yesterday", None),
             ("1960-01-01T00:00:00Z", None),
             ("900000d", None),

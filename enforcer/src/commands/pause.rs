@@ -14,7 +14,7 @@ use super::{query, refusal, say};
 use crate::control::Question;
 use crate::flags;
 use crate::settings::duration;
-use crate::web::NOT_LOADED;
+use crate::status::NOT_LOADED;
 
 /// Pauses the daemon and prints the duration.
 ///

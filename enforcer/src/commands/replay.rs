@@ -1,7 +1,7 @@
 //! `replay`: what rules would have done, from a record of `bailiff-exporter --record FILE`.
 
 use std::io::{BufRead, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,50 +9,35 @@ use bailiff_lifecycle::exit::Exit;
 use bailiff_snapshot::wire::{self, WireError};
 
 use super::layout::safe;
+use super::past_flags::admin;
 use super::simulation::report::Report;
 use super::simulation::{Admin, Simulation, print};
-use super::{Failure, Form, files};
+use super::{Failure, files};
+use crate::flags;
 use bailiff_engine::policy::Policy;
 
 /// Maximum length of a line.
 const LONGEST_LINE: u64 = 64 << 20;
 
-/// Settings of a replay.
-#[derive(Debug, Clone)]
-pub struct ReplaySettings {
-    /// Rules file.
-    pub rules: PathBuf,
-    /// Record.
-    pub record: PathBuf,
-    /// What an administrator does after a breaker has opened.
-    pub admin: Admin,
-    /// Output format.
-    pub form: Form,
-    /// Current time since the Unix epoch, at which the rules are evaluated.
-    pub now: Duration,
-}
-
-/// Reads both files and prints what the rules would have done.
+/// Reads both files and prints what the rules would have done; `now` is the time since the Unix epoch.
 ///
 /// # Errors
-/// If a file cannot be read, or the rules are invalid.
-pub fn run(settings: &ReplaySettings, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let policy = Arc::new(files::rules(&settings.rules, settings.now)?.policy);
-    let mut record = files::lines(&settings.record)?;
-    let source = settings.record.display().to_string();
-    let report = rehearse(policy, &mut record, (source, settings.admin))?;
-    match settings.form {
-        Form::Text => print(&report, out)?,
-        Form::Json => json(&report, out)?,
+/// If a file cannot be read, or the rules or flags are invalid.
+pub fn run(flags: &flags::Replay, now: Duration, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let admin = admin(flags.resume_after.as_deref())?;
+    let policy = Arc::new(files::rules(&flags.rules, now)?.policy);
+    let mut record = files::lines(&flags.record)?;
+    let report = rehearse(policy, &mut record, (flags.record.display().to_string(), admin))?;
+    if flags.json {
+        json(&report, out)?;
+    } else {
+        print(&report, out)?;
     }
     Ok(Exit::Done)
 }
 
 /// Simulates a record line by line. Invalid lines are counted, because a full disk leaves incomplete lines.
-///
-/// # Errors
-/// If the record cannot be read, or has no snapshot.
-pub fn rehearse(
+fn rehearse(
     policy: Arc<Policy>,
     record: &mut dyn BufRead,
     (source, admin): (String, Admin),
@@ -80,7 +65,7 @@ pub fn rehearse(
         return Ok(simulation.finish(source));
     }
     let why = bad.unwrap_or_else(|| "the file is empty".to_owned());
-    Err(Failure::Record(format!(
+    Err(Failure::Data(format!(
         "{source} is not a recording made by bailiff-exporter --record: {}",
         safe(&why)
     )))

@@ -10,14 +10,13 @@ use bailiff_exposition::human::{Bytes, NOTHING, Span, UNKNOWN, ago, or_unknown};
 use bailiff_exposition::terminal::{Colors, cut, line, wrapped};
 
 use super::query;
-use super::table::Shrinks::{Last, Never, To};
+use super::table::Shrinks::{self, Last, Never, To};
 use super::table::{Column, TextTable, WIDTH};
 use crate::clock::Now;
 use crate::control::Question;
 use crate::flags;
-use crate::web::NOT_LOADED;
-use crate::web::status::{Cap, Flag, PastAction, Pending, RuleStatus, Scope, Status};
-use crate::web::tally::Reloaded;
+use crate::status::tally::Reloaded;
+use crate::status::{Cap, Flag, NOT_LOADED, PastAction, Pending, RuleStatus, Scope, Status};
 use bailiff_engine::policy::Mode;
 
 /// Maximum number of rows of a table; `--json` has all.
@@ -25,21 +24,52 @@ const MOST_ROWS: usize = 20;
 /// Number of characters of a policy's hash.
 const SHORT_NAME: usize = 12;
 
-const RULES: [Column; 7] = [
-    ("RULE", Last),
-    ("MODE", Never),
-    ("OF", Never),
-    ("MATCH", Never),
-    ("PEND", Never),
-    ("UNKN", Never),
-    ("STEPS", To(12)),
+/// Title of a column, how it is narrowed, and its cell for a row.
+type TableColumn<T> = (&'static str, Shrinks, fn(&T, Now) -> String);
+
+const RULES: [TableColumn<RuleStatus>; 7] = [
+    ("RULE", Last, |rule, _| rule.name.clone()),
+    ("MODE", Never, |rule, _| rule.mode.name().to_owned()),
+    ("OF", Never, |rule, _| rule.target.name().to_owned()),
+    ("MATCH", Never, |rule, _| or_unknown(rule.matches)),
+    ("PEND", Never, |rule, _| or_unknown(rule.pending)),
+    ("UNKN", Never, |rule, _| or_unknown(rule.unknown)),
+    ("STEPS", To(12), |rule, _| rule.steps.join(", ")),
 ];
-const PENDING: [Column; 6] =
-    [("COMING", Last), ("USER", To(8)), ("RULE", To(8)), ("STEP", To(9)), ("SAMPLES", Never), ("IN", Never)];
-const FLAGS: [Column; 5] =
-    [("FLAG", Never), ("RULE", To(8)), ("ABOUT", Last), ("USER", To(8)), ("SINCE", To(8))];
-const ACTIONS: [Column; 6] =
-    [("DONE", Never), ("RULE", To(8)), ("STEP", To(9)), ("TO", Last), ("RESULT", To(8)), ("BACK", Never)];
+const PENDING: [TableColumn<Pending>; 6] = [
+    ("COMING", Last, |step, _| named(&step.target, step.comm.as_ref())),
+    ("USER", To(8), |step, _| or_unknown(step.user.as_ref())),
+    ("RULE", To(8), |step, _| step.rule.clone()),
+    // A step in brackets is in dry-run mode.
+    ("STEP", To(9), |step, _| match step.mode {
+        Mode::DryRun => format!("({})", step.step),
+        Mode::Enforce => step.step.clone(),
+    }),
+    ("SAMPLES", Never, |step, _| format!("{}/{}", step.streak, step.needed)),
+    ("IN", Never, |step, _| match step.hold {
+        Some(_) => "held".to_owned(),
+        None => step.due_in().map_or_else(|| UNKNOWN.to_owned(), brief),
+    }),
+];
+const FLAGS: [TableColumn<Flag>; 5] = [
+    ("FLAG", Never, |flag, _| flag.severity.name().to_owned()),
+    ("RULE", To(8), |flag, _| flag.rule.clone()),
+    ("ABOUT", Last, |flag, _| named(&flag.target, flag.comm.as_ref())),
+    ("USER", To(8), |flag, _| or_unknown(flag.user.as_ref())),
+    ("SINCE", To(8), |flag, now| ago(flag.since, now.wall)),
+];
+const ACTIONS: [TableColumn<PastAction>; 6] = [
+    ("DONE", Never, |action, now| format!("{} ago", brief(since(action.at, now)))),
+    ("RULE", To(8), |action, _| action.rule.clone()),
+    ("STEP", To(9), |action, _| action.step.clone()),
+    ("TO", Last, |action, _| action.target.clone()),
+    ("RESULT", To(8), |action, _| action.outcome.name().replace('_', " ")),
+    ("BACK", Never, |action, _| match action.released {
+        Some(bytes) => format!("{:#}", Bytes(bytes.into())),
+        None if action.is_unknown() => UNKNOWN.to_owned(),
+        None => NOTHING.to_owned(),
+    }),
+];
 
 /// Colours, and the width of tables.
 pub type Screen = (Colors, Option<usize>);
@@ -72,10 +102,12 @@ pub fn text(status: &Status, now: Now, screen: Screen) -> String {
     withheld(status, now, colors, &mut text);
     budgets(status, &mut text);
     leases(status, now, colors, &mut text);
-    text.push_str(&rules(&status.rules, screen));
-    text.push_str(&pending(&status.pending, screen));
-    text.push_str(&flags_up(&status.flags, now, screen));
-    text.push_str(&actions(&status.actions, now, screen));
+    text.push_str(&listed(&RULES, status.rules.iter(), (now, screen)));
+    text.push_str(&listed(&PENDING, status.pending.iter(), (now, screen)));
+    let mut worst_first: Vec<&Flag> = status.flags.iter().collect();
+    worst_first.sort_by_key(|flag| Reverse(flag.severity));
+    text.push_str(&listed(&FLAGS, worst_first.into_iter(), (now, screen)));
+    text.push_str(&listed(&ACTIONS, status.actions.iter(), (now, screen)));
     text
 }
 
@@ -96,9 +128,9 @@ fn policy(status: &Status, now: Now, colors: Colors, text: &mut String) {
     let loaded = policy.loaded.map_or_else(String::new, |at| format!(", loaded {}", ago(at, now.wall)));
     row("policy", &format!("{}, {name}{loaded}", policy.path), str::to_owned, text);
     if policy.last == Some(Reloaded::Refused) {
-        row("", &format!("{NOT_LOADED}:"), |part| colors.bad(part), text);
-        for fault in &policy.faults {
-            row("", fault, |part| colors.bad(part), text);
+        let heading = format!("{NOT_LOADED}:");
+        for line in [&heading].into_iter().chain(&policy.faults) {
+            row("", line, |part| colors.bad(part), text);
         }
     }
 }
@@ -111,12 +143,8 @@ fn leases(status: &Status, now: Now, colors: Colors, text: &mut String) {
         None => row("leases", "dry run: leases are not freed", str::to_owned, text),
     }
     for judged in leases.judged.iter().filter(|judged| judged.judgement != "keep") {
-        row(
-            "",
-            &format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.describe(now.boot)),
-            |part| colors.bad(part),
-            text,
-        );
+        let what = format!("GPU {} is {}: {}", judged.gpu, judged.judgement, judged.describe(now.boot));
+        row("", &what, |part| colors.bad(part), text);
     }
 }
 
@@ -144,11 +172,8 @@ fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
         row("dry run", &format!("for all rules: {why}"), bad, text);
     }
     for held in &status.holds {
-        let until =
-            held.until.map_or_else(String::new, |until| format!(", for {} more", to_come(until, now)));
-        let is_repeated = held.detail.is_empty() || held.detail == held.hold.meaning();
-        let detail = if is_repeated { String::new() } else { format!(" ({})", held.detail) };
-        row("held", &format!("{}{until}{detail}", held.hold.meaning()), bad, text);
+        let held = format!("{}{}{}", held.hold.meaning(), held.left(now.wall), held.more());
+        row("held", &held, bad, text);
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
@@ -156,10 +181,7 @@ fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
         row("breaker", &format!("{name}, opened {since}: {}; {closes}", open.detail), bad, text);
     }
     if let Some(action) = &status.in_flight {
-        let since = ago(action.since, now.wall);
-        let what =
-            format!("{} by rule {} against {}, begun {since}", action.step, action.rule, action.target);
-        row("action", &what, str::to_owned, text);
+        row("action", &action.describe(now.wall), str::to_owned, text);
         if let Some(why) = &action.waits {
             row("SIGKILL waits", why, bad, text);
         }
@@ -177,96 +199,26 @@ fn budgets(status: &Status, text: &mut String) {
     }
 }
 
-fn rules(rules: &[RuleStatus], screen: Screen) -> String {
-    let rows = rules.iter().map(|rule| {
-        vec![
-            rule.name.clone(),
-            rule.mode.name().to_owned(),
-            rule.target.name().to_owned(),
-            or_unknown(rule.matches),
-            or_unknown(rule.pending),
-            or_unknown(rule.unknown),
-            rule.steps.join(", "),
-        ]
-    });
-    listed(&RULES, rows, screen)
-}
-
-/// Formats pending steps; one in brackets is in dry-run mode.
-fn pending(pending: &[Pending], screen: Screen) -> String {
-    let rows = pending.iter().map(|step| {
-        let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        vec![
-            named(&step.target, step.comm.as_ref()),
-            or_unknown(step.user.as_ref()),
-            step.rule.clone(),
-            if step.mode == Mode::DryRun { format!("({})", step.step) } else { step.step.clone() },
-            format!("{}/{}", step.streak, step.needed),
-            if step.hold.is_some() {
-                "held".to_owned()
-            } else {
-                due.map_or_else(|| UNKNOWN.to_owned(), brief)
-            },
-        ]
-    });
-    listed(&PENDING, rows, screen)
-}
-
-fn flags_up(flags: &[Flag], now: Now, screen: Screen) -> String {
-    let mut worst_first: Vec<&Flag> = flags.iter().collect();
-    worst_first.sort_by_key(|flag| Reverse(flag.severity));
-    let rows = worst_first.iter().map(|flag| {
-        vec![
-            flag.severity.name().to_owned(),
-            flag.rule.clone(),
-            named(&flag.target, flag.comm.as_ref()),
-            or_unknown(flag.user.as_ref()),
-            ago(flag.since, now.wall),
-        ]
-    });
-    listed(&FLAGS, rows, screen)
-}
-
 /// Returns a target with the name of its process, which is cut first.
 fn named(target: &str, comm: Option<&String>) -> String {
     comm.map_or_else(|| target.to_owned(), |comm| format!("{target} {comm}"))
 }
 
-fn actions(actions: &[PastAction], now: Now, screen: Screen) -> String {
-    let rows = actions.iter().map(|action| {
-        vec![
-            format!("{} ago", brief(since(action.at, now))),
-            action.rule.clone(),
-            action.step.clone(),
-            action.target.clone(),
-            action.outcome.name().replace('_', " "),
-            released(action),
-        ]
-    });
-    listed(&ACTIONS, rows, screen)
-}
-
-/// Describes the released memory.
-fn released(action: &PastAction) -> String {
-    match action.released {
-        Some(bytes) => format!("{:#}", Bytes(bytes.into())),
-        None if action.is_unknown() => UNKNOWN.to_owned(),
-        None => NOTHING.to_owned(),
-    }
-}
-
-/// Adds a table, unless it is empty.
-fn listed(
-    columns: &[Column],
-    rows: impl ExactSizeIterator<Item = Vec<String>>,
-    (colors, width): Screen,
+/// Formats a table, unless it is empty.
+fn listed<'a, T: 'a>(
+    columns: &[TableColumn<T>],
+    items: impl ExactSizeIterator<Item = &'a T>,
+    (now, (colors, width)): (Now, Screen),
 ) -> String {
-    let all = rows.len();
+    let all = items.len();
     if all == 0 {
         return String::new();
     }
-    let mut table = TextTable::new(columns);
-    rows.take(MOST_ROWS).for_each(|row| table.row(&row));
+    let titles: Vec<Column> = columns.iter().map(|(title, shrinks, _)| (*title, *shrinks)).collect();
+    let mut table = TextTable::new(&titles);
+    for item in items.take(MOST_ROWS) {
+        table.row(columns.iter().map(|(.., cell)| cell(item, now)));
+    }
     let mut text = table.end(width, colors);
     if all > MOST_ROWS {
         let _ = writeln!(text, "and {} more; --json shows all", all - MOST_ROWS);
@@ -276,10 +228,6 @@ fn listed(
 
 fn since(at: f64, now: Now) -> Duration {
     now.wall.saturating_sub(Duration::try_from_secs_f64(at).unwrap_or_default())
-}
-
-fn to_come(at: f64, now: Now) -> Span {
-    Span(Duration::try_from_secs_f64(at).unwrap_or_default().saturating_sub(now.wall))
 }
 
 /// Formats a duration in its largest unit: `5m`.

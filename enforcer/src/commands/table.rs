@@ -48,8 +48,8 @@ impl<'a> TextTable<'a> {
     }
 
     /// Adds a row; cells may contain foreign text.
-    pub(super) fn row(&mut self, cells: &[String]) {
-        self.rows.push(cells.iter().map(|cell| line(cell)).collect());
+    pub(super) fn row(&mut self, cells: impl Iterator<Item = String>) {
+        self.rows.push(cells.map(|cell| line(&cell)).collect());
     }
 
     /// Formats the table for a width; without a limit every cell is complete.
@@ -100,8 +100,8 @@ mod tests {
 
     fn table(limit: Option<usize>) -> String {
         let mut table = TextTable::new(&COLUMNS);
-        table.row(&["workload:tree:41@98".into(), "flag, terminate".into(), "12345".into()]);
-        table.row(&["x\ny".into(), String::new(), String::new()]);
+        table.row(["workload:tree:41@98", "flag, terminate", "12345"].map(str::to_owned).into_iter());
+        table.row(["x\ny", "", ""].map(str::to_owned).into_iter());
         table.end(limit, Colors::Plain)
     }
 

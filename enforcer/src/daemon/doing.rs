@@ -11,23 +11,12 @@ use crate::actions::{ActionRequest, Permission, Question, Stage};
 use crate::audit::Record;
 use crate::clock::now;
 use crate::process_table::Processes;
-use crate::web::status;
+use crate::status;
 use bailiff_engine::engine::{Exemptions, Holds};
 use bailiff_engine::guard::Protect;
 use bailiff_engine::policy::{Action, Mode, Policy};
 use bailiff_engine::verdict::{ActionReport, Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
-
-/// The action in flight.
-#[derive(Debug)]
-pub(super) struct Doing {
-    pub(super) id: u64,
-    pub(super) verdict: Verdict,
-    pub(super) action: Action,
-    pub(super) since: f64,
-    /// Reason why the SIGKILL is delayed, if it is.
-    pub(super) waits: Option<String>,
-}
 
 impl Daemon {
     /// Records a verdict and carries it out.
@@ -68,29 +57,25 @@ impl Daemon {
         let target = verdict.subject.id.0.as_ref();
         tracing::info!(rule = %verdict.rule, target, step, result, detail, "verdict");
         self.audit.later(&Record {
-            id: None,
-            policy: &self.engine.policy().sha256,
             rule: &verdict.rule,
             mode: Some(verdict.mode),
-            step,
-            result,
-            detail,
             target: Some(&verdict.subject),
             evidence: Some(&verdict.evidence),
-            after: None,
+            ..change(&self.engine.policy().sha256, (step, result), detail)
         });
     }
 
     /// Passes an action to the executor. Its use of the budget was saved when it became due.
     fn act(&mut self, verdict: &Verdict, id: u64, action: &Action) {
-        let doing = Doing {
+        self.status.in_flight = Some(status::InFlight {
             id,
-            verdict: verdict.clone(),
-            action: action.clone(),
+            rule: verdict.rule.to_string(),
+            step: action.name().to_owned(),
+            target: verdict.subject.id.to_string(),
             since: now().wall.as_secs_f64(),
             waits: None,
-        };
-        self.request = Some(doing);
+        });
+        self.request = Some(verdict.clone());
         self.tried_to_save = false;
         let refused = |detail: &str| ActionReport {
             id,
@@ -100,12 +85,13 @@ impl Daemon {
             acted: false,
         };
         let policy = Arc::clone(self.engine.policy());
-        let Some(request) = ActionRequest::of(verdict, &policy) else { return };
+        let Some(mut request) = ActionRequest::of(verdict, &policy) else { return };
         // The action must start within one interval, because its confirmation is outdated afterwards.
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let Some(view) = self.view.clone() else { return self.completed(&refused("there is no snapshot")) };
-        let request = request.protecting(self.exemptions(verdict, (policy, view)));
-        let request = request.beside(self.exporter).beginning_by(now().boot + interval);
+        request.limits.protect = Some(self.exemptions(verdict, (policy, view)));
+        request.limits.exporter = self.exporter;
+        request.until = Some(now().boot + interval);
         if self.executor.act(request).is_err() {
             self.completed(&refused("another action is in flight"));
         }
@@ -130,7 +116,7 @@ impl Daemon {
                 Some(hold) => Permission::Later(hold.meaning().to_owned()),
             },
         };
-        if let Some(doing) = self.request.as_mut().filter(|doing| doing.id == question.id) {
+        if let Some(doing) = self.status.in_flight.as_mut().filter(|doing| doing.id == question.id) {
             let waits = if let Permission::Later(why) = &answer { Some(why.clone()) } else { None };
             if waits.is_some() && doing.waits.is_none() {
                 tracing::warn!(id = doing.id, why = waits.as_deref(), "SIGKILL is delayed");
@@ -144,7 +130,7 @@ impl Daemon {
     fn exemptions(&self, verdict: &Verdict, (policy, view): (Arc<Policy>, Arc<View>)) -> Protect {
         let of = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
         let exemptions = Exemptions::new(policy, of, view, now().wall);
-        let procfs = self.settings.host.procfs.clone();
+        let procfs = self.settings.executor.procfs.clone();
         let line = exemptions.command_line();
         Protect(Arc::new(move |person| {
             let proc_table = Processes::open(&procfs, "");
@@ -157,29 +143,27 @@ impl Daemon {
     /// Handles the report of an action that has ended.
     pub(super) fn completed(&mut self, report: &ActionReport) {
         self.engine.report(report);
-        let Some(doing) = self.request.take_if(|doing| doing.id == report.id) else { return };
-        let verdict = &doing.verdict;
-        let step = doing.action.name();
-        self.status.counters.step(&verdict.rule, (step, verdict.mode), report.outcome);
+        let Some(doing) = self.status.in_flight.take_if(|doing| doing.id == report.id) else { return };
+        let Some(verdict) = self.request.take() else { return };
+        let (result, detail) = (report.outcome.name(), report.detail.as_str());
+        tracing::info!(rule = %doing.rule, target = doing.target, step = doing.step, result, detail, "action");
+        self.status.counters.step(&verdict.rule, (&doing.step, verdict.mode), report.outcome);
         self.status.counters.released_bytes += report.released.unwrap_or_default();
+        if verdict.mode == Mode::Enforce && doing.step == "terminate" {
+            self.notify_end(&verdict, report);
+        }
         self.status.remember(status::PastAction {
             id: report.id,
             at: now().wall.as_secs_f64(),
-            rule: verdict.rule.to_string(),
+            rule: doing.rule,
             mode: verdict.mode,
-            step: step.to_owned(),
-            target: verdict.subject.id.to_string(),
+            step: doing.step,
+            target: doing.target,
             user: verdict.subject.user.clone(),
             outcome: report.outcome,
             detail: report.detail.clone(),
             released: report.released,
         });
-        let target = verdict.subject.id.0.as_ref();
-        let (result, detail) = (report.outcome.name(), report.detail.as_str());
-        tracing::info!(rule = %verdict.rule, target, step, result, detail, "action");
-        if verdict.mode == Mode::Enforce && matches!(doing.action, Action::Terminate { .. }) {
-            self.notify_end(verdict, report);
-        }
         self.save();
     }
 
@@ -215,21 +199,6 @@ impl Daemon {
 }
 
 /// Returns the audit log line of a change that has no verdict.
-pub(super) const fn change<'a>(
-    policy: &'a str,
-    (step, result): (&'a str, &'a str),
-    detail: &'a str,
-) -> Record<'a> {
-    Record {
-        id: None,
-        policy,
-        rule: "",
-        mode: None,
-        step,
-        result,
-        detail,
-        target: None,
-        evidence: None,
-        after: None,
-    }
+pub(super) fn change<'a>(policy: &'a str, (step, result): (&'a str, &'a str), detail: &'a str) -> Record<'a> {
+    Record { policy, step, result, detail, ..Record::default() }
 }

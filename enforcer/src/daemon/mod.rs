@@ -2,7 +2,6 @@
 
 mod doing;
 mod events;
-mod leases;
 mod notice;
 mod reload;
 mod requests;
@@ -10,7 +9,7 @@ mod rights;
 mod state;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,23 +33,27 @@ use self::events::{Event, Sources};
 use self::requests::ControlHandler;
 use crate::actions::notices::{Delivery, Notices};
 use crate::actions::{self, Executor};
-use crate::agent::{self, Agent};
+use crate::agent::{Agent, AgentEvent, Orders};
 use crate::audit::{self, Audit};
 use crate::clock::now;
 use crate::policy_file;
 use crate::settings::Settings;
-use crate::stream::{self, Arrival, Source};
-use crate::web::tally::Skipped;
-use crate::web::{Reload, Routes, Status};
+use crate::status::tally::{LeaseAct, Skipped};
+use crate::status::{Open, PolicyStatus, Status};
+use crate::stream::{self, Arrival};
+use crate::web::{Reload, Routes};
 use bailiff_engine::engine::{Engine, Skip};
-use bailiff_engine::policy::Policy;
-use bailiff_engine::verdict::Hold;
-use bailiff_engine::view::{TargetId, View};
+use bailiff_engine::policy::{Mode, Policy};
+use bailiff_engine::verdict::{Hold, Verdict};
+use bailiff_engine::view::View;
 
 /// Interval of periodic checks: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of queued snapshots; more would be too old when they are evaluated.
 const ARRIVALS: usize = 4;
+
+/// Holds that stop the lease agent. Others affect only rules: an exited lease holder has exited in any case.
+const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];
 
 /// State of the daemon.
 pub struct Daemon {
@@ -59,28 +62,26 @@ pub struct Daemon {
     executor: Executor,
     /// Lease agent, and the last orders that were sent to it.
     agent: Agent,
-    ordered: agent::Orders,
+    ordered: Orders,
     notices: Notices,
     audit: Audit,
-    node: String,
     boot_id: Option<String>,
-    /// Rules file at its last read, with its errors.
-    file: reload::File,
+    /// SHA-256 of the rules file at its last read; `None` if it could not be read.
+    read_sha256: Option<String>,
     rereads: UnboundedSender<reload::Condition>,
     view: Option<Arc<View>>,
     /// Process that serves the stream, as of the last connection.
     exporter: Option<ProcessKey>,
     /// This program and its ancestors.
     ours: BTreeSet<ProcessKey>,
-    request: Option<doing::Doing>,
+    /// Verdict of the action in flight, which is in the status.
+    request: Option<Verdict>,
     /// Whether a write of the state was attempted before the SIGKILL of the action in flight.
     tried_to_save: bool,
-    /// Time at which each flag was raised, by rule and target, in seconds since the Unix epoch.
-    flagged: BTreeMap<(Arc<str>, TargetId), f64>,
+    flagged: status::Flagged,
     status: Status,
     shown: watch::Sender<Arc<Status>>,
     state_writer: state::StateWriter,
-    saved: Duration,
 }
 
 /// Channels from the threads to the daemon.
@@ -88,7 +89,7 @@ struct Threads {
     reports: actions::Channels,
     /// Results of notifications.
     deliveries: UnboundedReceiver<Delivery>,
-    leases: UnboundedReceiver<agent::AgentEvent>,
+    leases: UnboundedReceiver<AgentEvent>,
 }
 
 /// Runs the daemon until shutdown.
@@ -96,13 +97,13 @@ struct Threads {
 /// # Errors
 /// If the policy is invalid, or a socket, directory or signal is not available.
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
-    let (policy, file, stamp) = reload::first(&settings.rules)?;
+    let (policy, policy_status, stamp) = reload::first(&settings.rules)?;
     let web = Web::open(settings.web.config.as_deref())?;
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot open the control socket")?;
     let group = control.group().context("cannot read the group of the control socket")?;
     let (rereads, asked_to_read) = unbounded_channel();
-    let (daemon, threads) = Daemon::open(settings, (policy, file), rereads)?;
+    let (daemon, threads) = Daemon::open(settings, (policy, policy_status), rereads)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
@@ -110,12 +111,7 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let acks = daemon.state_writer.acks();
     let handler = ControlHandler { asked: asked_to, acks: acks.clone() };
     let mut tasks = JoinSet::new();
-    let source = Source {
-        path: daemon.settings.stream.clone(),
-        owners: daemon.settings.stream_owners.clone(),
-        procfs: daemon.settings.host.procfs.clone(),
-    };
-    tasks.spawn(stream::follow(source, arrivals_to));
+    tasks.spawn(stream::follow(daemon.settings.stream.clone(), arrivals_to));
     tasks.spawn(policy_file::follow((daemon.settings.rules.clone(), stamp), asked_to_read, reads_to));
     tasks.spawn(control::serve(control, Arc::new(handler), control::Limits::default()));
     let routes = Arc::new(Routes {
@@ -151,19 +147,17 @@ const fn limits() -> Limits {
 impl Daemon {
     fn open(
         settings: Settings,
-        (policy, file): (Arc<Policy>, reload::File),
+        (policy, policy_status): (Arc<Policy>, PolicyStatus),
         rereads: UnboundedSender<reload::Condition>,
     ) -> Result<(Self, Threads)> {
-        let node = settings.node.clone();
-        let boot_id = rights::boot_id(&settings.host.procfs);
-        let about = audit::About { node: node.clone(), boot_id: boot_id.clone() };
-        let audit = Audit::open(journal(&settings), about, crate::actions::watchdog::continue_stopped)
+        let boot_id = rights::boot_id(&settings.executor.procfs);
+        let about = audit::About { node: settings.node.clone(), boot_id: boot_id.clone() };
+        let audit = Audit::open(settings.audit.clone(), about, crate::actions::watchdog::continue_stopped)
             .context("cannot start the thread of the audit log")?;
-        let tools = tools(&settings);
-        let (executor, reports) =
-            Executor::start(tools, audit.clone()).context("cannot start the executor thread")?;
+        let (executor, reports) = Executor::start(settings.executor.clone(), audit.clone())
+            .context("cannot start the executor thread")?;
         let (agent, leases) =
-            Agent::start(audit.clone(), rights::in_host_namespace(&settings.host), &settings.host.devices)
+            Agent::start(audit.clone(), rights::in_host_namespace(&settings), &settings.executor.devices)
                 .context("cannot start the thread of the lease agent")?;
         let (notices, deliveries) = Notices::new(actions::notices::NoticeSettings::default());
         let (shown, _) = watch::channel(Arc::new(Status::default()));
@@ -174,23 +168,21 @@ impl Daemon {
             engine,
             executor,
             agent,
-            ordered: agent::Orders::default(),
+            ordered: Orders::default(),
             notices,
             audit,
-            node,
             boot_id,
-            file,
+            read_sha256: policy_status.sha256.clone(),
             rereads,
             view: None,
             exporter: None,
-            ours: rights::ourselves(&settings.host.procfs),
+            ours: rights::ourselves(&settings.executor.procfs),
             request: None,
             tried_to_save: false,
-            flagged: BTreeMap::new(),
-            status: Status::default(),
+            flagged: status::Flagged::new(),
+            status: status::begin(&settings, policy_status),
             shown,
             state_writer: state::StateWriter::start(&settings.state),
-            saved: Duration::ZERO,
             settings,
         };
         daemon.begin();
@@ -238,11 +230,7 @@ impl Daemon {
 
     /// Sets the initial holds and status, before the first snapshot.
     fn begin(&mut self) {
-        self.status.node.clone_from(&self.node);
-        env!("CARGO_PKG_VERSION").clone_into(&mut self.status.version);
-        self.status.cap = self.cap();
-        self.status.stream.path = self.settings.stream.display().to_string();
-        for (hold, holds, why) in rights::missing(&self.settings.host) {
+        for (hold, holds, why) in rights::missing(&self.settings) {
             self.engine.hold(hold, holds);
             tracing::warn!(hold = hold.name(), why, "destructive steps are withheld");
         }
@@ -252,9 +240,9 @@ impl Daemon {
             tracing::warn!(uid, "CAP_KILL is missing: the enforcer acts only on processes of its own user");
         }
         self.engine.exempt(self.ours.clone());
-        self.begin_counts();
+        status::begin_counts(&mut self.status.counters, &self.engine);
         // Breakers that an earlier run opened are already in the audit log.
-        self.status.breakers = self.breakers(&Status::default());
+        self.status.breakers = status::breakers(&self.engine, &[]);
         self.save();
         self.record_change(("start", "done"), "");
         self.order_the_agent();
@@ -287,7 +275,7 @@ impl Daemon {
                 stream.silent = status::silent(&view);
                 stream.tick_seconds = Some(now().boot.saturating_sub(began.boot).as_secs_f64());
                 self.status.counters.snapshots += 1;
-                self.save_sometimes();
+                self.state_writer.save_sometimes(&self.engine, now().boot);
                 heap::give_back();
             }
             Err(skip) => self.status.counters.skipped.count(skipped(skip)),
@@ -322,22 +310,76 @@ impl Daemon {
         }
     }
 
+    /// Sends the lease settings, and whether the agent may act, to the lease agent if they have changed.
+    pub(super) fn order_the_agent(&mut self) {
+        let holds = self.engine.holds();
+        let policy = self.engine.policy();
+        let orders = Orders {
+            leases: policy.leases.clone(),
+            policy: policy.sha256.as_str().into(),
+            acts: self.settings.most == Mode::Enforce && HOLDS.iter().all(|hold| !holds.contains(hold)),
+        };
+        if self.ordered != orders {
+            self.ordered = orders.clone();
+            self.agent.order(orders);
+        }
+    }
+
+    pub(super) fn heard(&mut self, events: AgentEvent) {
+        match events {
+            AgentEvent::Status(status) => self.status.leases = status,
+            AgentEvent::LeaseAction(act, result) => {
+                self.status.counters.leases.count(LeaseAct { act, result });
+            }
+        }
+    }
+
     /// Checks the conditions that no event reports.
     fn check(&mut self) {
         self.check_audit_log();
         self.hold_if(Hold::Stale, self.status.stream.is_stale(now().boot));
         self.check_state();
-        self.status.counters.audit_failures = self.audit.failures();
-        self.save_sometimes();
+        self.status.counters.audit_failures = self.audit.status.failures();
+        self.state_writer.save_sometimes(&self.engine, now().boot);
     }
 
-    pub(super) fn check_audit_log(&mut self) {
-        let unwritable = !self.audit.writable();
+    /// Publishes the current status.
+    fn show(&mut self) {
+        let before = self.status.breakers.clone();
+        status::refresh(&mut self.status, &self.engine, &self.flagged);
+        self.record_breakers(&before, &self.status.breakers);
+        self.shown.send_replace(Arc::new(self.status.clone()));
+    }
+
+    /// Records in the audit log which breakers have opened and closed.
+    fn record_breakers(&self, before: &[Open], now: &[Open]) {
+        let changes = [(now, before, "opened"), (before, now, "closed")];
+        for (local_host, there, result) in changes {
+            for open in local_host.iter().filter(|open| !there.contains(open)) {
+                tracing::warn!(breaker = open.breaker.name(), open.detail, "breaker {result}");
+                self.record_change(("breaker", result), &format!("{}: {}", open.breaker.name(), open.detail));
+            }
+        }
+    }
+
+    /// Saves the state; returns its version.
+    fn save(&mut self) -> u64 {
+        let version = self.state_writer.save(&self.engine);
+        self.check_state();
+        version
+    }
+
+    fn check_state(&mut self) {
+        self.hold_if(Hold::State, !self.state_writer.well());
+    }
+
+    fn check_audit_log(&mut self) {
+        let unwritable = !self.audit.status.writable();
         self.hold_if(Hold::Audit, unwritable);
     }
 
-    async fn end(mut self, mut deliveries: UnboundedReceiver<Delivery>) {
-        self.save_at_the_end();
+    async fn end(self, mut deliveries: UnboundedReceiver<Delivery>) {
+        self.state_writer.save_at_the_end(&self.engine);
         let Self { mut executor, mut agent, notices, audit, engine, state_writer, .. } = self;
         // The executor finishes its current step, so that the result is logged before the last line.
         let mut finishing = spawn_blocking(move || {
@@ -345,7 +387,7 @@ impl Daemon {
             agent.finish();
             drop(notices);
         });
-        while timeout(INTERVAL, &mut finishing).await.is_err() && !audit.hangs() {}
+        while timeout(INTERVAL, &mut finishing).await.is_err() && !audit.status.hangs() {}
         while let Ok(delivery) = deliveries.try_recv() {
             notice::record(&audit, &engine.policy().sha256, &delivery);
         }
@@ -354,25 +396,6 @@ impl Daemon {
         if spawn_blocking(move || audit.close()).await.is_err() {
             tracing::error!("the audit log was not closed");
         }
-    }
-}
-
-fn journal(settings: &Settings) -> audit::AuditSettings {
-    audit::AuditSettings {
-        path: settings.audit.file.clone(),
-        max_bytes: settings.audit.max_bytes,
-        keep: settings.audit.keep,
-        kept: Some(state::unwritten(&settings.state)),
-    }
-}
-
-fn tools(settings: &Settings) -> actions::ExecutorSettings {
-    actions::ExecutorSettings {
-        procfs: settings.host.procfs.clone(),
-        devices: settings.host.devices.clone(),
-        verify: settings.verify,
-        node: settings.node.clone(),
-        ..actions::ExecutorSettings::default()
     }
 }
 

@@ -8,6 +8,7 @@ use super::{Daemon, doing};
 use crate::actions::notices::{Delivery, Notice};
 use crate::audit::{Audit, Record};
 use crate::clock::now;
+use crate::status::tally;
 use bailiff_engine::Kind;
 use bailiff_engine::engine::number;
 use bailiff_engine::policy::{Action, Mode, Rule, Step};
@@ -44,7 +45,7 @@ impl Daemon {
         let subject = &verdict.subject;
         let notice = Arc::new(Notice {
             text,
-            node: self.node.clone(),
+            node: self.status.node.clone(),
             rule: verdict.rule.to_string(),
             step: step.to_owned(),
             target: subject.id.to_string(),
@@ -60,12 +61,12 @@ impl Daemon {
         let named = channels.iter().filter_map(|name| Some((name.as_str(), policy.channels.get(name)?)));
         self.notices.notify(&notice, named);
     }
-}
 
-impl Daemon {
     /// Records the result of a notification. A delivered one satisfies `requires_notice`.
     pub(super) fn delivered(&mut self, delivery: &Delivery) {
-        let Delivery { notice, result, .. } = delivery;
+        let Delivery { notice, channel, result } = delivery;
+        let outcome = delivery.outcome().name().to_owned();
+        self.status.counters.notices.count(tally::Notice { channel: channel.clone(), result: outcome });
         if result.is_ok() && notice.step == "notify" {
             self.engine.delivered(&notice.rule, &notice.about.0.id);
         }
@@ -78,7 +79,7 @@ pub(super) fn record(audit: &Audit, policy: &str, delivery: &Delivery) {
     let Delivery { notice, channel, result } = delivery;
     let (result, detail) = match result {
         Ok(()) => ("delivered", channel.clone()),
-        Err(why) => ("failed", format!("{channel}: {why}")),
+        Err((_, why)) => ("failed", format!("{channel}: {why}")),
     };
     let (subject, mode) = &notice.about;
     let change = doing::change(policy, ("notify", result), &detail);
@@ -102,9 +103,15 @@ fn named(subject: &Subject) -> String {
 /// Returns a phrase about the subject's GPU memory; empty if a part of it is unknown.
 fn holding(subject: &Subject) -> String {
     let held = subject.members.iter().map(|member| member.vram).sum::<Option<u64>>();
-    #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
-    let memory = held.filter(|bytes| *bytes > 0).map(|bytes| number(bytes as f64, Unit::Bytes));
-    memory.map(|memory| format!(", which holds {memory} of GPU memory")).unwrap_or_default()
+    held.filter(|bytes| *bytes > 0)
+        .map(memory)
+        .map(|memory| format!(", which holds {memory} of GPU memory"))
+        .unwrap_or_default()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+fn memory(bytes: u64) -> String {
+    number(bytes as f64, Unit::Bytes)
 }
 
 fn found(verdict: &Verdict) -> String {
@@ -151,10 +158,8 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
 
 /// Returns a phrase about the result of an action, for the owner; `None` if nothing was done.
 fn ended(report: &ActionReport) -> Option<String> {
-    #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
-    let returned = report.released.map(|bytes| number(bytes as f64, Unit::Bytes));
     Some(match report.outcome {
-        Outcome::Released => match returned {
+        Outcome::Released => match report.released.map(memory) {
             Some(memory) => format!("was terminated; {memory} of GPU memory were released"),
             None => "was terminated, and its memory was released".to_owned(),
         },

@@ -11,27 +11,11 @@ use tokio::sync::oneshot;
 use super::{Daemon, status};
 use crate::clock::now;
 use crate::policy_file::{self, Content, Stamp};
-use crate::web::tally::Reloaded;
-use crate::web::{NOT_LOADED, Outcome};
-use bailiff_engine::policy::{FaultStyle, Loaded, Policy, load};
+use crate::status::tally::Reloaded;
+use crate::status::{NOT_LOADED, PolicyStatus};
+use crate::web::Outcome;
+use bailiff_engine::policy::{FaultStyle, Faults, Loaded, Policy, load};
 use bailiff_engine::verdict::Hold;
-
-/// Rules file at its last read.
-#[derive(Debug, Default)]
-pub(super) struct File {
-    /// SHA-256 of the content; `None` if it could not be read.
-    sha256: Option<String>,
-    /// Errors in the file, one line each.
-    pub(super) faults: Vec<String>,
-    /// Time of the last read, in seconds since the Unix epoch.
-    pub(super) read: Option<f64>,
-    /// Time at which the rules in force were loaded, in seconds since the Unix epoch.
-    pub(super) loaded: Option<f64>,
-    /// Time at which the file was last valid, in seconds since the Unix epoch.
-    pub(super) good: Option<f64>,
-    /// Outcome of the last read.
-    pub(super) last: Option<Reloaded>,
-}
 
 /// A request to reload the rules file.
 #[derive(Debug)]
@@ -44,31 +28,38 @@ pub(super) struct Condition {
 pub(super) type Read = (Vec<Condition>, io::Result<Content>);
 
 /// Loads the policy at startup. The daemon does not start if the file is invalid or cannot be read.
-pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, File, Stamp), Stop> {
+pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, PolicyStatus, Stamp), Stop> {
     let name = path.display().to_string();
     let (stamp, content) = policy_file::first(path)
         .map_err(|error| Stop::Usage(format!("the rules file {name}: {}", unread(&error))))?;
-    match load(&content.bytes, &name, crate::policy_file::context(now().wall)) {
-        Ok(Loaded { policy, warnings }) => {
-            for line in warnings.lines() {
-                tracing::warn!("{line}");
-            }
+    match loaded(&content, &name) {
+        Ok(policy) => {
             let at = Some(now().wall.as_secs_f64());
-            let file = File {
+            let status = PolicyStatus {
+                path: name,
                 sha256: Some(content.sha256),
-                read: at,
                 loaded: at,
                 good: at,
                 last: Some(Reloaded::Applied),
-                ..File::default()
+                read: at,
+                faults: Vec::new(),
             };
-            Ok((Arc::new(policy), file, stamp))
+            Ok((policy, status, stamp))
         }
         Err(faults) => {
             let text = faults.render(FaultStyle::Plain);
             Err(Stop::Usage(format!("the rules are invalid\n{}", text.trim_end())))
         }
     }
+}
+
+/// Loads a policy, and logs its warnings.
+fn loaded(content: &Content, name: &str) -> Result<Arc<Policy>, Faults> {
+    let Loaded { policy, warnings } = load(&content.bytes, name, policy_file::context(now().wall))?;
+    for line in warnings.lines() {
+        tracing::warn!("{line}");
+    }
+    Ok(Arc::new(policy))
 }
 
 /// Returns the reason why the file could not be read.
@@ -106,13 +97,9 @@ impl Daemon {
     }
 
     fn take_over(&mut self, why: &'static str, read: io::Result<Content>) -> Outcome {
-        let before = self.file.faults.clone();
+        let before = self.status.policy.faults.clone();
         let outcome = self.understand(read);
-        let result = match &outcome {
-            Outcome::Applied(_) => Reloaded::Applied,
-            Outcome::Unchanged => Reloaded::Unchanged,
-            Outcome::Refused(_) => Reloaded::Refused,
-        };
+        let result = outcome.result();
         // A file with the same content or the same errors as before is not logged again.
         let news = match &outcome {
             Outcome::Applied(_) => true,
@@ -125,34 +112,32 @@ impl Daemon {
             self.record_change(("reload", how), &status::reload_detail(&outcome, why));
         }
         self.status.counters.reloads.count(result);
-        self.file.last = Some(result);
-        self.file.read = Some(now().wall.as_secs_f64());
+        self.status.policy.last = Some(result);
+        self.status.policy.read = Some(now().wall.as_secs_f64());
         outcome
     }
 
     fn understand(&mut self, read: io::Result<Content>) -> Outcome {
-        let name = self.settings.rules.display().to_string();
+        let name = self.status.policy.path.clone();
         let content = match read {
             Ok(content) => content,
             Err(error) => {
-                self.file.sha256 = None;
+                self.read_sha256 = None;
                 return self.refuse(vec![format!("{name}: {}", unread(&error))]);
             }
         };
-        if self.file.sha256.as_ref() == Some(&content.sha256) && !self.file.faults.is_empty() {
-            return Outcome::Refused(self.file.faults.clone());
+        let faults = &self.status.policy.faults;
+        if self.read_sha256.as_ref() == Some(&content.sha256) && !faults.is_empty() {
+            return Outcome::Refused(faults.clone());
         }
-        self.file.sha256 = Some(content.sha256.clone());
+        self.read_sha256 = Some(content.sha256.clone());
         if content.sha256 == self.engine.policy().sha256 {
             self.accept();
             return Outcome::Unchanged;
         }
-        match load(&content.bytes, &name, crate::policy_file::context(now().wall)) {
-            Ok(Loaded { policy, warnings }) => {
-                for line in warnings.lines() {
-                    tracing::warn!("{line}");
-                }
-                self.adopt(Arc::new(policy));
+        match loaded(&content, &name) {
+            Ok(policy) => {
+                self.adopt(policy);
                 Outcome::Applied(content.sha256)
             }
             Err(faults) => self.refuse(faults.lines().collect()),
@@ -167,26 +152,27 @@ impl Daemon {
         let policy = Arc::clone(self.engine.policy());
         self.notices.keep(&policy.channels);
         self.flagged.retain(|(rule, _), _| policy.rules.iter().any(|other| other.name == *rule));
-        self.begin_counts();
+        status::begin_counts(&mut self.status.counters, &self.engine);
         self.accept();
-        self.file.loaded = self.file.good;
+        self.status.policy.sha256 = Some(policy.sha256.clone());
+        self.status.policy.loaded = self.status.policy.good;
         self.save();
     }
 
     fn accept(&mut self) {
-        self.file.faults.clear();
-        self.file.good = Some(now().wall.as_secs_f64());
+        self.status.policy.faults.clear();
+        self.status.policy.good = Some(now().wall.as_secs_f64());
         self.hold_if(Hold::InvalidFile, false);
     }
 
     /// Keeps the previous policy in force, and withholds all destructive steps while the file is invalid.
     fn refuse(&mut self, faults: Vec<String>) -> Outcome {
-        if faults != self.file.faults {
+        if faults != self.status.policy.faults {
             for line in &faults {
                 tracing::error!("{line}");
             }
         }
-        self.file.faults.clone_from(&faults);
+        self.status.policy.faults.clone_from(&faults);
         self.hold_if(Hold::InvalidFile, true);
         Outcome::Refused(faults)
     }

@@ -1,11 +1,11 @@
 //! Requests on the control socket. Each is passed to the daemon's loop and answered there.
 
 use bailiff_lifecycle::control::{self, Answers, Peer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
-use super::{Daemon, reload, state, status};
+use super::{Daemon, reload, state};
 use crate::clock::now;
 use crate::control::Question;
 use crate::web::Outcome;
@@ -24,12 +24,6 @@ pub(super) enum Answer {
     Saved(Value, u64),
     /// Outcome of a reload, sent once the file was read.
     Reload(oneshot::Receiver<Outcome>),
-}
-
-impl From<Value> for Answer {
-    fn from(value: Value) -> Self {
-        Self::Value(value)
-    }
 }
 
 /// Handler of the control socket, which passes each request to the daemon's loop.
@@ -69,26 +63,23 @@ impl Daemon {
 
     /// Answers a request; `group` is the group of the socket file.
     pub(super) fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
+        let refused = |why: &str| Answer::Value(control::refusal(why));
         let question = match serde_json::from_value::<Question>(question.clone()) {
             Ok(question) => question,
-            Err(error) => return control::refusal(&format!("invalid request: {error}")).into(),
+            Err(error) => return refused(&format!("invalid request: {error}")),
         };
         if question.changes() && !crate::control::may_change(peer, group) {
-            return control::refusal(
-                "permission denied: root, or membership in the group of the control socket, is required",
-            )
-            .into();
+            return refused("permission denied: root, or membership in the group of the control socket, is required");
         }
         match question {
-            Question::Status => status::answer(&self.status).into(),
+            Question::Status => Answer::Value(json!({"ok": true, "status": &self.status})),
             Question::Explain { rule: Some(rule), .. } if !self.has_rule(&rule) => {
-                control::refusal(&format!("there is no rule {rule:?}; `status` lists the rules in force"))
-                    .into()
+                refused(&format!("there is no rule {rule:?}; `status` lists the rules in force"))
             }
             Question::Explain { pid, rule } => {
                 match self.engine.explain(now(), &bailiff_engine::engine::Question { pid, rule }) {
-                    Some(answer) => serde_json::json!({"ok": true, "explanation": answer}).into(),
-                    None => control::refusal("these rules have not evaluated a snapshot yet").into(),
+                    Some(answer) => Answer::Value(json!({"ok": true, "explanation": answer})),
+                    None => refused("these rules have not evaluated a snapshot yet"),
                 }
             }
             Question::Pause { for_seconds, reason } => self.pause(for_seconds, reason, peer.uid),

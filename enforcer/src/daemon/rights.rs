@@ -9,7 +9,7 @@ use std::path::Path;
 use bailiff_snapshot::{PidNamespace, ProcessKey, Status};
 
 use crate::process_table::Processes;
-use crate::settings::Host;
+use crate::settings::Settings;
 use bailiff_engine::engine::Holds;
 use bailiff_engine::verdict::Hold;
 
@@ -33,24 +33,24 @@ pub(super) fn ourselves(procfs: &Path) -> BTreeSet<ProcessKey> {
 }
 
 /// Returns the holds that are known at startup, with reasons.
-pub(super) fn missing(host: &Host) -> Vec<(Hold, Holds, String)> {
+pub(super) fn missing(settings: &Settings) -> Vec<(Hold, Holds, String)> {
     let mut missing = Vec::new();
-    if !in_host_namespace(host) {
+    if !in_host_namespace(settings) {
         let why = "not in the host's PID namespace: pids could refer to other processes";
         missing.push((Hold::Untrusted, Holds::Yes, why.to_owned()));
     }
-    if boot_id(&host.procfs).is_none() {
+    if boot_id(&settings.executor.procfs).is_none() {
         missing.push((Hold::Untrusted, Holds::Yes, "cannot read the boot ID".to_owned()));
     }
     missing
 }
 
 /// Returns whether this program runs in the host's PID namespace, or trusts its own.
-pub(super) fn in_host_namespace(host: &Host) -> bool {
-    let target = fs::read_link(host.procfs.join("self/ns/pid")).ok();
+pub(super) fn in_host_namespace(settings: &Settings) -> bool {
+    let target = fs::read_link(settings.executor.procfs.join("self/ns/pid")).ok();
     let host_namespace =
         target.is_some_and(|target| PidNamespace::of_link(&target.to_string_lossy()).attributes());
-    host_namespace || host.trust_pid_namespace
+    host_namespace || settings.trust_pid_namespace
 }
 
 /// Returns whether this program may signal processes of other users.

@@ -11,11 +11,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-use super::Daemon;
 use crate::clock::now;
 use crate::disk;
 use bailiff_engine::engine::{Engine, Saved};
-use bailiff_engine::verdict::Hold;
 
 /// Maximum interval between saves, for changes that do not trigger one, such as an opened breaker.
 const OFTEN: Duration = Duration::from_secs(15);
@@ -23,11 +21,6 @@ const OFTEN: Duration = Duration::from_secs(15);
 const SOON: Duration = Duration::from_millis(60);
 /// Maximum size of the state file, in bytes.
 const MOST: u64 = 1 << 30;
-
-/// Returns the path of the file for lines that could not be written to the audit log.
-pub(super) fn unwritten(directory: &Path) -> PathBuf {
-    directory.join("audit.unwritten.jsonl")
-}
 
 fn state_file(directory: &Path) -> PathBuf {
     directory.join("state.json")
@@ -111,6 +104,8 @@ pub(super) struct StateWriter {
     kept: watch::Receiver<Kept>,
     /// Version that must be on disk before an action may start.
     needed: u64,
+    /// Time of the last periodic save, since boot.
+    periodic: Duration,
     task: JoinHandle<()>,
 }
 
@@ -118,14 +113,43 @@ impl StateWriter {
     pub(super) fn start(directory: &Path) -> Self {
         let (sheets, next) = watch::channel(Sheet::default());
         let (sender, kept) = watch::channel(Kept::default());
-        Self { sheets, kept, needed: 0, task: tokio::spawn(keep(state_file(directory), next, sender)) }
+        let task = tokio::spawn(keep(state_file(directory), next, sender));
+        Self { sheets, kept, needed: 0, periodic: Duration::ZERO, task }
     }
 
     pub(super) fn acks(&self) -> Acks {
         Acks(self.kept.clone())
     }
 
-    fn put(&self, bytes: Vec<u8>) -> u64 {
+    /// Queues the state for writing and returns its version. No action starts before it is on disk, because a
+    /// crash would lose the used budgets.
+    pub(super) fn save(&mut self, engine: &Engine) -> u64 {
+        self.needed = self.write(&engine.saved_for_a_crash());
+        self.needed
+    }
+
+    /// Queues the complete state, including streaks, at an orderly shutdown.
+    pub(super) fn save_at_the_end(&self, engine: &Engine) {
+        self.write(&engine.saved());
+    }
+
+    /// Queues the state if the last periodic save was long ago; `now` is the time since boot.
+    pub(super) fn save_sometimes(&mut self, engine: &Engine, now: Duration) {
+        if now.saturating_sub(self.periodic) >= OFTEN {
+            self.periodic = now;
+            // Actions do not wait for this save: what they require was saved before.
+            self.write(&engine.saved_for_a_crash());
+        }
+    }
+
+    fn write(&self, saved: &Saved) -> u64 {
+        let bytes = match serde_json::to_vec(saved) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(%error, "cannot serialize the state");
+                return u64::MAX;
+            }
+        };
         let mut number = 0;
         self.sheets.send_modify(|sheet| {
             *sheet = Sheet { number: sheet.number + 1, bytes: bytes.into() };
@@ -135,7 +159,7 @@ impl StateWriter {
     }
 
     /// Returns whether the required version is on disk.
-    fn well(&self) -> bool {
+    pub(super) fn well(&self) -> bool {
         let kept = *self.kept.borrow();
         !kept.failed && kept.number >= self.needed
     }
@@ -169,43 +193,5 @@ async fn keep(path: PathBuf, mut sheets: watch::Receiver<Sheet>, sender: watch::
             written = result.is_ok().then_some(bytes);
         }
         sender.send_replace(Kept { number, failed });
-    }
-}
-
-impl Daemon {
-    /// Queues the state for writing and returns its version. No action starts before it is on disk, because a
-    /// crash would lose the used budgets.
-    pub(super) fn save(&mut self) -> u64 {
-        self.state_writer.needed = self.write(&self.engine.saved_for_a_crash());
-        self.check_state();
-        self.state_writer.needed
-    }
-
-    /// Queues the complete state, including streaks, at an orderly shutdown.
-    pub(super) fn save_at_the_end(&mut self) {
-        self.write(&self.engine.saved());
-    }
-
-    fn write(&self, saved: &Saved) -> u64 {
-        match serde_json::to_vec(saved) {
-            Ok(bytes) => self.state_writer.put(bytes),
-            Err(error) => {
-                tracing::error!(%error, "cannot serialize the state");
-                u64::MAX
-            }
-        }
-    }
-
-    pub(super) fn save_sometimes(&mut self) {
-        if now().boot.saturating_sub(self.saved) >= OFTEN {
-            self.saved = now().boot;
-            // Actions do not wait for this save: what they require was saved before.
-            self.write(&self.engine.saved_for_a_crash());
-        }
-    }
-
-    pub(super) fn check_state(&mut self) {
-        let well = self.state_writer.well();
-        self.hold_if(Hold::State, !well);
     }
 }

@@ -1,20 +1,20 @@
 //! Status of the daemon, for the pages and the control socket.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
-use super::Daemon;
 use crate::actions::notices::Delivered;
 use crate::clock::now;
-use crate::web::status::{
-    Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, Pending, PolicyStatus, RuleStatus, Scope, Status,
+use crate::settings::Settings;
+use crate::status::tally::{Counters, Notice};
+use crate::status::{
+    Breaker, Budget, Cap, Flag, HoldStatus, Open, Pending, PolicyStatus, RuleStatus, Scope, Status, Stream,
 };
-use crate::web::tally::Notice;
-use crate::web::{Outcome, tally};
-use bailiff_engine::policy::{Mode, Rule};
+use crate::web::Outcome;
+use bailiff_engine::engine::Engine;
+use bailiff_engine::policy::{Mode, Rule, Span, Step};
 use bailiff_engine::verdict::Hold;
-use bailiff_engine::view::View;
+use bailiff_engine::view::{TargetId, View};
 
 /// Maximum number of pending steps in the status.
 const MOST_PENDING: usize = 50;
@@ -26,9 +26,19 @@ pub(super) fn silent(view: &View) -> Vec<String> {
         .collect()
 }
 
-/// Returns the response to a status request.
-pub(super) fn answer(status: &Status) -> Value {
-    json!({"ok": true, "status": status})
+/// Returns the status before the first snapshot.
+pub(super) fn begin(settings: &Settings, policy: PolicyStatus) -> Status {
+    Status {
+        node: settings.node.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        cap: match settings.most {
+            Mode::DryRun => Cap::DryRun("--dry-run".to_owned()),
+            Mode::Enforce => Cap::None,
+        },
+        policy,
+        stream: Stream { path: settings.stream.path.display().to_string(), ..Stream::default() },
+        ..Status::default()
+    }
 }
 
 /// Returns the audit log detail of a reload.
@@ -40,193 +50,135 @@ pub(super) fn reload_detail(outcome: &Outcome, why: &str) -> String {
     }
 }
 
-impl Daemon {
-    /// Publishes the current status.
-    pub(super) fn show(&mut self) {
-        let mut status = std::mem::take(&mut self.status);
-        status.policy = self.policy_status();
-        status.holds = self.holds();
-        let breakers = self.breakers(&status);
-        self.record_breakers(&std::mem::replace(&mut status.breakers, breakers.clone()), &breakers);
-        status.budgets = vec![Budget {
-            scope: Scope::Node,
-            of: String::new(),
-            used: u32::try_from(self.engine.actions_of_the_hour()).unwrap_or(u32::MAX),
-            limit: self.engine.policy().limits.per_node_hour,
-        }];
-        status.rules = self.rules();
-        status.flags = self.flags();
-        status.pending = self.pending();
-        status.in_flight = self.request.as_ref().map(|doing| InFlight {
-            id: doing.id,
-            rule: doing.verdict.rule.to_string(),
-            step: doing.action.name().to_owned(),
-            target: doing.verdict.subject.id.to_string(),
-            since: doing.since,
-            waits: doing.waits.clone(),
-        });
-        status.counters.notices = self.notices();
-        self.shown.send_replace(Arc::new(status.clone()));
-        self.status = status;
-    }
+/// Times at which flags were raised, by rule and target, in seconds since the Unix epoch.
+pub(super) type Flagged = BTreeMap<(Arc<str>, TargetId), f64>;
 
-    pub(super) fn cap(&self) -> Cap {
-        match self.settings.most {
-            Mode::DryRun => Cap::DryRun("--dry-run".to_owned()),
-            Mode::Enforce => Cap::None,
+/// Updates the parts of the status that the engine knows.
+pub(super) fn refresh(status: &mut Status, engine: &Engine, flagged: &Flagged) {
+    status.holds = holds(engine);
+    status.breakers = breakers(engine, &status.breakers);
+    status.budgets = vec![Budget {
+        scope: Scope::Node,
+        of: String::new(),
+        used: u32::try_from(engine.actions_of_the_hour()).unwrap_or(u32::MAX),
+        limit: engine.policy().limits.per_node_hour,
+    }];
+    status.rules = rules(engine, &status.stream);
+    status.flags = flags(engine, flagged);
+    status.pending = pending(engine);
+}
+
+fn holds(engine: &Engine) -> Vec<HoldStatus> {
+    let now = now();
+    let pause = engine.paused(now);
+    let held = |hold: Hold| match pause.filter(|_| hold == Hold::Paused) {
+        Some((reason, left)) => {
+            let until = left.and_then(|left| now.wall.checked_add(left));
+            HoldStatus { hold, until: until.map(|until| until.as_secs_f64()), detail: reason.to_owned() }
+        }
+        None => HoldStatus { hold, until: None, detail: hold.meaning().to_owned() },
+    };
+    let breaker = |hold: &Hold| Breaker::ALL.iter().any(|breaker| breaker.hold() == *hold);
+    engine.holds().into_iter().filter(|hold| !breaker(hold)).map(held).collect()
+}
+
+pub(super) fn breakers(engine: &Engine, before: &[Open]) -> Vec<Open> {
+    let holds = engine.holds();
+    let of_node = Breaker::ALL.into_iter().filter(|breaker| holds.contains(&breaker.hold()));
+    let of_node = of_node.map(|breaker| (breaker, breaker.hold(), breaker.hold().meaning().to_owned()));
+    let of_users = engine.failing_users().map(|uid| {
+        let user =
+            uid.map_or_else(|| "targets without a unique owner".to_owned(), |uid| format!("user {uid}"));
+        let detail = format!("three consecutive actions against {user} failed");
+        (Breaker::Failures, Hold::UserFailureBreaker, detail)
+    });
+    let open = |(breaker, hold, detail): (Breaker, Hold, String)| {
+        let known = before.iter().find(|open| open.hold == hold && open.detail == detail);
+        let since = || now().wall.as_secs_f64();
+        known.cloned().unwrap_or_else(|| Open { breaker, hold, since: since(), detail })
+    };
+    of_node.chain(of_users).map(open).collect()
+}
+
+fn rules(engine: &Engine, stream: &Stream) -> Vec<RuleStatus> {
+    let interval = stream.interval();
+    let counts = engine.counts();
+    let shown = engine.policy().rules.iter().zip(counts).map(|(rule, counts)| {
+        let known = |count: usize| stream.seq.map(|_| count as u64);
+        RuleStatus {
+            name: rule.name.to_string(),
+            target: rule.target,
+            mode: counts.mode,
+            needed: interval.map(|interval| rule.span.samples(interval)),
+            matches: known(counts.matches),
+            pending: known(counts.pending),
+            unknown: known(counts.unknown),
+            steps: steps(rule),
+        }
+    });
+    shown.collect()
+}
+
+fn flags(engine: &Engine, flagged: &Flagged) -> Vec<Flag> {
+    let flags = engine.flags().into_iter().map(|flag| {
+        let key = (Arc::clone(&flag.rule), flag.subject.id.clone());
+        let holders: Vec<_> = flag.subject.members.iter().filter(|member| member.holds).collect();
+        let alone = if let [one] = holders.as_slice() { Some(*one) } else { None };
+        Flag {
+            rule: flag.rule.to_string(),
+            severity: flag.severity,
+            target: flag.subject.id.to_string(),
+            gpus: flag.subject.gpus,
+            pid: alone.map(|member| member.pid),
+            user: flag.subject.user,
+            comm: holders.first().map(|member| member.comm.clone()),
+            since: flagged.get(&key).copied().unwrap_or_else(|| now().wall.as_secs_f64()),
+        }
+    });
+    flags.collect()
+}
+
+fn pending(engine: &Engine) -> Vec<Pending> {
+    let pending_steps = engine.pending(MOST_PENDING).into_iter().filter_map(|pending| {
+        Some(Pending {
+            target: pending.target.to_string(),
+            user: pending.user,
+            comm: pending.comm,
+            rule: pending.rule,
+            mode: pending.mode,
+            step: pending.next?,
+            streak: pending.streak,
+            needed: pending.streak.saturating_add(pending.samples_left),
+            due_in: pending.due_in,
+            hold: pending.hold,
+        })
+    });
+    pending_steps.collect()
+}
+
+/// Starts the counters of all steps and channels in the policy at 0.
+pub(super) fn begin_counts(counters: &mut Counters, engine: &Engine) {
+    let notices = &mut counters.notices;
+    // Channels that were removed from the policy keep their counters only if they were used.
+    notices.remove_unused();
+    for channel in engine.policy().channels.keys() {
+        for result in Delivered::ALL {
+            notices.add(Notice { channel: channel.clone(), result: result.name().to_owned() }, 0);
         }
     }
-
-    fn policy_status(&self) -> PolicyStatus {
-        PolicyStatus {
-            path: self.settings.rules.display().to_string(),
-            sha256: Some(self.engine.policy().sha256.clone()),
-            loaded: self.file.loaded,
-            good: self.file.good,
-            last: self.file.last,
-            read: self.file.read,
-            faults: self.file.faults.clone(),
+    for (rule, counts) in engine.policy().rules.iter().zip(engine.counts()) {
+        for step in &rule.then {
+            counters.begin(&rule.name, (step.action.name(), counts.mode));
         }
-    }
-
-    fn holds(&self) -> Vec<HoldStatus> {
-        let now = now();
-        let pause = self.engine.paused(now);
-        let held = |hold: Hold| match pause.filter(|_| hold == Hold::Paused) {
-            Some((reason, left)) => {
-                let until = left.and_then(|left| now.wall.checked_add(left));
-                HoldStatus { hold, until: until.map(|until| until.as_secs_f64()), detail: reason.to_owned() }
-            }
-            None => HoldStatus { hold, until: None, detail: hold.meaning().to_owned() },
-        };
-        let breaker = |hold: &Hold| Breaker::ALL.iter().any(|breaker| breaker.hold() == *hold);
-        self.engine.holds().into_iter().filter(|hold| !breaker(hold)).map(held).collect()
-    }
-
-    pub(super) fn breakers(&self, before: &Status) -> Vec<Open> {
-        let holds = self.engine.holds();
-        let of_node = Breaker::ALL.into_iter().filter(|breaker| holds.contains(&breaker.hold()));
-        let of_node = of_node.map(|breaker| (breaker, breaker.hold(), breaker.hold().meaning().to_owned()));
-        let of_users = self.engine.failing_users().map(|uid| {
-            let user =
-                uid.map_or_else(|| "targets without a unique owner".to_owned(), |uid| format!("user {uid}"));
-            let detail = format!("three consecutive actions against {user} failed");
-            (Breaker::Failures, Hold::UserFailureBreaker, detail)
-        });
-        let open = |(breaker, hold, detail): (Breaker, Hold, String)| {
-            let known = before.breakers.iter().find(|open| open.hold == hold && open.detail == detail);
-            let since = || crate::clock::now().wall.as_secs_f64();
-            known.cloned().unwrap_or_else(|| Open { breaker, hold, since: since(), detail })
-        };
-        of_node.chain(of_users).map(open).collect()
-    }
-
-    /// Records in the audit log which breakers have opened and closed.
-    fn record_breakers(&self, before: &[Open], now: &[Open]) {
-        let changes = [(now, before, "opened"), (before, now, "closed")];
-        for (local_host, there, result) in changes {
-            for open in local_host.iter().filter(|open| !there.contains(open)) {
-                tracing::warn!(breaker = open.breaker.name(), open.detail, "breaker {result}");
-                self.record_change(("breaker", result), &format!("{}: {}", open.breaker.name(), open.detail));
-            }
-        }
-    }
-
-    fn rules(&self) -> Vec<RuleStatus> {
-        let judged = self.view.is_some();
-        let interval = self.view.as_ref().map(|view| view.interval());
-        let counts = self.engine.counts();
-        let shown = self.engine.policy().rules.iter().zip(counts).map(|(rule, counts)| {
-            let known = |count: usize| judged.then_some(count as u64);
-            RuleStatus {
-                name: rule.name.to_string(),
-                target: rule.target,
-                mode: counts.mode,
-                needed: interval.map(|interval| rule.span.samples(interval)),
-                matches: known(counts.matches),
-                pending: known(counts.pending),
-                unknown: known(counts.unknown),
-                steps: steps(rule),
-            }
-        });
-        shown.collect()
-    }
-
-    fn flags(&self) -> Vec<Flag> {
-        let flags = self.engine.flags().into_iter().map(|flag| {
-            let key = (Arc::clone(&flag.rule), flag.subject.id.clone());
-            let holders: Vec<_> = flag.subject.members.iter().filter(|member| member.holds).collect();
-            let alone = if let [one] = holders.as_slice() { Some(*one) } else { None };
-            Flag {
-                rule: flag.rule.to_string(),
-                severity: flag.severity,
-                target: flag.subject.id.to_string(),
-                gpus: flag.subject.gpus,
-                pid: alone.map(|member| member.pid),
-                user: flag.subject.user,
-                comm: holders.first().map(|member| member.comm.clone()),
-                since: self
-                    .flagged
-                    .get(&key)
-                    .copied()
-                    .unwrap_or_else(|| crate::clock::now().wall.as_secs_f64()),
-            }
-        });
-        flags.collect()
-    }
-
-    fn pending(&self) -> Vec<Pending> {
-        let pending_steps = self.engine.pending(MOST_PENDING).into_iter().filter_map(|pending| {
-            Some(Pending {
-                target: pending.target.to_string(),
-                user: pending.user,
-                comm: pending.comm,
-                rule: pending.rule,
-                mode: pending.mode,
-                step: pending.next?,
-                streak: pending.streak,
-                needed: pending.streak.saturating_add(pending.samples_left),
-                due_in: pending.due_in,
-                hold: pending.hold,
-            })
-        });
-        pending_steps.collect()
-    }
-
-    /// Starts the counters of all steps in the policy at 0.
-    pub(super) fn begin_counts(&mut self) {
-        for (rule, counts) in self.engine.policy().rules.iter().zip(self.engine.counts()) {
-            for step in &rule.then {
-                self.status.counters.begin(&rule.name, (step.action.name(), counts.mode));
-            }
-        }
-    }
-
-    fn notices(&self) -> tally::Counted<Notice> {
-        let mut counted = tally::Counted::default();
-        let begun = self
-            .engine
-            .policy()
-            .channels
-            .keys()
-            .flat_map(|channel| Delivered::ALL.map(|result| (channel.clone(), result)));
-        for ((channel, result), count) in begun.map(|key| (key, 0)).chain(self.notices.counts()) {
-            counted.add(Notice { channel, result: result.name().to_owned() }, count);
-        }
-        counted
     }
 }
 
 /// Returns a description of each step of a rule.
 fn steps(rule: &Rule) -> Vec<String> {
-    let text = |step: &bailiff_engine::policy::Step| match step.after {
-        bailiff_engine::policy::Span::Samples(0) => step.action.name().to_owned(),
-        bailiff_engine::policy::Span::Samples(samples) => {
-            format!("{} after {samples} samples", step.action.name())
-        }
-        bailiff_engine::policy::Span::Time(time) => {
-            format!("{} after {}", step.action.name(), humantime::format_duration(time))
-        }
+    let text = |step: &Step| match step.after {
+        Span::Samples(0) => step.action.name().to_owned(),
+        Span::Samples(samples) => format!("{} after {samples} samples", step.action.name()),
+        Span::Time(time) => format!("{} after {}", step.action.name(), humantime::format_duration(time)),
     };
     rule.then.iter().map(text).collect()
 }

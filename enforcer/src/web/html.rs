@@ -9,10 +9,10 @@ use std::time::Duration;
 use bailiff_exposition::html::{Head, Html};
 use bailiff_exposition::human::{Span, ago};
 
-use super::NOT_LOADED;
-use super::status::{Cap, Status};
-use super::tally::Reloaded;
+use super::page::Moment;
 use crate::clock::Now;
+use crate::status::tally::Reloaded;
+use crate::status::{Cap, NOT_LOADED, Status};
 use bailiff_engine::engine::STALE_INTERVALS;
 
 /// The interval without any snapshot.
@@ -22,16 +22,9 @@ const NOT_YET: &str = "no snapshot has been evaluated yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
 
-/// When it is, and since when the enforcer runs; seconds since the Unix epoch.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
-    pub(super) now: Now,
-    pub(super) started: Option<f64>,
-}
-
 /// The page; a browser asks for it again where it `refreshes`.
-pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
-    let now = times.now;
+pub(super) fn page(status: &Status, moment: Moment, refreshes: bool) -> String {
+    let now = moment.now;
     let heading = format!("Rules on {}", status.node);
     let interval = status.stream.interval().unwrap_or(INTERVAL);
     let head = Head { title: &heading, heading: &heading, refresh: refreshes.then_some(interval) };
@@ -40,7 +33,7 @@ pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
     let links = [("Metrics", "./metrics"), ("Health", "./-/healthy"), ("Readiness", "./-/ready")];
     html.nav(&links, refreshes);
     html.main();
-    if let Some(alarm) = alarm(status, times) {
+    if let Some(alarm) = alarm(status, moment) {
         html.paragraph("alarm", &alarm);
     }
     html.notes(&notes(status, now));
@@ -54,9 +47,9 @@ pub(super) fn page(status: &Status, times: Times, refreshes: bool) -> String {
 }
 
 /// That nothing new comes, loudly: what is shown may be no longer so.
-fn alarm(status: &Status, times: Times) -> Option<String> {
+fn alarm(status: &Status, moment: Moment) -> Option<String> {
     let stream = &status.stream;
-    let boot = times.now.boot;
+    let boot = moment.now.boot;
     let age = stream.age(boot);
     let seen = age.map_or_else(
         || "no snapshot was received yet".to_owned(),
@@ -70,7 +63,7 @@ fn alarm(status: &Status, times: Times) -> Option<String> {
     }
     if age.is_none() {
         let patience = INTERVAL * STALE_INTERVALS;
-        let runs = times.now.wall.saturating_sub(Duration::try_from_secs_f64(times.started?).ok()?);
+        let runs = moment.now.wall.saturating_sub(Duration::try_from_secs_f64(moment.own.started?).ok()?);
         return (runs > patience).then(|| {
             format!(
                 "The stream is up, but {NOT_YET} after {}. No rule is evaluated, and no action is taken.",
@@ -92,11 +85,12 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         notes.push(format!("Dry run for all rules: {why}"));
     }
     for held in &status.holds {
-        let until = held.until.map(|until| format!(", for {} more", Span(until_then(until, now))));
-        let meaning = held.hold.meaning();
-        let more = Some(&held.detail).filter(|detail| !detail.is_empty() && *detail != meaning);
-        let detail = more.map(|detail| format!(" ({detail})")).unwrap_or_default();
-        notes.push(format!("Destructive steps are withheld: {meaning}{detail}{}", until.unwrap_or_default()));
+        notes.push(format!(
+            "Nothing destructive: {}{}{}",
+            held.hold.meaning(),
+            held.more(),
+            held.left(now.wall)
+        ));
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));
@@ -104,12 +98,8 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         notes.push(format!("Breaker {name} open since {since}: {}; {closes}", open.detail));
     }
     if let Some(action) = &status.in_flight {
-        let since = ago(action.since, now.wall);
-        notes.push(format!(
-            "In flight: {} by rule {} against {}, begun {since}",
-            action.step, action.rule, action.target
-        ));
-        notes.extend(action.waits.as_ref().map(|why| format!("SIGKILL is delayed: {why}")));
+        notes.push(format!("Under way: {}", action.describe(now.wall)));
+        notes.extend(action.waits.as_ref().map(|why| format!("SIGKILL waits: {why}")));
     }
     if !status.stream.silent.is_empty() {
         notes.push(format!("Everything that depends on {} is unknown", status.stream.silent.join(", ")));
@@ -152,8 +142,4 @@ fn faults(faults: &[String], html: &mut Html) {
     if let Some(more @ 1..) = faults.len().checked_sub(MOST_FAULTS) {
         html.paragraph("dim", &format!("{more} more are not shown; see bailiff-enforcer check."));
     }
-}
-
-fn until_then(at: f64, now: Now) -> Duration {
-    Duration::try_from_secs_f64(at).unwrap_or_default().saturating_sub(now.wall)
 }

@@ -9,9 +9,10 @@ use bailiff_exposition::own::{self, Own};
 use bailiff_exposition::{Family, Format, Labels, PRESENT, Writer};
 use bailiff_lease::legacy::Judgement;
 
-use super::status::{Breaker, Flag, RuleStatus, Scope, Status};
-use super::tally::{Counters, Reloaded, Skipped};
+use crate::clock::Now;
 use crate::metrics;
+use crate::status::tally::{Counters, Reloaded, Skipped};
+use crate::status::{Breaker, Flag, RuleStatus, Scope, Status};
 use bailiff_engine::verdict::Hold;
 
 /// Maximum number of flags with a series of their own: a rule that matches everything must not fill Prometheus.
@@ -20,8 +21,8 @@ pub const MOST_FLAGS: usize = 256;
 /// Values at the time of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moment {
-    /// Time since boot.
-    pub boot: Duration,
+    /// Time.
+    pub now: Now,
     /// Process metrics.
     pub own: Own,
 }
@@ -40,7 +41,7 @@ pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Wri
     notices(&status.counters, &mut page);
     leases(status, &mut page);
     policy(status, &mut page);
-    stream(status, moment.boot, &mut page);
+    stream(status, moment.now.boot, &mut page);
     let version = Labels::default().with("version", env!("CARGO_PKG_VERSION"));
     page.put(&metrics::BUILD_INFO, &version, PRESENT);
     own::write(&moment.own, &mut page);

@@ -13,11 +13,11 @@ use bailiff_http::{Body, HeaderMap, Method, Request, Response, StatusCode, negot
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::NOT_LOADED;
-use super::html::{self, Times};
+use super::html;
 use super::page::{self, Moment};
-use super::status::Status;
 use crate::clock::now;
+use crate::status::tally::Reloaded;
+use crate::status::{NOT_LOADED, Status};
 
 /// Deadline of a reload, which reads one file.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,6 +35,18 @@ pub enum Outcome {
     Unchanged,
     /// The file was not loaded, with one line per error; the previous rules stay in force.
     Refused(Vec<String>),
+}
+
+impl Outcome {
+    /// Returns the outcome without its details.
+    #[must_use]
+    pub const fn result(&self) -> Reloaded {
+        match self {
+            Self::Applied(_) => Reloaded::Applied,
+            Self::Unchanged => Reloaded::Unchanged,
+            Self::Refused(_) => Reloaded::Refused,
+        }
+    }
 }
 
 /// Data of the responses.
@@ -83,8 +95,7 @@ impl Routes {
         match path {
             "/" => {
                 let refreshes = request.uri().query() != Some("still");
-                let times = Times { now: now(), started: Own::read().started };
-                reply::html(html::page(&self.newest(), times, refreshes), POLICY)
+                reply::html(html::page(&self.newest(), moment(), refreshes), POLICY)
             }
             "/metrics" => self.metrics(request.headers()),
             "/-/healthy" => reply::health(self.healthy(), "healthy"),
@@ -100,9 +111,8 @@ impl Routes {
     fn metrics(&self, headers: &HeaderMap) -> Response<Body> {
         let open = negotiate::wants_open_metrics(headers);
         let format = if open { Format::OpenMetrics } else { Format::Text };
-        let moment = Moment { boot: now().boot, own: Own::read() };
         let mut text = Vec::new();
-        match page::write(&self.newest(), &moment, format, &mut text) {
+        match page::write(&self.newest(), &moment(), format, &mut text) {
             Ok(()) => {
                 let response = reply::page(format.content_type(), Body::from_iter([text]));
                 reply::with(response, VARY, "Accept")
@@ -135,6 +145,10 @@ impl Routes {
             Err(_) => busy("the reload is still running; see / or the log for its outcome"),
         }
     }
+}
+
+fn moment() -> Moment {
+    Moment { now: now(), own: Own::read() }
 }
 
 fn reload_response(outcome: &Outcome) -> Response<Body> {

@@ -1,11 +1,11 @@
 //! A made-up status with every field set, and a status with hostile names.
 
-use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, Result};
-use bailiff_enforcer::web::status::{
+use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, LeaseOutcome};
+use bailiff_enforcer::status::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
+use bailiff_enforcer::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus,
     Scope, Status, Stream,
 };
-use bailiff_enforcer::web::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
 use bailiff_engine::Kind;
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
@@ -156,7 +156,7 @@ fn counters() -> Counters {
     counters.refused.count("wrong_owner".into());
     counters.reloads.count(Reloaded::Applied);
     counters.reloads.count(Reloaded::Refused);
-    counters.leases.count(LeaseAct { act: LeaseAction::ReapDead, result: Result::Freed });
+    counters.leases.count(LeaseAct { act: LeaseAction::ReapDead, result: LeaseOutcome::Freed });
     counters.notices.count(Notice { channel: "owner".into(), result: "delivered".into() });
     counters
 }

@@ -34,7 +34,7 @@ fn a_request_that_begins_too_late_is_not_done() {
     let home = Home::new();
     let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
     let mut machine = Machine::with(&[holder.key()]);
-    let late = terminate(of_process(&holder), LONG).beginning_by(Duration::ZERO);
+    let late = ActionRequest { until: Some(Duration::ZERO), ..terminate(of_process(&holder), LONG) };
     let report = home.executor().act(late, &mut machine);
     assert_eq!(report.outcome, Outcome::Cancelled, "{}", report.detail);
     assert!(holder.lives() && home.signals().is_empty());
@@ -243,13 +243,13 @@ fn request_cancelled_in_its_grace_kills_none() {
     hands.executor().act(terminate(of_process(&holder), LONG)).unwrap();
     until("the beginning", || (home.results() == ["begun"]).then_some(()));
     let another = terminate(of_process(&holder), LONG);
-    assert!(!hands.executor().idle() && hands.executor().act(another).is_err(), "one at a time");
+    assert!(hands.executor().act(another).is_err(), "one at a time");
     hands.executor().cancel(7);
     let report = hands.report(&mut machine);
     assert_eq!(report.outcome, Outcome::Cancelled);
     assert!(holder.lives());
     assert_eq!(home.results(), ["begun", "cancelled"]);
-    until("a free hand", || hands.executor().idle().then_some(()));
+    until("a free hand", || hands.executor().act(terminate(of_process(&holder), LONG)).ok());
 }
 
 #[test]

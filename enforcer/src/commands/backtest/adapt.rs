@@ -63,29 +63,10 @@ fn blind(query: &mut Condition) {
     }
 }
 
-/// Returns whether a rule of the policy uses an attribute.
-pub(super) fn asks_for(policy: &Policy, name: &str) -> bool {
-    let rules = policy.rules.iter();
-    let mut asks = rules.flat_map(|rule| {
-        let exempted = rule.except.iter().map(|exception| &exception.condition);
-        let picked = rule.pick.iter().map(|pick| &pick.from);
-        exempted.chain(picked).chain(&rule.select).chain([&rule.when])
-    });
-    asks.any(|query| named(query, name))
-}
-
-fn named(query: &Condition, name: &str) -> bool {
-    match query {
-        Condition::Leaf(leaf) => leaf.attribute.name == name,
-        Condition::Select(selector) => selector.field.name() == name,
-        Condition::All(asks) | Condition::Any(asks) => asks.iter().any(|query| named(query, name)),
-        Condition::Not(query) => named(query, name),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::simulation::uses;
 
     #[test]
     fn ticks_take_their_time_in_scrapes() {
@@ -102,7 +83,7 @@ mod tests {
         let adapted = adapt(policy, (seconds(15), seconds(5)));
         let rule = &adapted.rules[0];
         assert_eq!((rule.span.samples(seconds(15)), rule.max_gap), (20, 1));
-        assert!(asks_for(&adapted, "cgroups") && asks_for(&adapted, "gpu_util"));
+        assert!(uses(&adapted, "cgroups") && uses(&adapted, "gpu_util"));
         assert!(
             matches!(&rule.select, Some(Condition::Not(query)) if matches!(**query, Condition::Leaf(_))),
             "{rule:?}"

@@ -1,9 +1,8 @@
 //! Responses of Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::de::{self, SeqAccess, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 /// Label names and values.
@@ -50,49 +49,13 @@ pub(super) struct Sample {
     pub(super) value: f64,
 }
 
+/// Reads `[1767225600.123, "0.5"]`: Prometheus writes values as text.
 impl<'de> Deserialize<'de> for Sample {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_tuple(2, Pair)
-    }
-}
-
-/// `[1767225600.123, "0.5"]`.
-struct Pair;
-
-impl<'de> Visitor<'de> for Pair {
-    type Value = Sample;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a time and a value")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Sample, A::Error> {
-        let missing = || de::Error::custom("a sample has no time or no value");
-        let at: f64 = pair.next_element()?.ok_or_else(missing)?;
-        let Number(value) = pair.next_element()?.ok_or_else(missing)?;
+        let (at, value) = <(f64, &str)>::deserialize(from)?;
+        let value = value.parse().map_err(|_| D::Error::custom("a value is not a number"))?;
         #[expect(clippy::cast_possible_truncation, reason = "milliseconds of our times fit")]
-        Ok(Sample { at: (at * 1000.0).round() as i64, value })
-    }
-}
-
-/// A number in a JSON string, as Prometheus writes it.
-struct Number(f64);
-
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Number;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a number in a string")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
-                text.parse().map(Number).map_err(|_| E::custom("a value is not a number"))
-            }
-        }
-        from.deserialize_str(Text)
+        Ok(Self { at: (at * 1000.0).round() as i64, value })
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) enum Refused {
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         match refused {
-            Refused::TooMuch(why) | Refused::Other(why) => Self::Prometheus(why),
+            Refused::TooMuch(why) | Refused::Other(why) => Self::Data(why),
         }
     }
 }

@@ -10,7 +10,6 @@ mod rebuild;
 mod usage;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +21,11 @@ use self::held::{ANCHOR, Chunk, Scraped, quoted};
 use self::pace::Pace;
 use self::rebuild::Rebuild;
 use super::layout::safe;
+use super::past_flags::{admin, length, moment};
 use super::simulation::report::{At, Report};
-use super::simulation::{Admin, Simulation, print};
-use super::{Failure, Form, files, layout};
+use super::simulation::{self, Admin, Simulation, print};
+use super::{Failure, files, layout};
+use crate::flags;
 use bailiff_engine::policy::Policy;
 
 /// Minimum length of a period, in milliseconds.
@@ -32,33 +33,33 @@ const SHORTEST_CHUNK: i64 = 60_000;
 /// Sampling interval if it cannot be determined.
 const USUAL_TICK: Duration = Duration::from_secs(5);
 
-/// Settings of a backtest.
-#[derive(Debug, Clone)]
-pub struct BacktestSettings {
-    /// Rules file.
-    pub rules: PathBuf,
-    /// Address of Prometheus: `http://prometheus:9090`.
-    pub prometheus: String,
-    /// File with a bearer token.
-    pub token_file: Option<PathBuf>,
+/// What a backtest is asked for, with the values that its flags give as text.
+struct Plan<'a> {
+    flags: &'a flags::Backtest,
     /// Start, since the Unix epoch.
-    pub from: Duration,
+    from: Duration,
     /// End, since the Unix epoch.
-    pub to: Duration,
-    /// Only the exporter with this label `instance`; otherwise all, one after another.
-    pub instance: Option<String>,
-    /// Assumption about processes that Prometheus has no data of.
-    pub children: Children,
-    /// Period of one query, by default an hour.
-    pub chunk: Duration,
+    to: Duration,
+    /// Period of one query.
+    chunk: Duration,
     /// Scrape interval; measured if `None`.
-    pub interval: Option<Duration>,
-    /// What an administrator does after a breaker has opened.
-    pub admin: Admin,
-    /// Output format.
-    pub form: Form,
-    /// Current time since the Unix epoch, at which the rules are evaluated.
-    pub now: Duration,
+    interval: Option<Duration>,
+    admin: Admin,
+    children: Children,
+}
+
+impl<'a> Plan<'a> {
+    fn new(flags: &'a flags::Backtest, now: Duration) -> Result<Self, Failure> {
+        Ok(Self {
+            flags,
+            from: moment("--from", &flags.from, now)?,
+            to: moment("--to", &flags.to, now)?,
+            chunk: length("--chunk", &flags.chunk)?,
+            interval: flags.interval.as_deref().map(|text| length("--interval", text)).transpose()?,
+            admin: admin(flags.resume_after.as_deref())?,
+            children: if flags.assume_children_idle { Children::Idle } else { Children::Unknown },
+        })
+    }
 }
 
 /// Assumption about the CPU time of workload members without GPU memory, which Prometheus has no data of.
@@ -82,22 +83,21 @@ pub struct Backtest {
     pub exporters: Vec<Report>,
 }
 
-/// Reads Prometheus' data and prints what the rules would have done.
+/// Reads Prometheus' data and prints what the rules would have done; `now` is the time since the Unix epoch.
 ///
 /// # Errors
-/// If the rules are invalid, or Prometheus lacks required data.
-pub fn run(settings: &BacktestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let backtest = rehearse(settings)?;
-    match settings.form {
-        Form::Json => super::replay::json(&backtest, out)?,
-        Form::Text => {
-            for (place, report) in backtest.exporters.iter().enumerate() {
-                if place > 0 {
-                    writeln!(out)?;
-                }
-                print(report, out)?;
-            }
+/// If the rules or flags are invalid, or Prometheus lacks required data.
+pub fn run(flags: &flags::Backtest, now: Duration, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let backtest = rehearse(flags, now)?;
+    if flags.json {
+        super::replay::json(&backtest, out)?;
+        return Ok(Exit::Done);
+    }
+    for (place, report) in backtest.exporters.iter().enumerate() {
+        if place > 0 {
+            writeln!(out)?;
         }
+        print(report, out)?;
     }
     Ok(Exit::Done)
 }
@@ -105,25 +105,26 @@ pub fn run(settings: &BacktestSettings, out: &mut dyn Write) -> Result<Exit, Fai
 /// Reads Prometheus' data, exporter by exporter.
 ///
 /// # Errors
-/// If the rules are invalid, or Prometheus lacks required data.
-pub fn rehearse(settings: &BacktestSettings) -> Result<Backtest, Failure> {
-    let times = times(settings)?;
-    let policy = files::rules(&settings.rules, settings.now)?.policy;
-    let token = settings.token_file.as_deref().map(files::secret).transpose()?;
-    let mut api = Api::new(&settings.prometheus, token)?;
+/// If the rules or flags are invalid, or Prometheus lacks required data.
+pub fn rehearse(flags: &flags::Backtest, now: Duration) -> Result<Backtest, Failure> {
+    let plan = &Plan::new(flags, now)?;
+    let times = times(plan)?;
+    let policy = files::rules(&flags.rules, now)?.policy;
+    let token = flags.token_file.as_deref().map(files::secret).transpose()?;
+    let mut api = Api::new(&flags.prometheus, token)?;
     let mut exporters = Vec::new();
-    for scraped in exporters_of(&mut api, settings, times)? {
-        exporters.push(one(&mut api, (&policy, settings), (&scraped, times))?);
+    for scraped in exporters_of(&mut api, plan, times)? {
+        exporters.push(one(&mut api, (&policy, plan), (&scraped, times))?);
     }
     let at = |time: Duration| At(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-    Ok(Backtest { from: at(settings.from), to: at(settings.to), exporters })
+    Ok(Backtest { from: at(plan.from), to: at(plan.to), exporters })
 }
 
 /// Returns start and end in milliseconds.
-fn times(settings: &BacktestSettings) -> Result<(i64, i64), Failure> {
+fn times(plan: &Plan<'_>) -> Result<(i64, i64), Failure> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).ok();
-    match (millis(settings.from), millis(settings.to)) {
-        (Some(from), Some(to)) if from < to && settings.chunk >= Duration::from_secs(1) => Ok((from, to)),
+    match (millis(plan.from), millis(plan.to)) {
+        (Some(from), Some(to)) if from < to && plan.chunk >= Duration::from_secs(1) => Ok((from, to)),
         (Some(from), Some(to)) if from < to => {
             Err(Failure::Settings("--chunk must be at least 1s".to_owned()))
         }
@@ -131,12 +132,8 @@ fn times(settings: &BacktestSettings) -> Result<(i64, i64), Failure> {
     }
 }
 
-fn exporters_of(
-    api: &mut Api,
-    settings: &BacktestSettings,
-    times: (i64, i64),
-) -> Result<Vec<Scraped>, Failure> {
-    let selector = match &settings.instance {
+fn exporters_of(api: &mut Api, plan: &Plan<'_>, times: (i64, i64)) -> Result<Vec<Scraped>, Failure> {
+    let selector = match &plan.flags.instance {
         Some(instance) => format!("{ANCHOR}{{instance=\"{}\"}}", quoted(instance)),
         None => ANCHOR.to_owned(),
     };
@@ -144,13 +141,13 @@ fn exporters_of(
     found.sort_by(|one, other| one.labels.cmp(&other.labels));
     found.dedup_by(|one, other| one.matcher() == other.matcher());
     if found.is_empty() {
-        let of = settings.instance.as_ref().map(|instance| format!(" of instance {}", safe(instance)));
+        let of = plan.flags.instance.as_ref().map(|instance| format!(" of instance {}", safe(instance)));
         let moment = |time: Duration| layout::moment(time);
-        return Err(Failure::Prometheus(format!(
+        return Err(Failure::Data(format!(
             "Prometheus has no {ANCHOR}{} between {} and {}; check that it scrapes bailiff-exporter",
             of.unwrap_or_default(),
-            moment(settings.from),
-            moment(settings.to)
+            moment(plan.from),
+            moment(plan.to)
         )));
     }
     Ok(found)
@@ -158,13 +155,13 @@ fn exporters_of(
 
 fn one(
     api: &mut Api,
-    (policy, settings): (&Policy, &BacktestSettings),
+    (policy, plan): (&Policy, &Plan<'_>),
     (scraped, (from, to)): (&Scraped, (i64, i64)),
 ) -> Result<Report, Failure> {
     api.warnings.clear();
-    let long = millis(settings.chunk);
+    let long = millis(plan.chunk);
     let pace = Pace::measure(api, scraped, (from - 1, to, long))?;
-    let mut work = Work::new((policy, settings), scraped, pace);
+    let mut work = Work::new((policy, plan), scraped, pace);
     let mut parts = Parts { from: from - 1, to, long };
     while let Some(mut chunk) = parts.next(api, scraped)? {
         for at in std::mem::take(&mut chunk.scrapes) {
@@ -173,7 +170,7 @@ fn one(
             }
         }
     }
-    let mut report = work.simulation.finish(format!("{} by {}", scraped.name(), settings.prometheus));
+    let mut report = work.simulation.finish(format!("{} by {}", scraped.name(), plan.flags.prometheus));
     report.notes.extend(work.notes);
     report.notes.extend(api.warnings.iter().map(|warning| format!("Prometheus warns: {}", safe(warning))));
     Ok(report)
@@ -214,25 +211,22 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new((policy, settings): (&Policy, &BacktestSettings), scraped: &'a Scraped, pace: Pace) -> Self {
+    fn new((policy, plan): (&Policy, &Plan<'_>), scraped: &'a Scraped, pace: Pace) -> Self {
         let tick = pace.tick.or(policy.interval).unwrap_or(USUAL_TICK);
         // If scrapes are more frequent than samples, some return the same snapshot again.
-        let interval = settings.interval.or(pace.interval).unwrap_or(tick).max(tick);
-        let notes = notes((policy, settings), (interval, tick));
+        let interval = plan.interval.or(pace.interval).unwrap_or(tick).max(tick);
+        let notes = notes((policy, plan), (interval, tick));
         let policy = Arc::new(adapt::adapt(policy.clone(), (interval, tick)));
         Self {
-            rebuild: Rebuild::new(scraped, (interval, tick), settings.children),
-            simulation: Simulation::new(policy, settings.admin),
+            rebuild: Rebuild::new(scraped, (interval, tick), plan.children),
+            simulation: Simulation::new(policy, plan.admin),
             notes,
         }
     }
 }
 
 /// Returns notes for readers of the report.
-fn notes(
-    (policy, settings): (&Policy, &BacktestSettings),
-    (interval, tick): (Duration, Duration),
-) -> Vec<String> {
+fn notes((policy, plan): (&Policy, &Plan<'_>), (interval, tick): (Duration, Duration)) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
         "one snapshot per scrape (every {}); the exporter's sampling interval is {}, so durations that rules give in samples count scrapes here",
@@ -245,8 +239,8 @@ fn notes(
             shown(written)
         ));
     }
-    if adapt::asks_for(policy, "cpu_util") {
-        notes.push(match settings.children {
+    if simulation::uses(policy, "cpu_util") {
+        notes.push(match plan.children {
             Children::Unknown => {
                 "cpu_util is unknown: Prometheus has no data on processes without GPU memory, \
                                   which are part of it; --assume-children-idle assumes that they are idle"
@@ -260,7 +254,7 @@ fn notes(
         });
     }
     let exempts = !policy.protect.is_empty() || policy.rules.iter().any(|rule| !rule.except.is_empty());
-    if exempts && settings.children == Children::Unknown {
+    if exempts && plan.children == Children::Unknown {
         let note = "`protect` and `except` are unknown for processes without GPU memory, and therefore exempt the target: Prometheus \
                     has no data on them; --assume-children-idle assumes that there are none";
         notes.push(note.to_owned());

@@ -37,17 +37,8 @@ impl Coverage {
     /// Creates the counters for all attributes of a policy.
     pub(super) fn of(policy: &Policy) -> Self {
         let mut coverage = Self::default();
-        for rule in &policy.rules {
-            let excepted = rule.except.iter().map(|exception| &exception.condition);
-            // With `pick`, the exceptions apply to the candidates.
-            let picked = rule.pick.as_ref().map(|pick| &pick.from);
-            let subject_kind = if picked.is_some() { Kind::Workload } else { rule.target };
-            for condition in rule.select.iter().chain([&rule.when]) {
-                coverage.add(condition, rule.target);
-            }
-            for condition in excepted.chain(picked) {
-                coverage.add(condition, subject_kind);
-            }
+        for (condition, kind, _) in policy.rules.iter().flat_map(conditions) {
+            coverage.add(condition, kind);
         }
         coverage
     }
@@ -87,23 +78,12 @@ impl Coverage {
 
     /// Returns why a rule could not have matched with the available data.
     pub(super) fn never(&self, rule: &Rule) -> Option<String> {
-        let of = |kind: Kind| self.blind(kind);
-        let subject_kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
         let mut missing: Vec<&str> = Vec::new();
-        let mut must = |condition: &Condition, kind: Kind, wanted: u8| {
-            let blind = of(kind);
+        for (condition, kind, wanted) in conditions(rule) {
+            let blind = self.blind(kind);
             if possible(condition, &blind) & wanted == 0 {
                 missing.extend(named(condition).into_iter().filter(|name| blind.contains(name)));
             }
-        };
-        for condition in rule.select.iter().chain([&rule.when]) {
-            must(condition, rule.target, TRUE);
-        }
-        for exception in &rule.except {
-            must(&exception.condition, subject_kind, FALSE);
-        }
-        if let Some(pick) = &rule.pick {
-            must(&pick.from, subject_kind, TRUE);
         }
         missing.sort_unstable();
         missing.dedup();
@@ -120,6 +100,20 @@ impl Coverage {
     pub(super) fn unknown_of(self) -> Vec<Unknown> {
         self.0.into_iter().map(|entry| entry.unknown_of).filter(|unknown_of| unknown_of.unknown > 0).collect()
     }
+}
+
+/// Returns the conditions of a rule, with the kind of target and the value that each must have for a match.
+fn conditions(rule: &Rule) -> impl Iterator<Item = (&Condition, Kind, u8)> {
+    // With `pick`, the exceptions apply to the candidates.
+    let subject_kind = if rule.pick.is_some() { Kind::Workload } else { rule.target };
+    let own = rule.select.iter().chain([&rule.when]).map(|condition| (condition, rule.target, TRUE));
+    let excepted = rule.except.iter().map(move |exception| (&exception.condition, subject_kind, FALSE));
+    own.chain(excepted).chain(rule.pick.iter().map(move |pick| (&pick.from, subject_kind, TRUE)))
+}
+
+/// Returns whether a rule of the policy uses an attribute.
+pub(in crate::commands) fn uses(policy: &Policy, name: &str) -> bool {
+    policy.rules.iter().flat_map(conditions).any(|(condition, ..)| named(condition).contains(&name))
 }
 
 const TRUE: u8 = 1;

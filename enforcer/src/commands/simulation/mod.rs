@@ -20,21 +20,20 @@ use self::coverage::Coverage;
 use self::projections::{Projections, Scope};
 use self::report::{At, Freed, Owner, Period, ProjectedAction, Report, RuleReport};
 use self::tally::Tally;
-use bailiff_engine::engine::{Engine, Now, missed};
-use bailiff_engine::policy::{Action, Mode, Policy};
-use bailiff_engine::verdict::{ActionReport as Answer, Hold, Outcome, Verdict, What};
+use crate::commands::playback::Playback;
+use bailiff_engine::engine::missed;
+use bailiff_engine::policy::{Action, Policy};
+use bailiff_engine::verdict::{Hold, Verdict, What};
 use bailiff_engine::view::View;
 
+pub(super) use coverage::uses;
 pub use print::print;
 
 /// Rules at work on the past.
 #[derive(Debug)]
 pub struct Simulation {
     policy: Arc<Policy>,
-    engine: Engine,
-    before: Option<Arc<View>>,
-    /// Results of actions, for the next snapshot.
-    answers: Vec<Answer>,
+    playback: Playback,
     period: Period,
     tallies: Vec<Tally>,
     projections: Projections,
@@ -65,9 +64,7 @@ impl Simulation {
     #[must_use]
     pub fn new(policy: Arc<Policy>, admin: Admin) -> Self {
         Self {
-            engine: Engine::new(Arc::clone(&policy), Mode::Enforce),
-            before: None,
-            answers: Vec::new(),
+            playback: Playback::new(Arc::clone(&policy)),
             period: Period::default(),
             tallies: policy.rules.iter().map(|_| Tally::default()).collect(),
             projections: Projections::default(),
@@ -80,19 +77,16 @@ impl Simulation {
 
     /// Takes the next snapshot.
     pub fn see(&mut self, snapshot: wire::Snapshot) {
-        let view = Arc::new(View::between(self.before.as_deref(), snapshot));
+        let before = self.playback.last.clone();
+        let view = self.playback.next(snapshot);
         let at = At(view.snapshot.wall_ms);
         self.period.snapshots += 1;
         self.period.from.get_or_insert(at);
         self.period.to = Some(at);
-        for answer in std::mem::take(&mut self.answers) {
-            self.engine.report(&answer);
-        }
         self.resume(&view);
-        let now = Now { boot: view.boot(), wall: at.since_epoch() };
-        match self.engine.tick(now, Arc::clone(&view)) {
+        match self.playback.evaluate(&view) {
             Err(skip) => *self.period.skipped.entry(skip.name()).or_default() += 1,
-            Ok(verdicts) => self.judged(&verdicts, &view),
+            Ok(verdicts) => self.judged(&verdicts, (before.as_deref(), &view)),
         }
     }
 
@@ -101,29 +95,24 @@ impl Simulation {
         self.period.bad_lines += 1;
     }
 
-    fn judged(&mut self, verdicts: &[Verdict], view: &Arc<View>) {
-        self.walk(view);
+    fn judged(&mut self, verdicts: &[Verdict], (before, view): (Option<&View>, &View)) {
+        self.walk(before, view);
         self.projections.follow(view);
         for verdict in verdicts {
-            if matches!(verdict.what, What::Notify(_)) {
-                // Whether a channel would have delivered it is not known: it is taken as delivered.
-                self.engine.delivered(&verdict.rule, &verdict.subject.id);
-            }
             self.found(verdict, view);
         }
         let at = At(view.snapshot.wall_ms);
         for (rule, tally) in self.tallies.iter_mut().enumerate() {
-            tally.stand(self.engine.target_statuses(rule), at);
+            tally.stand(self.playback.engine.target_statuses(rule), at);
         }
         self.coverage.count(view);
-        self.before = Some(Arc::clone(view));
     }
 
     /// Counts intervals, boots and holds.
-    fn walk(&mut self, view: &View) {
+    fn walk(&mut self, before: Option<&View>, view: &View) {
         self.period.judged += 1;
         self.period.interval_ms = view.snapshot.interval_ms;
-        let same = self.before.as_ref().filter(|before| before.snapshot.boot_id == view.snapshot.boot_id);
+        let same = before.filter(|before| before.snapshot.boot_id == view.snapshot.boot_id);
         let passed = same.map(|before| view.boot().saturating_sub(before.boot()));
         if let Some(passed) = passed {
             self.period.missed_intervals += u64::from(missed(passed, view.interval()));
@@ -131,7 +120,7 @@ impl Simulation {
             self.period.boots += 1;
             self.tallies.iter_mut().for_each(Tally::forget);
         }
-        let holds = self.engine.node_holds(view);
+        let holds = self.playback.engine.node_holds(view);
         for hold in &holds {
             *self.held.entry(*hold).or_default() += passed.unwrap_or_default();
         }
@@ -152,7 +141,7 @@ impl Simulation {
             && view.boot().saturating_sub(open) >= after
         {
             self.breakers.open = None;
-            self.engine.resume();
+            self.playback.engine.resume();
         }
     }
 
@@ -160,8 +149,7 @@ impl Simulation {
         let Some(rule) = self.policy.rules.iter().position(|rule| rule.name == verdict.rule) else { return };
         let Some(tally) = self.tallies.get_mut(rule) else { return };
         tally.note(&verdict.what);
-        let What::Act(id, action) = &verdict.what else { return };
-        self.answers.push(answer(*id, verdict.mode, action));
+        let What::Act(_, action) = &verdict.what else { return };
         let again = !tally.done.insert((verdict.subject.id.clone(), action.name()));
         let projection = projection(verdict, action, (At(view.snapshot.wall_ms), again));
         self.projections.add((rule, projection), &verdict.subject, view.snapshot.boot_ms);
@@ -261,16 +249,6 @@ impl Breakers {
             }
         }
     }
-}
-
-/// The simulated result of an action.
-pub(super) fn answer(id: u64, mode: Mode, action: &Action) -> Answer {
-    let outcome = match (mode, action) {
-        (Mode::DryRun, _) => Outcome::DryRun,
-        (Mode::Enforce, Action::Terminate { .. }) => Outcome::Released,
-        (Mode::Enforce, _) => Outcome::Done,
-    };
-    Answer { id, outcome, detail: String::new(), released: None, acted: mode == Mode::Enforce }
 }
 
 fn projection(verdict: &Verdict, action: &Action, (at, again): (At, bool)) -> ProjectedAction {

@@ -8,7 +8,6 @@ use bailiff_exposition::terminal;
 
 use super::report::{Freed, Period, ProjectedAction, Report, RuleReport};
 use crate::commands::layout::{Layout, count, foreign, length, moment, share};
-use bailiff_engine::policy::Mode;
 
 /// Maximum number of listed actions per rule.
 const SHOWN_ACTIONS: usize = 50;
@@ -86,10 +85,7 @@ fn table(report: &Report, layout: &mut Layout) {
         layout.row(&format!(
             "{:<24} {:<7} {:>7} {:>6} {:>7} {:>6} {:>7} {:>8}",
             cut(&rule.name, 24),
-            match rule.mode {
-                Mode::DryRun => "dry-run",
-                Mode::Enforce => "enforce",
-            },
+            rule.mode.name(),
             rule.matches,
             rule.flags,
             rule.notices,
@@ -196,23 +192,17 @@ fn owners(report: &Report, layout: &mut Layout) {
         return;
     }
     layout.gap();
-    layout.row(&format!(
-        "{:<32} {:>6} {:>7} {:>12} {:>12}",
-        "OWNER", "KILLS", "REGRETS", "GPU-HOURS", "GIB-HOURS"
-    ));
+    let mut row = |owner: &str, [kills, regrets, gpu_hours, gib_hours]: [&str; 4]| {
+        layout.row(&format!("{owner:<32} {kills:>6} {regrets:>7} {gpu_hours:>12} {gib_hours:>12}"));
+    };
+    let hours = |freed: Freed| (format!("{:.2}", freed.gpu_hours), format!("{:.1}", freed.gib_hours));
+    row("OWNER", ["KILLS", "REGRETS", "GPU-HOURS", "GIB-HOURS"]);
     for owner in &report.owners {
-        layout.row(&format!(
-            "{:<32} {:>6} {:>7} {:>12.2} {:>12.1}",
-            cut(&owner.user, 32),
-            owner.kills,
-            owner.regrets,
-            owner.freed.gpu_hours,
-            owner.freed.gib_hours
-        ));
+        let (gpu, gib) = hours(owner.freed);
+        row(&cut(&owner.user, 32), [&owner.kills.to_string(), &owner.regrets.to_string(), &gpu, &gib]);
     }
-    let all = report.freed;
-    layout
-        .row(&format!("{:<32} {:>6} {:>7} {:>12.2} {:>12.1}", "total", "", "", all.gpu_hours, all.gib_hours));
+    let (gpu, gib) = hours(report.freed);
+    row("total", ["", "", &gpu, &gib]);
 }
 
 fn unknown(report: &Report, layout: &mut Layout) {

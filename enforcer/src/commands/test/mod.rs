@@ -47,10 +47,10 @@ use serde::Serialize;
 use self::parse::{list, string};
 use self::script::{Case, Pattern};
 use self::timeline::TimelineReader;
-use super::simulation::answer;
-use super::{Failure, Form, files, layout};
-use bailiff_engine::engine::{Engine, Now};
-use bailiff_engine::policy::{FaultStyle, Faults, Mode, Policy, load};
+use super::playback::Playback;
+use super::{Failure, files, layout};
+use crate::flags;
+use bailiff_engine::policy::{FaultStyle, Faults, Policy, load};
 use bailiff_engine::verdict::{Verdict, What};
 use bailiff_engine::view::View;
 use bailiff_engine::yaml::{self, Fault, Fields};
@@ -61,15 +61,6 @@ const RULES: &str =
 
 /// What belongs into an empty file.
 const EMPTY: &str = "a file of rule tests has `rules` and `tests`";
-
-/// Settings of a test run.
-#[derive(Debug, Clone)]
-pub struct RuleTestSettings {
-    /// Test files.
-    pub files: Vec<PathBuf>,
-    /// Output format.
-    pub form: Form,
-}
 
 /// Results of a test file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -133,21 +124,19 @@ impl RuleTestReport {
 ///
 /// # Errors
 /// If a file cannot be read or is invalid.
-pub fn run(settings: &RuleTestSettings, out: &mut dyn Write) -> Result<Exit, Failure> {
+pub fn run(flags: &flags::Test, out: &mut dyn Write) -> Result<Exit, Failure> {
     let reports =
-        settings.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<RuleTestReport>, _>>()?;
-    match settings.form {
-        Form::Text => reports.iter().try_for_each(|report| print::print(report, out))?,
-        Form::Json => super::replay::json(&reports, out)?,
+        flags.files.iter().map(|file| rehearse(file)).collect::<Result<Vec<RuleTestReport>, _>>()?;
+    if flags.json {
+        super::replay::json(&reports, out)?;
+    } else {
+        reports.iter().try_for_each(|report| print::print(report, out))?;
     }
     Ok(if reports.iter().all(RuleTestReport::passed) { Exit::Done } else { Exit::Failed })
 }
 
 /// Runs the tests of a file.
-///
-/// # Errors
-/// If a file cannot be read or is invalid.
-pub fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
+fn rehearse(path: &Path) -> Result<RuleTestReport, Failure> {
     let text = files::text(path)?;
     let shown = layout::foreign(&path.display().to_string());
     let refused = |faults: Faults| {
@@ -213,29 +202,16 @@ fn test(case: &Case) -> TestReport {
 
 /// Runs a test and returns all steps that happened.
 fn play(case: &Case) -> Vec<Happened> {
-    let mut engine = Engine::new(Arc::clone(&case.policy), Mode::Enforce);
+    let mut playback = Playback::new(Arc::clone(&case.policy));
     let mut playing = TimelineReader::new(&case.fixture);
-    let mut before: Option<Arc<View>> = None;
-    let mut answers = Vec::new();
     let mut happened = Vec::new();
     for sample in 0..case.samples {
         let Some(snapshot) = playing.next() else { continue };
-        let view = Arc::new(View::between(before.as_deref(), snapshot));
-        for answer in answers.drain(..) {
-            engine.report(&answer);
-        }
-        let now = Now { boot: view.boot(), wall: Duration::from_millis(view.snapshot.wall_ms) };
+        let view = playback.next(snapshot);
         // Synthetic snapshots are in order and on time, so none is skipped.
-        let verdicts = engine.tick(now, Arc::clone(&view)).unwrap_or_default();
-        for verdict in &verdicts {
-            match &verdict.what {
-                What::Act(id, action) => answers.push(answer(*id, verdict.mode, action)),
-                What::Notify(_) => engine.delivered(&verdict.rule, &verdict.subject.id),
-                _ => {}
-            }
-            happened.push(Happened::of(verdict, (sample, case.fixture.interval), &view));
-        }
-        before = Some(view);
+        let verdicts = playback.evaluate(&view).unwrap_or_default();
+        let step = |verdict| Happened::of(verdict, (sample, case.fixture.interval), &view);
+        happened.extend(verdicts.iter().map(step));
     }
     happened
 }

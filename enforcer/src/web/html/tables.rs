@@ -6,208 +6,166 @@ use std::time::Duration;
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::{Bytes, Span, ago};
 
-use super::super::status::{Breaker, Budget, Flag, PastAction, Pending, RuleStatus, Scope, Status};
 use super::NOT_YET;
 use crate::agent::Judged;
 use crate::clock::Now;
+use crate::status::{Breaker, Budget, Flag, PastAction, Pending, RuleStatus, Scope, Status};
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Hold;
 
 const REST: &str = "bailiff-enforcer status --json shows them.";
 const NO_OWNER: &str = "unknown, or several owners";
 
-const RULES: Table<7> = Table {
-    id: "rules-table",
+/// Title and CSS class of a column, and its cell for a row.
+type Column<T> = (&'static str, &'static str, fn(&T, Now) -> Cell);
+
+/// A section of the page with one table.
+struct Section<T, const N: usize> {
+    /// HTML ids of the section and of its table.
+    ids: (&'static str, &'static str),
+    title: &'static str,
+    caption: &'static str,
+    columns: [Column<T>; N],
+    /// Maximum number of rows, and where the others are.
+    most: (usize, &'static str),
+}
+
+const RULES: Section<RuleStatus, 7> = Section {
+    ids: ("rules", "rules-table"),
+    title: "Rules",
     caption: "The rules in force, in the order of the file, with the number of their targets.",
     columns: [
-        ("rule", ""),
-        ("mode", ""),
-        ("target", ""),
-        ("matches", "n"),
-        ("pending", "n"),
-        ("unknown", "n"),
-        ("steps", "wide"),
+        ("rule", "", |rule, _| rule.name.as_str().into()),
+        ("mode", "", |rule, _| rule.mode.name().into()),
+        ("target", "", |rule, _| rule.target.name().replace('_', " ").into()),
+        ("matches", "n", |rule, _| Cell::of(rule.matches, NOT_YET)),
+        ("pending", "n", |rule, _| Cell::of(rule.pending, NOT_YET)),
+        ("unknown", "n", |rule, _| Cell::of(rule.unknown, NOT_YET)),
+        ("steps", "wide", |rule, _| rule.steps.join(", ").into()),
     ],
-    most: 100,
-    rest: REST,
+    most: (100, REST),
 };
-const PENDING: Table<7> = Table {
-    id: "pending-table",
+const PENDING: Section<Pending, 7> = Section {
+    ids: ("pending", "pending-table"),
+    title: "Pending steps",
     caption: "Pending destructive steps, the next one first.",
     columns: [
-        ("target", ""),
-        ("user", ""),
-        ("rule", ""),
-        ("step", ""),
-        ("samples", "n"),
-        ("in about", "n"),
-        ("held", "wide"),
+        ("target", "", |step, _| match &step.comm {
+            Some(comm) => Cell::Named(step.target.clone(), comm.clone()),
+            None => step.target.as_str().into(),
+        }),
+        ("user", "", |step, _| Cell::of(step.user.as_ref(), NO_OWNER)),
+        ("rule", "", |step, _| step.rule.as_str().into()),
+        ("step", "", |step, _| match step.mode {
+            Mode::DryRun => format!("{} (dry-run)", step.step).into(),
+            Mode::Enforce => step.step.as_str().into(),
+        }),
+        ("samples", "n", |step, _| format!("{}/{}", step.streak, step.needed).into()),
+        ("in about", "n", |step, _| Cell::of(step.due_in().map(Span), "cannot be determined")),
+        ("held", "wide", |step, _| {
+            step.hold.map_or(Cell::Nothing, |hold| Cell::Bad(format!("held: {}", held(hold))))
+        }),
     ],
-    most: 100,
-    rest: REST,
+    most: (100, REST),
 };
-const FLAGS: Table<7> = Table {
-    id: "flags-table",
+const FLAGS: Section<Flag, 7> = Section {
+    ids: ("flags", "flags-table"),
+    title: "Flags",
     caption: "Raised flags.",
     columns: [
-        ("target", ""),
-        ("flag", ""),
-        ("rule", ""),
-        ("user", ""),
-        ("process", ""),
-        ("since", "n"),
-        ("GPUs", "wide"),
+        ("target", "", |flag, _| flag.target.as_str().into()),
+        ("flag", "", |flag, _| flag.severity.name().into()),
+        ("rule", "", |flag, _| flag.rule.as_str().into()),
+        ("user", "", |flag, _| Cell::of(flag.user.as_ref(), NO_OWNER)),
+        ("process", "", |flag, _| {
+            Cell::of(flag.comm.as_ref().filter(|comm| !comm.is_empty()), "its name is unknown")
+        }),
+        ("since", "n", |flag, now| ago(flag.since, now.wall).into()),
+        ("GPUs", "wide", |flag, _| flag.gpus.join(" ").into()),
     ],
-    most: 100,
-    rest: REST,
+    most: (100, REST),
 };
-const ACTIONS: Table<8> = Table {
-    id: "actions-table",
+const ACTIONS: Section<PastAction, 8> = Section {
+    ids: ("actions", "actions-table"),
+    title: "Completed actions",
     caption: "Completed actions, including dry runs, the newest first.",
     columns: [
-        ("target", ""),
-        ("when", ""),
-        ("rule", ""),
-        ("step", ""),
-        ("user", ""),
-        ("result", ""),
-        ("released", "n"),
-        ("more", "wide"),
+        ("target", "", |action, _| action.target.as_str().into()),
+        ("when", "", |action, now| match Duration::try_from_secs_f64(action.at) {
+            Ok(at) => Cell::At(ago(action.at, now.wall), at),
+            Err(_) => Cell::Unknown("the clock shows a year after 9999".into()),
+        }),
+        ("rule", "", |action, _| action.rule.as_str().into()),
+        ("step", "", |action, _| action.step.as_str().into()),
+        ("user", "", |action, _| Cell::of(action.user.as_ref(), NO_OWNER)),
+        ("result", "", |action, _| action.outcome.name().replace('_', " ").into()),
+        ("released", "n", |action, _| match action.released {
+            None if action.is_unknown() => Cell::Unknown("cannot be determined".into()),
+            released => Cell::maybe(released.map(|bytes| Bytes(bytes.into()))),
+        }),
+        ("more", "wide", |action, _| Cell::maybe(Some(&action.detail).filter(|detail| !detail.is_empty()))),
     ],
-    most: 50,
-    rest: "the audit log contains them.",
+    most: (50, "the audit log contains them."),
 };
-const BUDGETS: Table<3> = Table {
-    id: "budgets-table",
+const BUDGETS: Section<Budget, 3> = Section {
+    ids: ("budgets", "budgets-table"),
+    title: "Budgets",
     caption: "Actions in the last hour, and the maximum per hour.",
-    columns: [("budget", ""), ("target", ""), ("used", "n")],
-    most: 50,
-    rest: REST,
+    columns: [
+        ("budget", "", |budget, _| budget.scope.name().into()),
+        ("target", "", |budget, _| match budget.scope {
+            Scope::Node => Cell::Nothing,
+            Scope::User | Scope::Gpu => budget.of.as_str().into(),
+        }),
+        ("used", "n", |budget, _| format!("{} of {}", budget.used, budget.limit).into()),
+    ],
+    most: (50, REST),
 };
-const LEASES: Table<3> = Table {
-    id: "leases-table",
+const LEASES: Section<Judged, 3> = Section {
+    ids: ("leases", "leases-table"),
+    title: "GPUs taken by GPU.py, or lost",
     caption: "GPUs that clients of GPU.py hold, or that are recorded neither as idle nor as taken.",
-    columns: [("GPU", ""), ("judgement", ""), ("why", "wide")],
-    most: 64,
-    rest: REST,
+    columns: [
+        ("GPU", "", |judged, _| judged.gpu.as_str().into()),
+        ("judgement", "", |judged, _| match judged.judgement.as_str() {
+            "keep" => "held".into(),
+            judgement => judgement.into(),
+        }),
+        ("why", "wide", |judged, now| judged.describe(now.boot).into()),
+    ],
+    most: (64, REST),
 };
 
 /// Writes all tables.
 pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
     let none = |words| if status.stream.seq.is_some() { Ok(words) } else { Err(NOT_YET) };
-    section(html, ("rules", "Rules", Ok("The policy has no rules.")), (&RULES, &status.rules, rule));
-    section(
-        html,
-        ("pending", "Pending steps", none("No pending steps.")),
-        (&PENDING, &status.pending, pending),
-    );
-    let flag = |shown: &Flag| flag(shown, now);
-    section(html, ("flags", "Flags", none("No raised flags.")), (&FLAGS, &status.flags, flag));
-    let action = |done: &PastAction| action(done, now);
-    section(
-        html,
-        ("actions", "Completed actions", Ok("No actions since the start.")),
-        (&ACTIONS, &status.actions, action),
-    );
-    section(html, ("budgets", "Budgets", Ok("No budgets.")), (&BUDGETS, &status.budgets, budget));
+    RULES.write((&status.rules, Ok("The policy has no rules.")), now, html);
+    PENDING.write((&status.pending, none("No pending steps.")), now, html);
+    FLAGS.write((&status.flags, none("No raised flags.")), now, html);
+    ACTIONS.write((&status.actions, Ok("No actions since the start.")), now, html);
+    BUDGETS.write((&status.budgets, Ok("No budgets.")), now, html);
     if let Some(leases) = status.leases.as_ref().filter(|leases| !leases.judged.is_empty()) {
-        section(
-            html,
-            ("leases", "GPUs taken by GPU.py, or lost", Ok("")),
-            (&LEASES, &leases.judged, |shown: &Judged| judged(shown, now)),
-        );
+        LEASES.write((&leases.judged, Ok("")), now, html);
     }
 }
 
-/// Writes a section with its table; without rows, a text in its place or the reason why it is unknown.
-fn section<T, const N: usize>(
-    html: &mut Html,
-    (id, title, nothing): (&'static str, &str, Result<&str, &str>),
-    (table, items, cells): (&Table<N>, &[T], impl Fn(&T) -> [Cell; N]),
-) {
-    html.section(id, title, |html| match nothing {
-        _ if !items.is_empty() => table.write(html, items, cells),
-        Ok(words) => html.paragraph("dim", words),
-        Err(why) => html.unknown_paragraph(why),
-    });
-}
-
-fn rule(rule: &RuleStatus) -> [Cell; 7] {
-    [
-        rule.name.as_str().into(),
-        rule.mode.name().into(),
-        rule.target.name().replace('_', " ").into(),
-        Cell::of(rule.matches, NOT_YET),
-        Cell::of(rule.pending, NOT_YET),
-        Cell::of(rule.unknown, NOT_YET),
-        rule.steps.join(", ").into(),
-    ]
-}
-
-fn pending(step: &Pending) -> [Cell; 7] {
-    let due = step.due_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let watch = step.mode == Mode::DryRun;
-    [
-        target(&step.target, step.comm.as_ref()),
-        Cell::of(step.user.as_ref(), NO_OWNER),
-        step.rule.as_str().into(),
-        if watch { format!("{} (dry-run)", step.step).into() } else { step.step.as_str().into() },
-        format!("{}/{}", step.streak, step.needed).into(),
-        Cell::of(due.map(Span), "cannot be determined"),
-        step.hold.map_or(Cell::Nothing, |hold| Cell::Bad(format!("held: {}", held(hold)))),
-    ]
+impl<T, const N: usize> Section<T, N> {
+    /// Writes the section; without rows, a text in place of the table or the reason why it is unknown.
+    fn write(&self, (items, nothing): (&[T], Result<&str, &str>), now: Now, html: &mut Html) {
+        let (most, rest) = self.most;
+        let columns = self.columns.map(|(title, class, _)| (title, class));
+        let table = Table { id: self.ids.1, caption: self.caption, columns, most, rest };
+        let cells = |item: &T| self.columns.map(|(.., cell)| cell(item, now));
+        html.section(self.ids.0, self.title, |html| match nothing {
+            _ if !items.is_empty() => table.write(html, items, cells),
+            Ok(words) => html.paragraph("dim", words),
+            Err(why) => html.unknown_paragraph(why),
+        });
+    }
 }
 
 /// Describes why a step waits; the cause of an open breaker is shown once, above.
 fn held(hold: Hold) -> String {
     let breaker = Breaker::ALL.into_iter().find(|breaker| breaker.hold() == hold);
     breaker.map_or_else(|| hold.meaning().to_owned(), |breaker| format!("breaker {}", breaker.name()))
-}
-
-fn target(target: &str, comm: Option<&String>) -> Cell {
-    comm.map_or_else(|| target.into(), |comm| Cell::Named(target.to_owned(), comm.clone()))
-}
-
-fn flag(flag: &Flag, now: Now) -> [Cell; 7] {
-    [
-        flag.target.as_str().into(),
-        flag.severity.name().into(),
-        flag.rule.as_str().into(),
-        Cell::of(flag.user.as_ref(), NO_OWNER),
-        Cell::of(flag.comm.as_ref().filter(|comm| !comm.is_empty()), "its name is unknown"),
-        ago(flag.since, now.wall).into(),
-        flag.gpus.join(" ").into(),
-    ]
-}
-
-fn action(action: &PastAction, now: Now) -> [Cell; 8] {
-    let when = ago(action.at, now.wall);
-    let at = Duration::try_from_secs_f64(action.at).ok();
-    [
-        action.target.as_str().into(),
-        at.map_or_else(|| Cell::Unknown("the clock shows a year after 9999".into()), |at| Cell::At(when, at)),
-        action.rule.as_str().into(),
-        action.step.as_str().into(),
-        Cell::of(action.user.as_ref(), NO_OWNER),
-        action.outcome.name().replace('_', " ").into(),
-        if action.is_unknown() {
-            Cell::Unknown("cannot be determined".into())
-        } else {
-            Cell::maybe(action.released.map(|bytes| Bytes(bytes.into())))
-        },
-        Cell::maybe(Some(&action.detail).filter(|detail| !detail.is_empty())),
-    ]
-}
-
-fn budget(budget: &Budget) -> [Cell; 3] {
-    [
-        budget.scope.name().into(),
-        if budget.scope == Scope::Node { Cell::Nothing } else { budget.of.as_str().into() },
-        format!("{} of {}", budget.used, budget.limit).into(),
-    ]
-}
-
-fn judged(judged: &Judged, now: Now) -> [Cell; 3] {
-    let taken_for = if judged.judgement == "keep" { "held" } else { &judged.judgement };
-    [judged.gpu.as_str().into(), taken_for.into(), judged.describe(now.boot).into()]
 }

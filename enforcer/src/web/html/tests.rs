@@ -1,7 +1,9 @@
 //! What the page says of an enforcer that evaluates nothing, or has evaluated nothing yet.
 
-use super::super::status::{Breaker, Flag, HoldStatus, Open, PastAction, Pending, Stream};
+use bailiff_exposition::own::Own;
+
 use super::*;
+use crate::status::{Breaker, Flag, HoldStatus, Open, PastAction, Pending, Stream};
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
 
@@ -10,8 +12,8 @@ const BOOT: Duration = Duration::from_secs(1000);
 
 /// The page of an enforcer that was started this many seconds ago.
 fn page_after(status: &Status, seconds: f64) -> String {
-    let times = Times { now: Now { wall: WALL, boot: BOOT }, started: Some(WALL.as_secs_f64() - seconds) };
-    page(status, times, true)
+    let own = Own { started: Some(WALL.as_secs_f64() - seconds), ..Own::default() };
+    page(status, Moment { now: Now { wall: WALL, boot: BOOT }, own }, true)
 }
 
 /// It is connected, and has evaluated a snapshot of this many seconds ago, or none.

@@ -1,16 +1,21 @@
 //! The enforcer's status as plain data: the control socket returns it, and both pages are rendered from it.
 
+pub mod tally;
+
 use std::time::Duration;
 
+use bailiff_exposition::human::{Span, ago};
 use serde::{Deserialize, Serialize};
 
-use super::tally::{Counters, Reloaded};
 use crate::agent;
 use bailiff_engine::Kind;
 use bailiff_engine::engine::STALE_INTERVALS;
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
+use tally::{Counters, Reloaded};
 
+/// Heading of the reasons why a rules file was not loaded.
+pub const NOT_LOADED: &str = "the rules file was not loaded; the previous rules stay in force";
 /// Maximum number of remembered actions.
 pub const MOST_ACTIONS: usize = 50;
 
@@ -112,32 +117,37 @@ pub struct HoldStatus {
     pub detail: String,
 }
 
+impl HoldStatus {
+    /// Returns the details in brackets, if they say more than the hold's meaning.
+    #[must_use]
+    pub fn more(&self) -> String {
+        let more = !self.detail.is_empty() && self.detail != self.hold.meaning();
+        if more { format!(" ({})", self.detail) } else { String::new() }
+    }
+
+    /// Returns a phrase about the time that is left, if the end is known; `wall` is the wall-clock time.
+    #[must_use]
+    pub fn left(&self, wall: Duration) -> String {
+        let left = |until| Duration::try_from_secs_f64(until).unwrap_or_default().saturating_sub(wall);
+        self.until.map(|until| format!(", for {} more", Span(left(until)))).unwrap_or_default()
+    }
+}
+
+bailiff_snapshot::label_values! {
 /// Breakers that stop destructive steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Breaker {
     /// Too large a share of the workloads matched at once.
-    Mass,
+    Mass = "mass",
     /// Three consecutive actions against one user failed.
-    Failures,
+    Failures = "failures",
     /// Too many outcomes are unknown.
-    Unknown,
+    Unknown = "unknown",
+}
 }
 
 impl Breaker {
-    /// All breakers.
-    pub const ALL: [Self; 3] = [Self::Mass, Self::Failures, Self::Unknown];
-
-    /// Label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mass => "mass",
-            Self::Failures => "failures",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// Describes how the breaker closes.
     #[must_use]
     pub const fn closes(self) -> &'static str {
@@ -171,28 +181,18 @@ pub struct Open {
     pub detail: String,
 }
 
+bailiff_snapshot::label_values! {
 /// Scope of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The whole node.
-    Node,
+    Node = "node",
     /// One user.
-    User,
+    User = "user",
     /// One GPU.
-    Gpu,
+    Gpu = "gpu",
 }
-
-impl Scope {
-    /// Label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::User => "user",
-            Self::Gpu => "gpu",
-        }
-    }
 }
 
 /// Use of a budget in the last hour.
@@ -275,6 +275,14 @@ pub struct Pending {
     pub hold: Option<Hold>,
 }
 
+impl Pending {
+    /// Returns the earliest time until the step.
+    #[must_use]
+    pub fn due_in(&self) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.due_in?).ok()
+    }
+}
+
 /// A completed action, or a dry-run step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PastAction {
@@ -324,6 +332,15 @@ pub struct InFlight {
     /// Why SIGKILL is delayed.
     #[serde(default)]
     pub waits: Option<String>,
+}
+
+impl InFlight {
+    /// Describes the action; `wall` is the wall-clock time.
+    #[must_use]
+    pub fn describe(&self, wall: Duration) -> String {
+        let since = ago(self.since, wall);
+        format!("{} of {} against {}, begun {since}", self.step, self.rule, self.target)
+    }
 }
 
 /// Source of the snapshots.

@@ -112,67 +112,39 @@ pub struct LeaseAct {
     /// The action.
     pub act: agent::LeaseAction,
     /// Its result.
-    pub result: agent::Result,
+    pub result: agent::LeaseOutcome,
 }
 
+bailiff_snapshot::label_values! {
 /// Why a snapshot was not evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Skipped {
     /// Too old.
-    Stale,
+    Stale = "stale",
     /// Seen before.
-    Duplicate,
+    Duplicate = "duplicate",
     /// Its time is in the future.
-    Future,
+    Future = "future",
     /// Of another boot.
-    OtherBoot,
+    OtherBoot = "other_boot",
     /// Not a valid snapshot.
-    Malformed,
+    Malformed = "malformed",
+}
 }
 
-impl Skipped {
-    /// All reasons.
-    pub const ALL: [Self; 5] = [Self::Stale, Self::Duplicate, Self::Future, Self::OtherBoot, Self::Malformed];
-
-    /// Label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stale => "stale",
-            Self::Duplicate => "duplicate",
-            Self::Future => "future",
-            Self::OtherBoot => "other_boot",
-            Self::Malformed => "malformed",
-        }
-    }
-}
-
+bailiff_snapshot::label_values! {
 /// Result of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reloaded {
     /// The new policy is in force.
-    Applied,
+    Applied = "applied",
     /// The file has not changed.
-    Unchanged,
+    Unchanged = "unchanged",
     /// The file was not loaded, and the previous rules stay in force.
-    Refused,
+    Refused = "refused",
 }
-
-impl Reloaded {
-    /// All results.
-    pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Refused];
-
-    /// Label value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Unchanged => "unchanged",
-            Self::Refused => "refused",
-        }
-    }
 }
 
 /// Counters by key; serialized as a list, because keys may be structured.
@@ -194,6 +166,11 @@ impl<K: Ord> Counted<K> {
     /// Adds to a counter; adding 0 creates it.
     pub fn add(&mut self, what: K, count: u64) {
         *self.0.entry(what).or_default() += count;
+    }
+
+    /// Removes the counters that are 0.
+    pub fn remove_unused(&mut self) {
+        self.0.retain(|_, count| *count > 0);
     }
 
     /// Returns a counter.
