@@ -3,7 +3,6 @@
 pub mod actions;
 pub mod agent;
 pub mod audit;
-pub mod clock;
 pub mod commands;
 pub mod control;
 pub mod daemon;
@@ -17,4 +16,5 @@ pub mod stream;
 mod trust;
 pub mod web;
 
+pub use bailiff_proc::clock;
 pub use bailiff_snapshot::truth;

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bailiff_enforcer::clock::Now;
 use bailiff_enforcer::commands::simulation::Admin;
 use bailiff_enforcer::commands::{Failure, Form, pause, replay, status};
 use bailiff_enforcer::control::{Question, may_change};
 use bailiff_enforcer::flags::{Command, Flags};
 use bailiff_enforcer::web::Status;
+use bailiff_engine::engine::Now;
 use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::control::{self, Answers, Limits, Peer, refusal};
 use bailiff_lifecycle::exit::{Exit, Stop};

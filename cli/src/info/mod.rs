@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::exit::{Stop, report_outcome};
+use bailiff_proc::clock::since_boot;
 use bailiff_snapshot::{DeviceProcesses, Moment, wire};
 use clap::Parser;
 use jiff::tz::TimeZone;
@@ -125,7 +126,7 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
     let at = Moment { boot: Duration::from_millis(scanned.boot_ms), ..Moment::default() };
     let device_processes =
         DeviceProcesses { at, processes: scanned.processes.clone(), unreadable: scanned.unreadable };
-    Some((device_processes, collect::since_boot().saturating_sub(at.boot)))
+    Some((device_processes, since_boot().saturating_sub(at.boot)))
 }
 
 /// Renders the report, or its differences to an earlier one.

@@ -1,18 +1,15 @@
 //! The conversion of an audit into a snapshot: ages instead of times of another clock, and holders as processes of this
 //! node.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc")]
-
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bailiff_proc::Proc;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{GpuState, Held, Leases, PidNamespace, PoolGpu, ProcessKey, State, Truth, stat};
 
 use crate::audit::{self, Audit, Lease};
-use crate::holder::are_one_machine;
+use crate::holder::{are_one_machine, inode, machine_id};
 use crate::legacy::WriterEvidence;
 
 /// The maximum number of event names; the scripts define fewer.
@@ -32,19 +29,14 @@ impl Node {
     /// program runs in.
     #[must_use]
     pub fn read(procfs: &Path, namespace: PidNamespace) -> Self {
-        let text = |path: &Path| {
-            let text = fs::read_to_string(path).ok()?;
-            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-        };
-        let own = fs::read_link(procfs.join("self/ns/pid")).ok();
-        let own = own.map(|link| link.to_string_lossy().into_owned());
+        let proc = Proc::open(procfs).ok();
+        let own = proc.as_ref().and_then(|proc| proc.own_pid_namespace().ok());
         let host_namespace = namespace.attributes().then(|| PidNamespace::INITIAL.to_owned());
-        let inode = |link: String| link.trim_start_matches("pid:[").trim_end_matches(']').to_owned();
         Self {
             procfs: procfs.to_owned(),
-            host: text(Path::new("/etc/machine-id")),
-            boot: text(&procfs.join("sys/kernel/random/boot_id")),
-            namespaces: own.into_iter().chain(host_namespace).map(inode).collect(),
+            host: machine_id(),
+            boot: proc.as_ref().and_then(Proc::boot_id),
+            namespaces: own.iter().chain(&host_namespace).map(|link| inode(link).to_owned()).collect(),
         }
     }
 
@@ -114,14 +106,8 @@ impl Node {
 
     /// The `stat` of a process; `Err(Truth::False)` if there is no such process.
     fn stat(&self, pid: u32) -> Result<stat::Stat, Truth> {
-        match fs::read(self.procfs.join(pid.to_string()).join("stat")) {
-            Ok(text) => stat::parse(&text).ok_or(Truth::Unknown),
-            // With hidepid, processes of other users look exited, including pid 1.
-            Err(error) if error.kind() == ErrorKind::NotFound && self.procfs.join("1/stat").exists() => {
-                Err(Truth::False)
-            }
-            Err(_) => Err(Truth::Unknown),
-        }
+        let proc = Proc::open(&self.procfs).map_err(|_| Truth::Unknown)?;
+        proc.stat(pid).map_err(|error| if proc.proves_exit(error) { Truth::False } else { Truth::Unknown })
     }
 }
 
@@ -262,7 +248,7 @@ mod tests {
     /// boot.
     fn reported(host: &str, boot: &str, (expires, agents): (u64, &str)) -> (bool, Truth) {
         let (own_pid, pidns) = (std::process::id(), &node().namespaces[0]);
-        let start = crate::process::start(own_pid).unwrap().unwrap();
+        let start = bailiff_proc::start(own_pid).unwrap().unwrap();
         let lease = format!(
             r#"{{"lease":"x","state":"held","expires":{expires},"host":"{host}","boot":"{boot}","pidns":"{pidns}","pid":"{own_pid}","start":"{start}"}}"#
         );

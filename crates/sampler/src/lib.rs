@@ -6,7 +6,6 @@
 //! capabilities ([`privileges::drop_all`]) and may face the network.
 
 mod channel;
-mod clock;
 pub mod cuda;
 mod device_file_scan;
 pub mod launcher;

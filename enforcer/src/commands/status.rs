@@ -12,12 +12,12 @@ use bailiff_exposition::terminal::{Colors, cut, line, wrapped};
 use super::query;
 use super::table::Shrinks::{Last, Never, To};
 use super::table::{Column, TextTable, WIDTH};
-use crate::clock::Now;
 use crate::control::Question;
 use crate::flags;
 use crate::web::NOT_LOADED;
 use crate::web::status::{Cap, Flag, PastAction, Pending, RuleStatus, Scope, Status};
 use crate::web::tally::Reloaded;
+use bailiff_engine::engine::Now;
 use bailiff_engine::policy::Mode;
 
 /// Maximum number of rows of a table; `--json` has all.

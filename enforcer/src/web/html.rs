@@ -12,7 +12,7 @@ use bailiff_exposition::human::{Span, ago};
 use super::NOT_LOADED;
 use super::status::{Cap, Status};
 use super::tally::Reloaded;
-use crate::clock::Now;
+use bailiff_engine::engine::Now;
 use bailiff_engine::engine::STALE_INTERVALS;
 
 /// The interval without any snapshot.

@@ -9,7 +9,7 @@ use bailiff_exposition::human::{Bytes, Span, ago};
 use super::super::status::{Breaker, Budget, Flag, PastAction, Pending, RuleStatus, Scope, Status};
 use super::NOT_YET;
 use crate::agent::Judged;
-use crate::clock::Now;
+use bailiff_engine::engine::Now;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Hold;
 
