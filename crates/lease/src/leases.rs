@@ -1,11 +1,12 @@
-//! The operations of a pool, in Redis ([`Pool`]) or on this machine ([`crate::Local`]).
+//! The operations of a pool, in Redis ([`crate::Pool`]) or on this machine ([`crate::Local`]).
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use crate::LeaseError;
 use crate::audit::{Audit, Gpu};
 use crate::holder::LocalHost;
-use crate::{Grant, Init, LeaseError, Pool, Released, Ticket, TicketStatus};
+use crate::pool::{Grant, Init, Released, Ticket, TicketStatus};
 
 /// A pool of GPUs that can be leased.
 pub trait Leases: Send {
@@ -108,67 +109,4 @@ pub trait Leases: Send {
     /// # Errors
     /// If the system call fails.
     fn make_inheritable(&mut self, lease: &str) -> Result<Vec<RawFd>, LeaseError>;
-}
-
-impl Leases for Pool {
-    fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, LeaseError> {
-        self.init(gpus, offset, force)
-    }
-
-    fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
-        self.request(ticket)
-    }
-
-    fn wait(
-        &mut self,
-        ticket: &Ticket,
-        local_host: (&LocalHost, Option<Instant>),
-        on_position: &mut dyn FnMut(u64),
-    ) -> Result<TicketStatus, LeaseError> {
-        self.wait(ticket, local_host, on_position)
-    }
-
-    fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
-        self.touch(lease, ttl, token)
-    }
-
-    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
-        self.reclaim(ticket, grant, ttl)
-    }
-
-    fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, LeaseError> {
-        self.release(lease, token, by)
-    }
-
-    fn transfer(
-        &mut self,
-        lease: (&str, u64),
-        ttl: Duration,
-        about: &[(&'static str, String)],
-    ) -> Result<TicketStatus, LeaseError> {
-        self.transfer(lease, ttl, about)
-    }
-
-    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {
-        Ok(self.gpus()?.into_iter().map(|gpu| (gpu.id, gpu.uuid)).collect())
-    }
-
-    fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError> {
-        let mut gpus = self.gpus()?;
-        gpus.retain(|gpu| gpu.idle > 0);
-        Ok(gpus)
-    }
-
-    fn audit(&mut self) -> Result<Audit, LeaseError> {
-        self.audit()
-    }
-
-    fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
-        self.reap_local_host(local_host, ttl)
-    }
-
-    /// Redis identifies holders by pid and start time, and their children by the lease's name in the environment.
-    fn make_inheritable(&mut self, _: &str) -> Result<Vec<RawFd>, LeaseError> {
-        Ok(Vec::new())
-    }
 }

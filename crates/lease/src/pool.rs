@@ -1,11 +1,14 @@
 //! The client of a pool in Redis. Every call has a deadline and can be repeated after a connection broke: the client
 //! chooses the lease's name, so Redis recognizes a repeated request.
 
-use std::time::Duration;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, FromRedisValue};
 
 use crate::audit::{Audit, Gpu};
+use crate::holder::LocalHost;
+use crate::leases::Leases;
 use crate::{LeaseError, Op};
 
 /// A request for GPUs, and its holder.
@@ -32,6 +35,14 @@ pub struct Grant {
     pub token: u64,
     /// Ids of the pool.
     pub gpus: Vec<u32>,
+}
+
+impl Grant {
+    /// Parses a token and a list of GPUs, separated by commas.
+    pub(crate) fn parse(token: &str, gpus: &str) -> Option<Self> {
+        let gpus = gpus.split(',').map(|id| id.parse().ok());
+        Some(Self { token: token.parse().ok()?, gpus: gpus.collect::<Option<_>>()? })
+    }
 }
 
 /// The status of a ticket or lease.
@@ -69,6 +80,17 @@ pub enum Init {
     Already(u64),
     /// This number of leases is held, so it was not created again.
     Held(u64),
+}
+
+impl Init {
+    pub(crate) fn of((how, count): (String, u64)) -> Result<Self, LeaseError> {
+        match how.as_str() {
+            "done" => Ok(Self::Done(count)),
+            "initialised" => Ok(Self::Already(count)),
+            "held" => Ok(Self::Held(count)),
+            _ => Err(LeaseError::Unexpected(how)),
+        }
+    }
 }
 
 /// The result of a release.
@@ -160,6 +182,21 @@ impl Pool {
         answer.map_err(|error| LeaseError::of(&error, &self.address))
     }
 
+    /// Runs a command that the server may answer only after `at_most`.
+    pub(crate) fn block<T: FromRedisValue>(
+        &mut self,
+        command: &redis::Cmd,
+        at_most: Duration,
+    ) -> Result<T, LeaseError> {
+        let patience = self.patience;
+        self.with(|connection| {
+            connection.set_read_timeout(Some(at_most + patience))?;
+            let answer = command.query(connection);
+            connection.set_read_timeout(Some(patience))?;
+            answer
+        })
+    }
+
     /// Runs a query on the connection.
     pub(crate) fn with<T>(
         &mut self,
@@ -189,34 +226,50 @@ impl Pool {
         }
     }
 
-    /// Creates a pool of these GPUs, by number and, if known, UUID; `offset` is local time minus UTC, in seconds.
+    fn ticket_status(&mut self, answer: (String, String, String)) -> Result<TicketStatus, LeaseError> {
+        let waits = answer.0 == "waiting";
+        self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
+        status(answer)
+    }
+
+    /// Sets the end of a lease with a time limit to `span` from now.
+    ///
+    /// # Errors
+    /// If there is no answer; the call can be repeated.
+    pub fn extend(&mut self, lease: &str, span: Duration) -> Result<Extended, LeaseError> {
+        let arguments = [lease.to_owned(), span.as_millis().to_string()];
+        let (how, until): (String, u64) = self.call(Op::Extend, &arguments)?;
+        Ok(match how.as_str() {
+            "extended" => Extended::Until(until),
+            "endless" => Extended::Endless,
+            _ => Extended::Ended(how),
+        })
+    }
+
+    /// The GPUs of the audit; cheaper for the server if many tickets wait.
     ///
     /// # Errors
     /// If there is no answer.
-    pub fn init(
-        &mut self,
-        gpus: &[(u32, Option<String>)],
-        offset: i32,
-        force: bool,
-    ) -> Result<Init, LeaseError> {
-        let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
-        for (number, uuid) in gpus {
-            arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
-        }
-        let (how, count): (String, u64) = self.call(Op::Init, &arguments)?;
-        match how.as_str() {
-            "done" => Ok(Init::Done(count)),
-            "initialised" => Ok(Init::Already(count)),
-            "held" => Ok(Init::Held(count)),
-            other => Err(LeaseError::Unexpected(other.to_owned())),
-        }
+    pub fn gpus(&mut self) -> Result<Vec<Gpu>, LeaseError> {
+        Ok(self.read(&["gpus".to_owned()])?.gpus)
     }
 
-    /// Requests GPUs.
-    ///
-    /// # Errors
-    /// If there is no answer; repeating the call with the same ticket requests nothing more.
-    pub fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
+    fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
+        // Commands and names may contain any bytes.
+        let text: Vec<u8> = self.call(Op::Audit, parts)?;
+        serde_json::from_str(&String::from_utf8_lossy(&text))
+            .map_err(|error| LeaseError::Unexpected(error.to_string()))
+    }
+}
+
+impl Leases for Pool {
+    fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, LeaseError> {
+        let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
+        arguments.extend(numbers_and_uuids(gpus));
+        Init::of(self.call(Op::Init, &arguments)?)
+    }
+
+    fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
         let mut arguments = vec![
             ticket.lease.clone(),
             ticket.want.to_string(),
@@ -224,59 +277,35 @@ impl Pool {
             ticket.ttl.as_millis().to_string(),
             u8::from(ticket.nonblock).to_string(),
         ];
-        for (field, value) in &ticket.about {
-            arguments.extend([(*field).to_owned(), value.clone()]);
-        }
+        arguments.extend(fields(&ticket.about));
         let answer = self.call(Op::Enqueue, &arguments)?;
         self.ticket_status(answer)
     }
 
-    /// Renews a ticket or a lease.
-    ///
-    /// # Errors
-    /// If there is no answer.
-    pub fn touch(
+    fn wait(
         &mut self,
-        lease: &str,
-        ttl: Duration,
-        token: Option<u64>,
+        ticket: &Ticket,
+        local_host: (&LocalHost, Option<Instant>),
+        on_position: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError> {
+        self.wait(ticket, local_host, on_position)
+    }
+
+    fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
         let token = token.map(|token| token.to_string()).unwrap_or_default();
         let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
         self.ticket_status(answer)
     }
 
-    fn ticket_status(&mut self, answer: (String, String, String)) -> Result<TicketStatus, LeaseError> {
-        let waits = answer.0 == "waiting";
-        self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
-        status(answer)
-    }
-
-    /// Requests a lease back that Redis has lost, after [`Self::touch`] returned `unknown`: the server was restarted
-    /// from an older state.
-    ///
-    /// # Errors
-    /// If there is no answer.
-    pub fn reclaim(
-        &mut self,
-        ticket: &Ticket,
-        grant: &Grant,
-        ttl: Duration,
-    ) -> Result<TicketStatus, LeaseError> {
+    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
         let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
         let mut arguments =
             vec![ticket.lease.clone(), grant.token.to_string(), gpus.join(","), ttl.as_millis().to_string()];
-        for (field, value) in &ticket.about {
-            arguments.extend([(*field).to_owned(), value.clone()]);
-        }
+        arguments.extend(fields(&ticket.about));
         status(self.call(Op::Reclaim, &arguments)?)
     }
 
-    /// Ends a lease, or withdraws a ticket; `pid` is the caller, for the log.
-    ///
-    /// # Errors
-    /// If there is no answer; the call can be repeated.
-    pub fn release(
+    fn release(
         &mut self,
         lease: &str,
         token: Option<u64>,
@@ -296,59 +325,48 @@ impl Pool {
         })
     }
 
-    /// Transfers a lease to the process that it is meant for, or to no process; `about` has the new holder's fields.
-    ///
-    /// # Errors
-    /// If there is no answer; the call can be repeated.
-    pub fn transfer(
+    fn transfer(
         &mut self,
         (lease, token): (&str, u64),
         ttl: Duration,
         about: &[(&'static str, String)],
     ) -> Result<TicketStatus, LeaseError> {
         let mut arguments = vec![lease.to_owned(), token.to_string(), ttl.as_millis().to_string()];
-        for (field, value) in about {
-            arguments.extend([(*field).to_owned(), value.clone()]);
-        }
+        arguments.extend(fields(about));
         status(self.call(Op::Transfer, &arguments)?)
     }
 
-    /// Sets the end of a lease with a time limit to `span` from now.
-    ///
-    /// # Errors
-    /// If there is no answer; the call can be repeated.
-    pub fn extend(&mut self, lease: &str, span: Duration) -> Result<Extended, LeaseError> {
-        let arguments = [lease.to_owned(), span.as_millis().to_string()];
-        let (how, until): (String, u64) = self.call(Op::Extend, &arguments)?;
-        Ok(match how.as_str() {
-            "extended" => Extended::Until(until),
-            "endless" => Extended::Endless,
-            _ => Extended::Ended(how),
-        })
+    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {
+        Ok(self.gpus()?.into_iter().map(|gpu| (gpu.id, gpu.uuid)).collect())
     }
 
-    /// The whole state at one moment.
-    ///
-    /// # Errors
-    /// If there is no answer.
-    pub fn audit(&mut self) -> Result<Audit, LeaseError> {
+    fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError> {
+        let mut gpus = self.gpus()?;
+        gpus.retain(|gpu| gpu.idle > 0);
+        Ok(gpus)
+    }
+
+    fn audit(&mut self) -> Result<Audit, LeaseError> {
         self.read(&[])
     }
 
-    /// The GPUs of the audit; cheaper for the server if many tickets wait.
-    ///
-    /// # Errors
-    /// If there is no answer.
-    pub fn gpus(&mut self) -> Result<Vec<Gpu>, LeaseError> {
-        Ok(self.read(&["gpus".to_owned()])?.gpus)
+    fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
+        self.reap_local_host(local_host, ttl)
     }
 
-    fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
-        // Commands and names may contain any bytes.
-        let text: Vec<u8> = self.call(Op::Audit, parts)?;
-        serde_json::from_str(&String::from_utf8_lossy(&text))
-            .map_err(|error| LeaseError::Unexpected(error.to_string()))
+    /// Redis identifies holders by pid and start time, and their children by the lease's name in the environment.
+    fn make_inheritable(&mut self, _: &str) -> Result<Vec<RawFd>, LeaseError> {
+        Ok(Vec::new())
     }
+}
+
+/// The arguments that name the GPUs of a new pool.
+pub(crate) fn numbers_and_uuids(gpus: &[(u32, Option<String>)]) -> impl Iterator<Item = String> {
+    gpus.iter().flat_map(|(number, uuid)| [number.to_string(), uuid.clone().unwrap_or_default()])
+}
+
+fn fields(about: &[(&'static str, String)]) -> impl Iterator<Item = String> {
+    about.iter().flat_map(|(field, value)| [(*field).to_owned(), value.clone()])
 }
 
 /// Checks that this is a valid Redis address.
@@ -371,18 +389,14 @@ fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection
 }
 
 fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
-    let number = || first.parse::<u64>().map_err(|_| LeaseError::Unexpected(format!("{state} {first:?}")));
-    let grant = || {
-        let ids =
-            gpus.split(',').map(|id| id.parse().map_err(|_| LeaseError::Unexpected(format!("GPU {id:?}"))));
-        Ok(Grant { token: number()?, gpus: ids.collect::<Result<_, LeaseError>>()? })
-    };
+    let unexpected = || LeaseError::Unexpected(format!("{state} {first:?} {gpus:?}"));
+    let grant = || Grant::parse(&first, &gpus).ok_or_else(unexpected);
     Ok(match state.as_str() {
         "held" => TicketStatus::Held(grant()?),
         "conflict" => TicketStatus::Conflict(grant()?),
         "waiting" => TicketStatus::Waiting { before: first.parse().unwrap_or_default() },
         "busy" => TicketStatus::Busy,
-        "impossible" => TicketStatus::Impossible { managed: number()? },
+        "impossible" => TicketStatus::Impossible { managed: first.parse().map_err(|_| unexpected())? },
         "uninitialised" => TicketStatus::Uninitialised,
         _ => TicketStatus::Ended(state),
     })

@@ -1,6 +1,7 @@
 //! Step `release_lease`: ends exactly the evaluated lease, identified by its id and fencing token. No process
 //! is signalled; GPUs that a process still uses are quarantined until it has left.
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::audit::Lease;
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
