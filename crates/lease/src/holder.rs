@@ -3,6 +3,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads the machine's id")]
 
+use std::path::Path;
+
 use bailiff_proc::{Proc, Process, ReadError, lives, start, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
@@ -58,11 +60,17 @@ impl LocalHost {
     /// Reads the identity of this host. A value that cannot be read is empty and never equal to another.
     #[must_use]
     pub fn read() -> Self {
-        let proc = Proc::own().ok();
+        Self::at(Path::new("/proc"))
+    }
+
+    /// Reads the identity of the host of this `/proc`.
+    pub(crate) fn at(procfs: &Path) -> Self {
+        let proc = Proc::open(procfs).ok();
+        let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let pidns = proc.as_ref().and_then(|proc| proc.own_pid_namespace().ok()).unwrap_or_default();
         let node_name = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self {
-            host: machine_id().unwrap_or_else(node_name),
+            host: Some(machine_id.trim().to_owned()).filter(|id| !id.is_empty()).unwrap_or_else(node_name),
             boot: proc.as_ref().and_then(Proc::boot_id).unwrap_or_default(),
             pidns: inode(&pidns).to_owned(),
             all_users: proc.is_some_and(|proc| proc.stat(1).is_ok()),
@@ -149,7 +157,7 @@ impl LocalHost {
     pub fn chain_life(&self, lease: &Lease) -> Life {
         self.life_by_location(lease).unwrap_or_else(|| {
             match lease.get("chain").map_or(Life::Unknown, life_of) {
-                Life::Dead if !self.shows(number(lease, "uid")) => Life::Unknown,
+                Life::Dead if !self.shows(lease.number("uid")) => Life::Unknown,
                 life => life,
             }
         })
@@ -198,16 +206,13 @@ impl LocalHost {
     }
 
     fn find_living_local(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
-        let Some((pid, start_ticks)) = number(lease, "pid").zip(number(lease, "start")) else {
-            return (Life::Unknown, None);
-        };
-        let holder = ProcessKey { pid, start_ticks };
+        let Some(holder) = lease.holder() else { return (Life::Unknown, None) };
         match lives(holder) {
             Ok(true) => return (Life::Alive, Some(holder)),
             Ok(false) => {}
             Err(_) => return (Life::Unknown, None),
         }
-        let owner = number(lease, "uid");
+        let owner = lease.number("uid");
         // A process that is not visible may be alive.
         if self.shows(owner) { find_descendant(lease, owner, holder) } else { (Life::Unknown, None) }
     }
@@ -247,12 +252,6 @@ fn is_not_nested(process: &Process) -> bool {
     unless_gone(process.inner_pids()).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
 }
 
-/// The id of this machine, which some containers lack.
-pub(crate) fn machine_id() -> Option<String> {
-    let text = std::fs::read_to_string("/etc/machine-id").ok()?;
-    Some(text.trim().to_owned()).filter(|id| !id.is_empty())
-}
-
 /// The inode in the link of a PID namespace, as text.
 pub(crate) fn inode(link: &str) -> &str {
     link.trim_start_matches("pid:[").trim_end_matches(']')
@@ -272,10 +271,6 @@ fn life_of(processes: &str) -> Life {
         Ok(false) if !keys.contains(&None) => Life::Dead,
         _ => Life::Unknown,
     }
-}
-
-fn number<T: std::str::FromStr>(lease: &Lease, field: &str) -> Option<T> {
-    lease.get(field)?.parse().ok()
 }
 
 /// The start time of a process as text; empty if it is unknown.

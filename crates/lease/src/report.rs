@@ -9,7 +9,7 @@ use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{GpuState, Held, Leases, PidNamespace, PoolGpu, ProcessKey, State, Truth, stat};
 
 use crate::audit::{self, Audit, Lease};
-use crate::holder::{are_one_machine, inode, machine_id};
+use crate::holder::{LocalHost, inode};
 use crate::legacy::WriterEvidence;
 
 /// The maximum number of event names; the scripts define fewer.
@@ -19,8 +19,7 @@ const MOST_EVENTS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     procfs: PathBuf,
-    host: Option<String>,
-    boot: Option<String>,
+    local_host: LocalHost,
     namespaces: Vec<String>,
 }
 
@@ -29,36 +28,26 @@ impl Node {
     /// program runs in.
     #[must_use]
     pub fn read(procfs: &Path, namespace: PidNamespace) -> Self {
-        let proc = Proc::open(procfs).ok();
-        let own = proc.as_ref().and_then(|proc| proc.own_pid_namespace().ok());
-        let host_namespace = namespace.attributes().then(|| PidNamespace::INITIAL.to_owned());
-        Self {
-            procfs: procfs.to_owned(),
-            host: machine_id(),
-            boot: proc.as_ref().and_then(Proc::boot_id),
-            namespaces: own.iter().chain(&host_namespace).map(|link| inode(link).to_owned()).collect(),
-        }
-    }
-
-    /// Whether `host` and `boot` name this machine.
-    fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
-        are_one_machine((self.host.as_deref(), self.boot.as_deref()), (host, boot))
+        let local_host = LocalHost::at(procfs);
+        let own = Some(local_host.pidns.clone()).filter(|pidns| !pidns.is_empty());
+        let host_namespace = namespace.attributes().then(|| inode(PidNamespace::INITIAL).to_owned());
+        let namespaces = own.into_iter().chain(host_namespace).collect();
+        Self { procfs: procfs.to_owned(), local_host, namespaces }
     }
 
     /// The processes of a lease, if they are of this machine, boot and namespace, and whether one of them is alive.
     /// `silent`: a holder of another boot would have renewed, and did not.
     fn holder(&self, lease: &Lease, silent: bool) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
         let boot = lease.get("boot");
-        let local_host = self.is_machine(lease.get("host"), boot);
-        if !local_host || boot.is_none() || boot != self.boot.as_deref() {
-            let rebooted = local_host && boot.is_some() && self.boot.is_some();
+        let local_host = self.local_host.is_machine(lease.get("host"), boot);
+        if !local_host || boot != Some(self.local_host.boot.as_str()) {
+            let rebooted = local_host && boot.is_some() && !self.local_host.boot.is_empty();
             let alive = if rebooted && silent { Truth::False } else { Truth::Unknown };
             return (None, Vec::new(), alive);
         }
         let visible =
             lease.get("pidns").is_some_and(|pidns| self.namespaces.iter().any(|known| known == pidns));
-        let holder = number(lease, "pid").zip(number(lease, "start")).filter(|_| visible);
-        let holder = holder.and_then(|(pid, start_ticks)| key(pid, start_ticks));
+        let holder = lease.holder().filter(|_| visible);
         let chain = lease.get("chain").filter(|_| visible).unwrap_or_default().split(',').filter_map(process);
         let chain: Vec<ProcessKey> = chain.filter(|key| Some(*key) != holder).collect();
         let lives = |key: &ProcessKey| self.lives(*key);
@@ -71,13 +60,15 @@ impl Node {
     fn record(&self, record: &audit::Record) -> Record {
         let pid = record.pid.parse::<u32>().ok().filter(|pid| *pid > 0);
         let evidence = WriterEvidence::of(record);
-        if evidence.as_ref().is_some_and(|seen| !self.is_machine(Some(&seen.host), Some(&seen.boot))) {
+        if evidence
+            .as_ref()
+            .is_some_and(|seen| !self.local_host.is_machine(Some(&seen.host), Some(&seen.boot)))
+        {
             return Record { pid, start_ticks: None, time: record.time.clone(), alive: Truth::Unknown };
         }
         let evidence = evidence.filter(|evidence| {
-            let visible =
-                Some(&evidence.boot) == self.boot.as_ref() && self.namespaces.contains(&evidence.pidns);
-            visible && evidence.prompt
+            let same_boot = !evidence.boot.is_empty() && evidence.boot == self.local_host.boot;
+            same_boot && self.namespaces.contains(&evidence.pidns) && evidence.prompt
         });
         // Only if it is unique: the same pid in the namespace of another container is another process.
         let of_pid = |evidence: WriterEvidence| {
@@ -133,15 +124,15 @@ impl Audit {
         let (holder, chain, alive) = node.holder(lease, silent);
         Held {
             lease: lease.lease.clone(),
-            token: number(lease, "tok").unwrap_or_default(),
+            token: lease.number("tok").unwrap_or_default(),
             gpus: lease.gpus().map(str::to_owned).collect(),
             age_ms: self.since(lease, "granted"),
             silent_ms: self.since(lease, "renewed"),
             left_ms: left(lease.expires, self.now),
             user: lease.get("user").map(str::to_owned),
-            uid: number(lease, "uid").and_then(|uid| u32::try_from(uid).ok()),
+            uid: lease.number("uid"),
             mode: lease.get("mode").map(str::to_owned),
-            priority: priority(lease),
+            priority: lease.number("prio").unwrap_or_default(),
             holder,
             chain,
             alive,
@@ -151,16 +142,16 @@ impl Audit {
     fn ticket(&self, lease: &Lease) -> Ticket {
         Ticket {
             lease: lease.lease.clone(),
-            want: number(lease, "want").and_then(|want| u32::try_from(want).ok()).unwrap_or_default(),
+            want: lease.number("want").unwrap_or_default(),
             user: lease.get("user").map(str::to_owned),
-            priority: priority(lease),
+            priority: lease.number("prio").unwrap_or_default(),
             age_ms: self.since(lease, "asked"),
         }
     }
 
     /// The age in milliseconds by the clock of Redis, which may have been set back.
     fn since(&self, lease: &Lease, field: &str) -> Option<u64> {
-        Some(self.now.saturating_sub(number(lease, field)?))
+        Some(self.now.saturating_sub(lease.number(field)?))
     }
 
     fn tally(&self) -> Tally {
@@ -209,22 +200,10 @@ fn gpu_state(gpu: &audit::Gpu) -> GpuState {
     }
 }
 
-fn number(lease: &Lease, field: &str) -> Option<u64> {
-    lease.get(field)?.parse().ok()
-}
-
-fn priority(lease: &Lease) -> i32 {
-    lease.get("prio").and_then(|priority| priority.parse().ok()).unwrap_or_default()
-}
-
-fn key(pid: u64, start_ticks: u64) -> Option<ProcessKey> {
-    Some(ProcessKey { pid: u32::try_from(pid).ok()?, start_ticks })
-}
-
 /// Parses `PID:START`.
 fn process(text: &str) -> Option<ProcessKey> {
     let (pid, start) = text.split_once(':')?;
-    key(pid.parse().ok()?, start.parse().ok()?)
+    Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "times are far below 2^53")]
@@ -241,7 +220,8 @@ mod tests {
 
     /// The node of this test, with a fixed machine id.
     fn node() -> Node {
-        Node { host: Some(ONE.to_owned()), ..Node::read(Path::new("/proc"), PidNamespace::Unknown) }
+        let node = Node::read(Path::new("/proc"), PidNamespace::Unknown);
+        Node { local_host: LocalHost { host: ONE.to_owned(), ..node.local_host }, ..node }
     }
 
     /// Whether the snapshot names the holder of a lease of this process, and whether it is alive, for this host and
@@ -263,7 +243,7 @@ mod tests {
     #[test]
     fn lease_of_cloned_machine_has_no_local_holder() {
         let (node, renewed) = (node(), (2000, ""));
-        let boot = node.boot.as_deref().unwrap();
+        let boot = node.local_host.boot.as_str();
         assert_eq!(reported(ONE, boot, renewed), (true, Truth::True));
         assert_eq!(reported("pod", boot, renewed), (true, Truth::True));
         assert_eq!(
