@@ -1,14 +1,11 @@
 //! The client of a pool in Redis. Every call has a deadline and can be repeated after a connection broke: the client
 //! chooses the lease's name, so Redis recognizes a repeated request.
 
-use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Client, Connection, FromRedisValue};
 
 use crate::audit::{Audit, Gpu};
-use crate::holder::LocalHost;
-use crate::leases::Leases;
 use crate::{LeaseError, Op};
 
 /// A request for GPUs, and its holder.
@@ -226,7 +223,10 @@ impl Pool {
         }
     }
 
-    fn ticket_status(&mut self, answer: (String, String, String)) -> Result<TicketStatus, LeaseError> {
+    pub(crate) fn ticket_status(
+        &mut self,
+        answer: (String, String, String),
+    ) -> Result<TicketStatus, LeaseError> {
         let waits = answer.0 == "waiting";
         self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
         status(answer)
@@ -254,7 +254,7 @@ impl Pool {
         Ok(self.read(&["gpus".to_owned()])?.gpus)
     }
 
-    fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
+    pub(crate) fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
         // Commands and names may contain any bytes.
         let text: Vec<u8> = self.call(Op::Audit, parts)?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
@@ -262,111 +262,9 @@ impl Pool {
     }
 }
 
-impl Leases for Pool {
-    fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, LeaseError> {
-        let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
-        arguments.extend(numbers_and_uuids(gpus));
-        Init::of(self.call(Op::Init, &arguments)?)
-    }
-
-    fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
-        let mut arguments = vec![
-            ticket.lease.clone(),
-            ticket.want.to_string(),
-            ticket.priority.to_string(),
-            ticket.ttl.as_millis().to_string(),
-            u8::from(ticket.nonblock).to_string(),
-        ];
-        arguments.extend(fields(&ticket.about));
-        let answer = self.call(Op::Enqueue, &arguments)?;
-        self.ticket_status(answer)
-    }
-
-    fn wait(
-        &mut self,
-        ticket: &Ticket,
-        local_host: (&LocalHost, Option<Instant>),
-        on_position: &mut dyn FnMut(u64),
-    ) -> Result<TicketStatus, LeaseError> {
-        self.wait(ticket, local_host, on_position)
-    }
-
-    fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
-        let token = token.map(|token| token.to_string()).unwrap_or_default();
-        let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
-        self.ticket_status(answer)
-    }
-
-    fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
-        let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-        let mut arguments =
-            vec![ticket.lease.clone(), grant.token.to_string(), gpus.join(","), ttl.as_millis().to_string()];
-        arguments.extend(fields(&ticket.about));
-        status(self.call(Op::Reclaim, &arguments)?)
-    }
-
-    fn release(
-        &mut self,
-        lease: &str,
-        token: Option<u64>,
-        (offset, pid): (i32, u32),
-    ) -> Result<Released, LeaseError> {
-        let token = token.map(|token| token.to_string()).unwrap_or_default();
-        let arguments = [lease.to_owned(), token, offset.to_string(), pid.to_string()];
-        let how: String = self.call(Op::Release, &arguments)?;
-        Ok(match how.as_str() {
-            "released" | "cancelled" => Released::Done,
-            "lost" => Released::Lost,
-            "unknown" => Released::Unknown,
-            _ => match how.strip_prefix("was ") {
-                Some(state) => Released::Already(state.to_owned()),
-                None => return Err(LeaseError::Unexpected(how)),
-            },
-        })
-    }
-
-    fn transfer(
-        &mut self,
-        (lease, token): (&str, u64),
-        ttl: Duration,
-        about: &[(&'static str, String)],
-    ) -> Result<TicketStatus, LeaseError> {
-        let mut arguments = vec![lease.to_owned(), token.to_string(), ttl.as_millis().to_string()];
-        arguments.extend(fields(about));
-        status(self.call(Op::Transfer, &arguments)?)
-    }
-
-    fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {
-        Ok(self.gpus()?.into_iter().map(|gpu| (gpu.id, gpu.uuid)).collect())
-    }
-
-    fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError> {
-        let mut gpus = self.gpus()?;
-        gpus.retain(|gpu| gpu.idle > 0);
-        Ok(gpus)
-    }
-
-    fn audit(&mut self) -> Result<Audit, LeaseError> {
-        self.read(&[])
-    }
-
-    fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
-        self.reap_local_host(local_host, ttl)
-    }
-
-    /// Redis identifies holders by pid and start time, and their children by the lease's name in the environment.
-    fn make_inheritable(&mut self, _: &str) -> Result<Vec<RawFd>, LeaseError> {
-        Ok(Vec::new())
-    }
-}
-
 /// The arguments that name the GPUs of a new pool.
 pub(crate) fn numbers_and_uuids(gpus: &[(u32, Option<String>)]) -> impl Iterator<Item = String> {
     gpus.iter().flat_map(|(number, uuid)| [number.to_string(), uuid.clone().unwrap_or_default()])
-}
-
-fn fields(about: &[(&'static str, String)]) -> impl Iterator<Item = String> {
-    about.iter().flat_map(|(field, value)| [(*field).to_owned(), value.clone()])
 }
 
 /// Checks that this is a valid Redis address.
@@ -388,7 +286,7 @@ fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection
     Ok(connection)
 }
 
-fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
+pub(crate) fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
     let unexpected = || LeaseError::Unexpected(format!("{state} {first:?} {gpus:?}"));
     let grant = || Grant::parse(&first, &gpus).ok_or_else(unexpected);
     Ok(match state.as_str() {
