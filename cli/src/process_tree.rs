@@ -1,21 +1,17 @@
 //! The descendants of this process: finding them and signalling them.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc")]
+#![expect(clippy::disallowed_methods, reason = "signals descendants")]
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use bailiff_lease::process::{self, may_live};
-use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{ProcessKey, Status};
+use bailiff_proc::{Pidfd, Proc, ReadError, may_live, unless_gone};
+use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::stat::Stat;
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, geteuid, getpid, pidfd_open, pidfd_send_signal,
-    set_child_subreaper, wait,
-};
+use rustix::process::{Pid, Signal, WaitOptions, geteuid, getpid, set_child_subreaper, wait};
 
 /// The processes that the command has started, as opposed to other descendants of this process.
 #[derive(Debug)]
@@ -58,8 +54,8 @@ impl ProcessTree {
 
     pub(crate) fn set_command(&mut self, child: Pid) {
         if self.inherited_children {
-            self.root =
-                u32::try_from(child.as_raw_nonzero().get()).ok().and_then(read_stat).map(|stat| stat.key);
+            let pid = child.as_raw_nonzero().get().cast_unsigned();
+            self.root = Proc::own().and_then(|proc| proc.stat(pid)).ok().map(|stat| stat.key);
         }
     }
 
@@ -94,7 +90,7 @@ impl ProcessTree {
 fn processes_below(excluded: &[ProcessKey], root: Option<ProcessKey>) -> io::Result<Vec<(usize, Stat)>> {
     let is_included = |depth, stat: &Stat| depth > 0 || root.is_none_or(|root| stat.key == root);
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
-    for stat in processes()? {
+    for stat in processes(&Proc::own()?)? {
         children.entry(stat.ppid).or_default().push(stat);
     }
     let mut found = Vec::new();
@@ -115,23 +111,16 @@ fn processes_below(excluded: &[ProcessKey], root: Option<ProcessKey>) -> io::Res
 
 /// Signals a process through a pidfd, after checking its start time, because its pid may have been reused.
 pub(crate) fn signal(key: ProcessKey, signal: Signal) {
-    let Some(pid) = i32::try_from(key.pid).ok().and_then(Pid::from_raw) else { return };
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if read_stat(key.pid).is_some_and(|stat| stat.key == key) {
+    if let Ok(Some(process)) = Pidfd::of(key) {
         // The process may have exited meanwhile.
-        let _ = pidfd_send_signal(process, signal);
+        let _ = process.send(signal);
     }
 }
 
 /// Returns the command line of a process, or an empty string if it cannot be read.
 pub(crate) fn command_line(pid: u32) -> String {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let bytes = Proc::own().and_then(|proc| proc.bytes(&format!("{pid}/cmdline"))).unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
-}
-
-/// Returns the start time of a process in clock ticks since boot; `None` if there is no such process.
-pub(crate) fn start(pid: u32) -> Option<u64> {
-    Some(read_stat(pid)?.key.start_ticks)
 }
 
 /// Returns whether any process started at or after `since` may use the file: the variable in its environment
@@ -139,9 +128,10 @@ pub(crate) fn start(pid: u32) -> Option<u64> {
 /// environment, as daemons do to set a title, the mapped library counts instead.
 pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)) -> bool {
     let pair = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
-    let Ok(processes) = processes() else { return true };
+    let Ok(proc) = Proc::own() else { return true };
+    let Ok(processes) = processes(&proc) else { return true };
     processes.into_iter().filter(|stat| stat.key.start_ticks >= since).any(|stat| {
-        let read = |what| fs::read(format!("/proc/{}/{what}", stat.key.pid));
+        let read = |what| proc.bytes(&format!("{}/{what}", stat.key.pid));
         match (read("environ"), read("maps")) {
             (Ok(environment), Ok(maps)) if !environment.is_empty() || !maps.is_empty() => {
                 let has = |what: &[u8]| maps.windows(what.len()).any(|part| part == what);
@@ -154,34 +144,29 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
             }
             // Nothing could be read. A process that has exited and a kernel thread cannot use the file. A
             // process that is unreadable, or whose leader has exited while other threads run, may use it.
-            _ => !stat.kernel_thread && may_live(stat.key) && may_be_ours(stat.key.pid),
+            _ => !stat.kernel_thread && may_live(stat.key) && may_be_ours(&proc, stat.key.pid),
         }
     })
 }
 
 /// Returns whether a process may run as our user, evaluated by its UIDs and not by the owner of its `/proc`
 /// files.
-fn may_be_ours(pid: u32) -> bool {
-    let us = geteuid().as_raw();
-    let is_ours = |status: Vec<u8>| Status::new(&status).uids().is_none_or(|uids| uids.contains(&us));
-    process::status(&Path::new("/proc").join(pid.to_string()))
-        .map_or(true, |status| status.is_some_and(is_ours))
+fn may_be_ours(proc: &Proc, pid: u32) -> bool {
+    let is_ours = |uids: Vec<u32>| uids.contains(&geteuid().as_raw());
+    let uids = proc.process(pid).and_then(|process| process.uids());
+    unless_gone(uids).map_or(true, |uids| uids.is_some_and(is_ours))
 }
 
 /// Returns all visible processes; `hidepid` hides those of other users.
-fn processes() -> io::Result<Vec<Stat>> {
+fn processes(proc: &Proc) -> Result<Vec<Stat>, ReadError> {
     let mut found = Vec::new();
-    for process in process::all()? {
-        match process::read_stat(&process?) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            stat => found.extend(stat?),
+    for pid in proc.pids()? {
+        match proc.stat(pid) {
+            Err(error) if error.is_denied() => {}
+            stat => found.extend(unless_gone(stat)?),
         }
     }
     Ok(found)
-}
-
-fn read_stat(pid: u32) -> Option<Stat> {
-    stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 #[cfg(test)]
@@ -206,10 +191,11 @@ os.read(0, 1)";
             .spawn()
             .unwrap();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        assert!(!may_be_ours(child.id()));
-        assert!(may_be_ours(std::process::id()));
+        let proc = Proc::own().unwrap();
+        assert!(!may_be_ours(&proc, child.id()));
+        assert!(may_be_ours(&proc, std::process::id()));
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert!(!may_be_ours(child.id()), "it has exited");
+        assert!(!may_be_ours(&proc, child.id()), "it has exited");
     }
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
@@ -324,7 +324,7 @@ impl AuditLog {
     }
 
     fn line(&self, record: &Record<'_>) -> Result<Vec<u8>, std::io::Error> {
-        line::write(&self.about, clock::today(), record).map_err(std::io::Error::other)
+        line::write(&self.about, UNIX_EPOCH + clock::now().wall, record).map_err(std::io::Error::other)
     }
 }
 

@@ -3,7 +3,6 @@
 pub mod actions;
 pub mod agent;
 pub mod audit;
-pub mod clock;
 pub mod commands;
 pub mod control;
 pub mod daemon;
@@ -17,3 +16,6 @@ pub mod status;
 pub mod stream;
 mod trust;
 pub mod web;
+
+pub use bailiff_proc::clock;
+pub use bailiff_snapshot::truth;

@@ -1,44 +1,43 @@
-//! Process table of the node from `/proc`: identity, owner and cgroup of each process. Reads are bounded and
-//! go through an open directory, which keeps referring to the same process.
-
-pub mod program;
+//! Process table of the node from `/proc`: identity, owner, cgroup and program of each process at this time.
 
 use std::collections::{BTreeSet, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use bailiff_engine::process::{Devices, ProcessInfo, Table};
-use bailiff_snapshot::stat;
-use bailiff_snapshot::{Place, State, Status};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
-use rustix::io::Errno;
+use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
+use bailiff_proc::{Proc, Process, ReadError, unless_gone};
+use bailiff_snapshot::workload::LONGEST_PATH;
+use bailiff_snapshot::{Place, ProcessKey, State, Status};
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
-/// Maximum number of bytes that are read from a file of a process.
-const MOST: usize = 256 << 10;
 /// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
+/// Deadline of reading a command line: reading it may block on the process's memory forever.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Whether a thread waits for a command line; a second one is not started, because the first may wait forever.
+static WAITING: AtomicBool = AtomicBool::new(false);
 
 /// Error of reading the process table. No process is signalled then.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessTableError {
     /// `/proc` cannot be read.
-    #[error("cannot read /proc: {0}")]
-    Unreadable(Errno),
+    #[error("/proc {0}")]
+    Unreadable(ReadError),
     /// `/proc` shows only our own processes.
     #[error("/proc hides the processes of other users (hidepid)")]
     Hides,
     /// `/proc` belongs to another PID namespace, so its pids would name other processes in a signal.
     #[error("/proc belongs to another PID namespace")]
     Foreign,
-    /// A process could not be read, so its owner is unknown.
-    #[error("cannot read process {0}: {1}")]
-    Process(u32, Errno),
-    /// The `stat` file of a process is malformed.
-    #[error("cannot parse the data of process {0}")]
-    Malformed(u32),
+    /// A process could not be read or understood, so its owner is unknown.
+    #[error("process {0} {1}")]
+    Process(u32, ReadError),
     /// There are more than the maximum number of processes.
     #[error("there are more than {MOST_PROCESSES} processes")]
     TooMany,
@@ -50,7 +49,7 @@ type Places = HashMap<Vec<u8>, (Arc<Place>, Option<Arc<str>>)>;
 /// Reader of a `/proc` directory.
 #[derive(Debug)]
 pub struct Processes {
-    root: OwnedFd,
+    proc: Proc,
     /// Prefix of the paths of GPU device files.
     devices: String,
 }
@@ -61,8 +60,8 @@ impl Processes {
     /// # Errors
     /// If the directory cannot be opened.
     pub fn open(procfs: &Path, devices: &str) -> Result<Self, ProcessTableError> {
-        let root = directory(CWD, procfs).map_err(ProcessTableError::Unreadable)?;
-        Ok(Self { root, devices: devices.to_owned() })
+        let proc = Proc::open(procfs).map_err(ProcessTableError::Unreadable)?;
+        Ok(Self { proc, devices: devices.to_owned() })
     }
 
     /// Reads all processes.
@@ -85,7 +84,7 @@ impl Processes {
         people.retain(|pid, _| pids.contains(pid) && !again.contains(pid));
         for pid in pids {
             if !people.contains_key(&pid)
-                && let Some((person, _)) = self.read_process(pid, &mut places)?
+                && let Some((person, _)) = known(pid, self.read(pid, &mut places))?
             {
                 people.insert(pid, person);
             }
@@ -96,7 +95,7 @@ impl Processes {
     /// Returns all pids; fails if some processes are hidden.
     fn pids(&self) -> Result<Vec<u32>, ProcessTableError> {
         self.own()?;
-        let pids = numbers(&self.root).map_err(ProcessTableError::Unreadable)?;
+        let pids = self.proc.pids().map_err(ProcessTableError::Unreadable)?;
         match pids.len() {
             _ if !pids.contains(&1) => Err(ProcessTableError::Hides),
             0..=MOST_PROCESSES => Ok(pids),
@@ -106,9 +105,8 @@ impl Processes {
 
     /// Checks that `/proc` shows our own PID namespace. Pids of another namespace would name other processes.
     fn own(&self) -> Result<(), ProcessTableError> {
-        let ours = readlinkat(&self.root, "self", Vec::new()).map_err(|_| ProcessTableError::Foreign)?;
-        let same = ours.to_str().is_ok_and(|pid| pid.parse() == Ok(std::process::id()));
-        if same { Ok(()) } else { Err(ProcessTableError::Foreign) }
+        let ours = self.proc.link("self").map_err(|_| ProcessTableError::Foreign)?;
+        if ours.parse() == Ok(std::process::id()) { Ok(()) } else { Err(ProcessTableError::Foreign) }
     }
 
     /// Reads a process by its pid in our own PID namespace; `None` if that fails or `/proc` shows another.
@@ -123,7 +121,7 @@ impl Processes {
     /// # Errors
     /// If the process exists and cannot be read.
     pub fn person(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
-        Ok(self.read_process(pid, &mut Places::new())?.map(|(person, _)| person))
+        Ok(known(pid, self.read(pid, &mut Places::new()))?.map(|(person, _)| person))
     }
 
     /// Reads one process and whether it has a GPU device file open, all through one open directory.
@@ -131,54 +129,36 @@ impl Processes {
     /// # Errors
     /// If the process exists and cannot be read.
     pub fn holder(&self, pid: u32) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
-        let Some((person, directory)) = self.read_process(pid, &mut Places::new())? else { return Ok(None) };
-        match self.devices(&directory, pid) {
-            Ok(devices) => Ok(Some((person, devices))),
-            Err(error) if is_gone(error) => Ok(None),
-            Err(error) => Err(ProcessTableError::Process(pid, error)),
-        }
+        let read = self.read(pid, &mut Places::new());
+        known(pid, read.and_then(|(person, process)| Ok((person, self.devices(&process, pid)?))))
     }
 
-    /// Returns the state of each thread of a process, because the first thread may have ended or stopped
-    /// before the others. Empty if the process has ended.
+    /// Returns the state of each thread of a process; empty if it has ended.
     ///
     /// # Errors
     /// If the process exists and cannot be read.
     pub fn threads(&self, pid: u32) -> Result<Vec<State>, ProcessTableError> {
-        let read = || {
-            let tasks = directory(&directory(&self.root, pid.to_string())?, "task")?;
-            let numbers = numbers(&tasks)?;
-            let stats =
-                numbers.iter().map(|thread| match read(&directory(&tasks, thread.to_string())?, "stat") {
-                    Err(error) if is_gone(error) => Ok(None),
-                    stat => stat.map(|text| stat::parse(&text).map(|stat| stat.state)),
-                });
-            stats.filter_map(Result::transpose).collect::<Result<Vec<State>, Errno>>()
-        };
-        match read() {
-            Err(error) if is_gone(error) => Ok(Vec::new()),
-            states => states.map_err(|error| ProcessTableError::Process(pid, error)),
-        }
+        let states = self.proc.process(pid).and_then(|process| process.thread_states());
+        known(pid, states).map(Option::unwrap_or_default)
     }
 
     /// Returns the content of `/proc/PID/cgroup`; `None` if it cannot be read.
     #[must_use]
     pub fn cgroup(&self, pid: u32) -> Option<String> {
-        let text = read(&directory(&self.root, pid.to_string()).ok()?, "cgroup").ok()?;
-        Some(String::from_utf8_lossy(&text).into_owned())
+        self.proc.process(pid).and_then(|process| process.text("cgroup")).ok()
     }
 
     /// Returns whether a process is in our mount namespace; `None` if that cannot be read.
     #[must_use]
     pub fn same_mounts(&self, pid: u32) -> Option<bool> {
-        let of = |pid: &str| readlinkat(directory(&self.root, pid).ok()?, "ns/mnt", Vec::new()).ok();
-        Some(of(&pid.to_string())? == of("self")?)
+        let theirs = self.proc.process(pid).and_then(|process| process.link("ns/mnt")).ok()?;
+        Some(theirs == self.proc.link("self/ns/mnt").ok()?)
     }
 
     /// Returns whether a process catches or ignores a signal instead of ending; `None` if that is unknown.
     #[must_use]
     pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
-        let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
+        let text = self.proc.process(pid).and_then(|process| process.bytes("status")).ok()?;
         let status = Status::new(&text);
         let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
         Some((status.mask("SigCgt:")? | status.mask("SigIgn:")?) & bit != 0)
@@ -187,82 +167,84 @@ impl Processes {
     /// Returns whether a process is in a nested PID namespace; `None` if it has ended or that is unknown.
     #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {
-        let text = read(&directory(&self.root, pid.to_string()).ok()?, "status").ok()?;
-        Some(Status::new(&text).pids()?.len() > 1)
+        Some(self.proc.process(pid).ok()?.inner_pids().ok()?.len() > 1)
     }
 
-    fn read_process(
-        &self,
-        pid: u32,
-        places: &mut Places,
-    ) -> Result<Option<(ProcessInfo, OwnedFd)>, ProcessTableError> {
-        match self.read(pid, places) {
-            Ok((Some(person), directory)) => Ok(Some((person, directory))),
-            Ok((None, _)) => Err(ProcessTableError::Malformed(pid)),
-            Err(error) if is_gone(error) => Ok(None),
-            Err(error) => Err(ProcessTableError::Process(pid, error)),
+    /// Returns the program that a process runs. What is unreadable, too long or late is unknown.
+    #[must_use]
+    pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Program {
+        let checked = self.proc.process(key.pid).and_then(|process| process.check(key).map(|()| process));
+        let Ok(process) = checked else { return Program::default() };
+        Program {
+            exe: process.exe().ok().filter(|path| path.len() <= LONGEST_PATH),
+            command: if line == CommandLine::Needed { command(process) } else { None },
         }
     }
 
-    fn read(&self, pid: u32, places: &mut Places) -> Result<(Option<ProcessInfo>, OwnedFd), Errno> {
-        let held = directory(&self.root, pid.to_string())?;
-        let uid = fstat(&held)?.st_uid;
-        // If a cgroup path is unreadable (longer than PATH_MAX), only this process has no cgroup.
-        let cgroup = match read(&held, "cgroup") {
-            Err(error) if !is_gone(error) => Vec::new(),
-            other => other?,
-        };
+    /// Returns the path of a process's program, if it is readable.
+    #[must_use]
+    pub fn program(&self, pid: u32) -> Option<String> {
+        self.proc.process(pid).and_then(|process| process.exe()).ok()
+    }
+
+    /// Returns the value of an environment variable of a process, if it is readable.
+    #[must_use]
+    pub fn variable(&self, pid: u32, name: &str) -> Option<String> {
+        self.proc.process(pid).ok()?.variable(name)
+    }
+
+    fn read(&self, pid: u32, places: &mut Places) -> Result<(ProcessInfo, Process), ReadError> {
+        let process = self.proc.process(pid)?;
+        let (uid, cgroup) = (process.owner()?, process.cgroup()?);
         let (place, unified) = places.entry(cgroup).or_insert_with_key(|text| located(text)).clone();
-        let stat = stat::parse(&read(&held, "stat")?).filter(|stat| stat.key.pid == pid);
-        Ok((stat.map(|stat| ProcessInfo { stat, uid, place, unified }), held))
+        Ok((ProcessInfo { stat: process.stat()?, uid, place, unified }, process))
     }
 
     /// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show
     /// it.
-    fn devices(&self, process: &OwnedFd, pid: u32) -> Result<Devices, Errno> {
-        let mut devices = self.devices_in(process, "fd")?;
+    fn devices(&self, process: &Process, pid: u32) -> Result<Devices, ReadError> {
+        let mut devices = self.devices_in(process)?;
         if devices == Devices::None {
-            let tasks = directory(process, "task")?;
-            for thread in numbers(&tasks)?.into_iter().filter(|thread| *thread != pid) {
-                match self.devices_in(&tasks, &format!("{thread}/fd")) {
-                    Ok(Devices::Open) => return Ok(Devices::Open),
-                    Ok(Devices::Denied) => devices = Devices::Denied,
-                    Ok(Devices::None) => {}
-                    Err(error) if is_gone(error) => {}
-                    Err(error) => return Err(error),
+            for thread in process.threads()?.into_iter().filter(|thread| *thread != pid) {
+                match unless_gone(process.thread(thread).and_then(|thread| self.devices_in(&thread)))? {
+                    Some(Devices::Open) => return Ok(Devices::Open),
+                    Some(Devices::Denied) => devices = Devices::Denied,
+                    Some(Devices::None) | None => {}
                 }
             }
         }
         Ok(devices)
     }
 
-    fn devices_in(&self, parent: &OwnedFd, name: &str) -> Result<Devices, Errno> {
-        let descriptors = match directory(parent, name) {
-            Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+    fn devices_in(&self, process: &Process) -> Result<Devices, ReadError> {
+        let descriptors = match process.descriptors() {
+            Err(error) if error.is_denied() => return Ok(Devices::Denied),
             other => other?,
         };
-        let numbers = match numbers(&descriptors) {
-            Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
-            other => other?,
-        };
-        for number in &numbers {
-            match readlinkat(&descriptors, number.to_string(), Vec::new()) {
-                Ok(link) if link.to_bytes().starts_with(self.devices.as_bytes()) => return Ok(Devices::Open),
-                Err(Errno::ACCESS | Errno::PERM) => return Ok(Devices::Denied),
+        for (_, link) in &descriptors {
+            match link {
+                Ok(link) if link.starts_with(&self.devices) => return Ok(Devices::Open),
+                Err(error) if error.is_denied() => return Ok(Devices::Denied),
                 // The descriptor was closed in the meantime.
                 Ok(_) | Err(_) => {}
             }
         }
         // In another mount namespace the same device may have another path, so the device number is checked.
-        let is_device = |number: &u32| is_nvidia(&descriptors, *number);
-        Ok(if numbers.iter().any(is_device) { Devices::Open } else { Devices::None })
+        let is_open = descriptors.iter().any(|(number, _)| is_nvidia(process, *number));
+        Ok(if is_open { Devices::Open } else { Devices::None })
     }
+}
+
+/// Returns what was read of a process; `None` if it has ended.
+fn known<T>(pid: u32, read: Result<T, ReadError>) -> Result<Option<T>, ProcessTableError> {
+    unless_gone(read).map_err(|error| ProcessTableError::Process(pid, error))
 }
 
 /// Returns whether a descriptor is a character device of the NVIDIA driver. Uses cached attributes, because a
 /// query may hang on a user's file system or an unreachable server.
-fn is_nvidia(descriptors: &OwnedFd, number: u32) -> bool {
-    let attributes = statx(descriptors, number.to_string(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+fn is_nvidia(process: &Process, number: u32) -> bool {
+    let name = format!("fd/{number}");
+    let attributes = statx(&**process, name, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     attributes.is_ok_and(|attributes| {
         FileType::from_raw_mode(attributes.stx_mode.into()) == FileType::CharacterDevice
             && attributes.stx_rdev_major == NVIDIA
@@ -275,38 +257,40 @@ fn located(cgroup: &[u8]) -> (Arc<Place>, Option<Arc<str>>) {
     (Arc::new(Place::parse(&text)), unified)
 }
 
-fn is_gone(error: Errno) -> bool {
-    matches!(error, Errno::NOENT | Errno::SRCH)
-}
-
-fn directory<P: rustix::path::Arg>(parent: impl AsFd, name: P) -> Result<OwnedFd, Errno> {
-    openat(parent, name, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
-}
-
-fn numbers(directory: &OwnedFd) -> Result<Vec<u32>, Errno> {
-    let mut numbers = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        numbers.extend(entry?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+/// Reads a command line in a thread, which is abandoned after the deadline.
+fn command(process: Process) -> Option<String> {
+    if WAITING.swap(true, Ordering::AcqRel) {
+        return None;
     }
-    Ok(numbers)
+    let (answer, line) = channel();
+    let reader = std::thread::Builder::new().spawn(move || {
+        let line = process.command();
+        WAITING.store(false, Ordering::Release);
+        // The receiver may have given up.
+        let _ = answer.send(line);
+    });
+    if reader.is_err() {
+        WAITING.store(false, Ordering::Release);
+        return None;
+    }
+    line.recv_timeout(PATIENCE).ok().flatten()
 }
 
-fn read(directory: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
-    // O_NONBLOCK, because a simulated /proc may contain a FIFO.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let file = openat(directory, name, flags, Mode::empty())?;
-    let mut text = vec![0; 4096];
-    let mut length = 0;
-    while length < MOST {
-        if length == text.len() {
-            text.resize(length * 2, 0);
-        }
-        let room = text.get_mut(length..).unwrap_or_default();
-        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut *room))? {
-            0 => break,
-            read => length += read,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_of_this_process_is_known_and_of_another_start_is_not() {
+        let proc_table = Processes::open(Path::new("/proc"), "/dev/nvidia").unwrap();
+        let key = proc_table.person(std::process::id()).unwrap().unwrap().stat.key;
+        let own = std::env::current_exe().unwrap().display().to_string();
+        let runs = proc_table.runs(key, CommandLine::Needed);
+        assert_eq!(runs.exe.as_deref(), Some(own.as_str()));
+        let name = own.rsplit('/').next().unwrap();
+        assert!(runs.command.unwrap().contains(name));
+        assert_eq!(proc_table.runs(key, CommandLine::Ignored).command, None);
+        let other = ProcessKey { start_ticks: key.start_ticks + 1, ..key };
+        assert_eq!(proc_table.runs(other, CommandLine::Needed), Program::default());
     }
-    text.truncate(length);
-    Ok(text)
 }

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bailiff_enforcer::clock::Now;
 use bailiff_enforcer::commands::{Failure, pause, replay, status};
 use bailiff_enforcer::control::{Question, may_change};
 use bailiff_enforcer::flags::{Command, Flags, Replay};
 use bailiff_enforcer::status::Status;
+use bailiff_engine::engine::Now;
 use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::control::{self, Answers, Limits, Peer, refusal};
 use bailiff_lifecycle::exit::{Exit, Stop};

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::audit::Audit;
 use bailiff_lease::report::Node;
 use bailiff_lease::{LeaseError, Pool};

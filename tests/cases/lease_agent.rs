@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::audit::{Audit, Gpu};
 use bailiff_lease::{Grant, Pool, TicketStatus};
 use end_to_end::enforcer::Enforcer;

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::{End, Pool};
 use end_to_end::leases::{bailiff, code, command_of, end, hold, pool, run, states, stdout_of};
 use end_to_end::programs;

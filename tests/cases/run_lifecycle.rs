@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::Pool;
 use bailiff_lease::audit::Audit;
 use end_to_end::cuda::{self, Machine, Running};

@@ -15,17 +15,18 @@ use end_to_end::programs::root;
 use serde_json::Value;
 
 /// Each crate that is shipped, and the workspace crates on which it may depend.
-const DEPENDENCIES: [(&str, &[&str]); 15] = [
+const DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("bailiff-snapshot", &[]),
     ("bailiff-subprocess", &[]),
     ("bailiff-size", &[]),
     ("bailiff-ledger", &[]),
     ("bailiff-lifecycle", &[]),
     ("bailiff-http", &["bailiff-lifecycle"]),
-    ("bailiff-lease", &["bailiff-snapshot"]),
+    ("bailiff-proc", &["bailiff-snapshot"]),
+    ("bailiff-lease", &["bailiff-proc", "bailiff-snapshot"]),
     ("bailiff-mps", &["bailiff-snapshot", "bailiff-subprocess"]),
     ("bailiff-exposition", &["bailiff-size", "bailiff-snapshot"]),
-    ("bailiff-sampler", &["bailiff-ledger", "bailiff-mps", "bailiff-snapshot"]),
+    ("bailiff-sampler", &["bailiff-ledger", "bailiff-mps", "bailiff-proc", "bailiff-snapshot"]),
     ("bailiff-quota", &["bailiff-size"]),
     ("bailiff-engine", &["bailiff-size", "bailiff-snapshot"]),
     (
@@ -36,6 +37,7 @@ const DEPENDENCIES: [(&str, &[&str]); 15] = [
             "bailiff-lease",
             "bailiff-lifecycle",
             "bailiff-mps",
+            "bailiff-proc",
             "bailiff-sampler",
             "bailiff-snapshot",
         ],
@@ -49,6 +51,7 @@ const DEPENDENCIES: [(&str, &[&str]); 15] = [
             "bailiff-lease",
             "bailiff-lifecycle",
             "bailiff-mps",
+            "bailiff-proc",
             "bailiff-size",
             "bailiff-snapshot",
             "bailiff-subprocess",
@@ -62,6 +65,7 @@ const DEPENDENCIES: [(&str, &[&str]); 15] = [
             "bailiff-ledger",
             "bailiff-lifecycle",
             "bailiff-mps",
+            "bailiff-proc",
             "bailiff-sampler",
             "bailiff-size",
             "bailiff-snapshot",

@@ -1,13 +1,10 @@
 //! Signals: forwarding to the command, and termination of this process by a signal.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc/self/status")]
-
-use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
 
-use bailiff_snapshot::Status;
+use bailiff_proc::Proc;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
@@ -136,8 +133,8 @@ fn event(signal: &libc::signalfd_siginfo) -> Option<Event> {
 
 /// Returns whether this process ignores a signal, such as SIGHUP under nohup.
 pub(crate) fn is_ignored(signal: Signal) -> bool {
-    let status = fs::read("/proc/self/status").unwrap_or_default();
-    Status::new(&status).mask("SigIgn:").unwrap_or_default() & (1 << (signal as i32 - 1)) != 0
+    let ignored = Proc::own().ok().and_then(|proc| proc.own_mask("SigIgn:"));
+    ignored.unwrap_or_default() & (1 << (signal as i32 - 1)) != 0
 }
 
 /// Ends this process by a signal, so that a shell sees the same status as from the command. Returns if that

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use bailiff_proc::Proc;
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor};
 use bailiff_snapshot::{Driver, Fault, Sample, Source};
 
 use super::check::Check;
-use super::files;
 use super::flags::Doctor;
 use crate::args::Machine;
 
@@ -64,7 +64,8 @@ pub(super) fn checks(flags: &Doctor, report: Result<&DriverReport, &String>) -> 
         }
     };
     let mut checks = vec![driver(report)];
-    checks.push(release(report, files::text(&flags.machine.procfs.join("driver/nvidia/version")).as_deref()));
+    let version = Proc::open(&flags.machine.procfs).and_then(|proc| proc.text("driver/nvidia/version"));
+    checks.push(release(report, version.ok().as_deref()));
     checks.extend(gpus(report));
     checks
 }

@@ -5,7 +5,6 @@ pub(crate) mod child;
 pub(crate) mod driver;
 mod enforcer;
 mod exporter;
-mod files;
 pub(crate) mod flags;
 mod mps;
 mod order;

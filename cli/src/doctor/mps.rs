@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use bailiff_proc::Proc;
 use bailiff_snapshot::{ComputeMode, Sample};
 
 use super::check::Check;
-use super::files;
 use crate::args::Machine;
 use crate::mps::discover;
 use crate::mps::report::{Daemon, State};
@@ -98,9 +98,7 @@ fn clients(sample: Option<&Sample>) -> Vec<u32> {
 
 /// Returns `CUDA_VISIBLE_DEVICES` of a process; `None` if it is not set or the environment cannot be read.
 fn visible(procfs: &Path, pid: u32) -> Option<String> {
-    let environ = files::bytes(&procfs.join(pid.to_string()).join("environ"))?;
-    let mut pairs = environ.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    pairs.find_map(|pair| Some(pair.strip_prefix(VARIABLE)?.strip_prefix('=')?.to_owned()))
+    Proc::open(procfs).and_then(|proc| proc.process(pid)).ok()?.variable(VARIABLE)
 }
 
 /// Checks that a client does not name GPUs by index: the daemon renumbers its GPUs for its clients.

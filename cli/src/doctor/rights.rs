@@ -2,21 +2,23 @@
 
 use std::path::Path;
 
-use bailiff_snapshot::{PidNamespace, Status};
+use bailiff_proc::Proc;
+use bailiff_snapshot::PidNamespace;
 
 use super::check::Check;
-use super::files;
 
 /// Bits of `CapEff` (`include/uapi/linux/capability.h`).
 const CAPABILITIES: [(&str, u32); 2] = [("CAP_DAC_READ_SEARCH", 2), ("CAP_SYS_PTRACE", 19)];
 
 /// Checks the access to other processes.
 pub(super) fn checks(procfs: &Path) -> Vec<Check> {
-    let link = files::link(&procfs.join("self/ns/pid"));
-    let namespace = link.map_or(PidNamespace::Unknown, |link| PidNamespace::of_link(&link.to_string_lossy()));
-    let mounts = files::text(&procfs.join("self/mounts")).unwrap_or_default();
-    let first = files::bytes(&procfs.join("1/stat")).is_some();
-    let missing = files::bytes(&procfs.join("self/status")).and_then(|status| missing(&status));
+    let proc = Proc::open(procfs).ok();
+    let proc = proc.as_ref();
+    let link = proc.and_then(|proc| proc.own_pid_namespace().ok());
+    let namespace = link.map_or(PidNamespace::Unknown, |link| PidNamespace::of_link(&link));
+    let mounts = proc.and_then(|proc| proc.text("self/mounts").ok()).unwrap_or_default();
+    let first = proc.is_some_and(|proc| proc.bytes("1/stat").is_ok());
+    let missing = proc.and_then(|proc| proc.own_mask("CapEff:")).map(missing);
     vec![of_namespace(namespace), of_mount(procfs, &mounts, first), of_rights(missing.as_deref())]
 }
 
@@ -70,11 +72,10 @@ fn hidepid<'a>(procfs: &Path, mounts: &'a str) -> Option<&'a str> {
     (!matches!(hides, "0" | "off")).then_some(hides)
 }
 
-/// Returns the missing capabilities; `None` if they are unknown.
-fn missing(status: &[u8]) -> Option<Vec<&'static str>> {
-    let effective = Status::new(status).mask("CapEff:")?;
+/// Returns the capabilities that are missing in `CapEff`.
+fn missing(effective: u64) -> Vec<&'static str> {
     let lacks = |bit: u32| effective & (1 << bit) == 0;
-    Some(CAPABILITIES.iter().filter(|(_, bit)| lacks(*bit)).map(|(name, _)| *name).collect())
+    CAPABILITIES.iter().filter(|(_, bit)| lacks(*bit)).map(|(name, _)| *name).collect()
 }
 
 fn of_rights(missing: Option<&[&str]>) -> Check {
@@ -118,11 +119,9 @@ mod tests {
 
     #[test]
     fn missing_capabilities_are_parsed_from_bits() {
-        let of = |bits: &str| missing(format!("Name:\tx\nCapEff:\t{bits}\n").as_bytes());
-        assert_eq!(of("000001ffffffffff"), Some(vec![]));
-        assert_eq!(of("0000000000080004"), Some(vec![]));
-        assert_eq!(of("0000000000080000"), Some(vec!["CAP_DAC_READ_SEARCH"]));
-        assert_eq!(of("0000000000000000"), Some(vec!["CAP_DAC_READ_SEARCH", "CAP_SYS_PTRACE"]));
-        assert_eq!((of("x"), missing(b"")), (None, None));
+        assert_eq!(missing(0x1ff_ffff_ffff), [""; 0]);
+        assert_eq!(missing(0x8_0004), [""; 0]);
+        assert_eq!(missing(0x8_0000), ["CAP_DAC_READ_SEARCH"]);
+        assert_eq!(missing(0), ["CAP_DAC_READ_SEARCH", "CAP_SYS_PTRACE"]);
     }
 }

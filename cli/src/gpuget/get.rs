@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 

@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{LeaseError, Pool};
 

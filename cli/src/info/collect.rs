@@ -8,9 +8,9 @@
 use std::thread;
 use std::time::Duration;
 
+use bailiff_proc::clock::since_boot;
 use bailiff_sampler::{Claims, Launcher, SamplerSettings, Supervisor};
 use bailiff_snapshot::{Fault, Snapshot, Source, Stuck, wire};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::flags;
@@ -123,11 +123,6 @@ fn connect(flags: &flags::SourceFlags) -> Result<Exporter, Option<String>> {
 /// Returns the age of a snapshot of this machine.
 pub(crate) fn age(snapshot: &wire::Snapshot) -> Duration {
     since_boot().saturating_sub(Duration::from_millis(snapshot.boot_ms))
-}
-
-/// Returns the time since boot, including suspend.
-pub(super) fn since_boot() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
 /// Returns whether a snapshot is so old that samples must have been missed.

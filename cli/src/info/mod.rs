@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::exit::{Stop, report_outcome};
+use bailiff_proc::clock::since_boot;
 use bailiff_snapshot::{DeviceProcesses, wire};
 use clap::Parser;
 use jiff::tz::TimeZone;
@@ -122,7 +123,7 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
         let own_scan = bailiff_sampler::device_processes(&flags.source.machine.procfs, SCAN_TIMEOUT)?;
         return Some((own_scan, Duration::ZERO));
     };
-    Some((scanned.clone(), collect::since_boot().saturating_sub(scanned.at())))
+    Some((scanned.clone(), since_boot().saturating_sub(scanned.at())))
 }
 
 /// Renders the report, or its differences to an earlier one.

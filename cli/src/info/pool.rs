@@ -1,14 +1,12 @@
 //! Reads the lease pool, for direct samples and for an exporter that does not read it.
 
-#![expect(clippy::disallowed_methods, reason = "reads the time since boot")]
-
 use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lease::report::Node;
 use bailiff_lease::{LeaseError, Leases, Local, Pool};
+use bailiff_proc::clock::since_boot;
 use bailiff_snapshot::{Leases as LeaseSample, PidNamespace};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::args::Backend;
 
@@ -41,11 +39,10 @@ impl PoolReader {
 
     /// Reads the current leases; `None` if there is no pool or it cannot be read.
     pub(super) fn read(&mut self) -> Option<LeaseSample> {
-        let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
         match self.pool.as_mut()?.audit() {
             Ok(audit) => {
                 self.error = None;
-                Some(audit.leases(&self.node, now)).filter(|leases| !leases.gpus.is_empty())
+                Some(audit.leases(&self.node, since_boot())).filter(|leases| !leases.gpus.is_empty())
             }
             Err(LeaseError::Absent(_)) => None,
             Err(error) => {

@@ -6,17 +6,15 @@
     reason = "starts a copy of itself, which closes descriptors and waits for a process"
 )]
 
-use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use bailiff_lease::Leases;
 use bailiff_lease::holder::LocalHost;
-use bailiff_snapshot::stat;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use bailiff_proc::{Directory, Pidfd};
+use bailiff_snapshot::ProcessKey;
 
 use super::flags;
 use crate::exit::Failure;
@@ -76,11 +74,10 @@ pub(crate) fn hold(flags: &flags::Hold) -> Result<ExitCode, Failure> {
 
 /// Closes inherited descriptors: another process may wait for the end of a pipe or for a lock.
 fn close_all_but(keep: &[i32]) -> std::io::Result<()> {
-    let descriptors = fs::read_dir("/proc/self/fd")?.filter_map(Result::ok);
-    let numbers = descriptors.filter_map(|descriptor| descriptor.file_name().to_str()?.parse::<i32>().ok());
-    let others: Vec<i32> = numbers.filter(|number| *number > 2 && !keep.contains(number)).collect();
-    for number in others {
-        // The descriptor of the directory listing is already closed.
+    let numbers = Directory::open(Path::new("/proc/self/fd"))?.numbers()?;
+    let numbers = numbers.into_iter().filter_map(|number| i32::try_from(number).ok());
+    for number in numbers.filter(|number| *number > 2 && !keep.contains(number)) {
+        // The descriptor of the directory is already closed.
         let _ = nix::unistd::close(number);
     }
     Ok(())
@@ -88,20 +85,10 @@ fn close_all_but(keep: &[i32]) -> std::io::Result<()> {
 
 /// Waits until a process has exited; returns immediately if its pid belongs to another process now.
 fn wait_for_exit(pid: u32, start: u64) -> std::io::Result<()> {
-    let target = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let Some(process) = target.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
-        return Ok(());
-    };
-    let found = fs::read(format!("/proc/{pid}/stat")).ok().and_then(|text| stat::parse(&text));
-    if found.is_none_or(|found| found.key.start_ticks != start) {
-        return Ok(());
+    if let Some(process) = Pidfd::of(ProcessKey { pid, start_ticks: start })? {
+        process.exited_by(None)?;
     }
-    loop {
-        match poll(&mut [PollFd::new(&process, PollFlags::IN)], None) {
-            Err(Errno::INTR) => {}
-            polled => return Ok(polled.map(drop)?),
-        }
-    }
+    Ok(())
 }
 
 fn sleep_for(duration: Duration) {

@@ -1,13 +1,11 @@
 //! Finds the MPS processes of this machine in `/proc`.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc and log directories")]
-
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bailiff_mps::Listener;
 use bailiff_mps::place::{Daemon, Directories, Part, ProcessView};
+use bailiff_proc::{Proc, Process, namespace_inode};
 use rustix::fs::{Access, access};
 
 use super::compute_mode::MpsGpu;
@@ -30,13 +28,12 @@ pub(super) struct MpsProcess<T> {
 impl MpsProcesses {
     /// Finds the MPS processes in a `/proc` directory.
     pub(super) fn read(procfs: &Path) -> Self {
-        let entries = fs::read_dir(procfs).into_iter().flatten();
-        let mut pids: Vec<u32> =
-            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-        pids.sort_unstable();
         let mut node = Self::default();
+        let Ok(proc) = Proc::open(procfs) else { return node };
+        let mut pids = proc.pids().unwrap_or_default();
+        pids.sort_unstable();
         for pid in pids {
-            match part(&procfs.join(pid.to_string())) {
+            match proc.process(pid).ok().and_then(|process| part(&process)) {
                 Some((uid, Part::Daemon(details))) => node.daemons.push(MpsProcess { pid, uid, details }),
                 Some((uid, Part::Server(details))) => node.servers.push(MpsProcess { pid, uid, details }),
                 _ => {}
@@ -96,29 +93,27 @@ impl Pipes for Daemon {
     }
 }
 
-fn part(directory: &Path) -> Option<(u32, Part)> {
-    let exe = fs::read_link(directory.join("exe")).ok();
-    let exe = exe.as_deref().map(Path::to_string_lossy);
+fn part(process: &Process) -> Option<(u32, Part)> {
+    let exe = process.exe().ok();
     // A zombie has an empty command line and is skipped.
-    let cmdline = fs::read(directory.join("cmdline")).ok().filter(|text| !text.is_empty())?;
+    let cmdline = process.cmdline().ok().filter(|text| !text.is_empty())?;
     let seen = ProcessView { exe: exe.as_deref(), cmdline: &cmdline, environ: None };
     seen.part()?;
-    let environ = fs::read(directory.join("environ")).ok();
+    let environ = process.bytes("environ").ok();
     let part = ProcessView { environ: environ.as_deref(), ..seen }.part()?;
-    Some((fs::metadata(directory).ok()?.uid(), part))
+    Some((process.owner().ok()?, part))
 }
 
 /// Returns the owner and command name of a process; `None` for each that cannot be read.
 pub(super) fn uid_and_comm(procfs: &Path, pid: u32) -> (Option<u32>, Option<String>) {
-    let directory = procfs.join(pid.to_string());
-    let comm = fs::read_to_string(directory.join("comm")).ok().map(|comm| comm.trim_end().to_owned());
-    (fs::metadata(&directory).ok().map(|metadata| metadata.uid()), comm)
+    let process = Proc::open(procfs).and_then(|proc| proc.process(pid)).ok();
+    let comm = process.as_ref().and_then(|process| process.text("comm").ok());
+    (process.and_then(|process| process.owner().ok()), comm.map(|comm| comm.trim_end().to_owned()))
 }
 
 /// Returns the inode of the PID namespace of this process.
 pub(super) fn namespace(procfs: &Path) -> Option<u64> {
-    let link = fs::read_link(procfs.join("self/ns/pid")).ok()?;
-    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+    namespace_inode(&Proc::open(procfs).ok()?.own_pid_namespace().ok()?)
 }
 
 /// Returns the name of a user, or the uid if it has no name.

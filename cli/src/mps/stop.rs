@@ -1,18 +1,16 @@
 //! `bailiff mps stop`: asks the daemon to quit, waits for the exit, then resets the compute modes.
 
-#![expect(clippy::disallowed_methods, reason = "waits for processes with a deadline")]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bailiff_mps::control::Question;
 use bailiff_mps::place::Daemon;
 use bailiff_mps::{Control, ControlError, reply};
+use bailiff_proc::Pidfd;
+use bailiff_proc::clock::Deadline;
 use bailiff_snapshot::ComputeMode;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::compute_mode::{self, MpsGpu};
 use super::flags::{Common, Stop};
@@ -44,7 +42,7 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     let mut pids = servers;
     pids.extend(node.servers(&pipes, &[]));
     pids.extend(daemon.map(|daemon| daemon.pid));
-    let deadline = Instant::now() + timeout.unwrap_or_default() + SLACK;
+    let deadline = Deadline::after(timeout.unwrap_or_default() + SLACK);
     let client_error = quit(&control, timeout, &pipes)?;
     wait_for_exit(&control, &pids, deadline)
         .map_err(|running| still_running(&running, client_error.as_ref()))?;
@@ -110,24 +108,15 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
 }
 
 /// Waits until the processes have exited and the socket is closed. The error names what remains.
-fn wait_for_exit(control: &Control, pids: &BTreeSet<u32>, deadline: Instant) -> Result<(), String> {
+fn wait_for_exit(control: &Control, pids: &BTreeSet<u32>, deadline: Deadline) -> Result<(), String> {
     for pid in pids {
-        let raw = i32::try_from(*pid).ok().and_then(Pid::from_raw);
-        let Some(handle) = raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok()) else { continue };
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let mut files = [PollFd::new(&handle, PollFlags::IN)];
-            let ended = poll(&mut files, Timespec::try_from(left).ok().as_ref());
-            if ended.is_ok_and(|ended| ended > 0) {
-                break;
-            }
-            if left.is_zero() {
-                return Err(format!("process {pid} is still running"));
-            }
+        let Ok(Some(process)) = Pidfd::open(*pid) else { continue };
+        if process.exited_by(Some(deadline)) != Ok(true) {
+            return Err(format!("process {pid} is still running"));
         }
     }
     while !matches!(control.query(Question::Servers), Err(ControlError::NoDaemon)) {
-        if Instant::now() >= deadline {
+        if deadline.passed() {
             return Err("a process still listens in the pipe directory".to_owned());
         }
         std::thread::park_timeout(INTERVAL);

@@ -1,6 +1,6 @@
 //! The memory quota of a command: the preloaded library, and the file that its processes share.
 
-#![expect(clippy::disallowed_methods, reason = "creates a file and reads /proc")]
+#![expect(clippy::disallowed_methods, reason = "creates a file")]
 
 use std::env;
 use std::ffi::OsString;
@@ -11,9 +11,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use bailiff_lease::holder::LocalHost;
-use bailiff_lease::process::may_live;
 use bailiff_ledger::Ledger;
 use bailiff_lifecycle::exit::plain;
+use bailiff_proc::{may_live, start};
 use bailiff_snapshot::ProcessKey;
 use nix::unistd::geteuid;
 
@@ -194,7 +194,7 @@ struct FileName {
 impl FileName {
     fn own() -> Self {
         let pid = std::process::id();
-        Self { namespace: LocalHost::read().pidns, pid, start: process_tree::start(pid).unwrap_or_default() }
+        Self { namespace: LocalHost::read().pidns, pid, start: start(pid).ok().flatten().unwrap_or_default() }
     }
 
     fn parse(text: &str) -> Option<Self> {

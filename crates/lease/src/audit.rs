@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bailiff_snapshot::ProcessKey;
 use serde::Deserialize;
 
 /// A pool at one moment.
@@ -98,6 +99,18 @@ impl Lease {
     #[must_use]
     pub fn get(&self, field: &str) -> Option<&str> {
         self.about.get(field)?.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// The value of a field, as a number.
+    #[must_use]
+    pub fn number<T: std::str::FromStr>(&self, field: &str) -> Option<T> {
+        self.get(field)?.parse().ok()
+    }
+
+    /// The holder's process; `None` if the lease names none.
+    #[must_use]
+    pub fn holder(&self) -> Option<ProcessKey> {
+        Some(ProcessKey { pid: self.number("pid")?, start_ticks: self.number("start")? })
     }
 
     /// Whether the holder has acknowledged the lease. A lease that was just granted or reclaimed has not been

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use redis::Script;
 
-use crate::pool::{Init, Pool};
+use crate::pool::{Init, Pool, numbers_and_uuids};
 use crate::{LeaseError, Op};
 
 /// Reads three keys atomically. MULTI is not used, because redis 1.8.1 panics if the user is not permitted to call it.
@@ -148,17 +148,9 @@ impl Pool {
         force: Force,
     ) -> Result<Init, LeaseError> {
         let mut arguments = vec![offset.to_string(), force.digit().to_owned()];
-        for (number, uuid) in gpus {
-            arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
-        }
+        arguments.extend(numbers_and_uuids(gpus));
         arguments.push(count.to_string());
-        let (how, count) = self.replacing(Op::Init, &arguments, force)?;
-        match how.as_str() {
-            "done" => Ok(Init::Done(count)),
-            "initialised" => Ok(Init::Already(count)),
-            "held" => Ok(Init::Held(count)),
-            other => Err(LeaseError::Unexpected(other.to_owned())),
-        }
+        Init::of(self.replacing(Op::Init, &arguments, force)?)
     }
 
     /// Calls a script. If lists of GPU.py have another type and can be deleted, calls it again.

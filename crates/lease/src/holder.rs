@@ -1,16 +1,16 @@
 //! The identity of a lease's holder, robust against reused pids, reboots and containers, and whether the holder is
 //! alive. Reads `/proc`.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc and the machine's id")]
+#![expect(clippy::disallowed_methods, reason = "reads the machine's id")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use bailiff_proc::{Proc, Process, ReadError, lives, start, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
 use crate::audit::Lease;
-use crate::process::{DEEPEST, all, any_lives, chain, directory, lives, pids, read_stat, start, unless_gone};
+use crate::process::{DEEPEST, any_lives, chain};
 
 /// Environment variable that contains the lease's name in every process under the lease.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
@@ -63,15 +63,20 @@ impl LocalHost {
     /// Reads the identity of this host. A value that cannot be read is empty and never equal to another.
     #[must_use]
     pub fn read() -> Self {
-        let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let pidns = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let host = Some(text("/etc/machine-id")).filter(|id| !id.is_empty());
-        let host = host.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+        Self::at(Path::new("/proc"))
+    }
+
+    /// Reads the identity of the host of this `/proc`.
+    pub(crate) fn at(procfs: &Path) -> Self {
+        let proc = Proc::open(procfs).ok();
+        let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        let pidns = proc.as_ref().and_then(|proc| proc.own_pid_namespace().ok()).unwrap_or_default();
+        let node_name = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self {
-            host,
-            boot: text("/proc/sys/kernel/random/boot_id"),
-            pidns: pidns.to_string_lossy().trim_start_matches("pid:[").trim_end_matches(']').to_owned(),
-            all_users: matches!(read_stat(&directory(1)), Ok(Some(_))),
+            host: Some(machine_id.trim().to_owned()).filter(|id| !id.is_empty()).unwrap_or_else(node_name),
+            boot: proc.as_ref().and_then(Proc::boot_id).unwrap_or_default(),
+            pidns: inode(&pidns).to_owned(),
+            all_users: proc.is_some_and(|proc| proc.stat(1).is_ok()),
         }
     }
 
@@ -109,7 +114,7 @@ impl LocalHost {
         let chain: Vec<String> =
             chain(parent).into_iter().map(|(pid, start)| format!("{pid}:{start}")).collect();
         let pid = std::process::id();
-        let session = read_stat(&directory(parent)).ok().flatten().map(|stat| stat.session.to_string());
+        let session = Proc::own().and_then(|proc| proc.stat(parent)).map(|stat| stat.session.to_string());
         vec![
             ("mode", "compat".to_owned()),
             ("taker", format!("{pid}:{}", started(pid))),
@@ -155,7 +160,7 @@ impl LocalHost {
     pub fn chain_life(&self, lease: &Lease) -> Life {
         self.life_by_location(lease).unwrap_or_else(|| {
             match lease.get("chain").map_or(Life::Unknown, life_of) {
-                Life::Dead if !self.shows(number(lease, "uid")) => Life::Unknown,
+                Life::Dead if !self.shows(lease.number("uid")) => Life::Unknown,
                 life => life,
             }
         })
@@ -205,16 +210,13 @@ impl LocalHost {
     }
 
     fn find_living_local(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
-        let Some((pid, start_ticks)) = number(lease, "pid").zip(number(lease, "start")) else {
-            return (Life::Unknown, None);
-        };
-        let holder = ProcessKey { pid, start_ticks };
+        let Some(holder) = lease.holder() else { return (Life::Unknown, None) };
         match lives(holder) {
             Ok(true) => return (Life::Alive, Some(holder)),
             Ok(false) => {}
             Err(_) => return (Life::Unknown, None),
         }
-        let owner = number(lease, "uid");
+        let owner = lease.number("uid");
         // A process that is not visible may still be running.
         if self.shows(owner) { find_descendant(lease, owner, holder) } else { (Life::Unknown, None) }
     }
@@ -241,16 +243,22 @@ fn is_machine_id(host: &str) -> bool {
 /// Whether no visible process is in a PID namespace, which means that all its processes have exited.
 fn is_gone(pidns: &str) -> bool {
     let link = format!("pid:[{pidns}]");
-    let is_elsewhere = |process: PathBuf| match fs::read_link(process.join("ns/pid")) {
-        Ok(namespace) => namespace.as_os_str() != link.as_str(),
+    let is_elsewhere = |process: Process| match process.link("ns/pid") {
+        Ok(namespace) => namespace != link,
         Err(_) => is_not_nested(&process),
     };
-    all().is_ok_and(|mut processes| processes.all(|process| process.is_ok_and(is_elsewhere)))
+    let is_gone = |proc: &Proc| Ok(proc.processes()?.all(|process| process.is_ok_and(is_elsewhere)));
+    Proc::own().and_then(|proc| is_gone(&proc)) == Ok(true)
 }
 
 /// Whether a process with an unreadable namespace link is in this namespace, or has exited.
-fn is_not_nested(process: &Path) -> bool {
-    pids(process).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
+fn is_not_nested(process: &Process) -> bool {
+    unless_gone(process.inner_pids()).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
+}
+
+/// The inode in the link of a PID namespace, as text.
+pub(crate) fn inode(link: &str) -> &str {
+    link.trim_start_matches("pid:[").trim_end_matches(']')
 }
 
 /// Whether one of these processes is alive; the text is `PID:START,PID:START,…`.
@@ -269,10 +277,6 @@ fn life_of(processes: &str) -> Life {
     }
 }
 
-fn number<T: std::str::FromStr>(lease: &Lease, field: &str) -> Option<T> {
-    lease.get(field)?.parse().ok()
-}
-
 /// The start time of a process as text; empty if it is unknown.
 fn started(pid: u32) -> String {
     start(pid).ok().flatten().map(|start| start.to_string()).unwrap_or_default()
@@ -280,20 +284,22 @@ fn started(pid: u32) -> String {
 
 /// Whether a process that was started under the lease is running, and which process.
 fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
-    let Ok(processes) = all() else { return (Life::Unknown, None) };
+    let Ok(proc) = Proc::own() else { return (Life::Unknown, None) };
+    let Ok(processes) = proc.processes() else { return (Life::Unknown, None) };
     let mut life = Life::Dead;
     for process in processes {
-        let Ok((Ok(stat), process)) = process.map(|process| (read_stat(&process), process)) else {
+        let read = process.and_then(|process| Ok((unless_gone(process.stat())?, process)));
+        let Ok((stat, process)) = read else {
             life = Life::Unknown;
             continue;
         };
         let Some(stat) = stat.filter(|stat| is_younger(stat, holder)) else { continue };
         match claim_of(&process) {
-            Some(Claim::Lease(name)) if name == lease.lease => return (Life::Alive, Some(stat.key)),
-            Some(Claim::Lease(_) | Claim::Nothing) => {}
+            Ok(Claim::Lease(name)) if name == lease.lease => return (Life::Alive, Some(stat.key)),
+            Ok(Claim::Lease(_) | Claim::Nothing) => {}
             // The environment is unreadable or overwritten. Processes of other users do not belong to the lease.
-            Some(Claim::Unread) | None => {
-                if may_belong_to(&process, owner) && !is_of_others(&stat, lease, holder) {
+            Ok(Claim::Unread) | Err(_) => {
+                if may_belong_to(&process, owner) && !is_of_others((&proc, &stat), lease, holder) {
                     life = Life::Unknown;
                 }
             }
@@ -307,32 +313,33 @@ const fn is_younger(stat: &Stat, holder: ProcessKey) -> bool {
     stat.key.start_ticks >= holder.start_ticks
 }
 
-/// Returns the lease in the environment of a process, or `None` if the environment cannot be read.
-fn claim_of(process: &Path) -> Option<Claim> {
-    let environ = |path: &Path| Some(unless_gone(fs::read(path.join("environ"))).ok()?.unwrap_or_default());
-    let found = environ(process)?;
-    if !found.is_empty() {
-        return Some(Claim::of_environment(&found));
+/// The lease that the environment of a process names.
+fn claim_of(process: &Process) -> Result<Claim, ReadError> {
+    let read = |name: &str| {
+        let environ = unless_gone(process.bytes(name));
+        environ.map(|environ| environ.filter(|environ| !environ.is_empty()))
+    };
+    if let Some(environ) = read("environ")? {
+        return Ok(Claim::of_environment(&environ));
     }
     // The thread-group leader may have exited while other threads are running.
-    for thread in unless_gone(fs::read_dir(process.join("task"))).ok()?.into_iter().flatten() {
-        let found = environ(&thread.ok()?.path())?;
-        if !found.is_empty() {
-            return Some(Claim::of_environment(&found));
+    for thread in unless_gone(process.threads())?.unwrap_or_default() {
+        if let Some(environ) = read(&format!("task/{thread}/environ"))? {
+            return Ok(Claim::of_environment(&environ));
         }
     }
     // Kernel threads and exited processes have no environment.
-    Some(Claim::Nothing)
+    Ok(Claim::Nothing)
 }
 
 /// Whether a process that overwrote its environment, as some do to set a title, does not belong to the lease because
 /// its nearest ancestor with a readable environment was not started under the lease. Orphaned processes are children
 /// of pid 1 or of a process that only runs other processes' work, so for them the result is false.
-fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
+fn is_of_others((proc, stat): (&Proc, &Stat), lease: &Lease, holder: ProcessKey) -> bool {
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {
-        let process = directory(parent);
-        let Ok(Some(stat)) = read_stat(&process) else { return false };
+        let Ok(process) = proc.process(parent) else { return false };
+        let Ok(stat) = process.stat() else { return false };
         if parent <= 1 {
             return false;
         }
@@ -340,22 +347,22 @@ fn is_of_others(stat: &Stat, lease: &Lease, holder: ProcessKey) -> bool {
             return !workload::keeps_others(&stat.comm);
         }
         match claim_of(&process) {
-            Some(Claim::Lease(name)) if name == lease.lease => return false,
-            Some(Claim::Lease(_) | Claim::Nothing) => return true,
-            Some(Claim::Unread) | None => parent = stat.ppid,
+            Ok(Claim::Lease(name)) if name == lease.lease => return false,
+            Ok(Claim::Lease(_) | Claim::Nothing) => return true,
+            Ok(Claim::Unread) | Err(_) => parent = stat.ppid,
         }
     }
     false
 }
 
-fn may_belong_to(process: &Path, owner: Option<u32>) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let is_owned = |found: fs::Metadata| owner.is_none_or(|owner| owner == found.uid());
-    unless_gone(fs::metadata(process)).map_or(true, |found| found.is_some_and(is_owned))
+fn may_belong_to(process: &Process, owner: Option<u32>) -> bool {
+    let is_owned = |found| owner.is_none_or(|owner| owner == found);
+    unless_gone(process.owner()).map_or(true, |found| found.is_some_and(is_owned))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -452,13 +459,16 @@ mod tests {
 
     #[test]
     fn process_with_one_pid_is_not_nested() {
-        let process = tempfile::tempdir().unwrap();
+        let procfs = tempfile::tempdir().unwrap();
+        fs::create_dir(procfs.path().join("4100")).unwrap();
+        let process = Proc::open(procfs.path()).unwrap().process(4100).unwrap();
         for (pids, expected) in [("4100", true), ("4100\t7", false), ("", false)] {
             let text = [b"Name:\ttrainer\xff\nNSpid:\t", pids.as_bytes(), b"\n"].concat();
-            fs::write(process.path().join("status"), text).unwrap();
-            assert_eq!(is_not_nested(process.path()), expected, "{pids}");
+            fs::write(procfs.path().join("4100/status"), text).unwrap();
+            assert_eq!(is_not_nested(&process), expected, "{pids}");
         }
-        assert!(is_not_nested(Path::new("/proc/0")), "the process has exited");
+        fs::remove_file(procfs.path().join("4100/status")).unwrap();
+        assert!(is_not_nested(&process), "the process has exited");
     }
 
     /// A program started under a lease, which has printed that it is ready.
@@ -490,21 +500,22 @@ ctypes.memset(start, 120, end - start)
 print('ready', flush=True)
 time.sleep(1000)";
         let mut titled = under("0123", program);
-        let stat = read_stat(&directory(titled.id())).unwrap().unwrap();
+        let proc = Proc::own().unwrap();
+        let stat = proc.stat(titled.id()).unwrap();
         let holder = ProcessKey { pid: ended(), start_ticks: 0 };
         let (lease, younger) = (lease(about.clone()), ProcessKey { pid: 1, start_ticks: u64::MAX });
-        assert_eq!(claim_of(&directory(titled.id())), Some(Claim::Unread));
+        assert_eq!(claim_of(&proc.process(titled.id()).unwrap()), Ok(Claim::Unread));
         assert!(
-            is_of_others(&stat, &lease, holder),
+            is_of_others((&proc, &stat), &lease, holder),
             "the lease is not in the environment of the parent, which is this test"
         );
         assert!(
-            is_of_others(&stat, &lease, younger),
+            is_of_others((&proc, &stat), &lease, younger),
             "the parent is older than the holder and is not a supervisor"
         );
         assert_eq!(local_host.life(&lease), Life::Dead);
         let orphaned = Stat { ppid: 1, ..stat };
-        assert!(!is_of_others(&orphaned, &lease, holder), "the process that started the command is unknown");
+        assert!(!is_of_others((&proc, &orphaned), &lease, holder), "the process that started the command is unknown");
         titled.kill().unwrap();
         titled.wait().unwrap();
     }
@@ -521,9 +532,8 @@ print('ready', flush=True)
 ctypes.CDLL(None).pthread_exit(None)";
         let mut descendant = under("4567", program);
         let lease = |about| Lease { lease: "4567".to_owned(), ..lease(about) };
-        while read_stat(&directory(descendant.id())).unwrap().unwrap().state
-            != bailiff_snapshot::State::Zombie
-        {
+        let proc = Proc::own().unwrap();
+        while proc.stat(descendant.id()).unwrap().state != bailiff_snapshot::State::Zombie {
             std::thread::yield_now();
         }
         assert_eq!(local_host.life(&lease(about.clone())), Life::Alive);

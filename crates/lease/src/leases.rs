@@ -1,11 +1,12 @@
-//! The operations of a pool, in Redis ([`Pool`]) or on this machine ([`crate::Local`]).
+//! The operations of a pool, in Redis ([`crate::Pool`]) or on this machine ([`crate::Local`]).
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::audit::{Audit, Gpu};
 use crate::holder::LocalHost;
-use crate::{Grant, Init, LeaseError, Pool, Released, Ticket, TicketStatus};
+use crate::pool::{Grant, Init, Pool, Released, Ticket, TicketStatus, numbers_and_uuids, status};
+use crate::{LeaseError, Op};
 
 /// A pool of GPUs that can be leased.
 pub trait Leases: Send {
@@ -115,11 +116,22 @@ pub trait Leases: Send {
 
 impl Leases for Pool {
     fn init(&mut self, gpus: &[(u32, Option<String>)], offset: i32, force: bool) -> Result<Init, LeaseError> {
-        self.init(gpus, offset, force)
+        let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
+        arguments.extend(numbers_and_uuids(gpus));
+        Init::of(self.call(Op::Init, &arguments)?)
     }
 
     fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
-        self.request(ticket)
+        let mut arguments = vec![
+            ticket.lease.clone(),
+            ticket.want.to_string(),
+            ticket.priority.to_string(),
+            ticket.ttl.as_millis().to_string(),
+            u8::from(ticket.nonblock).to_string(),
+        ];
+        arguments.extend(fields(&ticket.about));
+        let answer = self.call(Op::Enqueue, &arguments)?;
+        self.ticket_status(answer)
     }
 
     fn wait(
@@ -132,24 +144,48 @@ impl Leases for Pool {
     }
 
     fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError> {
-        self.touch(lease, ttl, token)
+        let token = token.map(|token| token.to_string()).unwrap_or_default();
+        let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
+        self.ticket_status(answer)
     }
 
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
-        self.reclaim(ticket, grant, ttl)
+        let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
+        let mut arguments =
+            vec![ticket.lease.clone(), grant.token.to_string(), gpus.join(","), ttl.as_millis().to_string()];
+        arguments.extend(fields(&ticket.about));
+        status(self.call(Op::Reclaim, &arguments)?)
     }
 
-    fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, LeaseError> {
-        self.release(lease, token, by)
+    fn release(
+        &mut self,
+        lease: &str,
+        token: Option<u64>,
+        (offset, pid): (i32, u32),
+    ) -> Result<Released, LeaseError> {
+        let token = token.map(|token| token.to_string()).unwrap_or_default();
+        let arguments = [lease.to_owned(), token, offset.to_string(), pid.to_string()];
+        let how: String = self.call(Op::Release, &arguments)?;
+        Ok(match how.as_str() {
+            "released" | "cancelled" => Released::Done,
+            "lost" => Released::Lost,
+            "unknown" => Released::Unknown,
+            _ => match how.strip_prefix("was ") {
+                Some(state) => Released::Already(state.to_owned()),
+                None => return Err(LeaseError::Unexpected(how)),
+            },
+        })
     }
 
     fn transfer(
         &mut self,
-        lease: (&str, u64),
+        (lease, token): (&str, u64),
         ttl: Duration,
         about: &[(&'static str, String)],
     ) -> Result<TicketStatus, LeaseError> {
-        self.transfer(lease, ttl, about)
+        let mut arguments = vec![lease.to_owned(), token.to_string(), ttl.as_millis().to_string()];
+        arguments.extend(fields(about));
+        status(self.call(Op::Transfer, &arguments)?)
     }
 
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {
@@ -163,7 +199,7 @@ impl Leases for Pool {
     }
 
     fn audit(&mut self) -> Result<Audit, LeaseError> {
-        self.audit()
+        self.read(&[])
     }
 
     fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
@@ -174,4 +210,8 @@ impl Leases for Pool {
     fn make_inheritable(&mut self, _: &str) -> Result<Vec<RawFd>, LeaseError> {
         Ok(Vec::new())
     }
+}
+
+fn fields(about: &[(&'static str, String)]) -> impl Iterator<Item = String> {
+    about.iter().flat_map(|(field, value)| [(*field).to_owned(), value.clone()])
 }

@@ -54,13 +54,7 @@ impl Pool {
         let key = self.log_key();
         let mut command = redis::cmd("XREAD");
         command.arg("BLOCK").arg(at_most.as_millis().max(1).to_string()).arg("STREAMS").arg(key).arg(id);
-        let patience = self.patience;
-        let answer: Option<Vec<(String, Vec<Entry>)>> = self.with(|connection| {
-            connection.set_read_timeout(Some(at_most + patience))?;
-            let answer = command.query(connection);
-            connection.set_read_timeout(Some(patience))?;
-            answer
-        })?;
+        let answer: Option<Vec<(String, Vec<Entry>)>> = self.block(&command, at_most)?;
         Ok(answer.into_iter().flatten().flat_map(|(_, entries)| entries).map(event).collect())
     }
 

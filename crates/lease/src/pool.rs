@@ -34,6 +34,14 @@ pub struct Grant {
     pub gpus: Vec<u32>,
 }
 
+impl Grant {
+    /// Parses a token and a list of GPUs, separated by commas.
+    pub(crate) fn parse(token: &str, gpus: &str) -> Option<Self> {
+        let gpus = gpus.split(',').map(|id| id.parse().ok());
+        Some(Self { token: token.parse().ok()?, gpus: gpus.collect::<Option<_>>()? })
+    }
+}
+
 /// The status of a ticket or lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TicketStatus {
@@ -69,6 +77,17 @@ pub enum Init {
     Already(u64),
     /// This number of leases is held, so the pool was not created again.
     Held(u64),
+}
+
+impl Init {
+    pub(crate) fn of((how, count): (String, u64)) -> Result<Self, LeaseError> {
+        match how.as_str() {
+            "done" => Ok(Self::Done(count)),
+            "initialised" => Ok(Self::Already(count)),
+            "held" => Ok(Self::Held(count)),
+            _ => Err(LeaseError::Unexpected(how)),
+        }
+    }
 }
 
 /// The result of a release.
@@ -160,6 +179,21 @@ impl Pool {
         answer.map_err(|error| LeaseError::of(&error, &self.address))
     }
 
+    /// Runs a command that the server may answer only after `at_most`.
+    pub(crate) fn block<T: FromRedisValue>(
+        &mut self,
+        command: &redis::Cmd,
+        at_most: Duration,
+    ) -> Result<T, LeaseError> {
+        let patience = self.patience;
+        self.with(|connection| {
+            connection.set_read_timeout(Some(at_most + patience))?;
+            let answer = command.query(connection);
+            connection.set_read_timeout(Some(patience))?;
+            answer
+        })
+    }
+
     /// Runs a query on the connection.
     pub(crate) fn with<T>(
         &mut self,
@@ -189,130 +223,13 @@ impl Pool {
         }
     }
 
-    /// Creates a pool of these GPUs, given by number and, if known, UUID. `offset` is local time minus UTC, in
-    /// seconds.
-    ///
-    /// # Errors
-    /// If Redis does not respond.
-    pub fn init(
+    pub(crate) fn ticket_status(
         &mut self,
-        gpus: &[(u32, Option<String>)],
-        offset: i32,
-        force: bool,
-    ) -> Result<Init, LeaseError> {
-        let mut arguments = vec![offset.to_string(), u8::from(force).to_string()];
-        for (number, uuid) in gpus {
-            arguments.extend([number.to_string(), uuid.clone().unwrap_or_default()]);
-        }
-        let (how, count): (String, u64) = self.call(Op::Init, &arguments)?;
-        match how.as_str() {
-            "done" => Ok(Init::Done(count)),
-            "initialised" => Ok(Init::Already(count)),
-            "held" => Ok(Init::Held(count)),
-            other => Err(LeaseError::Unexpected(other.to_owned())),
-        }
-    }
-
-    /// Requests GPUs.
-    ///
-    /// # Errors
-    /// If Redis does not respond. Repeating the call with the same ticket does not request more GPUs.
-    pub fn request(&mut self, ticket: &Ticket) -> Result<TicketStatus, LeaseError> {
-        let mut arguments = vec![
-            ticket.lease.clone(),
-            ticket.want.to_string(),
-            ticket.priority.to_string(),
-            ticket.ttl.as_millis().to_string(),
-            u8::from(ticket.nonblock).to_string(),
-        ];
-        for (field, value) in &ticket.about {
-            arguments.extend([(*field).to_owned(), value.clone()]);
-        }
-        let answer = self.call(Op::Enqueue, &arguments)?;
-        self.ticket_status(answer)
-    }
-
-    /// Renews a ticket or a lease.
-    ///
-    /// # Errors
-    /// If Redis does not respond.
-    pub fn touch(
-        &mut self,
-        lease: &str,
-        ttl: Duration,
-        token: Option<u64>,
+        answer: (String, String, String),
     ) -> Result<TicketStatus, LeaseError> {
-        let token = token.map(|token| token.to_string()).unwrap_or_default();
-        let answer = self.call(Op::Touch, &[lease.to_owned(), ttl.as_millis().to_string(), token])?;
-        self.ticket_status(answer)
-    }
-
-    fn ticket_status(&mut self, answer: (String, String, String)) -> Result<TicketStatus, LeaseError> {
         let waits = answer.0 == "waiting";
         self.closed = answer.2.parse().ok().filter(|_| waits).map(Duration::from_millis);
         status(answer)
-    }
-
-    /// Requests a lease again that Redis has lost, after [`Self::touch`] returned `unknown` because the server was
-    /// restarted from an older state.
-    ///
-    /// # Errors
-    /// If Redis does not respond.
-    pub fn reclaim(
-        &mut self,
-        ticket: &Ticket,
-        grant: &Grant,
-        ttl: Duration,
-    ) -> Result<TicketStatus, LeaseError> {
-        let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-        let mut arguments =
-            vec![ticket.lease.clone(), grant.token.to_string(), gpus.join(","), ttl.as_millis().to_string()];
-        for (field, value) in &ticket.about {
-            arguments.extend([(*field).to_owned(), value.clone()]);
-        }
-        status(self.call(Op::Reclaim, &arguments)?)
-    }
-
-    /// Ends a lease, or withdraws a ticket. `pid` is the caller, for the log.
-    ///
-    /// # Errors
-    /// If Redis does not respond. The call can be repeated.
-    pub fn release(
-        &mut self,
-        lease: &str,
-        token: Option<u64>,
-        (offset, pid): (i32, u32),
-    ) -> Result<Released, LeaseError> {
-        let token = token.map(|token| token.to_string()).unwrap_or_default();
-        let arguments = [lease.to_owned(), token, offset.to_string(), pid.to_string()];
-        let how: String = self.call(Op::Release, &arguments)?;
-        Ok(match how.as_str() {
-            "released" | "cancelled" => Released::Done,
-            "lost" => Released::Lost,
-            "unknown" => Released::Unknown,
-            _ => match how.strip_prefix("was ") {
-                Some(state) => Released::Already(state.to_owned()),
-                None => return Err(LeaseError::Unexpected(how)),
-            },
-        })
-    }
-
-    /// Transfers a lease to the process for which it was taken, or to no process. `about` contains the new holder's
-    /// fields.
-    ///
-    /// # Errors
-    /// If Redis does not respond. The call can be repeated.
-    pub fn transfer(
-        &mut self,
-        (lease, token): (&str, u64),
-        ttl: Duration,
-        about: &[(&'static str, String)],
-    ) -> Result<TicketStatus, LeaseError> {
-        let mut arguments = vec![lease.to_owned(), token.to_string(), ttl.as_millis().to_string()];
-        for (field, value) in about {
-            arguments.extend([(*field).to_owned(), value.clone()]);
-        }
-        status(self.call(Op::Transfer, &arguments)?)
     }
 
     /// Sets the end of a lease with a time limit to `span` from now.
@@ -329,15 +246,7 @@ impl Pool {
         })
     }
 
-    /// Returns the whole state at one moment.
-    ///
-    /// # Errors
-    /// If Redis does not respond.
-    pub fn audit(&mut self) -> Result<Audit, LeaseError> {
-        self.read(&[])
-    }
-
-    /// Returns the GPUs of the audit, which is cheaper for the server if many tickets are waiting.
+    /// The GPUs of the audit; cheaper for the server if many tickets wait.
     ///
     /// # Errors
     /// If Redis does not respond.
@@ -345,12 +254,17 @@ impl Pool {
         Ok(self.read(&["gpus".to_owned()])?.gpus)
     }
 
-    fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
+    pub(crate) fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
         // Commands and names can contain any bytes.
         let text: Vec<u8> = self.call(Op::Audit, parts)?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
             .map_err(|error| LeaseError::Unexpected(error.to_string()))
     }
+}
+
+/// The arguments that name the GPUs of a new pool.
+pub(crate) fn numbers_and_uuids(gpus: &[(u32, Option<String>)]) -> impl Iterator<Item = String> {
+    gpus.iter().flat_map(|(number, uuid)| [number.to_string(), uuid.clone().unwrap_or_default()])
 }
 
 /// Checks that this is a valid Redis address.
@@ -372,19 +286,15 @@ fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection
     Ok(connection)
 }
 
-fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
-    let number = || first.parse::<u64>().map_err(|_| LeaseError::Unexpected(format!("{state} {first:?}")));
-    let grant = || {
-        let ids =
-            gpus.split(',').map(|id| id.parse().map_err(|_| LeaseError::Unexpected(format!("GPU {id:?}"))));
-        Ok(Grant { token: number()?, gpus: ids.collect::<Result<_, LeaseError>>()? })
-    };
+pub(crate) fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
+    let unexpected = || LeaseError::Unexpected(format!("{state} {first:?} {gpus:?}"));
+    let grant = || Grant::parse(&first, &gpus).ok_or_else(unexpected);
     Ok(match state.as_str() {
         "held" => TicketStatus::Held(grant()?),
         "conflict" => TicketStatus::Conflict(grant()?),
         "waiting" => TicketStatus::Waiting { before: first.parse().unwrap_or_default() },
         "busy" => TicketStatus::Busy,
-        "impossible" => TicketStatus::Impossible { managed: number()? },
+        "impossible" => TicketStatus::Impossible { managed: first.parse().map_err(|_| unexpected())? },
         "uninitialised" => TicketStatus::Uninitialised,
         _ => TicketStatus::Ended(state),
     })

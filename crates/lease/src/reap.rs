@@ -8,7 +8,7 @@ use redis::ConnectionAddr;
 
 use crate::audit::{Agent, Audit, Lease};
 use crate::holder::{Life, LocalHost, are_one_machine};
-use crate::{LeaseError, Op, Pool};
+use crate::{LeaseError, Leases as _, Op, Pool};
 
 /// Longest time from fork to exec. A command that was being started when its runner was killed has the lease's name in
 /// its environment only after that time.

@@ -1,18 +1,15 @@
 //! Converts an audit into a snapshot, with ages instead of times on another clock, and with holders as processes on
 //! this node.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc")]
-
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bailiff_proc::Proc;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::{GpuState, Held, Leases, PidNamespace, PoolGpu, ProcessKey, State, Truth, stat};
 
 use crate::audit::{self, Audit, Lease};
-use crate::holder::are_one_machine;
+use crate::holder::{LocalHost, inode};
 use crate::legacy::WriterEvidence;
 
 /// The maximum number of event names; the scripts define fewer.
@@ -22,8 +19,7 @@ const MOST_EVENTS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     procfs: PathBuf,
-    host: Option<String>,
-    boot: Option<String>,
+    local_host: LocalHost,
     namespaces: Vec<String>,
 }
 
@@ -32,41 +28,26 @@ impl Node {
     /// in which this program runs.
     #[must_use]
     pub fn read(procfs: &Path, namespace: PidNamespace) -> Self {
-        let text = |path: &Path| {
-            let text = fs::read_to_string(path).ok()?;
-            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-        };
-        let own = fs::read_link(procfs.join("self/ns/pid")).ok();
-        let own = own.map(|link| link.to_string_lossy().into_owned());
-        let host_namespace = namespace.attributes().then(|| PidNamespace::INITIAL.to_owned());
-        let inode = |link: String| link.trim_start_matches("pid:[").trim_end_matches(']').to_owned();
-        Self {
-            procfs: procfs.to_owned(),
-            host: text(Path::new("/etc/machine-id")),
-            boot: text(&procfs.join("sys/kernel/random/boot_id")),
-            namespaces: own.into_iter().chain(host_namespace).map(inode).collect(),
-        }
-    }
-
-    /// Whether `host` and `boot` refer to this machine.
-    fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
-        are_one_machine((self.host.as_deref(), self.boot.as_deref()), (host, boot))
+        let local_host = LocalHost::at(procfs);
+        let own = Some(local_host.pidns.clone()).filter(|pidns| !pidns.is_empty());
+        let host_namespace = namespace.attributes().then(|| inode(PidNamespace::INITIAL).to_owned());
+        let namespaces = own.into_iter().chain(host_namespace).collect();
+        Self { procfs: procfs.to_owned(), local_host, namespaces }
     }
 
     /// Returns the processes of a lease, if they are on this machine and in this boot and namespace, and whether one
     /// of them is running. `silent`: a holder in another boot would have renewed the lease, and has not.
     fn holder(&self, lease: &Lease, silent: bool) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
         let boot = lease.get("boot");
-        let local_host = self.is_machine(lease.get("host"), boot);
-        if !local_host || boot.is_none() || boot != self.boot.as_deref() {
-            let rebooted = local_host && boot.is_some() && self.boot.is_some();
+        let local_host = self.local_host.is_machine(lease.get("host"), boot);
+        if !local_host || boot != Some(self.local_host.boot.as_str()) {
+            let rebooted = local_host && boot.is_some() && !self.local_host.boot.is_empty();
             let alive = if rebooted && silent { Truth::False } else { Truth::Unknown };
             return (None, Vec::new(), alive);
         }
         let visible =
             lease.get("pidns").is_some_and(|pidns| self.namespaces.iter().any(|known| known == pidns));
-        let holder = number(lease, "pid").zip(number(lease, "start")).filter(|_| visible);
-        let holder = holder.and_then(|(pid, start_ticks)| key(pid, start_ticks));
+        let holder = lease.holder().filter(|_| visible);
         let chain = lease.get("chain").filter(|_| visible).unwrap_or_default().split(',').filter_map(process);
         let chain: Vec<ProcessKey> = chain.filter(|key| Some(*key) != holder).collect();
         let lives = |key: &ProcessKey| self.lives(*key);
@@ -79,13 +60,15 @@ impl Node {
     fn record(&self, record: &audit::Record) -> Record {
         let pid = record.pid.parse::<u32>().ok().filter(|pid| *pid > 0);
         let evidence = WriterEvidence::of(record);
-        if evidence.as_ref().is_some_and(|seen| !self.is_machine(Some(&seen.host), Some(&seen.boot))) {
+        if evidence
+            .as_ref()
+            .is_some_and(|seen| !self.local_host.is_machine(Some(&seen.host), Some(&seen.boot)))
+        {
             return Record { pid, start_ticks: None, time: record.time.clone(), alive: Truth::Unknown };
         }
         let evidence = evidence.filter(|evidence| {
-            let visible =
-                Some(&evidence.boot) == self.boot.as_ref() && self.namespaces.contains(&evidence.pidns);
-            visible && evidence.prompt
+            let same_boot = !evidence.boot.is_empty() && evidence.boot == self.local_host.boot;
+            same_boot && self.namespaces.contains(&evidence.pidns) && evidence.prompt
         });
         // Only if the process is unique, because the same pid in another container's namespace is another process.
         let of_pid = |evidence: WriterEvidence| {
@@ -114,14 +97,8 @@ impl Node {
 
     /// Returns the `stat` of a process, or `Err(Truth::False)` if there is no such process.
     fn stat(&self, pid: u32) -> Result<stat::Stat, Truth> {
-        match fs::read(self.procfs.join(pid.to_string()).join("stat")) {
-            Ok(text) => stat::parse(&text).ok_or(Truth::Unknown),
-            // With hidepid, processes of other users look exited, including pid 1.
-            Err(error) if error.kind() == ErrorKind::NotFound && self.procfs.join("1/stat").exists() => {
-                Err(Truth::False)
-            }
-            Err(_) => Err(Truth::Unknown),
-        }
+        let proc = Proc::open(&self.procfs).map_err(|_| Truth::Unknown)?;
+        proc.stat(pid).map_err(|error| if proc.proves_exit(error) { Truth::False } else { Truth::Unknown })
     }
 }
 
@@ -147,15 +124,15 @@ impl Audit {
         let (holder, chain, alive) = node.holder(lease, silent);
         Held {
             lease: lease.lease.clone(),
-            token: number(lease, "tok").unwrap_or_default(),
+            token: lease.number("tok").unwrap_or_default(),
             gpus: lease.gpus().map(str::to_owned).collect(),
             age_ms: self.since(lease, "granted"),
             silent_ms: self.since(lease, "renewed"),
             left_ms: left(lease.expires, self.now),
             user: lease.get("user").map(str::to_owned),
-            uid: number(lease, "uid").and_then(|uid| u32::try_from(uid).ok()),
+            uid: lease.number("uid"),
             mode: lease.get("mode").map(str::to_owned),
-            priority: priority(lease),
+            priority: lease.number("prio").unwrap_or_default(),
             holder,
             chain,
             alive,
@@ -165,16 +142,16 @@ impl Audit {
     fn ticket(&self, lease: &Lease) -> Ticket {
         Ticket {
             lease: lease.lease.clone(),
-            want: number(lease, "want").and_then(|want| u32::try_from(want).ok()).unwrap_or_default(),
+            want: lease.number("want").unwrap_or_default(),
             user: lease.get("user").map(str::to_owned),
-            priority: priority(lease),
+            priority: lease.number("prio").unwrap_or_default(),
             age_ms: self.since(lease, "asked"),
         }
     }
 
     /// Returns the age in milliseconds on Redis' clock, which may have been set back.
     fn since(&self, lease: &Lease, field: &str) -> Option<u64> {
-        Some(self.now.saturating_sub(number(lease, field)?))
+        Some(self.now.saturating_sub(lease.number(field)?))
     }
 
     fn tally(&self) -> Tally {
@@ -223,22 +200,10 @@ fn gpu_state(gpu: &audit::Gpu) -> GpuState {
     }
 }
 
-fn number(lease: &Lease, field: &str) -> Option<u64> {
-    lease.get(field)?.parse().ok()
-}
-
-fn priority(lease: &Lease) -> i32 {
-    lease.get("prio").and_then(|priority| priority.parse().ok()).unwrap_or_default()
-}
-
-fn key(pid: u64, start_ticks: u64) -> Option<ProcessKey> {
-    Some(ProcessKey { pid: u32::try_from(pid).ok()?, start_ticks })
-}
-
 /// Parses `PID:START`.
 fn process(text: &str) -> Option<ProcessKey> {
     let (pid, start) = text.split_once(':')?;
-    key(pid.parse().ok()?, start.parse().ok()?)
+    Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "times are far below 2^53")]
@@ -255,14 +220,15 @@ mod tests {
 
     /// The node of this test, with a fixed machine id.
     fn node() -> Node {
-        Node { host: Some(ONE.to_owned()), ..Node::read(Path::new("/proc"), PidNamespace::Unknown) }
+        let node = Node::read(Path::new("/proc"), PidNamespace::Unknown);
+        Node { local_host: LocalHost { host: ONE.to_owned(), ..node.local_host }, ..node }
     }
 
     /// Returns whether the snapshot names the holder of a lease of this process, and whether that holder is running,
     /// for this host and boot.
     fn reported(host: &str, boot: &str, (expires, agents): (u64, &str)) -> (bool, Truth) {
         let (own_pid, pidns) = (std::process::id(), &node().namespaces[0]);
-        let start = crate::process::start(own_pid).unwrap().unwrap();
+        let start = bailiff_proc::start(own_pid).unwrap().unwrap();
         let lease = format!(
             r#"{{"lease":"x","state":"held","expires":{expires},"host":"{host}","boot":"{boot}","pidns":"{pidns}","pid":"{own_pid}","start":"{start}"}}"#
         );
@@ -277,7 +243,7 @@ mod tests {
     #[test]
     fn lease_of_cloned_machine_has_no_local_holder() {
         let (node, renewed) = (node(), (2000, ""));
-        let boot = node.boot.as_deref().unwrap();
+        let boot = node.local_host.boot.as_str();
         assert_eq!(reported(ONE, boot, renewed), (true, Truth::True));
         assert_eq!(reported("pod", boot, renewed), (true, Truth::True));
         assert_eq!(

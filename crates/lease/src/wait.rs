@@ -14,7 +14,7 @@ use redis::{Client, Connection, InfoDict, RedisResult};
 
 use crate::holder::LocalHost;
 use crate::pool::{Grant, Pool, Ticket, TicketStatus};
-use crate::{LeaseError, Op};
+use crate::{LeaseError, Leases as _, Op};
 
 /// The longest time between two renewals of a ticket.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -106,20 +106,12 @@ impl Pool {
         let key = format!("{}_V2:WAKE:{lease}", self.prefix);
         // In Redis, 0 means no limit.
         let seconds = at_most.max(Duration::from_millis(1)).as_secs_f64();
-        let patience = self.patience;
         let mut command = redis::cmd("BLPOP");
         command.arg(key).arg(seconds);
-        let answer: Option<(String, String)> = self.with(|connection| {
-            connection.set_read_timeout(Some(at_most + patience))?;
-            let answer = command.query(connection);
-            connection.set_read_timeout(Some(patience))?;
-            answer
-        })?;
+        let answer: Option<(String, String)> = self.block(&command, at_most)?;
         let Some((_, woken)) = answer else { return Ok(None) };
-        let invalid = || LeaseError::Unexpected(format!("a wake-up {woken:?}"));
-        let (token, gpus) = woken.split_once(':').ok_or_else(invalid)?;
-        let gpus = gpus.split(',').map(|id| id.parse().map_err(|_| invalid())).collect::<Result<_, _>>()?;
-        Ok(Some(Grant { token: token.parse().map_err(|_| invalid())?, gpus }))
+        let grant = woken.split_once(':').and_then(|(token, gpus)| Grant::parse(token, gpus));
+        grant.map(Some).ok_or_else(|| LeaseError::Unexpected(format!("a wake-up {woken:?}")))
     }
 }
 

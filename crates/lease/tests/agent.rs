@@ -11,6 +11,7 @@ mod server;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::legacy::{Found, WriterEvidence};
 use bailiff_lease::{End, Ended, Grant, Pool, Released, ReturnOutcome, Ticket, TicketStatus};

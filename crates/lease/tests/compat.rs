@@ -13,6 +13,7 @@ mod server;
 use std::process::Command;
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::compat::{Force, NumberedRelease};
 use bailiff_lease::holder::{Life, LocalHost};
 use bailiff_lease::{Grant, Init, LeaseError, Pool, Ticket, TicketStatus};

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use bailiff_lease::audit::{Lease, Record};
 use bailiff_lease::holder::{Life, LocalHost, Recorded};
 use bailiff_lease::legacy::{Found, WriterEvidence};
-use bailiff_lease::process::lives;
+use bailiff_proc::lives;
 use bailiff_snapshot::ProcessKey;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

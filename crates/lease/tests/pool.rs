@@ -13,6 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Extended, Grant, Init, LeaseError, Op, Pool, Released, Ticket, TicketStatus};
 use redis::Connection;

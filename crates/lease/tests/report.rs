@@ -13,6 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::audit::Audit;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::report::Node;

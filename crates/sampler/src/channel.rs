@@ -1,12 +1,11 @@
-#![expect(clippy::disallowed_methods, reason = "a deadline is compared with the clock here, and only here")]
 //! Messages over a socket with deadlines: four bytes of length, then the message in postcard format.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::readable;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -62,32 +61,18 @@ impl Channel {
     }
 
     /// Waits for a message.
-    pub(crate) fn receive<T: DeserializeOwned>(&mut self, deadline: Instant) -> Heard<T> {
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self, deadline: Deadline) -> Heard<T> {
         loop {
             if let Some(end) = self.whole() {
                 let message = postcard::from_bytes(&self.buffer[HEAD..end]);
                 self.buffer.drain(..end);
                 return message.map_or(Heard::Ended, Heard::Message);
             }
-            match self.wait(deadline) {
-                Ok(true) => {}
-                Ok(false) => return Heard::Silence,
-                Err(_) => return Heard::Ended,
+            match readable(&[self.stream.as_fd()], Some(deadline)).as_deref() {
+                Ok([false]) => return Heard::Silence,
+                Ok(_) if self.fill() => {}
+                _ => return Heard::Ended,
             }
-            if !self.fill() {
-                return Heard::Ended;
-            }
-        }
-    }
-
-    fn wait(&self, deadline: Instant) -> io::Result<bool> {
-        let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_hours(1));
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut polled = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN)];
-        match poll(&mut polled, Some(&timeout)) {
-            Ok(count) => Ok(count > 0),
-            Err(rustix::io::Errno::INTR) => Ok(!left.is_zero()),
-            Err(error) => Err(error.into()),
         }
     }
 

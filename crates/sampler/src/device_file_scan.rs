@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use bailiff_proc::Proc;
 use bailiff_snapshot::{DeviceProcesses, Gap, GpuSample, Moment, Seen};
 
 use crate::message::Rest;
-use crate::proc::{Directory, Search, keep_living};
+use crate::proc::{Search, keep_living};
 
 /// Minimum time between the starts of two scans.
 const PAUSE: Duration = Duration::from_mins(1);
@@ -29,7 +30,7 @@ pub(crate) struct DeviceFileScan {
 
 /// Input of one interval.
 pub(crate) struct Interval<'a> {
-    pub(crate) root: &'a Directory,
+    pub(crate) proc: &'a Proc,
     pub(crate) at: Moment,
     pub(crate) until: Instant,
     /// Whether a GPU has much memory in use that no listed process holds.
@@ -43,14 +44,14 @@ impl DeviceFileScan {
         let age = |since: Duration| interval.at.boot.saturating_sub(since);
         self.found = self.found.take().filter(|found| age(found.at()) < GOOD);
         if let Some(found) = &mut self.found {
-            keep_living(interval.root, found);
+            keep_living(interval.proc, found);
         }
         let is_due = self.found.as_ref().is_none_or(|found| age(found.at()) >= PAUSE);
         if self.search.is_none() && is_requested && is_due {
-            self.search = Search::begin(interval.root, interval.at).ok();
+            self.search = Search::begin(interval.proc, interval.at).ok();
         }
         if let Some(mut search) = self.search.take() {
-            let is_done = search.go_on(interval.root, interval.until);
+            let is_done = search.go_on(interval.proc, interval.until);
             let is_late = age(search.began()) >= LONGEST;
             if is_done || is_late {
                 self.found = Some(ended(search, is_done, rest));
@@ -138,9 +139,9 @@ mod tests {
     ) -> (Option<usize>, Gaps) {
         let mut rest = Rest { processes: seen.iter().cloned().collect(), ..Rest::default() };
         let at = Moment { boot: Duration::from_secs(seconds), ..Moment::default() };
-        let root = Directory::open(home).unwrap();
+        let proc = Proc::open(home).unwrap();
         let is_requested = seen.is_empty();
-        device_file_scan.run(&Interval { root: &root, at, until: Instant::now(), is_requested }, &mut rest);
+        device_file_scan.run(&Interval { proc: &proc, at, until: Instant::now(), is_requested }, &mut rest);
         (rest.device_processes.map(|device_processes| device_processes.processes.len()), rest.gaps)
     }
 

@@ -11,13 +11,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::{Pidfd, readable};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
 use crate::settings::{Claims, Commands, SamplerSettings};
 
@@ -41,7 +42,7 @@ pub struct Launcher {
 /// Handle of a worker process.
 pub(crate) struct Started {
     pub(crate) stream: UnixStream,
-    pidfd: OwnedFd,
+    pidfd: Pidfd,
 }
 
 /// Kind of worker to start. It is sent as one byte to the launcher, which accepts no other request.
@@ -67,15 +68,14 @@ pub(crate) enum WorkerError {
 impl Started {
     /// Sends SIGKILL. A process in an uninterruptible wait exits only after that wait.
     pub(crate) fn kill(&self) {
-        if let Err(error) = pidfd_send_signal(&self.pidfd, Signal::KILL) {
-            tracing::debug!("the sampling worker had already exited: {error}");
+        if !matches!(self.pidfd.send(Signal::KILL), Ok(true)) {
+            tracing::debug!("the sampling worker had already exited");
         }
     }
 
     /// Returns whether the process has exited completely, including the driver's `close`.
     pub(crate) fn ended(&self) -> bool {
-        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+        self.pidfd.ended()
     }
 }
 
@@ -100,8 +100,7 @@ impl Launcher {
             error => WorkerError::ThisTime(error.into()),
         };
         rustix::net::send(&self.socket, &[asked as u8], SendFlags::NOSIGNAL).map_err(gone)?;
-        let timeout = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
-        if poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)).map_err(gone)? == 0 {
+        if readable(&[self.socket.as_fd()], Some(Deadline::after(PATIENCE))).map_err(gone)? == [false] {
             return Err(io::Error::from(io::ErrorKind::TimedOut).into());
         }
         let Some(received) = receive_descriptors(self.socket.as_fd()).map_err(gone)? else {
@@ -109,7 +108,7 @@ impl Launcher {
         };
         let mut received = received.into_iter();
         match (received.next(), received.next()) {
-            (Some(stream), Some(pidfd)) => Ok(Started { stream: stream.into(), pidfd }),
+            (Some(stream), Some(pidfd)) => Ok(Started { stream: stream.into(), pidfd: pidfd.into() }),
             _ => Err(io::Error::other("the launcher cannot start a process").into()),
         }
     }
@@ -138,14 +137,13 @@ pub fn serve() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn start_worker(settings: &OsStr, plain: bool) -> io::Result<(Child, OwnedFd, OwnedFd)> {
+fn start_worker(settings: &OsStr, plain: bool) -> io::Result<(Child, OwnedFd, Pidfd)> {
     let (ours, theirs) = pair(SocketType::STREAM)?;
     let mut command = role(WORKER_ROLE);
     command.arg(settings).args(plain.then_some(PLAIN));
     // Both directions use standard input, because a library may print to standard output.
     let child = command.stdin(theirs).stdout(Stdio::null()).spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pidfd = pidfd_open(pid.ok_or(io::ErrorKind::InvalidData)?, PidfdFlags::empty())?;
+    let pidfd = Pidfd::open(child.id())?.ok_or(io::ErrorKind::NotFound)?;
     Ok((child, ours, pidfd))
 }
 

@@ -6,7 +6,6 @@
 //! supervisor drops all capabilities ([`privileges::drop_all`]) and may be exposed to the network.
 
 mod channel;
-mod clock;
 pub mod cuda;
 mod device_file_scan;
 pub mod launcher;

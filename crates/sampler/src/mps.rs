@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bailiff_mps::place::{Directories, Part, ProcessView};
-use bailiff_snapshot::{
-    Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Status, Truth, stat,
-};
+use bailiff_proc::Proc;
+use bailiff_snapshot::{Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Truth};
 
-use crate::proc::{Directory, MOST_OF_ENVIRON, Processes};
+use crate::proc::{MOST_OF_ENVIRON, Processes};
 
 /// Maximum number of examined processes, in total and per user. Root's processes come first, because any user
 /// can use the name.
@@ -41,16 +40,14 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     let others = named.iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
     let holders = seen.values().filter_map(Seen::found).filter(|facts| facts.comm == Role::COMM);
     let holders = holders.map(|facts| Named { key: facts.key, ppid: facts.ppid, state: facts.state });
-    let root = processes.root();
-    let ranked =
-        others.chain(holders).map(|named| (owner(root, named.key), named.key, named)).collect::<Vec<_>>();
+    let proc = processes.proc();
+    let owner = |pid| proc.process(pid).and_then(|process| process.owner()).ok();
+    let ranked = others.chain(holders).map(|named| (owner(named.key.pid), named.key, named)).collect();
     let (ranked, all) = chosen(ranked);
     if !all {
         gaps.count(Gap::Mps);
     }
-    let mut buffer = Vec::new();
-    let found: Vec<Found> =
-        ranked.into_iter().filter_map(|(_, _, named)| examine(root, named, &mut buffer)).collect();
+    let found: Vec<Found> = ranked.into_iter().filter_map(|(_, _, named)| examine(proc, named)).collect();
     let mps = describe(&found, whole, |key| processes.started(key));
     Some(mps).filter(|mps| !mps.is_empty())
 }
@@ -72,27 +69,20 @@ fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>
     (ranked, whole)
 }
 
-fn owner(root: &Directory, key: ProcessKey) -> Option<u32> {
-    root.directory(&key.pid.to_string()).ok()?.owner().ok()
-}
-
 /// Reads a process through one open directory, so that a reused pid is detected.
-fn examine(root: &Directory, named: Named, buffer: &mut Vec<u8>) -> Option<Found> {
-    let process = root.directory(&named.key.pid.to_string()).ok()?;
-    let held = process.read_piece("stat", buffer).ok().and_then(stat::parse)?;
-    if held.key != named.key || held.state == State::Zombie {
+fn examine(proc: &Proc, named: Named) -> Option<Found> {
+    let process = proc.process(named.key.pid).ok()?;
+    let stat = process.stat().ok()?;
+    if stat.key != named.key || stat.state == State::Zombie {
         return None;
     }
-    let exe = process.link("exe").ok();
-    let mut cmdline = Vec::new();
-    process.read("cmdline", &mut cmdline).ok()?;
-    let read = process.read("environ", buffer).is_ok() && buffer.len() < MOST_OF_ENVIRON;
-    let environ = read.then_some(buffer.as_slice());
+    let (exe, cmdline) = (process.exe().ok(), process.cmdline().ok()?);
+    let mut buffer = Vec::new();
+    let environ = process.read_within(MOST_OF_ENVIRON, "environ", &mut buffer).ok();
     let part = ProcessView { exe: exe.as_deref(), cmdline: &cmdline, environ }.part();
     // The environment may contain secrets, so erase it.
     buffer.fill(0);
-    let pids = process.read("status", buffer).ok().and_then(|status| Status::new(status).pids());
-    let pids = pids.unwrap_or_default();
+    let pids = process.inner_pids().unwrap_or_default();
     Some(Found { named, uid: process.owner().ok(), part: part?, pids })
 }
 

@@ -9,14 +9,13 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bailiff_ledger::{Ledger, LedgerError as Ill, UNLIMITED, Uuid};
+use bailiff_proc::{Proc, ReadError, namespace_inode};
 use bailiff_snapshot::{
     BootId, Fault, Gap, Gaps, InvalidQuota, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen,
-    Status, Truth, stat,
+    Truth,
 };
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat, statat};
 use rustix::io::Errno;
-
-use crate::proc::{Directory, ReadError};
 
 /// Maximum number of reported files, in total and per user except root; users can create any number.
 const MOST: usize = 1024;
@@ -46,7 +45,7 @@ pub(crate) struct Quotas {
 
 /// What `/proc` showed in this sample.
 pub(crate) struct Node<'a> {
-    pub(crate) root: &'a Directory,
+    pub(crate) proc: &'a Proc,
     pub(crate) seen: &'a BTreeMap<u32, Seen>,
     pub(crate) boot: Option<&'a BootId>,
     /// Deadline of the reads.
@@ -80,7 +79,7 @@ impl Quotas {
         }
         self.inside.retain(|key, _| by_start.get(&key.start_ticks).is_some_and(|keys| keys.contains(key)));
         let mut ties =
-            Ties { quotas: self, node, own: own(node.root), by_start: &by_start, mapped: HashMap::new() };
+            Ties { quotas: self, node, own: own(node.proc), by_start: &by_start, mapped: HashMap::new() };
         let (mut ids, mut quotas) = (BTreeSet::new(), Vec::new());
         for place in found {
             if node.late() {
@@ -103,10 +102,10 @@ impl Quotas {
 }
 
 /// Returns the PID namespace that `/proc` shows: not ours, if the `/proc` of another one is mounted here.
-fn own(root: &Directory) -> Option<u64> {
-    let first = root.link("1/ns/pid").ok();
-    let initial = || root.link("self/ns/pid").ok().filter(|link| link == PidNamespace::INITIAL);
-    inode(&first.or_else(initial)?)
+fn own(proc: &Proc) -> Option<u64> {
+    let first = proc.link("1/ns/pid").ok();
+    let initial = || proc.own_pid_namespace().ok().filter(|link| link == PidNamespace::INITIAL);
+    namespace_inode(&first.or_else(initial)?)
 }
 
 /// Matches quota files with processes in one interval.
@@ -190,7 +189,7 @@ impl Ties<'_, '_> {
         let same_start = self.by_start.get(&claim.start_ticks).into_iter().flatten();
         for key in same_start {
             let inside =
-                self.quotas.inside.get(key).copied().or_else(|| read_inside(self.node.root, key.pid));
+                self.quotas.inside.get(key).copied().or_else(|| read_inside(self.node.proc, key.pid));
             self.quotas.inside.extend(inside.map(|inside| (*key, inside)));
             if inside == Some(wanted) {
                 return (Truth::True, Some(*key));
@@ -205,10 +204,9 @@ impl Ties<'_, '_> {
         if holds || self.node.late() {
             return if holds { Truth::True } else { Truth::Unknown };
         }
-        let mut buffer = Vec::new();
-        match self.node.root.read_piece(&format!("{}/stat", key.pid), &mut buffer) {
-            Ok(line) => stat::parse(line).map_or(Truth::Unknown, |stat| (stat.key == key).into()),
-            Err(ReadError::Gone) if self.node.root.shows_others() => Truth::False,
+        match self.node.proc.stat(key.pid) {
+            Ok(stat) => (stat.key == key).into(),
+            Err(error) if self.node.proc.proves_exit(error) => Truth::False,
             Err(_) => Truth::Unknown,
         }
     }
@@ -219,8 +217,8 @@ impl Ties<'_, '_> {
         if !holds || (!self.mapped.contains_key(&key) && self.node.late()) {
             return false;
         }
-        let root = self.node.root;
-        let mapped = self.mapped.entry(key).or_insert_with(|| mapped(root, key).unwrap_or_default());
+        let proc = self.node.proc;
+        let mapped = self.mapped.entry(key).or_insert_with(|| mapped(proc, key).unwrap_or_default());
         mapped.contains(&file)
     }
 }
@@ -350,27 +348,19 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
 }
 
 /// Returns the identity of a process in its own PID namespace.
-fn read_inside(root: &Directory, pid: u32) -> Option<Inside> {
-    let process = root.directory(&pid.to_string()).ok()?;
-    let mut buffer = Vec::new();
-    let pids = Status::new(process.read("status", &mut buffer).ok()?).pids()?;
-    let pid = *pids.last()?;
-    Some(Inside { namespace: inode(&process.link("ns/pid").ok()?)?, pid })
+fn read_inside(proc: &Proc, pid: u32) -> Option<Inside> {
+    let process = proc.process(pid).ok()?;
+    let pid = *process.inner_pids().ok()?.last()?;
+    Some(Inside { namespace: process.pid_namespace().ok()?, pid })
 }
 
-/// Parses the inode in `pid:[4026531836]`.
-fn inode(link: &str) -> Option<u64> {
-    link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
-}
-
-/// Returns the files that a process maps with `MAP_SHARED`; empty if its pid was reused.
-fn mapped(root: &Directory, key: ProcessKey) -> Result<BTreeSet<FileId>, ReadError> {
-    let process = root.directory(&key.pid.to_string())?;
+/// Returns the files that a process maps with `MAP_SHARED`.
+fn mapped(proc: &Proc, key: ProcessKey) -> Result<BTreeSet<FileId>, ReadError> {
+    let process = proc.process(key.pid)?;
     let mut files = BTreeSet::new();
     process.each_line("maps", |line| files.extend(shared(line)))?;
-    let mut buffer = Vec::new();
-    let same = process.read("stat", &mut buffer).map(stat::parse)?.is_some_and(|stat| stat.key == key);
-    Ok(if same { files } else { BTreeSet::new() })
+    process.check(key)?;
+    Ok(files)
 }
 
 /// Parses a line of `maps` and returns its file if it is shared: `7f5c8000-7f5c9000 rw-s 0 00:2e 1234 /path`.

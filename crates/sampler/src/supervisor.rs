@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use bailiff_proc::clock::{Deadline, now};
 use bailiff_snapshot::{About, Driver, Fault, Sample};
 
 use crate::channel::{Channel, Heard};
-use crate::clock::now;
 use crate::launcher::{Asked, Launcher, Started, WorkerError};
 use crate::message::{Request, WorkerMessage};
 use crate::proc::Node;
@@ -184,7 +184,8 @@ impl Supervisor {
             Ok(worker) => self.worker.insert(worker),
             Err(ended) => return ended,
         };
-        match worker.open(began + self.settings.deadline, self.settings.open_deadline) {
+        let deadline = Deadline::after(self.settings.deadline.saturating_sub(began.elapsed()));
+        match worker.open(deadline, self.settings.open_deadline) {
             Ended::Done => {}
             other => return other,
         }
@@ -332,7 +333,7 @@ impl Worker {
     }
 
     /// Waits until the worker has opened the driver. It counts as hung after `longest` in total.
-    fn open(&mut self, deadline: Instant, longest: Duration) -> Ended {
+    fn open(&mut self, deadline: Deadline, longest: Duration) -> Ended {
         if self.driver.is_some() {
             return Ended::Done;
         }
@@ -357,7 +358,7 @@ impl Worker {
             return Ended::Died(at);
         }
         loop {
-            match self.channel.receive(Instant::now() + step) {
+            match self.channel.receive(Deadline::after(step)) {
                 Heard::Message(WorkerMessage::Reading { index, count }) => {
                     at = Step::Gpu(index);
                     builder.count = Some(count);

@@ -9,11 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use bailiff_proc::clock::now;
 use bailiff_snapshot::{BootId, Fault, Gap, SourceState};
 use rustix::process::Signal;
 
 use crate::channel;
-use crate::clock::now;
 use crate::device_file_scan::{DeviceFileScan, Interval, has_unattributed};
 use crate::launcher;
 use crate::message::{Request, Rest, WorkerMessage};
@@ -130,7 +130,7 @@ impl Worker {
         }
         let deadline = self.settings.deadline;
         let until = (Instant::now() + deadline / 5).min(began + deadline * 3 / 10);
-        self.device_file_scan.run(&Interval { root: processes.root(), at: now(), until, is_requested }, rest);
+        self.device_file_scan.run(&Interval { proc: processes.proc(), at: now(), until, is_requested }, rest);
     }
 
     fn scan_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
@@ -178,7 +178,7 @@ impl Worker {
             return;
         }
         let boot = self.boot.as_ref();
-        let node = Node { root: processes.root(), seen: &rest.processes, boot, until: began + patience };
+        let node = Node { proc: processes.proc(), seen: &rest.processes, boot, until: began + patience };
         match quotas.read(&node, &mut rest.gaps) {
             Ok(found) => {
                 rest.quota_state = found.is_some().then(|| SourceState::up(began.elapsed()));

@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bailiff_proc::readable;
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, fstatfs, openat};
 use rustix::io::Errno;
 
 use super::permit::Permit;
-use super::pidfd::readable;
 use crate::clock::Deadline;
 use bailiff_engine::verdict::Subject;
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_proc::Pidfd;
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::State::{Dead, DiskSleep, Stopped, Traced, Zombie};
 use rustix::io::Errno;
@@ -12,8 +13,7 @@ use rustix::process::Signal;
 
 use super::cgroup::Boundary;
 use super::freezer;
-use super::permit::Permit;
-use super::pidfd::Handle;
+use super::permit::{Permit, send};
 use super::request::ActionRequest;
 use crate::audit::Sent;
 use crate::clock;
@@ -28,7 +28,7 @@ const A_WHILE: Duration = Duration::from_millis(10);
 /// A process with its pidfd.
 #[derive(Debug)]
 pub(super) struct MemberHandle {
-    pub(super) handle: Handle,
+    pub(super) handle: Pidfd,
     pub(super) found: Found,
     /// Signals that were sent; only SIGCONT is sent more than once.
     sent: Vec<Signal>,
@@ -209,7 +209,7 @@ impl<'a> Group<'a> {
                 continue;
             }
             held.sent.push(signal);
-            let result = match held.handle.send(signal, permit) {
+            let result = match send(&held.handle, signal, permit) {
                 Ok(true) => "sent".to_owned(),
                 Ok(false) => "had exited".to_owned(),
                 Err(error) => {
@@ -236,7 +236,7 @@ impl<'a> Group<'a> {
         self.sent.push(Sent { pid: 0, start_ticks: 0, comm, signal: what, at_ms, result: "sent".to_owned() });
     }
 
-    pub(super) fn living(&self) -> Vec<&Handle> {
+    pub(super) fn living(&self) -> Vec<&Pidfd> {
         self.held.iter().map(|held| &held.handle).filter(|handle| !handle.ended()).collect()
     }
 
@@ -316,7 +316,7 @@ impl<'a> Group<'a> {
     }
 
     fn hold_one(&self, key: ProcessKey) -> Result<Option<MemberHandle>, Refusal> {
-        let handle = match Handle::open(key.pid) {
+        let handle = match Pidfd::open(key.pid) {
             Ok(Some(handle)) => handle,
             Ok(None) => return Ok(None),
             Err(Errno::NOSYS) => {

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bailiff_proc::{Pidfd, readable};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::permit::{Permission, Question};
-use super::pidfd::{Handle, readable};
 use super::request::ActionRequest;
 use crate::clock::Deadline;
 use bailiff_engine::view::View;
@@ -181,7 +181,7 @@ impl Inbox {
     }
 
     /// Waits for an event, the exit of a process, or the deadline.
-    pub(super) fn wait(&self, living: &[&Handle], until: Deadline) {
+    pub(super) fn wait(&self, living: &[&Pidfd], until: Deadline) {
         let mut files = vec![self.bell.as_fd()];
         files.extend(living.iter().map(|handle| handle.as_fd()));
         if readable(&files, Some(until)).is_err() {

@@ -15,7 +15,6 @@ mod memory;
 mod mps;
 pub mod notices;
 mod permit;
-pub(crate) mod pidfd;
 mod release;
 mod request;
 mod result;

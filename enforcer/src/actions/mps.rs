@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use bailiff_mps::control::Question;
 use bailiff_mps::place::{DEFAULT_PIPES, PIPES};
 use bailiff_mps::{Control, ControlError, reply};
+use bailiff_proc::Pidfd;
 
 use super::context::ActionContext;
-use super::pidfd::Handle;
 use super::result::ActionResult;
 use crate::clock::Deadline;
 use bailiff_engine::Kind;
@@ -50,13 +50,13 @@ pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Ref
 }
 
 /// Opens a pidfd of the server and compares the process with the evaluated one.
-fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Handle, Refusal> {
+fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Pidfd, Refusal> {
     let key = server
         .key
         .ok_or_else(|| Refusal::refused("the driver lists the server, but there is no such process"))?;
     context.proc_table.everybody()?;
     let gone = || Refusal { outcome: Outcome::Gone, why: "the server had exited".to_owned() };
-    let handle = Handle::open(key.pid)
+    let handle = Pidfd::open(key.pid)
         .map_err(|error| Refusal::refused(format!("cannot open a pidfd of process {}: {error}", key.pid)))?
         .ok_or_else(gone)?;
     let person = context.proc_table.person(key.pid)?.ok_or_else(gone)?;
@@ -112,7 +112,7 @@ pub(super) fn clients(control: &Control, server: u32) -> Result<BTreeSet<u32>, S
     reply::clients(&reply_text).map_err(|odd| odd.to_string())
 }
 
-fn verify(context: &ActionContext<'_>, handle: &Handle, asked: Result<String, ControlError>) -> ActionResult {
+fn verify(context: &ActionContext<'_>, handle: &Pidfd, asked: Result<String, ControlError>) -> ActionResult {
     let deadline = Deadline::after(context.settings.verify);
     while !handle.ended() && !deadline.passed() {
         context.inbox.wait(&[handle], deadline);

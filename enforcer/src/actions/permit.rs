@@ -1,6 +1,10 @@
 //! The only place that distinguishes dry run from enforcement. An action with consequences needs a
 //! [`Permit`], which [`carry_out`] creates once the action is in the audit log on disk.
 
+use bailiff_proc::Pidfd;
+use rustix::io::Errno;
+use rustix::process::Signal;
+
 use super::request::ActionRequest;
 use super::result::ActionResult;
 use crate::audit::{Audit, BEGUN};
@@ -16,6 +20,12 @@ impl Permit {
     pub(super) const fn to_continue() -> Self {
         Self(())
     }
+}
+
+/// Sends a signal; returns false if the process had exited.
+#[expect(clippy::disallowed_methods, reason = "the only place of the enforcer that signals")]
+pub(super) fn send(process: &Pidfd, signal: Signal, _: &Permit) -> Result<bool, Errno> {
+    process.send(signal)
 }
 
 /// Stage of an action that needs permission.

@@ -1,6 +1,7 @@
 //! Step `release_lease`: ends exactly the evaluated lease, identified by its id and fencing token. No process
 //! is signalled; GPUs that a process still uses are quarantined until it has left.
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::audit::Lease;
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
@@ -27,7 +28,7 @@ pub(super) fn release(context: &ActionContext<'_>) -> Result<ActionResult, Refus
     let Some(held) = audit.leases.iter().find(|held| held.lease == lease && held.state == "held") else {
         return Err(Refusal { outcome: Outcome::Gone, why: "the lease had already ended".to_owned() });
     };
-    if token_of(held) != Some(token) {
+    if held.number("tok") != Some(token) {
         let why = "the fencing token of the lease has changed".to_owned();
         return Err(Refusal { outcome: Outcome::IdentityChanged, why });
     }
@@ -37,10 +38,6 @@ pub(super) fn release(context: &ActionContext<'_>) -> Result<ActionResult, Refus
         let ended = pool.end(lease, End::Revoked { token, pid: std::process::id() }, &busy);
         verify(ended, (&mut pool, lease, token), &busy)
     }))
-}
-
-fn token_of(lease: &Lease) -> Option<u64> {
-    lease.get("tok")?.parse().ok()
 }
 
 /// Verifies in the pool that the lease has ended.
@@ -60,7 +57,7 @@ fn verify(
         Ok(Ended::Done | Ended::Already(_)) | Err(_) => {
             let left = pool.audit().map(|audit| {
                 let holds = |held: &Lease| {
-                    held.lease == lease && held.state == "held" && token_of(held) == Some(token)
+                    held.lease == lease && held.state == "held" && held.number("tok") == Some(token)
                 };
                 audit.leases.iter().any(holds)
             });

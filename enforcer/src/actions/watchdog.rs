@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use bailiff_proc::{Pidfd, readable};
 use bailiff_snapshot::{ProcessKey, State};
 use rustix::process::Signal;
 use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
 
-use super::permit::Permit;
-use super::pidfd::{Handle, readable};
+use super::permit::{Permit, send};
 use crate::audit::HeldStill;
 use crate::clock::Deadline;
 use crate::process_table::Processes;
@@ -37,10 +37,10 @@ pub fn continue_stopped(still: &HeldStill) -> usize {
 }
 
 fn continue_one(proc_table: &Processes, key: ProcessKey) -> bool {
-    let Ok(Some(handle)) = Handle::open(key.pid) else { return false };
+    let Ok(Some(handle)) = Pidfd::open(key.pid) else { return false };
     let Ok(Some(person)) = proc_table.person(key.pid) else { return false };
     let same = person.stat.key == key && person.stat.state == State::Stopped;
-    same && handle.send(Signal::CONT, &Permit::to_continue()).unwrap_or(false)
+    same && send(&handle, Signal::CONT, &Permit::to_continue()).unwrap_or(false)
 }
 
 /// The watchdog process; killed when dropped.

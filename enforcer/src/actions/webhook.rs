@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lifecycle::file::{self, PATIENCE};
+use bailiff_proc::readable;
 use ureq::Agent;
 
-use super::pidfd::readable;
 use crate::clock::Deadline;
 use crate::trust;
 use bailiff_engine::policy::Address;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease};
 use bailiff_lease::{End, Ended, LeaseError, Pool, ReturnOutcome};
-use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -147,12 +146,10 @@ fn back(back: ReturnOutcome) -> (LeaseOutcome, String) {
 
 /// Creates the audit subject of a lease.
 fn of_lease(lease: &Lease) -> Subject {
-    let number = |field| lease.get(field).and_then(|text| text.parse::<u64>().ok());
-    let small = |field| number(field).and_then(|number| u32::try_from(number).ok());
-    let holder = small("pid").map(|pid| Member {
-        key: number("start").map(|start_ticks| ProcessKey { pid, start_ticks }),
+    let holder = lease.number("pid").map(|pid| Member {
+        key: lease.holder(),
         pid,
-        uid: small("uid"),
+        uid: lease.number("uid"),
         comm: String::new(),
         exe: None,
         cgroup: String::new(),
@@ -163,7 +160,7 @@ fn of_lease(lease: &Lease) -> Subject {
     Subject {
         id: TargetId(Arc::from(format!("lease:{}#{}", lease.lease, lease.get("tok").unwrap_or("-")))),
         kind: Kind::Lease,
-        uid: small("uid"),
+        uid: lease.number("uid"),
         user: lease.get("user").map(str::to_owned),
         gpus: lease.gpus().map(str::to_owned).collect(),
         members: holder.into_iter().collect(),

@@ -2,7 +2,7 @@
 //! runs.
 
 use bailiff_lease::audit;
-use bailiff_lease::process::may_live;
+use bailiff_proc::may_live;
 use bailiff_snapshot::lease::Names;
 use bailiff_snapshot::{PoolGpu, ProcessKey, wire};
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bailiff_lease::legacy::WriterEvidence;
+use bailiff_proc::{Pidfd, readable};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::actions::pidfd::{Handle, readable};
 use crate::clock::Deadline;
 use bailiff_engine::policy::Leases;
 use bailiff_engine::view::View;
@@ -69,7 +69,7 @@ impl Shared {
     }
 
     /// Waits for input, for the exit of a holder, or for the timeout.
-    pub(super) fn wait(&self, holders: &[Handle], at_most: Duration) {
+    pub(super) fn wait(&self, holders: &[Pidfd], at_most: Duration) {
         let mut files = vec![self.bell.as_fd()];
         files.extend(holders.iter().map(AsFd::as_fd));
         if readable(&files, Some(Deadline::after(at_most))).is_err() {

@@ -7,12 +7,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease, Record};
 use bailiff_lease::holder::{Life, LocalHost};
 use bailiff_lease::legacy::{Case, Judgement, Limits, Use, evaluate};
-use bailiff_lease::process::{lives, may_live};
 use bailiff_lease::{EXEC_DELAY, LeaseError, Pool};
 use bailiff_lifecycle::file;
+use bailiff_proc::{Pidfd, lives, may_live};
 use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -21,7 +22,6 @@ use super::evidence::{Evidence, On};
 use super::mailbox::{Orders, Shared};
 use super::memory::Memory;
 use super::status::{AgentStatus, Judged};
-use crate::actions::pidfd::Handle;
 use crate::audit::Audit;
 use crate::clock;
 use bailiff_engine::engine::STALE_INTERVALS;
@@ -94,7 +94,7 @@ struct Reconciler<'a> {
     /// Status that was reported last.
     reported: Option<AgentStatus>,
     /// Processes whose exit ends a lease.
-    handles: Vec<Handle>,
+    handles: Vec<Pidfd>,
     /// Running holder of each lease.
     living: HashMap<String, ProcessKey>,
     /// Records whose writing was not reported, by GPU.
@@ -228,7 +228,8 @@ impl Reconciler<'_> {
         let living =
             checked.iter().filter_map(|(lease, _, process)| Some((lease.lease.clone(), (*process)?)));
         self.living = living.collect();
-        self.handles = self.living.values().take(MOST_HANDLES).filter_map(|process| held(*process)).collect();
+        self.handles =
+            self.living.values().take(MOST_HANDLES).filter_map(|process| Pidfd::of(*process).ok()?).collect();
         late(&checked, pass, actor, (frees, acts))?;
         let dead: Vec<&Lease> =
             checked.iter().filter(|(_, life, _)| *life == Life::Dead).map(|(lease, _, _)| *lease).collect();
@@ -327,12 +328,6 @@ fn act(
             }
         }
     }
-}
-
-/// Opens a process; `None` if it has exited, or its pid was reused.
-fn held(process: ProcessKey) -> Option<Handle> {
-    let handle = Handle::open(process.pid).ok()??;
-    lives(process).is_ok_and(|lives| lives).then_some(handle)
 }
 
 /// Renews leases of running holders that cannot renew, and releases unrenewed leases of holders unknown to this

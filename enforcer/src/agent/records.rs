@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::legacy::{Changes, Found, WriterEvidence};
 use bailiff_lease::{LeaseError, Pool};

@@ -12,11 +12,11 @@ use bailiff_exposition::terminal::{Colors, cut, line, wrapped};
 use super::query;
 use super::table::Shrinks::{self, Last, Never, To};
 use super::table::{Column, TextTable, WIDTH};
-use crate::clock::Now;
 use crate::control::Question;
 use crate::flags;
 use crate::status::tally::Reloaded;
 use crate::status::{Cap, Flag, NOT_LOADED, PastAction, Pending, RuleStatus, Scope, Status};
+use bailiff_engine::engine::Now;
 use bailiff_engine::policy::Mode;
 
 /// Maximum number of rows of a table; `--json` has all.

@@ -1,12 +1,10 @@
 //! Permissions and PID namespace of this process, read once at startup.
 
-#![expect(clippy::disallowed_methods, reason = "reads what /proc says of this process")]
-
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
-use bailiff_snapshot::{PidNamespace, ProcessKey, Status};
+use bailiff_proc::Proc;
+use bailiff_snapshot::{PidNamespace, ProcessKey};
 
 use crate::process_table::Processes;
 use crate::settings::Settings;
@@ -18,8 +16,7 @@ const CAP_KILL: u32 = 5;
 
 /// Returns the boot id of the kernel.
 pub(super) fn boot_id(procfs: &Path) -> Option<String> {
-    let text = fs::read_to_string(procfs.join("sys/kernel/random/boot_id")).ok()?;
-    Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+    Proc::open(procfs).ok()?.boot_id()
 }
 
 /// Returns this program and its ancestors, as far as they can be read.
@@ -47,14 +44,12 @@ pub(super) fn missing(settings: &Settings) -> Vec<(Hold, Holds, String)> {
 
 /// Returns whether this program runs in the host's PID namespace, or trusts its own.
 pub(super) fn in_host_namespace(settings: &Settings) -> bool {
-    let target = fs::read_link(settings.executor.procfs.join("self/ns/pid")).ok();
-    let host_namespace =
-        target.is_some_and(|target| PidNamespace::of_link(&target.to_string_lossy()).attributes());
-    host_namespace || settings.trust_pid_namespace
+    let link = Proc::open(&settings.executor.procfs).and_then(|proc| proc.own_pid_namespace());
+    settings.trust_pid_namespace || link.is_ok_and(|link| PidNamespace::of_link(&link).attributes())
 }
 
 /// Returns whether this program may signal processes of other users.
 pub(super) fn may_kill() -> bool {
-    let Ok(status) = fs::read("/proc/self/status") else { return false };
-    Status::new(&status).mask("CapEff:").is_some_and(|bits| bits & (1 << CAP_KILL) != 0)
+    let effective = Proc::own().ok().and_then(|proc| proc.own_mask("CapEff:"));
+    effective.is_some_and(|bits| bits & (1 << CAP_KILL) != 0)
 }

@@ -339,7 +339,7 @@ impl InFlight {
     #[must_use]
     pub fn describe(&self, wall: Duration) -> String {
         let since = ago(self.since, wall);
-        format!("{} of {} against {}, begun {since}", self.step, self.rule, self.target)
+        format!("{} by rule {} against {}, begun {since}", self.step, self.rule, self.target)
     }
 }
 

@@ -10,9 +10,9 @@ use bailiff_exposition::html::{Head, Html};
 use bailiff_exposition::human::{Span, ago};
 
 use super::page::Moment;
-use crate::clock::Now;
 use crate::status::tally::Reloaded;
 use crate::status::{Cap, NOT_LOADED, Status};
+use bailiff_engine::engine::Now;
 use bailiff_engine::engine::STALE_INTERVALS;
 
 /// The interval without any snapshot.

@@ -1,17 +1,13 @@
 //! Evidence about the process in a record, read from `/proc`.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc")]
-
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-
+use bailiff_proc::clock::since_boot;
+use bailiff_proc::{Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::ProcessKey;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Record;
 use crate::holder::LocalHost;
-use crate::process::{all, any_lives, directory, pids, read_stat};
+use crate::process::any_lives;
 use crate::{LeaseError, Op, Pool};
 
 /// What was observed about the process that wrote a record.
@@ -42,8 +38,6 @@ pub struct WriterEvidence {
     pub at_ms: u64,
 }
 
-/// The unit of `start_ticks`: `USER_HZ` of `include/uapi/asm-generic/param.h`.
-const TICKS_PER_SECOND: u64 = 100;
 /// Seconds by which a local clock may be behind UTC: 12 hours, and one hour for inaccurate clocks.
 const FURTHEST_WEST: i64 = 13 * 3600;
 
@@ -71,28 +65,35 @@ impl WriterEvidence {
             whole: local_host.all_users,
             processes: Vec::new(),
             session: None,
-            at_ms: since_boot(),
+            at_ms: u64::try_from(since_boot().as_millis()).unwrap_or_default(),
         };
         let Ok(pid) = record.pid.parse::<u32>() else {
             evidence.whole = false;
             return evidence;
         };
-        // The process in this namespace is read first, because it may exit soon.
-        evidence.add(pid);
-        match processes_with_inner_pid(pid) {
-            Ok(others) => others.into_iter().for_each(|other| evidence.add(other)),
+        match Proc::own() {
+            Ok(proc) => evidence.add_all(&proc, pid),
             Err(_) => evidence.whole = false,
         }
         evidence
     }
 
-    fn add(&mut self, pid: u32) {
-        let process = directory(pid);
-        match read_stat(&process) {
+    /// Adds the process of this namespace first, because it may exit soon.
+    fn add_all(&mut self, proc: &Proc, pid: u32) {
+        self.add(proc, proc.process(pid));
+        match processes_with_inner_pid(proc, pid) {
+            Ok(others) => others.into_iter().for_each(|other| self.add(proc, Ok(other))),
+            Err(_) => self.whole = false,
+        }
+    }
+
+    fn add(&mut self, proc: &Proc, process: Result<Process, ReadError>) {
+        let read = process.and_then(|process| Ok((process.stat()?, process)));
+        match unless_gone(read) {
             // The pid has been reused since.
-            Ok(Some(stat)) if !self.prompt && self.is_before(stat.key) => {}
-            Ok(Some(stat)) => {
-                self.uid = self.uid.or_else(|| Some(fs::metadata(&process).ok()?.uid()));
+            Ok(Some((stat, _))) if !self.prompt && self.is_before(proc, stat.key) => {}
+            Ok(Some((stat, process))) => {
+                self.uid = self.uid.or_else(|| process.owner().ok());
                 self.session = self.session.or(Some(stat.session));
                 self.processes.push(stat.key);
             }
@@ -102,11 +103,9 @@ impl WriterEvidence {
     }
 
     /// Whether the record was written before this process started, in any time zone.
-    fn is_before(&self, process: ProcessKey) -> bool {
-        let booted = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let booted = booted.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<i64>().ok());
-        let started = i64::try_from(process.start_ticks / TICKS_PER_SECOND).ok();
-        let started = booted.zip(started).map(|(booted, started)| booted + started);
+    fn is_before(&self, proc: &Proc, process: ProcessKey) -> bool {
+        let started = i64::try_from(process.started().as_secs()).ok();
+        let started = proc.boot_time().zip(started).map(|(booted, started)| i64::from(booted) + started);
         started.zip(local(&self.time)).is_some_and(|(started, time)| started - time > FURTHEST_WEST)
     }
 
@@ -165,11 +164,6 @@ impl Pool {
     }
 }
 
-fn since_boot() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or_default()
-}
-
 /// Parses `2026-11-21 06:29:57` into seconds, as if it were UTC.
 fn local(time: &str) -> Option<i64> {
     let (date, clock) = time.split_once(' ')?;
@@ -190,25 +184,27 @@ fn local(time: &str) -> Option<i64> {
 ///
 /// # Errors
 /// If a process cannot be read, because it may have this pid.
-fn processes_with_inner_pid(pid: u32) -> io::Result<Vec<u32>> {
+fn processes_with_inner_pid(proc: &Proc, pid: u32) -> Result<Vec<Process>, ReadError> {
     let mut found = Vec::new();
-    for process in all()? {
-        if let Some([outside, inside @ ..]) = pids(&process?)?.as_deref()
-            && inside.contains(&pid)
+    for process in proc.processes()? {
+        let process = process?;
+        if unless_gone(process.inner_pids())?
+            .is_some_and(|pids| pids.iter().skip(1).any(|inner| *inner == pid))
         {
-            found.push(*outside);
+            found.push(process);
         }
     }
     Ok(found)
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "starts processes")]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Child, Command, Stdio};
 
     use super::*;
-    use crate::process::lives;
+    use bailiff_proc::lives;
 
     fn record(pid: u32, time: &str) -> Record {
         Record { pid: pid.to_string(), time: time.to_owned(), lease: None, seen: None }

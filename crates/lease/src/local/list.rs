@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 
+use bailiff_proc::may_live;
 use bailiff_snapshot::ProcessKey;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
@@ -14,7 +15,6 @@ use super::record::Record;
 use crate::LeaseError;
 use crate::audit::{Audit, Gpu, Lease};
 use crate::holder::LocalHost;
-use crate::process::may_live;
 
 /// Reads the whole state.
 pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Audit, LeaseError> {

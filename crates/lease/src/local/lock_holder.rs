@@ -1,12 +1,14 @@
 //! Releases a lease that another process holds. That process is terminated once its identity is proven.
 
-use std::os::fd::OwnedFd;
+#![expect(clippy::disallowed_methods, reason = "signals the lock holder")]
+
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use bailiff_proc::Pidfd;
+use bailiff_proc::clock::Deadline;
 use rustix::fs::OFlags;
-use rustix::io::{Errno, retry_on_intr};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::Signal;
 
 use super::directory::Directory;
 use super::list::is_locked;
@@ -68,11 +70,10 @@ fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Releas
             )));
         }
     };
-    match pidfd_send_signal(&process, Signal::TERM) {
-        Ok(()) | Err(Errno::SRCH) => {}
-        Err(_) => return Ok(Released::Lost),
+    if process.send(Signal::TERM).is_err() {
+        return Ok(Released::Lost);
     }
-    if wait_for_exit(&process) {
+    if process.exited_by(Some(Deadline::after(PATIENCE))) == Ok(true) {
         Ok(Released::Done)
     } else {
         Err(LeaseError::NotNow(format!("process {pid} holds the lease and did not exit")))
@@ -81,7 +82,7 @@ fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Releas
 
 /// The process `bailiff lease hold` that holds a lease and does nothing else.
 enum LockHolder {
-    Found(u32, OwnedFd),
+    Found(u32, Pidfd),
     /// The process belongs to another user.
     Hidden,
     None,
@@ -94,16 +95,10 @@ fn find_lock_holder(recorded: u32, lease: &str, inode: Inode) -> LockHolder {
         return LockHolder::Hidden;
     }
     let lock_holder = processes::holding(inode).into_iter().find_map(|pid| {
-        let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+        let process = Pidfd::open(pid).ok()??;
         let command = processes::command(pid)?;
         let is_hold = command.iter().map(String::as_str).take(4).eq(["bailiff", "lease", "hold", lease]);
         (is_hold && processes::holds(pid, inode) == Some(true)).then_some((pid, process))
     });
     lock_holder.map_or(LockHolder::None, |(pid, process)| LockHolder::Found(pid, process))
-}
-
-fn wait_for_exit(process: &OwnedFd) -> bool {
-    let time = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-    let poll = || poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time));
-    retry_on_intr(poll).is_ok_and(|ready| ready > 0)
 }

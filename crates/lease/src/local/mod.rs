@@ -41,12 +41,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bailiff_proc::start;
 use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::audit::Audit;
 use crate::holder::LocalHost;
-use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus, process};
+use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus};
 use directory::{Directory, Gate, ManagedGpu};
 use record::Record;
 use take::GpuSelection;
@@ -202,7 +203,7 @@ impl Leases for Local {
         }
         let own_pid = std::process::id();
         let requested = u64::try_from(queue::now().as_millis()).unwrap_or_default();
-        let own_process = (own_pid, process::start(own_pid).ok().flatten().unwrap_or_default());
+        let own_process = (own_pid, start(own_pid).ok().flatten().unwrap_or_default());
         let record = Record::of(ticket, requested, own_process);
         let usable = GpuSelection::of(&record).count(&managed) as u64;
         if ticket.want == 0 || u64::from(ticket.want) > usable {

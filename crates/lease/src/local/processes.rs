@@ -1,14 +1,10 @@
 //! The processes that have a kernel lock. `/proc/locks` contains the process that took the lock, and
 //! `/proc/PID/fdinfo` shows the processes that have it now.
 
-#![expect(clippy::disallowed_methods, reason = "reads /proc")]
+use std::fs::File;
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
-
-use rustix::fs::{fstat, major, minor};
-
-use crate::process::{directory, unless_gone};
+use bailiff_proc::{Proc, Process, ReadError, unless_gone};
+use rustix::fs::{Stat, fstat, major, minor};
 
 /// The identity of a file in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +15,13 @@ pub(super) struct Inode {
 
 impl Inode {
     pub(super) fn of(file: &File) -> Option<Self> {
-        let found = fstat(file).ok()?;
-        Some(Self { device: found.st_dev, number: found.st_ino })
+        fstat(file).ok().map(Self::from)
+    }
+}
+
+impl From<Stat> for Inode {
+    fn from(found: Stat) -> Self {
+        Self { device: found.st_dev, number: found.st_ino }
     }
 }
 
@@ -31,7 +32,7 @@ pub(super) struct Locks(String);
 
 impl Locks {
     pub(super) fn read() -> Self {
-        Self(fs::read_to_string("/proc/locks").unwrap_or_default())
+        Self(Proc::own().and_then(|proc| proc.text("locks")).unwrap_or_default())
     }
 
     pub(super) fn taker(&self, inode: Inode) -> Option<u32> {
@@ -51,44 +52,47 @@ fn taker(locks: &str, inode: Inode) -> Option<u32> {
 
 /// Whether a process has the lock on a file, or `None` if the process cannot be inspected.
 pub(super) fn holds(pid: u32, inode: Inode) -> Option<bool> {
-    let process = directory(pid);
-    let Some(descriptors) = unless_gone(fs::read_dir(process.join("fdinfo"))).ok()? else {
-        return Some(false);
-    };
+    let holds = process(pid).and_then(|process| has_lock(&process, inode));
+    unless_gone(holds).ok().map(Option::unwrap_or_default)
+}
+
+fn has_lock(process: &Process, inode: Inode) -> Result<bool, ReadError> {
     let lock = format!(":{} ", inode.number);
-    let holds = |descriptor: &fs::DirEntry| {
-        let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
+    let holds = |number: u32| {
+        let info = process.text(&format!("fdinfo/{number}")).unwrap_or_default();
         // Only locked files are opened by path, because stat can hang on other files.
         info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK") && line.contains(&lock))
-            && fs::metadata(process.join("fd").join(descriptor.file_name()))
-                .is_ok_and(|found| (found.dev(), found.ino()) == (inode.device, inode.number))
+            && process.attributes(&format!("fd/{number}")).is_ok_and(|found| Inode::from(found) == inode)
     };
-    Some(descriptors.filter_map(Result::ok).any(|descriptor| holds(&descriptor)))
+    Ok(process.directory("fdinfo")?.numbers()?.into_iter().any(holds))
+}
+
+fn process(pid: u32) -> Result<Process, ReadError> {
+    Proc::own()?.process(pid)
 }
 
 /// Returns the visible processes that have the lock on a file.
 pub(super) fn holding(inode: Inode) -> Vec<u32> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = processes.filter_map(|process| process.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| holds(*pid, inode) == Some(true)).collect()
+    let pids = Proc::own().and_then(|proc| proc.pids()).unwrap_or_default();
+    pids.into_iter().filter(|pid| holds(*pid, inode) == Some(true)).collect()
 }
 
 /// Returns the uid of a process's owner.
 pub(super) fn owner(pid: u32) -> Option<u32> {
-    fs::metadata(directory(pid)).ok().map(|found| found.uid())
+    process(pid).and_then(|process| process.owner()).ok()
 }
 
 /// Returns the command line of a process, or its name if the command line is empty.
 pub(super) fn command(pid: u32) -> Option<Vec<String>> {
-    let process = directory(pid);
-    let line = fs::read(process.join("cmdline")).ok()?;
+    let process = process(pid).ok()?;
+    let line = process.bytes("cmdline").ok()?;
     let arguments = line.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
     let arguments: Vec<String> =
         arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect();
     if !arguments.is_empty() {
         return Some(arguments);
     }
-    Some(vec![fs::read_to_string(process.join("comm")).ok()?.trim().to_owned()])
+    Some(vec![process.text("comm").ok()?.trim().to_owned()])
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::readable;
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
 use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 
@@ -199,9 +200,7 @@ impl CloseWatch {
 
     /// Whether an event is pending or arrives within this time.
     fn wait(&self, within: Duration) -> bool {
-        let time = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };
-        let mut descriptors = [PollFd::new(&self.inotify, PollFlags::IN)];
-        poll(&mut descriptors, Some(&time)).is_ok_and(|ready| ready > 0)
+        readable(&[self.inotify.as_fd()], Some(Deadline::after(within))).is_ok_and(|ready| ready == [true])
     }
 
     /// Discards pending events.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bailiff_lease::End;
+use bailiff_lease::Leases as _;
 use fastrand::Rng;
 
 use crate::clients::{

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bailiff_lease::Leases as _;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 

@@ -5,11 +5,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bailiff_proc::clock::now;
+use bailiff_proc::{Directory, Proc, Process, ReadError};
 use bailiff_snapshot::identity::millis;
-use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State, stat};
-
-use super::files::{Directory, ReadError};
-use crate::clock::now;
+use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State};
 
 /// Number of descriptors read between two checks of the clock.
 const MANY: usize = 256;
@@ -20,15 +19,16 @@ const MOST_ANCESTORS: usize = 16;
 /// `/proc` is not readable.
 #[must_use]
 pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
-    let root = Directory::open(procfs).ok()?;
-    let mut search = Search::begin(&root, now()).ok()?;
-    search.go_on(&root, Instant::now() + patience);
+    let proc = Proc::open(procfs).ok()?;
+    let mut search = Search::begin(&proc, now()).ok()?;
+    search.go_on(&proc, Instant::now() + patience);
     Some(search.end())
 }
 
 /// Removes processes that no longer run.
-pub(crate) fn keep_living(root: &Directory, device_processes: &mut DeviceProcesses) {
-    device_processes.processes.retain(|process| begin(root, process.pid) == process.start_ticks);
+pub(crate) fn keep_living(proc: &Proc, device_processes: &mut DeviceProcesses) {
+    let start = |pid| proc.stat(pid).ok().map(|stat| stat.key.start_ticks);
+    device_processes.processes.retain(|process| start(process.pid) == process.start_ticks);
 }
 
 /// A scan of all processes that can be continued later.
@@ -45,10 +45,16 @@ enum DescriptorError {
     Late,
 }
 
+impl From<ReadError> for DescriptorError {
+    fn from(error: ReadError) -> Self {
+        Self::ReadError(error)
+    }
+}
+
 impl Search {
-    pub(crate) fn begin(root: &Directory, at: Moment) -> Result<Self, ReadError> {
+    pub(crate) fn begin(proc: &Proc, at: Moment) -> Result<Self, ReadError> {
         let ours = std::process::id();
-        let mut due = root.numbers()?;
+        let mut due = proc.pids()?;
         due.retain(|pid| *pid != ours);
         due.reverse();
         Ok(Self {
@@ -64,16 +70,12 @@ impl Search {
 
     /// Scans until the deadline, and returns whether all processes were scanned. A process that takes longer
     /// than a whole part counts as unreadable.
-    pub(crate) fn go_on(&mut self, root: &Directory, until: Instant) -> bool {
+    pub(crate) fn go_on(&mut self, proc: &Proc, until: Instant) -> bool {
         let mut is_first = true;
         while let Some(pid) = self.due.pop() {
-            match root
-                .directory(&pid.to_string())
-                .map_err(DescriptorError::ReadError)
-                .and_then(|directory| minors((&directory, pid), until))
-            {
+            match minors((proc, pid), until) {
                 Ok(minors) if minors.is_empty() => {}
-                Ok(minors) => self.found.processes.extend(device_process(root, pid, minors)),
+                Ok(minors) => self.found.processes.extend(device_process(proc, pid, minors)),
                 Err(DescriptorError::ReadError(ReadError::Gone)) => {}
                 Err(DescriptorError::Late) if !is_first => self.due.push(pid),
                 Err(_) => self.found.unreadable += 1,
@@ -94,18 +96,16 @@ impl Search {
 }
 
 /// Returns the process, or `None` if it has exited or is our own worker, which has the driver's files open.
-fn device_process(root: &Directory, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
-    let directory = root.directory(&pid.to_string()).ok()?;
-    let mut buffer = Vec::new();
-    let stat = stat::parse(directory.read("stat", &mut buffer).ok()?)?;
+fn device_process(proc: &Proc, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
+    let process = proc.process(pid).ok()?;
+    let stat = process.stat().ok()?;
     let mut parent = stat.ppid;
     for _ in 0..MOST_ANCESTORS {
         if parent == std::process::id() {
             return None;
         }
-        let line = root.read(&format!("{parent}/stat"), &mut buffer).ok();
-        match line.and_then(stat::parse) {
-            Some(above) if above.ppid != 0 => parent = above.ppid,
+        match proc.stat(parent) {
+            Ok(above) if above.ppid != 0 => parent = above.ppid,
             _ => break,
         }
     }
@@ -113,30 +113,22 @@ fn device_process(root: &Directory, pid: u32, minors: Vec<u32>) -> Option<Device
         pid,
         start_ticks: Some(stat.key.start_ticks),
         comm: stat.comm,
-        uid: directory.owner().ok(),
+        uid: process.owner().ok(),
         minors,
     })
 }
 
-fn begin(root: &Directory, pid: u32) -> Option<u64> {
-    let mut buffer = Vec::new();
-    let line = root.read_piece(&format!("{pid}/stat"), &mut buffer).ok()?;
-    stat::parse(line).map(|stat| stat.key.start_ticks)
-}
-
 /// Returns the minor numbers of the open device files. An exited thread-group leader has no descriptors, so
 /// they are read from its running threads, which share them.
-fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32>, DescriptorError> {
-    let mut listed = listed(&directory.directory("fd").map_err(DescriptorError::ReadError)?, until)?;
-    if listed.count == 0 && has_threads_alone(directory) {
-        let tasks = directory.directory("task").map_err(DescriptorError::ReadError)?;
-        for thread in
-            tasks.numbers().map_err(DescriptorError::ReadError)?.into_iter().filter(|thread| *thread != pid)
-        {
+fn minors((proc, pid): (&Proc, u32), until: Instant) -> Result<Vec<u32>, DescriptorError> {
+    let process = proc.process(pid)?;
+    let mut listed = listed(&process.directory("fd")?, until)?;
+    if listed.count == 0 && has_threads_alone(&process) {
+        for thread in process.threads()?.into_iter().filter(|thread| *thread != pid) {
             if Instant::now() >= until {
                 return Err(DescriptorError::Late);
             }
-            let Ok(descriptors) = tasks.directory(&format!("{thread}/fd")) else { continue };
+            let Ok(descriptors) = process.directory(&format!("task/{thread}/fd")) else { continue };
             match self::listed(&descriptors, until) {
                 Ok(found) if found.count > 0 => {
                     listed = found;
@@ -153,10 +145,8 @@ fn minors((directory, pid): (&Directory, u32), until: Instant) -> Result<Vec<u32
 }
 
 /// Returns whether the thread-group leader has exited while other threads run.
-fn has_threads_alone(directory: &Directory) -> bool {
-    let mut buffer = Vec::new();
-    let stat = directory.read("stat", &mut buffer).ok().and_then(stat::parse);
-    stat.is_some_and(|stat| stat.state == State::Zombie && stat.threads > 1)
+fn has_threads_alone(process: &Process) -> bool {
+    process.stat().is_ok_and(|stat| stat.state == State::Zombie && stat.threads > 1)
 }
 
 /// Result of reading a descriptor table.
@@ -175,7 +165,7 @@ fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, DescriptorE
         listed.minors.extend(link.and_then(|link| link.strip_prefix("/dev/nvidia")?.parse::<u32>().ok()));
         !is_late
     };
-    descriptors.each_name(each).map_err(DescriptorError::ReadError)?;
+    descriptors.each_name(each)?;
     if is_late { Err(DescriptorError::Late) } else { Ok(listed) }
 }
 
@@ -227,19 +217,19 @@ mod tests {
             process(home.path(), pid, ('S', 1));
             open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia0"]);
         }
-        let root = Directory::open(home.path()).unwrap();
-        let begin = || Search::begin(&root, Moment::default()).unwrap();
+        let proc = Proc::open(home.path()).unwrap();
+        let begin = || Search::begin(&proc, Moment::default()).unwrap();
         let at_once = Instant::now();
         let mut search = begin();
         assert_eq!(
-            [(); 3].map(|()| search.go_on(&root, at_once)),
+            [(); 3].map(|()| search.go_on(&proc, at_once)),
             [false, false, true],
             "each part finds one process"
         );
         let found = search.end();
         assert_eq!((pids(&found), found.unreadable), (vec![40, 50, 60], 0));
         let mut search = begin();
-        search.go_on(&root, at_once);
+        search.go_on(&proc, at_once);
         let found = search.end();
         assert_eq!((found.processes.len(), found.unreadable), (1, 2));
     }
@@ -249,9 +239,9 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         process(home.path(), 40, ('S', 1));
         open(home.path(), "40/fd", &["/dev/nvidia0"; 2 * MANY]);
-        let root = Directory::open(home.path()).unwrap();
-        let mut search = Search::begin(&root, Moment::default()).unwrap();
-        assert!(search.go_on(&root, Instant::now()));
+        let proc = Proc::open(home.path()).unwrap();
+        let mut search = Search::begin(&proc, Moment::default()).unwrap();
+        assert!(search.go_on(&proc, Instant::now()));
         let found = search.end();
         assert_eq!((found.processes.len(), found.unreadable), (0, 1));
     }
@@ -280,7 +270,7 @@ mod tests {
         fs::remove_dir_all(home.path().join("40")).unwrap();
         let line = "50 (y) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999";
         fs::write(home.path().join("50/stat"), line).unwrap();
-        keep_living(&Directory::open(home.path()).unwrap(), &mut found);
+        keep_living(&Proc::open(home.path()).unwrap(), &mut found);
         assert_eq!(pids(&found), [60]);
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use bailiff_proc::Directory;
 use bailiff_snapshot::State;
 use bailiff_snapshot::freezer::{self, File};
-
-use super::files::Directory;
 
 /// Mount point of the cgroup file system.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -30,7 +29,7 @@ impl Freezer {
     /// Returns the existing files that show whether the cgroups in this `/proc/PID/cgroup` are frozen.
     pub(crate) fn files(&self, cgroup: &str) -> Vec<File> {
         let Some(root) = &self.root else { return Vec::new() };
-        freezer::files(cgroup).into_iter().filter(|(path, _)| root.exists(path).is_ok()).collect()
+        freezer::files(cgroup).into_iter().filter(|(path, _)| root.exists(path)).collect()
     }
 
     /// Returns `Frozen` for a waiting process (`S`, `D`) in a frozen cgroup, otherwise `state`.

@@ -1,8 +1,6 @@
 //! Reads `/proc`: identity and state of the listed pids, members of their workloads, and open device files.
 
-mod claim;
 mod device_files;
-mod files;
 mod freezer;
 mod names;
 mod node;
@@ -15,6 +13,5 @@ mod threads;
 
 pub use device_files::device_processes;
 pub(crate) use device_files::{Search, keep_living};
-pub(crate) use files::{Directory, MOST_OF_ENVIRON, ReadError};
 pub(crate) use node::Node;
-pub(crate) use scan::Processes;
+pub(crate) use scan::{MOST_OF_ENVIRON, Processes};

@@ -1,8 +1,8 @@
 //! Properties of the node that do not change while this program runs.
 
+use bailiff_proc::Proc;
 use bailiff_snapshot::{BootId, PidNamespace};
 
-use super::files::Directory;
 use crate::settings::{Namespace, SamplerSettings};
 
 /// Boot id, and whether the driver's pids are valid in this PID namespace.
@@ -13,16 +13,12 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn read(settings: &SamplerSettings) -> Self {
-        let root = Directory::open(&settings.procfs);
-        let mut buffer = Vec::new();
-        let boot_id = root.as_ref().ok().and_then(|root| {
-            let text = root.read("sys/kernel/random/boot_id", &mut buffer).ok()?;
-            Some(BootId(std::str::from_utf8(text).ok()?.trim().to_owned()))
-        });
+        let proc = Proc::open(&settings.procfs);
+        let boot_id = proc.as_ref().ok().and_then(Proc::boot_id).map(BootId);
         let namespace = match settings.namespace {
             Namespace::Trusted => PidNamespace::Host,
-            Namespace::Checked => root
-                .and_then(|root| root.link("self/ns/pid"))
+            Namespace::Checked => proc
+                .and_then(|proc| proc.own_pid_namespace())
                 .map_or(PidNamespace::Unknown, |target| PidNamespace::of_link(&target)),
         };
         Self { boot_id, namespace }

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::stat::{self, Stat};
+use bailiff_proc::{Proc, Process, ReadError};
+use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
-use bailiff_snapshot::{Place, ProcessKey, Role, State, redact};
+use bailiff_snapshot::{Place, ProcessKey, Role, State};
 
-use super::files::{Directory, ReadError};
 use crate::settings::Commands;
 
 /// Maximum age of cached properties, because owner and cgroup of a process can change.
@@ -26,7 +26,6 @@ pub(crate) struct Others {
     /// Processes of this interval with the `comm` of an MPS program.
     named_mps: Vec<Stat>,
     interval: u64,
-    buffer: Vec<u8>,
     ticks_per_second: f64,
 }
 
@@ -74,7 +73,6 @@ impl Others {
             kernel_threads_now: Vec::new(),
             named_mps: Vec::new(),
             interval: 0,
-            buffer: Vec::new(),
             ticks_per_second,
         }
     }
@@ -89,13 +87,13 @@ impl Others {
     /// Reads a process that was listed with this inode; `None` for a kernel thread, which is read only once.
     pub(crate) fn listed(
         &mut self,
-        root: &Directory,
+        proc: &Proc,
         (pid, inode): (u32, u64),
         now: Duration,
     ) -> Result<Option<Other>, ReadError> {
         // The kernel reports 1 if the inode is unknown.
         let is_known = inode > 1 && self.kernel_threads.binary_search(&(pid, inode)).is_ok();
-        let found = if is_known { None } else { self.read(root, pid, now)? };
+        let found = if is_known { None } else { self.read(proc, pid, now)? };
         if found.is_none() {
             self.kernel_threads_now.push((pid, inode));
         }
@@ -103,14 +101,8 @@ impl Others {
     }
 
     /// Reads a process; `None` for a kernel thread.
-    pub(crate) fn read(
-        &mut self,
-        root: &Directory,
-        pid: u32,
-        now: Duration,
-    ) -> Result<Option<Other>, ReadError> {
-        let line = root.read_piece(&format!("{pid}/stat"), &mut self.buffer)?;
-        let stat = stat::parse(line).filter(|stat| stat.key.pid == pid).ok_or(ReadError::Failed)?;
+    pub(crate) fn read(&mut self, proc: &Proc, pid: u32, now: Duration) -> Result<Option<Other>, ReadError> {
+        let stat = proc.stat(pid)?;
         if stat.kernel_thread {
             return Ok(None);
         }
@@ -119,10 +111,10 @@ impl Others {
         }
         let fresh = self.known.get(&pid).is_some_and(|known| known.holds(&stat, now));
         if !fresh {
-            let known = self.identify(root, &stat, now)?;
+            let known = self.identify(proc, &stat, now)?;
             self.known.insert(pid, known);
         }
-        let Some(known) = self.known.get_mut(&pid) else { return Err(ReadError::Failed) };
+        let Some(known) = self.known.get_mut(&pid) else { return Err(ReadError::Malformed) };
         known.interval = self.interval;
         Ok(Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) }))
     }
@@ -142,7 +134,7 @@ impl Others {
     /// Reads the program through one open directory; empty if the process has exited or is unreadable.
     pub(crate) fn read_program(
         &mut self,
-        root: &Directory,
+        proc: &Proc,
         stat: &Stat,
         (now, commands): (Duration, Commands),
     ) -> Program {
@@ -151,14 +143,13 @@ impl Others {
             fresh_until: self.fresh(stat, now),
             ..Program::default()
         };
-        let Ok(directory) = root.directory(&stat.key.pid.to_string()) else { return program };
-        let held = directory.read_piece("stat", &mut self.buffer).ok().and_then(stat::parse);
-        if held.is_none_or(|held| held.key != stat.key) {
+        let Ok(process) = proc.process(stat.key.pid) else { return program };
+        if process.check(stat.key).is_err() {
             return program;
         }
-        program.exe = exe(&directory).map(Into::into);
+        program.exe = exe(&process).map(Into::into);
         if commands == Commands::Read {
-            program.command = command(&directory, &mut self.buffer).map(Into::into);
+            program.command = process.command().map(Into::into);
         }
         if let Some(known) = self.known.get_mut(&stat.key.pid).filter(|known| known.key == stat.key) {
             known.program = Some(program.clone());
@@ -182,25 +173,17 @@ impl Others {
     }
 
     /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
-    fn identify(&mut self, root: &Directory, stat: &Stat, now: Duration) -> Result<Known, ReadError> {
-        let directory = root.directory(&stat.key.pid.to_string())?;
-        let held = directory.read_piece("stat", &mut self.buffer).map(stat::parse)?;
-        if held.is_none_or(|held| held.key != stat.key) {
-            return Err(ReadError::Gone);
-        }
-        let text = match directory.read("cgroup", &mut self.buffer) {
-            Ok(text) => text,
-            Err(ReadError::Gone) if directory.exists("stat").is_err() => return Err(ReadError::Gone),
-            Err(_) => &[],
-        };
-        let cgroup = cgroup(&mut self.cgroups, text);
+    fn identify(&mut self, proc: &Proc, stat: &Stat, now: Duration) -> Result<Known, ReadError> {
+        let process = proc.process(stat.key.pid)?;
+        process.check(stat.key)?;
+        let cgroup = cgroup(&mut self.cgroups, &process.cgroup()?);
         Ok(Known {
             key: stat.key,
             ppid: stat.ppid,
             session: stat.session,
             fresh_until: if cgroup.home == Home::Unknown { now } else { self.fresh(stat, now) },
             interval: self.interval,
-            uid: directory.owner().ok(),
+            uid: process.owner().ok(),
             cgroup,
             program: None,
         })
@@ -230,14 +213,8 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
 }
 
 /// Returns the path of a process's program, if it is readable and not too long to be published.
-pub(super) fn exe(process: &Directory) -> Option<String> {
-    process.link("exe").ok().filter(|path| fits(path))
-}
-
-/// Returns a process's redacted command line; `None` if it is unreadable or the process has cleared it.
-pub(super) fn command(process: &Directory, buffer: &mut Vec<u8>) -> Option<String> {
-    let line = process.read("cmdline", buffer).ok().map(redact::command);
-    line.filter(|line| !line.is_empty())
+pub(super) fn exe(process: &Process) -> Option<String> {
+    process.exe().ok().filter(|path| fits(path))
 }
 
 /// Returns whether a path, encoded as JSON, is short enough for the stream.

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bailiff_proc::Directory;
 use bailiff_snapshot::Place;
 use bailiff_snapshot::place::pod_directory;
-
-use super::files::Directory;
 
 /// Minimum time between two listings of the directory of pods.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -39,11 +38,14 @@ impl Pods {
     }
 
     fn list(&mut self) {
-        let Ok(names) = Directory::open(&self.path).and_then(|directory| directory.names()) else { return };
-        self.names = names
-            .iter()
-            .filter_map(|name| pod_directory(name))
-            .map(|(namespace, pod, uid)| (uid.to_owned(), (namespace.to_owned(), pod.to_owned())))
-            .collect();
+        let mut names = HashMap::new();
+        let add = |name: &str| {
+            let pod = pod_directory(name);
+            names.extend(pod.map(|(space, pod, uid)| (uid.to_owned(), (space.to_owned(), pod.to_owned()))));
+            true
+        };
+        if Directory::open(&self.path).and_then(|directory| directory.each_name(add)).is_ok() {
+            self.names = names;
+        }
     }
 }

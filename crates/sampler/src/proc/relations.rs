@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bailiff_proc::{Proc, ReadError};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, workload};
 use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
 
-use super::files::{Directory, ReadError};
 use super::orphan::{Member, OrphanTable};
 use super::others::{Other, Others, Program};
 use super::threads;
@@ -50,7 +50,6 @@ pub(crate) struct Relations {
     listed: Vec<(u32, u64)>,
     /// Start times and pids, oldest process first.
     order: Vec<(u64, u32)>,
-    buffer: Vec<u8>,
     ticks_per_second: f64,
     claims: Claims,
     commands: Commands,
@@ -91,7 +90,6 @@ impl Relations {
             found: Vec::new(),
             listed: Vec::new(),
             order: Vec::new(),
-            buffer: Vec::new(),
             ticks_per_second,
         }
     }
@@ -117,18 +115,18 @@ impl Relations {
     /// Sets the workloads of holders, and returns the other members; `None` if there are no holders.
     pub(crate) fn relate(
         &mut self,
-        root: &Directory,
+        proc: &Proc,
         seen: &mut BTreeMap<u32, Seen>,
         time: Time,
     ) -> Result<Option<Vec<Relative>>, Gap> {
         if self.table.is_empty() {
             // Without holders there are no members, but MPS daemons may be running.
-            self.walked = self.mps == Mps::Read && self.walk(root, time).is_ok();
+            self.walked = self.mps == Mps::Read && self.walk(proc, time).is_ok();
             return Ok(None);
         }
-        let walked = self.walk(root, time);
+        let walked = self.walk(proc, time);
         self.walked = walked.is_ok();
-        let unread = if walked.is_ok() { HashSet::new() } else { self.climb(root, time) };
+        let unread = if walked.is_ok() { HashSet::new() } else { self.climb(proc, time) };
         self.find_workloads(&unread);
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let entry = self.table.get(&facts.key.pid);
@@ -139,7 +137,7 @@ impl Relations {
         }
         walked?;
         self.mark_orphans(seen);
-        self.relatives(root, time).map(Some)
+        self.relatives(proc, time).map(Some)
     }
 
     /// Returns the non-holders with the `comm` of MPS, and whether all processes were read.
@@ -148,9 +146,9 @@ impl Relations {
     }
 
     /// Reads every process that is not a holder.
-    fn walk(&mut self, root: &Directory, time: Time) -> Result<(), Gap> {
+    fn walk(&mut self, proc: &Proc, time: Time) -> Result<(), Gap> {
         self.listed.clear();
-        root.processes(&mut self.listed).map_err(gap)?;
+        proc.pids_with_inodes(&mut self.listed).map_err(gap)?;
         if self.listed.len() > MOST {
             return Err(Gap::Unreadable);
         }
@@ -162,7 +160,7 @@ impl Relations {
             if Instant::now() >= time.walk_until {
                 return Err(Gap::Unreadable);
             }
-            match self.others.listed(root, listed, time.now) {
+            match self.others.listed(proc, listed, time.now) {
                 Ok(Some(other)) => self.enter(other),
                 // A kernel thread, or a process that has exited meanwhile.
                 Ok(None) | Err(ReadError::Gone) => {}
@@ -185,10 +183,10 @@ impl Relations {
     }
 
     /// Reads holders' ancestors missed by the scan. Returns unreadable pids, whose processes may exist.
-    fn climb(&mut self, root: &Directory, time: Time) -> HashSet<u32> {
+    fn climb(&mut self, proc: &Proc, time: Time) -> HashSet<u32> {
         let mut unread = HashSet::new();
         let mut climbed = HashSet::new();
-        let shows_others = root.exists("1").is_ok();
+        let shows_others = proc.shows_others();
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let mut due: Vec<u32> = holders.map(|entry| entry.node.ppid).collect();
         while let Some(pid) = due.pop() {
@@ -197,7 +195,7 @@ impl Relations {
             }
             if !self.table.contains_key(&pid) {
                 let late = Instant::now() >= time.climb_until;
-                match if late { Err(ReadError::Failed) } else { self.others.read(root, pid, time.now) } {
+                match if late { Err(ReadError::Malformed) } else { self.others.read(proc, pid, time.now) } {
                     Ok(Some(other)) => self.enter(other),
                     Ok(None) => {}
                     Err(ReadError::Gone) if shows_others => {}
@@ -259,7 +257,7 @@ impl Relations {
     }
 
     /// Returns the processes without GPU memory that belong to a holder's workload or descend from a holder.
-    fn relatives(&mut self, root: &Directory, time: Time) -> Result<Vec<Relative>, Gap> {
+    fn relatives(&mut self, proc: &Proc, time: Time) -> Result<Vec<Relative>, Gap> {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
         let mut relatives = Vec::new();
@@ -273,12 +271,12 @@ impl Relations {
                 _ => return Err(Gap::Unreadable),
             };
             if below || held.contains(workload) {
-                let state = threads::state(root, &other.stat, &mut self.buffer);
+                let state = threads::state(proc, &other.stat);
                 let program = match self.others.program(&other.stat, time.now) {
                     Some(program) => program,
                     // Out of time: the program is read in a later interval and unknown until then.
                     None if Instant::now() >= time.climb_until => Program::default(),
-                    None => self.others.read_program(root, &other.stat, (time.now, self.commands)),
+                    None => self.others.read_program(proc, &other.stat, (time.now, self.commands)),
                 };
                 let relative =
                     relative((other, program), workload, self.ticks_per_second).ok_or(Gap::Malformed)?;
@@ -312,9 +310,6 @@ fn relative(
     })
 }
 
-const fn gap(missing: ReadError) -> Gap {
-    match missing {
-        ReadError::Denied => Gap::NotPermitted,
-        ReadError::Gone | ReadError::Failed => Gap::Unreadable,
-    }
+const fn gap(error: ReadError) -> Gap {
+    if error.is_denied() { Gap::NotPermitted } else { Gap::Unreadable }
 }

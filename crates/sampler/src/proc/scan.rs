@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use bailiff_proc::{HeldFile, Proc, Process, ReadError};
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, Node, enclosure};
 use bailiff_snapshot::{Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen};
 
-use super::claim;
-use super::files::{Directory, Kept, ReadError};
 use super::freezer::Freezer;
 use super::names::Names;
 use super::orphan::Member;
@@ -28,9 +27,12 @@ const MOST_OWNERS: usize = 256;
 /// Maximum number of processes whose files are held open. Further processes are read by path.
 const MOST_HELD: usize = 8192;
 
+/// Maximum number of bytes read of an environment.
+pub(crate) const MOST_OF_ENVIRON: usize = 128 << 10;
+
 /// Reader and cache of processes.
 pub(crate) struct Processes {
-    root: Directory,
+    proc: Proc,
     /// Number of processes whose files may be held open.
     room: usize,
     commands: Commands,
@@ -61,20 +63,19 @@ struct Known {
     /// Files that show whether the process's cgroup is frozen.
     freezer: Vec<bailiff_snapshot::freezer::File>,
     /// Files read in every interval; held open if `room` allows.
-    stat: Option<Kept>,
-    io: Option<Kept>,
+    stat: Option<HeldFile>,
+    io: Option<HeldFile>,
 }
 
 impl Processes {
     pub(crate) fn open(settings: &SamplerSettings) -> Result<Self, Fault> {
-        let root = Directory::open(&settings.procfs).map_err(fault)?;
-        let mut buffer = Vec::new();
-        let boot_time = root.read("stat", &mut buffer).ok().and_then(boot_time);
+        let proc = Proc::open(&settings.procfs).map_err(fault)?;
+        let boot_time = proc.boot_time().map(f64::from);
         #[expect(clippy::cast_precision_loss, reason = "USER_HZ is 100")]
         let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
         Ok(Self {
-            room: if root.is_proc() { room() } else { 0 },
-            root,
+            room: if proc.is_kernels() { room() } else { 0 },
+            proc,
             commands: settings.commands,
             claims: settings.claims,
             known: HashMap::new(),
@@ -82,7 +83,7 @@ impl Processes {
             names: Names::new(),
             relations: Relations::new(ticks_per_second, settings),
             freezer: Freezer::new(),
-            buffer,
+            buffer: Vec::new(),
             ticks_per_second,
             boot_time,
         })
@@ -90,7 +91,7 @@ impl Processes {
 
     /// Checks that this is a `/proc`, not an empty directory, which would look like a node without processes.
     pub(crate) fn answer(&self) -> Result<(), Fault> {
-        self.root.answers().map_err(fault)
+        self.proc.check().map_err(fault)
     }
 
     /// Reads each pid. Its value is the time since boot at which it was listed. An unreadable process is left
@@ -131,7 +132,7 @@ impl Processes {
         at: Moment,
         patience: Duration,
     ) -> Result<Option<Vec<Relative>>, Gap> {
-        let mut relatives = self.relations.relate(&self.root, seen, Time::of(at.boot, patience))?;
+        let mut relatives = self.relations.relate(&self.proc, seen, Time::of(at.boot, patience))?;
         if let Some(relatives) = &mut relatives {
             self.name_owners(relatives);
             self.name_pods(relatives, at.boot);
@@ -193,15 +194,17 @@ impl Processes {
     }
 
     /// Returns the `/proc` directory.
-    pub(crate) const fn root(&self) -> &Directory {
-        &self.root
+    pub(crate) const fn proc(&self) -> &Proc {
+        &self.proc
     }
 
     fn one(&mut self, pid: u32, at: Moment, gaps: &mut Gaps) -> Result<Seen, Gap> {
-        let stat = match self.stat(pid)? {
+        let stat = match self.stat(pid) {
             Ok(stat) => stat,
-            Err(ReadError::Gone) if self.root.shows_others() => return Ok(Seen::Gone),
-            Err(_) => return Ok(Seen::Hidden),
+            Err(error) if self.proc.proves_exit(error) => return Ok(Seen::Gone),
+            Err(ReadError::Malformed) => return Err(Gap::Malformed),
+            Err(error) if error == ReadError::Gone || error.is_denied() => return Ok(Seen::Hidden),
+            Err(_) => return Err(Gap::Unreadable),
         };
         let fresh = self.known.get(&pid).is_some_and(|known| {
             known.key == stat.key && known.ppid == stat.ppid && at.boot.saturating_sub(known.read) < FRESH
@@ -213,58 +216,43 @@ impl Processes {
                     gaps.count(Gap::Vanished);
                     return Ok(Seen::Gone);
                 }
-                Err(ReadError::Denied | ReadError::Failed) => return Err(Gap::Unreadable),
+                Err(_) => return Err(Gap::Unreadable),
             }
         }
         Ok(Seen::Found(Box::new(self.facts(stat).ok_or(Gap::Unreadable)?)))
     }
 
-    /// Reads `stat`. The inner error means that the process does not exist or is hidden.
-    fn stat(&mut self, pid: u32) -> Result<Result<Stat, ReadError>, Gap> {
-        if let Some(kept) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
-            match kept.read(&mut self.buffer) {
-                Ok(line) => return stat::parse(line).map(Ok).ok_or(Gap::Malformed),
+    fn stat(&mut self, pid: u32) -> Result<Stat, ReadError> {
+        if let Some(held) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
+            match held.parse(stat::parse) {
                 // The process has exited. The path shows whether its pid was reused.
-                Err(_) => drop(self.known.remove(&pid)),
+                Err(ReadError::Gone | ReadError::Unreadable(_)) => drop(self.known.remove(&pid)),
+                read => return read,
             }
         }
-        match self.root.read_piece(&format!("{pid}/stat"), &mut self.buffer) {
-            Ok(line) => stat::parse(line).filter(|stat| stat.key.pid == pid).map(Ok).ok_or(Gap::Malformed),
-            Err(ReadError::Failed) => Err(Gap::Unreadable),
-            Err(missing) => Ok(Err(missing)),
-        }
+        self.proc.stat(pid)
     }
 
     /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
     fn identify(&mut self, stat: &Stat, at: Moment) -> Result<Known, ReadError> {
-        let pid = stat.key.pid;
-        let directory = self.root.directory(&pid.to_string())?;
-        let held = directory.read("stat", &mut self.buffer).map(stat::parse)?;
-        if held.is_none_or(|held| held.key != stat.key) {
-            return Err(ReadError::Gone);
-        }
-        let cgroup = match directory.read("cgroup", &mut self.buffer) {
-            Ok(text) => String::from_utf8_lossy(text).into_owned(),
-            Err(ReadError::Gone) if directory.exists("stat").is_err() => return Err(ReadError::Gone),
-            Err(_) => String::new(),
-        };
+        let process = self.proc.process(stat.key.pid)?;
+        process.check(stat.key)?;
+        let cgroup = process.cgroup()?;
+        let cgroup = String::from_utf8_lossy(&cgroup);
         let mut place = Place::parse(&cgroup);
         self.pods.name(&mut place, at.boot);
-        let exe = others::exe(&directory);
-        let role = if stat.comm == Role::COMM { self.role(&directory, exe.as_deref()) } else { None };
-        let command = match self.commands {
-            Commands::Left | Commands::Shunned => None,
-            Commands::Read => others::command(&directory, &mut self.buffer),
-        };
-        let claim = self.claim(&directory, stat.key);
+        let exe = others::exe(&process);
+        let role = if stat.comm == Role::COMM { self.role(&process, exe.as_deref()) } else { None };
+        let command = if self.commands == Commands::Read { process.command() } else { None };
+        let claim = self.claim(&process, stat.key);
         let keeps = self.known.len() < self.room;
         Ok(Known {
-            stat: keeps.then(|| directory.keep("stat")).flatten(),
-            io: keeps.then(|| directory.keep("io")).flatten(),
+            stat: keeps.then(|| process.hold("stat").ok()).flatten(),
+            io: keeps.then(|| process.hold("io").ok()).flatten(),
             key: stat.key,
             ppid: stat.ppid,
             read: at.boot,
-            uid: directory.owner().ok(),
+            uid: process.owner().ok(),
             home: Home::of(&place),
             inside: enclosure(&place),
             place,
@@ -278,22 +266,25 @@ impl Processes {
 
     /// Returns the process's role in MPS, determined by its program or, if that is unreadable, by its first
     /// argument.
-    fn role(&mut self, directory: &Directory, exe: Option<&str>) -> Option<Role> {
+    fn role(&self, process: &Process, exe: Option<&str>) -> Option<Role> {
         let by_program = exe.and_then(Role::of_program);
         if by_program.is_some() || self.commands == Commands::Shunned {
             return by_program;
         }
-        let line = directory.read("cmdline", &mut self.buffer).ok()?;
+        let line = process.cmdline().ok()?;
         Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
     }
 
     /// Returns the lease under which a process was started. The process may overwrite its environment, so an
     /// earlier result is kept if there is no new one.
-    fn claim(&mut self, directory: &Directory, key: ProcessKey) -> Claim {
-        let claim = match self.claims {
-            Claims::Left => Claim::Unread,
-            Claims::Read => claim::read(directory, &mut self.buffer),
+    fn claim(&mut self, process: &Process, key: ProcessKey) -> Claim {
+        let environ = match self.claims {
+            Claims::Left => None,
+            Claims::Read => process.read_within(MOST_OF_ENVIRON, "environ", &mut self.buffer).ok(),
         };
+        let claim = environ.map_or(Claim::Unread, Claim::of_environment);
+        // The environment may contain secrets, so erase it.
+        self.buffer.fill(0);
         let before = self.known.get(&key.pid).filter(|known| known.key == key).map(|known| &known.claim);
         match (claim, before) {
             (Claim::Unread, Some(before)) => before.clone(),
@@ -302,14 +293,14 @@ impl Processes {
     }
 
     fn facts(&mut self, stat: Stat) -> Option<Facts> {
-        let state = threads::state(&self.root, &stat, &mut self.buffer);
+        let state = threads::state(&self.proc, &stat);
         let known = self.known.get(&stat.key.pid)?;
         let state = self.freezer.state(state, &known.freezer, &mut self.buffer);
+        let parse = |text: &[u8]| Io::parse(std::str::from_utf8(text).ok()?);
         let io = match &known.io {
-            Some(kept) => kept.read(&mut self.buffer),
-            None => self.root.read_piece(&format!("{}/io", stat.key.pid), &mut self.buffer),
+            Some(held) => held.parse(parse),
+            None => self.proc.parse(&format!("{}/io", stat.key.pid), parse),
         };
-        let io = io.ok().and_then(|text| Io::parse(std::str::from_utf8(text).ok()?));
         let member = Member::new(&stat, known.inside.clone());
         self.relations.holder(Node::new(&stat, known.home.clone()), member);
         Some(Facts {
@@ -323,7 +314,7 @@ impl Processes {
             command: known.command.clone(),
             started: self.started(stat.key),
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
-            io,
+            io: io.ok(),
             // All other cases need a scan of all processes.
             orphaned: known.place.in_service().then_some(false),
             reaped_cpu_seconds: stat.reaped_ticks.map(|ticks| seconds(ticks, self.ticks_per_second)),
@@ -336,11 +327,8 @@ impl Processes {
     }
 }
 
-const fn fault(missing: ReadError) -> Fault {
-    match missing {
-        ReadError::Denied => Fault::NotPermitted,
-        ReadError::Gone | ReadError::Failed => Fault::Error,
-    }
+const fn fault(error: ReadError) -> Fault {
+    if error.is_denied() { Fault::NotPermitted } else { Fault::Error }
 }
 
 /// Raises the descriptor limit, and returns how many processes' two files fit into half of it.
@@ -349,10 +337,4 @@ fn room() -> usize {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let most = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     most.map_or(MOST_HELD, |most| usize::try_from(most).unwrap_or(MOST_HELD) / 4).min(MOST_HELD)
-}
-
-/// Returns the boot time in seconds since the Unix epoch (`btime` of `/proc/stat`).
-fn boot_time(text: &[u8]) -> Option<f64> {
-    let text = String::from_utf8_lossy(text);
-    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }

@@ -40,14 +40,7 @@ pub use report::{Counts, FlagUp, Pending, TargetStatus};
 pub use saved::{Reloaded, Saved};
 pub use subject::number;
 
-/// A point in time on both clocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Now {
-    /// Time since boot, including suspend.
-    pub boot: Duration,
-    /// Time since the Unix epoch.
-    pub wall: Duration,
-}
+pub use bailiff_snapshot::Moment as Now;
 
 bailiff_snapshot::label_values! {
 /// Reason why a snapshot is not evaluated. Its interval counts as missed.

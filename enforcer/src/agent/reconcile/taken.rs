@@ -51,7 +51,7 @@ impl Reconciler<'_> {
                     Recorded::Gone => Taker::Gone,
                     Recorded::Unknown => Taker::Unknown,
                 };
-                Some(Taken { by, session: number(lease, "session"), at_ms: pass.granted(lease) })
+                Some(Taken { by, session: lease.number("session"), at_ms: pass.granted(lease) })
             }
             None if record.lease.is_none() && gpu.owner.is_none() && gpu.idle + gpu.pot + gpu.bar == 0 => {
                 let witness = self.witness(gpu, record, (actor, keeps))?;
@@ -107,12 +107,9 @@ impl Reconciler<'_> {
 impl Pass<'_> {
     /// Returns the time of a lease's grant in milliseconds since boot.
     fn granted(&self, lease: &Lease) -> u64 {
-        let age = number(lease, "granted").map(|at| self.audit.now.saturating_sub(at)).unwrap_or_default();
+        let age =
+            lease.number::<u64>("granted").map(|at| self.audit.now.saturating_sub(at)).unwrap_or_default();
         let now = u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX);
         now.saturating_sub(age)
     }
-}
-
-fn number<T: std::str::FromStr>(lease: &Lease, field: &str) -> Option<T> {
-    lease.get(field)?.parse().ok()
 }

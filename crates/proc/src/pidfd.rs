@@ -1,0 +1,112 @@
+//! Processes held by pidfd. A pidfd refers to the same process even if the pid is reused, and is readable once the
+//! process has exited.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use bailiff_snapshot::ProcessKey;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::clock::Deadline;
+use crate::directory::ReadError;
+use crate::process::lives;
+
+/// Pidfd of a process.
+#[derive(Debug)]
+pub struct Pidfd(OwnedFd);
+
+impl Pidfd {
+    /// Opens the process that has this pid now; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the process may exist and cannot be opened.
+    pub fn open(pid: u32) -> Result<Option<Self>, Errno> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Some(Self(pidfd))),
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a process; `None` if it has exited, also if another process has its pid now.
+    ///
+    /// # Errors
+    /// If that cannot be determined.
+    pub fn of(process: ProcessKey) -> Result<Option<Self>, ReadError> {
+        // Whether it lives is read once its pid can no longer be reused.
+        let opened = Self::open(process.pid)?;
+        Ok(if lives(process)? { opened } else { None })
+    }
+
+    /// Returns whether the process is known to be running; false if that cannot be determined.
+    #[must_use]
+    pub fn lives(&self) -> bool {
+        self.exited_by(Some(Deadline::after(Duration::ZERO))) == Ok(false)
+    }
+
+    /// Returns whether the process is known to have exited; false if that cannot be determined.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.exited_by(Some(Deadline::after(Duration::ZERO))) == Ok(true)
+    }
+
+    /// Waits until the process has exited or the deadline passes. Returns whether it has exited.
+    ///
+    /// # Errors
+    /// If the process cannot be waited for.
+    pub fn exited_by(&self, until: Option<Deadline>) -> Result<bool, Errno> {
+        readable(&[self.as_fd()], until).map(|ready| ready.contains(&true))
+    }
+
+    /// Sends a signal; returns false if the process had exited.
+    ///
+    /// # Errors
+    /// If the kernel refuses the signal.
+    pub fn send(&self, signal: Signal) -> Result<bool, Errno> {
+        match pidfd_send_signal(&self.0, signal) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Pidfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Pidfd {
+    fn from(pidfd: OwnedFd) -> Self {
+        Self(pidfd)
+    }
+}
+
+/// Waits until a file is readable or the deadline passes. Returns whether each file is readable.
+///
+/// # Errors
+/// If the kernel is out of memory.
+pub fn readable(files: &[BorrowedFd<'_>], until: Option<Deadline>) -> Result<Vec<bool>, Errno> {
+    let mut polled: Vec<PollFd<'_>> =
+        files.iter().map(|file| PollFd::from_borrowed_fd(*file, PollFlags::IN)).collect();
+    wait(&mut polled, until)?;
+    Ok(polled.iter().map(|file| !file.revents().is_empty()).collect())
+}
+
+/// Waits until a file is ready or the deadline passes.
+///
+/// # Errors
+/// If the kernel is out of memory.
+pub fn wait(files: &mut [PollFd<'_>], until: Option<Deadline>) -> Result<(), Errno> {
+    loop {
+        let left = until.and_then(|until| Timespec::try_from(until.left()).ok());
+        match poll(files, left.as_ref()) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}

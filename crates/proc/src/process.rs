@@ -1,0 +1,306 @@
+//! `/proc` itself and the processes in it.
+
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::path::Path;
+
+use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::{ProcessKey, State, Status, redact};
+use rustix::fs::{PROC_SUPER_MAGIC, RawDir, fstat, fstatfs};
+use rustix::io::Errno;
+
+use crate::directory::{Directory, PIECE, ReadError, unless_gone};
+
+/// Bytes of a command line that are read; [`redact::command`] shows far fewer.
+const MOST_OF_CMDLINE: usize = 16 << 10;
+
+/// An open `/proc`.
+#[derive(Debug)]
+pub struct Proc(Directory);
+
+impl Deref for Proc {
+    type Target = Directory;
+
+    fn deref(&self) -> &Directory {
+        &self.0
+    }
+}
+
+#[allow(clippy::missing_errors_doc, reason = "each fails if it cannot read")]
+impl Proc {
+    /// Opens the `/proc` at this path. Never `Gone`: without `/proc`, nothing is known of a process.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let opened = unless_gone(Directory::open(path))?.ok_or(ReadError::Unreadable(Errno::NOENT));
+        opened.map(Self)
+    }
+
+    /// Opens the `/proc` of this program.
+    pub fn own() -> Result<Self, ReadError> {
+        Self::open(Path::new("/proc"))
+    }
+
+    /// Opens a process.
+    pub fn process(&self, pid: u32) -> Result<Process, ReadError> {
+        Ok(Process { pid, directory: self.directory(&pid.to_string())? })
+    }
+
+    /// Reads the `stat` of a process without opening its directory.
+    pub fn stat(&self, pid: u32) -> Result<Stat, ReadError> {
+        self.parse(&format!("{pid}/stat"), |line| stat_of(pid, line))
+    }
+
+    /// Returns the pids of all visible processes.
+    pub fn pids(&self) -> Result<Vec<u32>, ReadError> {
+        self.numbers()
+    }
+
+    /// Opens each visible process, except those that exit meanwhile.
+    pub fn processes(&self) -> Result<impl Iterator<Item = Result<Process, ReadError>>, ReadError> {
+        Ok(self.pids()?.into_iter().filter_map(|pid| unless_gone(self.process(pid)).transpose()))
+    }
+
+    /// Adds each pid with the inode number of its directory. It stays the same while the process lives and
+    /// the kernel caches the directory. Another process gets another number.
+    pub fn pids_with_inodes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), ReadError> {
+        let mut space = [MaybeUninit::uninit(); 2 * PIECE];
+        let again = self.directory(".")?;
+        let mut entries = RawDir::new(&again, &mut space);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let pid = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+            found.extend(pid.map(|pid| (pid, entry.ino())));
+        }
+        Ok(())
+    }
+
+    /// Checks that this is a `/proc`, not an empty directory. With `subset=pid` it has no `stat`, and from
+    /// another PID namespace no `self`.
+    pub fn check(&self) -> Result<(), ReadError> {
+        self.attributes("stat")
+            .or_else(|_| self.attributes("self"))
+            .or_else(|_| self.attributes("1"))
+            .map(drop)
+    }
+
+    /// Returns whether other users' processes are visible. With `hidepid=2` they seem gone, as does pid 1.
+    #[must_use]
+    pub fn shows_others(&self) -> bool {
+        self.exists("1")
+    }
+
+    /// Returns whether an error of reading a process proves that it has exited.
+    #[must_use]
+    pub fn proves_exit(&self, error: ReadError) -> bool {
+        error == ReadError::Gone && self.shows_others()
+    }
+
+    /// Returns whether this is the kernel's `/proc`: reading an open file fails after its process exits.
+    #[must_use]
+    pub fn is_kernels(&self) -> bool {
+        fstatfs(&**self).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC)
+    }
+
+    /// Returns the id of the boot.
+    #[must_use]
+    pub fn boot_id(&self) -> Option<String> {
+        let text = self.text("sys/kernel/random/boot_id").ok()?;
+        Some(text.trim().to_owned()).filter(|id| !id.is_empty())
+    }
+
+    /// Returns the boot time in seconds since the Unix epoch (`btime` of `/proc/stat`).
+    #[must_use]
+    pub fn boot_time(&self) -> Option<u32> {
+        let text = self.text("stat").ok()?;
+        text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+    }
+
+    /// Returns the PID namespace of this program as the link `pid:[4026531836]`.
+    pub fn own_pid_namespace(&self) -> Result<String, ReadError> {
+        self.link("self/ns/pid")
+    }
+
+    /// Returns a bit mask of this program's `status`, such as `CapEff:`; `None` if it is unknown.
+    #[must_use]
+    pub fn own_mask(&self, name: &str) -> Option<u64> {
+        Status::new(&self.bytes("self/status").ok()?).mask(name)
+    }
+
+    /// Returns when a process started, in clock ticks since boot; `None` if it has exited, also if its parent
+    /// has not yet reaped it.
+    pub fn start(&self, pid: u32) -> Result<Option<u64>, ReadError> {
+        let Some(stat) = unless_gone(self.stat(pid))? else { return Ok(None) };
+        let runs =
+            !stat.state.ended() || unless_gone(self.process(pid))?.map_or(Ok(false), |it| it.runs())?;
+        Ok(runs.then_some(stat.key.start_ticks))
+    }
+}
+
+/// Returns when a process started, by the `/proc` of this program; `None` if it has exited.
+///
+/// # Errors
+/// If that cannot be determined.
+pub fn start(pid: u32) -> Result<Option<u64>, ReadError> {
+    Proc::own()?.start(pid)
+}
+
+/// Returns whether a process is alive; an unreaped zombie is not.
+///
+/// # Errors
+/// If that cannot be determined.
+pub fn lives(process: ProcessKey) -> Result<bool, ReadError> {
+    Ok(start(process.pid)? == Some(process.start_ticks))
+}
+
+/// Like [`lives`]; a process that cannot be inspected counts as alive.
+#[must_use]
+pub fn may_live(process: ProcessKey) -> bool {
+    lives(process).unwrap_or(true)
+}
+
+/// Parses the inode of a namespace from its link, such as `pid:[4026531836]`.
+#[must_use]
+pub fn namespace_inode(link: &str) -> Option<u64> {
+    link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
+}
+
+/// A descriptor and the target of its link, which is `Gone` if it was closed meanwhile.
+pub type Descriptor = (u32, Result<String, ReadError>);
+
+/// An open `/proc/PID`, or `/proc/PID/task/TID`.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    directory: Directory,
+}
+
+impl Deref for Process {
+    type Target = Directory;
+
+    fn deref(&self) -> &Directory {
+        &self.directory
+    }
+}
+
+fn stat_of(pid: u32, line: &[u8]) -> Option<Stat> {
+    stat::parse(line).filter(|stat| stat.key.pid == pid)
+}
+
+#[allow(clippy::missing_errors_doc, reason = "each fails if it cannot read")]
+impl Process {
+    /// Reads `stat`.
+    pub fn stat(&self) -> Result<Stat, ReadError> {
+        self.parse("stat", |line| stat_of(self.pid, line))
+    }
+
+    /// Checks that this is the process that was read before; `Gone` if its pid was reused.
+    pub fn check(&self, key: ProcessKey) -> Result<(), ReadError> {
+        if self.stat()?.key == key { Ok(()) } else { Err(ReadError::Gone) }
+    }
+
+    /// Returns the effective uid: `/proc/PID` belongs to it, dumpable or not.
+    pub fn owner(&self) -> Result<u32, ReadError> {
+        let owner = fstat(&**self)?.st_uid;
+        // After the process has exited, the kernel reports uid 0.
+        self.attributes("stat")?;
+        Ok(owner)
+    }
+
+    /// Returns the real, effective, saved and filesystem uid.
+    pub fn uids(&self) -> Result<Vec<u32>, ReadError> {
+        Status::new(&self.bytes("status")?).uids().ok_or(ReadError::Malformed)
+    }
+
+    /// Returns the pid in each PID namespace, from that of this `/proc` to the process's own.
+    pub fn inner_pids(&self) -> Result<Vec<u32>, ReadError> {
+        Status::new(&self.bytes("status")?).pids().ok_or(ReadError::Malformed)
+    }
+
+    /// Reads `cgroup`; empty if only this is unreadable, for example a path longer than `PATH_MAX`.
+    pub fn cgroup(&self) -> Result<Vec<u8>, ReadError> {
+        match self.bytes("cgroup") {
+            Err(ReadError::Gone) if !self.exists("stat") => Err(ReadError::Gone),
+            text => Ok(text.unwrap_or_default()),
+        }
+    }
+
+    /// Returns the path of the program.
+    pub fn exe(&self) -> Result<String, ReadError> {
+        self.link("exe")
+    }
+
+    /// Returns the redacted command line; `None` if it is unreadable or the process has cleared it.
+    #[must_use]
+    pub fn command(&self) -> Option<String> {
+        let line = self.cmdline().ok().map(|line| redact::command(&line));
+        line.filter(|line| !line.is_empty())
+    }
+
+    /// Returns the value of an environment variable, if it is readable.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let text = self.bytes("environ").ok()?;
+        let mut pairs = text.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
+        pairs.find_map(|pair| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    }
+
+    /// Returns the arguments, each ended by a zero byte, up to a limit.
+    pub fn cmdline(&self) -> Result<Vec<u8>, ReadError> {
+        let mut buffer = Vec::new();
+        self.read_start(MOST_OF_CMDLINE, "cmdline", &mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// Returns the inode of the process's PID namespace.
+    pub fn pid_namespace(&self) -> Result<u64, ReadError> {
+        namespace_inode(&self.link("ns/pid")?).ok_or(ReadError::Malformed)
+    }
+
+    /// Returns all descriptors.
+    pub fn descriptors(&self) -> Result<Vec<Descriptor>, ReadError> {
+        let directory = self.directory("fd")?;
+        let link = |number: u32| (number, directory.link(&number.to_string()));
+        Ok(directory.numbers()?.into_iter().map(link).collect())
+    }
+
+    /// Returns the ids of the threads.
+    pub fn threads(&self) -> Result<Vec<u32>, ReadError> {
+        self.directory("task")?.numbers()
+    }
+
+    /// Opens a thread.
+    pub fn thread(&self, thread: u32) -> Result<Self, ReadError> {
+        Ok(Self { pid: thread, directory: self.directory(&format!("task/{thread}"))? })
+    }
+
+    /// Returns the state of each thread, because the first thread may have ended or stopped before the others.
+    pub fn thread_states(&self) -> Result<Vec<State>, ReadError> {
+        let state = |thread| unless_gone(self.parse(&format!("task/{thread}/stat"), stat::parse));
+        let stats = self.threads()?.into_iter().filter_map(|thread| state(thread).transpose());
+        stats.map(|stat| Ok(stat?.state)).collect()
+    }
+
+    /// Returns whether a thread runs; the first thread may have exited before the others.
+    pub fn runs(&self) -> Result<bool, ReadError> {
+        let states = unless_gone(self.thread_states())?.unwrap_or_default();
+        Ok(states.iter().any(|state| !state.ended()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn an_empty_directory_is_no_proc() {
+        for (made, is_proc) in [(None, false), (Some("stat"), true), (Some("self"), true), (Some("1"), true)]
+        {
+            let home = tempfile::tempdir().unwrap();
+            if let Some(name) = made {
+                fs::create_dir(home.path().join(name)).unwrap();
+            }
+            assert_eq!(Proc::open(home.path()).unwrap().check().is_ok(), is_proc, "{made:?}");
+        }
+        assert_eq!(Proc::own().unwrap().check(), Ok(()));
+    }
+}
