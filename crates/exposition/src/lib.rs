@@ -13,4 +13,4 @@ mod writer;
 pub use bailiff_snapshot::is_unprintable;
 pub use family::{Family, Kind, Unit};
 pub use labels::{Labels, bounded, bounded_prose};
-pub use writer::{Format, Histogram, Number, PRESENT, Writer};
+pub use writer::{Column, Format, Histogram, Number, PRESENT, Writer};
