@@ -51,14 +51,16 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates an empty table.
-    pub(crate) fn new(columns: &[(&'static str, Column)]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
-    }
-
-    /// Adds a row with one cell per column.
-    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
-        self.rows.push(cells);
+    /// Creates a table with one row per item; each column has a title, an alignment, and a function for its cells.
+    pub(crate) fn of<T>(
+        columns: &[(&'static str, Column, impl Fn(&T) -> Cell)],
+        items: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let row = |item: T| columns.iter().map(|(.., cell)| cell(&item)).collect();
+        Self {
+            columns: columns.iter().map(|(title, column, _)| (*title, *column)).collect(),
+            rows: items.into_iter().map(row).collect(),
+        }
     }
 
     /// Returns the header and the rows; nothing if there are no rows.
@@ -119,15 +121,18 @@ impl Table {
 mod tests {
     use super::*;
 
-    const COLUMNS: [(&str, Column); 3] =
-        [("PID", Column::Right), ("USER", Column::Shrink), ("NAME", Column::Shrink)];
+    type Names<'a> = [&'a str; 3];
 
-    fn table(rows: &[[&str; 3]]) -> Table {
-        let mut table = Table::new(&COLUMNS);
-        for row in rows {
-            table.row(row.iter().map(Cell::from).collect());
-        }
-        table
+    const COLUMNS: [(&str, Column, fn(&Names<'_>) -> Cell); 3] = [
+        ("PID", Column::Right, |names| names[0].into()),
+        ("USER", Column::Shrink, |names| {
+            Cell::of(names[1], if names[1] == "eve" { Tone::Bad } else { Tone::Plain })
+        }),
+        ("NAME", Column::Shrink, |names| names[2].into()),
+    ];
+
+    fn table(rows: &[Names<'_>]) -> Table {
+        Table::of(&COLUMNS, rows.iter().copied())
     }
 
     #[test]
@@ -150,12 +155,10 @@ mod tests {
 
     #[test]
     fn colours_do_not_count_as_width() {
-        let mut table = Table::new(&COLUMNS);
-        table.row(vec!["1".into(), Cell::of("bob", Tone::Bad), "x".into()]);
         assert_eq!(
-            table.lines(80, Colors::Colour),
-            ["\u{1b}[1mPID USER NAME\u{1b}[0m", "  1 \u{1b}[31mbob\u{1b}[0m  x"]
+            table(&[["1", "eve", "x"]]).lines(80, Colors::Colour),
+            ["\u{1b}[1mPID USER NAME\u{1b}[0m", "  1 \u{1b}[31meve\u{1b}[0m  x"]
         );
-        assert!(Table::new(&COLUMNS).lines(80, Colors::Plain).is_empty(), "no header without rows");
+        assert!(table(&[]).lines(80, Colors::Plain).is_empty(), "no header without rows");
     }
 }

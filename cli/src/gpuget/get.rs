@@ -9,6 +9,7 @@ use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 use super::environment::PoolAddress;
 use super::signals::BlockedSignals;
 use super::{Failure, print_line};
+use crate::lease::request::{name, user_fields};
 use crate::lease::{LEASE, TICKET, offset};
 
 /// The pause between two attempts to reach Redis.
@@ -106,20 +107,10 @@ fn deliver(
 
 /// Creates a ticket for the calling process.
 fn ticket(local_host: &LocalHost, parent: u32) -> Result<Ticket, Failure> {
-    let mut random = [0_u8; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(std::io::Error::from)?;
-    let uid = nix::unistd::getuid();
-    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
     let mut about = local_host.holder(parent);
     about.extend(local_host.taker(parent));
-    about.extend([
-        ("legacy_pid", parent.to_string()),
-        ("offset", offset().to_string()),
-        ("uid", uid.to_string()),
-        ("user", user.unwrap_or_else(|| uid.to_string())),
-        ("cmd", "GPU.py --get".to_owned()),
-    ]);
-    let lease = random.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat();
-    Ok(Ticket { lease, want: 1, priority: 0, ttl: TICKET, nonblock: false, about })
+    about.push(("legacy_pid", parent.to_string()));
+    about.extend(user_fields());
+    about.push(("cmd", "GPU.py --get".to_owned()));
+    Ok(Ticket { lease: name()?, want: 1, priority: 0, ttl: TICKET, nonblock: false, about })
 }

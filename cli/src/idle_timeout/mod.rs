@@ -7,7 +7,6 @@ mod flags;
 mod log;
 mod session;
 mod settings;
-pub(crate) mod visible;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;

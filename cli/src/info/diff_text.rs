@@ -4,19 +4,22 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::line;
 
-use super::diff::{BootMatch, Change, GpuChanges, MemoryRelease, compare, earlier, missing};
-use super::figures::{Style, Units, ctime, or_unknown, span};
+use super::diff::{BootMatch, Change, ChangeKind, GpuChanges, MemoryRelease, compare, earlier, missing};
+use super::figures::{Style, UNKNOWN, Units, ctime, or_unknown, span};
 use super::report::{GpuReport, InfoReport, Memory};
 use super::text::{notes, pair, wrapped_pair};
 use crate::table::{Cell, Column, Table, Tone};
 
-const COLUMNS: [(&str, Column); 6] = [
-    ("WHAT", Column::Left),
-    ("PID", Column::Right),
-    ("USER", Column::Shrink),
-    ("NAME", Column::Shrink),
-    ("WAS", Column::Right),
-    ("IS", Column::Right),
+type ChangeRow<'a> = (&'a Change, Units);
+const COLUMNS: [(&str, Column, fn(&ChangeRow<'_>) -> Cell); 6] = [
+    ("WHAT", Column::Left, |(change, _)| {
+        Cell::of(change.how.name(), if change.how == ChangeKind::Died { Tone::Bad } else { Tone::Plain })
+    }),
+    ("PID", Column::Right, |(change, _)| change.pid.to_string().into()),
+    ("USER", Column::Shrink, |(change, _)| change.user.as_deref().unwrap_or(UNKNOWN).into()),
+    ("NAME", Column::Shrink, |(change, _)| change.comm.as_deref().unwrap_or(UNKNOWN).into()),
+    ("WAS", Column::Right, |(change, units)| or_unknown(change.was, |bytes| units.size(bytes)).into()),
+    ("IS", Column::Right, |(change, units)| or_unknown(change.is, |bytes| units.size(bytes)).into()),
 ];
 
 /// Returns the lines of the changes since an earlier report.
@@ -113,23 +116,7 @@ fn changes(since: &GpuChanges, style: &Style) -> Vec<String> {
     let Some(changes) = &since.holders else {
         return vec!["changes of holders are unknown".to_owned()];
     };
-    let mut table = Table::new(&COLUMNS);
-    for change in changes {
-        table.row(row(change, style.units));
-    }
-    let lines = table.lines(style.width, style.colors);
+    let rows = changes.iter().map(|change| (change, style.units));
+    let lines = Table::of(&COLUMNS, rows).lines(style.width, style.colors);
     if lines.is_empty() { vec!["no holder has changed".to_owned()] } else { lines }
-}
-
-fn row(change: &Change, units: Units) -> Vec<Cell> {
-    let size = |bytes| units.size(bytes);
-    let tone = if change.how == super::diff::ChangeKind::Died { Tone::Bad } else { Tone::Plain };
-    vec![
-        Cell::of(change.how.name(), tone),
-        change.pid.to_string().into(),
-        or_unknown(change.user.clone(), |user| user).into(),
-        or_unknown(change.comm.clone(), |comm| comm).into(),
-        or_unknown(change.was, size).into(),
-        or_unknown(change.is, size).into(),
-    ]
 }

@@ -1,30 +1,32 @@
 //! `bailiff lease`: code shared by its commands.
 
 pub(crate) mod abandoned;
-pub(crate) mod acquire;
+mod acquire;
 pub(crate) mod command_lease;
 pub(crate) mod examples;
 pub(crate) mod flags;
 mod format;
 pub(crate) mod gpu_users;
-pub(crate) mod hold;
-pub(crate) mod init;
-pub(crate) mod list;
-pub(crate) mod log;
+mod hold;
+mod init;
+mod list;
+mod log;
 mod progress;
-pub(crate) mod release;
-mod request;
-pub(crate) mod run;
+mod release;
+pub(crate) mod request;
 mod shell;
-pub(crate) mod status;
+mod status;
 
 use std::fmt::Display;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use bailiff_lease::{Leases, Local, Pool};
+use bailiff_lease::{Leases, Pool};
 
 use crate::args::Backend;
 use crate::exit::Failure;
+use crate::run::job::Job;
+use flags::Lease;
 
 /// The timeout of a Redis reply.
 pub(crate) const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,12 +35,27 @@ pub(crate) const TICKET: Duration = Duration::from_secs(30);
 /// The lifetime of a lease without a renewal.
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
 
+/// Runs a `lease` command.
+pub(crate) fn lease(command: &Lease) -> Result<ExitCode, Failure> {
+    match command {
+        Lease::Init(flags) => init::init(flags),
+        Lease::Run(flags) => Job { lease: Some(flags), ..Job::new(&flags.command, &flags.time_limit) }.run(),
+        Lease::Acquire(flags) => acquire::acquire(flags),
+        Lease::Adopt(flags) => acquire::adopt(flags),
+        Lease::Release(flags) => release::release(flags),
+        Lease::Extend(flags) => release::extend(flags),
+        Lease::List(flags) => list::list(flags),
+        Lease::Status(flags) => status::status(flags),
+        Lease::Queue(flags) => list::queue(flags),
+        Lease::Log(flags) => log::log(flags),
+        Lease::Reap(flags) => release::reap(flags),
+        Lease::Hold(flags) => hold::hold(flags),
+    }
+}
+
 /// Opens the pool, in Redis or on this machine.
 pub(crate) fn open(flags: &crate::args::Pool) -> Result<Box<dyn Leases>, Failure> {
-    Ok(match flags.backend() {
-        Backend::Redis(address) => Box::new(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
-        Backend::LocalHost(directory) => Box::new(Local::at(directory)),
-    })
+    Ok(flags.open(REDIS_TIMEOUT)?)
 }
 
 /// Opens the pool in Redis, for commands that the local pool does not support; `limitation` says what it lacks.

@@ -18,10 +18,10 @@ use crate::command::signals::Signals;
 use crate::command::start::start;
 use crate::command::{Event, check_signals};
 use crate::exit::Failure;
-use crate::idle_timeout::visible::Visible;
 use crate::lease::command_lease::CommandLease;
 use crate::lease::flags;
 use crate::process_tree::ProcessTree;
+use crate::visible::Visible;
 
 /// A command to run.
 pub(crate) struct Job<'a> {
