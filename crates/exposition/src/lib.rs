@@ -6,7 +6,6 @@ pub mod html;
 pub mod human;
 mod labels;
 pub mod own;
-pub mod table;
 pub mod terminal;
 mod writer;
 
