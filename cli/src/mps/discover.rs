@@ -134,17 +134,13 @@ fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place:
         pipe_dir: pipes.map(|pipes| pipes.display().to_string()),
         pid: found.map(|found| found.pid),
         user: found.map(|found| node::user(found.uid)),
-        state: State::Unknown,
-        why: None,
         log_dir: directories.map(|directories| directories.logs.display().to_string()),
         log: directories.map(|directories| node::logs(&directories.logs)),
         visible: details.and_then(|details| details.visible.clone()),
         protocol: details.map(|details| details.flags.protocol),
         static_partitioning: details.map(|details| details.flags.static_partitioning),
         multiuser: details.map(|details| details.flags.multiuser),
-        default_thread_percentage: None,
-        default_memory_limits: BTreeMap::new(),
-        servers: Vec::new(),
+        ..Daemon::default()
     }
 }
 
@@ -219,9 +215,7 @@ fn servers_of(
     let processes = daemon.query(Question::Processes).ok().and_then(|answer| reply::processes(&answer).ok());
     let server = |pid: &u32| {
         let found = node.servers.iter().find(|server| server.pid == *pid);
-        let status = daemon
-            .query(Question::Status(*pid))
-            .map_or(reply::Status::Unknown, |answer| reply::status(&answer));
+        let status = daemon.query(Question::Status(*pid)).ok().and_then(|answer| reply::status(&answer));
         let clients = processes.as_ref().map(|all| {
             // The list has a row per client and GPU; the map keeps one row per client.
             let rows = all.iter().filter(|client| client.server == *pid);
@@ -231,7 +225,7 @@ fn servers_of(
         Server {
             pid: *pid,
             user: found.map(|found| node::user(found.uid)),
-            status: status.name(),
+            status: status.map_or("unknown", bailiff_snapshot::MpsStatus::name),
             thread_percentage: daemon.percentage(Question::Percentage(*pid)),
             clients,
         }

@@ -2,7 +2,8 @@
 //! truncated list is not taken for a complete one.
 
 use std::collections::BTreeSet;
-use std::fmt;
+
+use bailiff_snapshot::MpsStatus;
 
 use crate::table;
 
@@ -18,41 +19,6 @@ pub enum ReplyError {
     /// Any other reply, such as that of a release to an unknown command.
     #[error("not understood: {0:?}")]
     Strange(String),
-}
-
-/// State of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Status {
-    /// The server starts, or creates its contexts again.
-    Initializing,
-    /// The server accepts clients.
-    Active,
-    /// A client caused a GPU fault. No new client is accepted until all clients of that GPU have exited.
-    Fault,
-    /// The state is not reported: up to driver 535 the command is unknown.
-    Unknown,
-}
-
-impl Status {
-    /// All states.
-    pub const ALL: [Self; 4] = [Self::Initializing, Self::Active, Self::Fault, Self::Unknown];
-
-    /// Returns the state's name in metrics and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Initializing => "initializing",
-            Self::Active => "active",
-            Self::Fault => "fault",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.name())
-    }
 }
 
 /// A row of `ps`. A client has one row for each of its GPUs.
@@ -86,18 +52,19 @@ pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
 
-/// Parses the reply to `get_server_status`; any other text is [`Status::Unknown`].
+/// Parses the reply to `get_server_status`. Up to driver 535 the command is unknown; then, and for any other
+/// text, the state is `None`.
 #[must_use]
-pub fn status(reply: &str) -> Status {
+pub fn status(reply: &str) -> Option<MpsStatus> {
     match reply.trim() {
-        "INITIALIZING" => Status::Initializing,
-        "ACTIVE" => Status::Active,
-        "FAULT" => Status::Fault,
-        _ => Status::Unknown,
+        "INITIALIZING" => Some(MpsStatus::Initializing),
+        "ACTIVE" => Some(MpsStatus::Active),
+        "FAULT" => Some(MpsStatus::Fault),
+        _ => None,
     }
 }
 
-/// Parses the rows of `ps`. Columns are found by their titles, because releases add columns.
+/// Parses the rows of `ps`, or of `client list --all` in protocol 3. Columns are found by their titles, because releases add columns.
 ///
 /// # Errors
 /// If the reply is not such a table, or if a row has no pid or no server.
@@ -177,14 +144,6 @@ pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
             .map(|row| row.cell("PID").and_then(|cell| cell.parse().ok()).ok_or_else(|| unknown(reply)))
             .collect()
     })
-}
-
-/// Parses `client list --all` of protocol 3, by the same column titles as `ps`.
-///
-/// # Errors
-/// If the reply is not such a table.
-pub fn clients_v3(reply: &str) -> Result<Vec<Client>, ReplyError> {
-    processes(reply)
 }
 
 /// Returns the line that denies permission, if there is one.

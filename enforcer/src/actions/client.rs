@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_mps::control::Question;
 use bailiff_mps::{Control, reply};
-use bailiff_snapshot::Role;
+use bailiff_snapshot::{MpsStatus, Role};
 
 use super::context::ActionContext;
 use super::group::Group;
@@ -241,7 +241,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
 /// the server waits for its exit.
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
     let status = control.query(Question::Status(server)).map(|reply_text| reply::status(&reply_text));
-    if matches!(status, Ok(reply::Status::Fault)) {
+    if matches!(status, Ok(Some(MpsStatus::Fault))) {
         return Ok(format!("server {server} of MPS is in FAULT and waits for the exit of {client}"));
     }
     let reply_text = control.query(Question::TerminateClient(server, client));

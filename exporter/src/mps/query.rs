@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bailiff_mps::Listener;
 use bailiff_mps::control::{Control, ControlError, Question};
-use bailiff_mps::reply::{self as replies, Client, ReplyError, Status};
+use bailiff_mps::reply::{self as replies, Client, ReplyError};
 use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
 
 /// Maximum number of servers, and of devices, that are queried.
@@ -129,7 +129,7 @@ impl Asked {
             };
             self.gap |= clients.is_some() && report.clients.is_none();
             report.status =
-                status(replies::status(&control.query(Question::Status(server)).or_else(unless_refused)?));
+                replies::status(&control.query(Question::Status(server)).or_else(unless_refused)?);
             let earlier = before.as_ref().and_then(|before| before.servers.get(&server));
             report.thread_percentage = match earlier {
                 Some(earlier) => earlier.thread_percentage,
@@ -164,7 +164,7 @@ fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
     if let Some(clients) = reply(control.query(Question::Processes), replies::processes)? {
         return Ok(Some(clients));
     }
-    reply(control.query(Question::ClientsV3), replies::clients_v3)
+    reply(control.query(Question::ClientsV3), replies::processes)
 }
 
 /// Returns the pids of a server's clients; `None` if there are too many. A client of several devices occurs
@@ -203,15 +203,6 @@ fn strange(odd: &ReplyError) -> ControlError {
     match odd {
         ReplyError::Refused(text) => ControlError::Refused(text.clone()),
         odd => ControlError::Strange(odd.to_string()),
-    }
-}
-
-const fn status(status: Status) -> Option<MpsStatus> {
-    match status {
-        Status::Initializing => Some(MpsStatus::Initializing),
-        Status::Active => Some(MpsStatus::Active),
-        Status::Fault => Some(MpsStatus::Fault),
-        Status::Unknown => None,
     }
 }
 
