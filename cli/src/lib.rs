@@ -13,6 +13,7 @@ mod lease;
 mod mps;
 mod output;
 mod process_tree;
+mod python;
 mod run;
 mod screen;
 mod stream;
@@ -64,7 +65,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Info(flags) => info::info(&flags),
         Command::Mps(command) => mps::mps(&command),
-        Command::Lease(command) => lease::lease(&command),
+        Command::Lease(command) => lease::commands::lease(&command),
         Command::Run(flags) => run::run(&flags),
         Command::Completions(flags) => completions::completions(&flags, &Flags::command()),
     };

@@ -31,6 +31,17 @@ pub(crate) enum Tone {
     Bad,
 }
 
+impl Tone {
+    /// Returns the text in this colour.
+    pub(crate) fn paint(self, text: &str, colors: Colors) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Warn => colors.odd(text),
+            Self::Bad => colors.bad(text),
+        }
+    }
+}
+
 impl Cell {
     /// Creates a cell and removes control characters from its text.
     pub(crate) fn of(text: impl AsRef<str>, tone: Tone) -> Self {
@@ -104,11 +115,7 @@ impl Table {
         for ((cell, columns), (_, column)) in cells.iter().zip(widths).zip(&self.columns) {
             let shown = cut(&cell.text, *columns);
             let room = " ".repeat(columns.saturating_sub(width(&shown)));
-            let styled = match cell.tone {
-                Tone::Plain => shown,
-                Tone::Warn => colors.odd(&shown),
-                Tone::Bad => colors.bad(&shown),
-            };
+            let styled = cell.tone.paint(&shown, colors);
             let (before, after) =
                 if *column == Column::Right { (room, String::new()) } else { (String::new(), room) };
             text.extend([before, styled, after, " ".to_owned()]);

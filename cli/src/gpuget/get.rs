@@ -11,6 +11,7 @@ use super::signals::BlockedSignals;
 use super::{Failure, print_line};
 use crate::lease::request::{name, user_fields};
 use crate::lease::{LEASE, TICKET, offset};
+use crate::output::joined;
 
 /// The pause between two attempts to reach Redis.
 const RETRY: Duration = Duration::from_millis(200);
@@ -83,8 +84,7 @@ fn deliver(
         let mut pending_lease = lock(pending);
         match pool.touch(&ticket.lease, LEASE, Some(grant.token)) {
             Ok(TicketStatus::Held(_)) => {
-                let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-                if let Err(failure) = print_line(&ids.join(",")) {
+                if let Err(failure) = print_line(&joined(&grant.gpus, ",")) {
                     pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
                     return Err(match failure {
                         Failure::ClosedPipe => {

@@ -22,6 +22,7 @@ use settings::IdleTimeoutSettings;
 use crate::command::signals;
 use crate::exit;
 use crate::output::print_message;
+use crate::python::usage;
 
 /// The program name in usage and messages.
 const NAME: &str = "gpu_idle_timeout";
@@ -84,7 +85,7 @@ fn report(name: Name, stop: Stop) -> ExitCode {
             ExitCode::from(2)
         }
         (Name::Script, Stop::Usage(why)) => {
-            let _ = writeln!(err, "{}\n{NAME}: error: {why}", flags::usage());
+            let _ = writeln!(err, "{}\n{NAME}: error: {why}", usage(HELP));
             ExitCode::from(2)
         }
         (Name::Script, Stop::Refused(why) | Stop::NoDriver(why)) => {

@@ -19,8 +19,8 @@ const GPUS: [(&str, Column, fn(&GpuRow<'_>) -> Cell); 7] = [
     ("UTIL", Column::Right, |(gpu, _)| {
         or_unknown(gpu.utilization.map(|percent| format!("{percent}%"))).into()
     }),
-    ("USED", Column::Right, |row| memory(row, |memory| memory.used)),
-    ("TOTAL", Column::Right, |row| memory(row, |memory| memory.total)),
+    ("USED", Column::Right, |row| memory(row, |memory| memory.observed.used)),
+    ("TOTAL", Column::Right, |row| memory(row, |memory| memory.observed.total)),
     ("PROCS", Column::Right, |(gpu, _)| match gpu.instances {
         Some(_) => NONE.into(),
         None => or_unknown(gpu.holders.as_ref().map(Vec::len)).into(),
@@ -98,30 +98,28 @@ fn remarks(gpu: &GpuReport, style: &Style) -> Vec<String> {
         part.filter(|bytes| *bytes > 0).map(|bytes| format!("{} {text}", style.units.size(bytes)))
     };
     let unattributed =
-        memory.and_then(|memory| memory.unaccounted).filter(|bytes| *bytes >= REPORTED_UNATTRIBUTED);
+        memory.and_then(|memory| memory.observed.unaccounted).filter(|bytes| *bytes >= REPORTED_UNATTRIBUTED);
     let stuck = gpu.holders.iter().flatten().filter(|holder| holder.stuck().is_some()).count();
     let unlisted = gpu.holders.is_none() && gpu.fault.is_none() && gpu.instances.is_none();
     let errors = [
         gpu.fault.as_deref().map(|fault| format!("{}; see `bailiff doctor`", fault_text(fault))),
-        memory.and_then(|memory| held(memory.dead_pids, "held by processes that do not exist")),
-        memory
-            .and_then(|memory| held(memory.unreleased, "not released after its holders exited; see --full")),
+        memory.and_then(|memory| held(memory.observed.dead_pids, "held by processes that do not exist")),
+        memory.and_then(|memory| {
+            held(memory.observed.unreleased, "not released after its holders exited; see --full")
+        }),
     ];
     let warnings = [
         unlisted.then(|| "the driver does not list its processes".to_owned()),
         unattributed
             .and_then(|bytes| held(u64::try_from(bytes).ok(), "held by no listed process; see --who")),
-        memory.and_then(|memory| held(memory.other_namespaces, "held by processes of other PID namespaces")),
+        memory.and_then(|memory| {
+            held(memory.observed.other_namespaces, "held by processes of other PID namespaces")
+        }),
         (stuck > 0).then(|| format!("stuck processes: {stuck}; see --full")),
     ];
     let name = format!("GPU {}", line(&gpu.index));
-    let errors = errors
-        .iter()
-        .flatten()
-        .flat_map(|text| wrapped_pair(&name, text, style, |part| style.colors.bad(part)));
-    let warnings = warnings
-        .iter()
-        .flatten()
-        .flat_map(|text| wrapped_pair(&name, text, style, |part| style.colors.odd(part)));
+    let lines = |text: &String, tone| wrapped_pair(&name, text, style, tone);
+    let errors = errors.iter().flatten().flat_map(|text| lines(text, Tone::Bad));
+    let warnings = warnings.iter().flatten().flat_map(|text| lines(text, Tone::Warn));
     errors.chain(warnings).collect()
 }

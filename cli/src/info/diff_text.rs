@@ -55,17 +55,17 @@ fn gpu_lines(
     let mut lines = super::text::head(now, gpu, style);
     // The last two of these seven lines, used and free memory, are replaced by lines with the change.
     lines.truncate(lines.len().saturating_sub(2));
-    lines.push(pair("memory used", &memory(|memory| memory.used, since.used)));
-    lines.push(pair("memory free", &memory(|memory| memory.free, since.free)));
+    lines.push(pair("memory used", &memory(|memory| memory.observed.used, since.used)));
+    lines.push(pair("memory free", &memory(|memory| memory.observed.free, since.free)));
     let unaccounted = |memory: Option<&Memory>| {
-        or_unknown(memory.and_then(|memory| memory.unaccounted), |bytes| units.signed(bytes))
+        or_unknown(memory.and_then(|memory| memory.observed.unaccounted), |bytes| units.signed(bytes))
     };
     let was_unaccounted = previous.map(|previous| unaccounted(Some(previous)));
     let change = change_text(&unaccounted(gpu.memory.as_ref()), was_unaccounted, (since.unaccounted, units));
     lines.push(pair("memory unaccounted", &change));
     let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
     lines.push(pair("gpu", &format!("{}{uuid}", line(&gpu.index))));
-    lines.extend(wrapped_pair("since", &compared_report(before, now, since, style), style, str::to_owned));
+    lines.extend(wrapped_pair("since", &compared_report(before, now, since, style), style, Tone::Plain));
     if let Some(release) = &since.back {
         lines.extend(release_lines(release, style));
     }
@@ -96,20 +96,14 @@ fn compared_report(before: &InfoReport, now: &InfoReport, since: &GpuChanges, st
 }
 
 fn release_lines(release: &MemoryRelease, style: &Style) -> Vec<String> {
-    const NAME: &str = "exited processes";
-    match release {
-        MemoryRelease::All { bytes } => {
-            wrapped_pair(NAME, &format!("{} released", style.units.size(*bytes)), style, str::to_owned)
-        }
-        MemoryRelease::Stayed { bytes } => {
-            wrapped_pair(NAME, &format!("{} not released", style.units.size(*bytes)), style, |part| {
-                style.colors.bad(part)
-            })
-        }
+    let (text, tone) = match release {
+        MemoryRelease::All { bytes } => (format!("{} released", style.units.size(*bytes)), Tone::Plain),
+        MemoryRelease::Stayed { bytes } => (format!("{} not released", style.units.size(*bytes)), Tone::Bad),
         MemoryRelease::Unknown { why } => {
-            wrapped_pair(NAME, &format!("unknown whether memory was released: {why}"), style, str::to_owned)
+            (format!("unknown whether memory was released: {why}"), Tone::Plain)
         }
-    }
+    };
+    wrapped_pair("exited processes", &text, style, tone)
 }
 
 fn changes(since: &GpuChanges, style: &Style) -> Vec<String> {

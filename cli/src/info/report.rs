@@ -94,29 +94,15 @@ pub(crate) struct GpuReport {
 /// unaccounted`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memory {
-    pub(crate) total: u64,
-    pub(crate) used: u64,
-    pub(crate) free: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) reserved: Option<u64>,
+    /// What the snapshot contains.
+    #[serde(flatten)]
+    pub(crate) observed: wire::Memory,
     /// Memory of compute processes, including those that also do graphics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) computing: Option<u64>,
     /// Memory of graphics-only processes: display servers, compositors, browsers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) graphics: Option<u64>,
-    /// Memory of pids that the driver lists but that do not exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) dead_pids: Option<u64>,
-    /// Memory of processes of other PID namespaces.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) other_namespaces: Option<u64>,
-    /// Memory that no known process holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unaccounted: Option<i64>,
-    /// Memory that was not released after its holders exited; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unreleased: Option<u64>,
 }
 
 /// A process on a GPU.
@@ -308,18 +294,7 @@ impl Memory {
                 .filter(|holder| holder.state != "gone" && (holder.kinds == "G") == graphics_only);
             alive.map(|holder| holder.memory).sum::<Option<u64>>()
         };
-        Self {
-            total: memory.total,
-            used: memory.used,
-            free: memory.free,
-            reserved: memory.reserved,
-            computing: sum(false),
-            graphics: sum(true),
-            dead_pids: memory.dead_pids,
-            other_namespaces: memory.other_namespaces,
-            unaccounted: memory.unaccounted,
-            unreleased: memory.unreleased,
-        }
+        Self { observed: memory.clone(), computing: sum(false), graphics: sum(true) }
     }
 }
 

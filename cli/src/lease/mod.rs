@@ -3,6 +3,7 @@
 pub(crate) mod abandoned;
 mod acquire;
 pub(crate) mod command_lease;
+pub(crate) mod commands;
 pub(crate) mod examples;
 pub(crate) mod flags;
 mod format;
@@ -18,15 +19,12 @@ mod shell;
 mod status;
 
 use std::fmt::Display;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use bailiff_lease::{Leases, Pool};
 
 use crate::args::Backend;
 use crate::exit::Failure;
-use crate::run::job::Job;
-use flags::Lease;
 
 /// The timeout of a Redis reply.
 pub(crate) const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,24 +32,6 @@ pub(crate) const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const TICKET: Duration = Duration::from_secs(30);
 /// The lifetime of a lease without a renewal.
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
-
-/// Runs a `lease` command.
-pub(crate) fn lease(command: &Lease) -> Result<ExitCode, Failure> {
-    match command {
-        Lease::Init(flags) => init::init(flags),
-        Lease::Run(flags) => Job { lease: Some(flags), ..Job::new(&flags.command, &flags.time_limit) }.run(),
-        Lease::Acquire(flags) => acquire::acquire(flags),
-        Lease::Adopt(flags) => acquire::adopt(flags),
-        Lease::Release(flags) => release::release(flags),
-        Lease::Extend(flags) => release::extend(flags),
-        Lease::List(flags) => list::list(flags),
-        Lease::Status(flags) => status::status(flags),
-        Lease::Queue(flags) => list::queue(flags),
-        Lease::Log(flags) => log::log(flags),
-        Lease::Reap(flags) => release::reap(flags),
-        Lease::Hold(flags) => hold::hold(flags),
-    }
-}
 
 /// Opens the pool, in Redis or on this machine.
 pub(crate) fn open(flags: &crate::args::Pool) -> Result<Box<dyn Leases>, Failure> {

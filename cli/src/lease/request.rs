@@ -13,7 +13,7 @@ use super::format::{self, ids};
 use super::gpu_users::used;
 use super::{LEASE, TICKET, gpus, offset};
 use crate::exit::Failure;
-use crate::output::print_message;
+use crate::output::{joined, print_message};
 
 /// The pause between two attempts to reach Redis.
 const RETRY: Duration = Duration::from_millis(200);
@@ -132,7 +132,7 @@ pub(super) fn obtain(
     let avoid_used = request.gpu.is_none() && request.exporter.stream.exists();
     let used = if avoid_used { used(&request.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
     if !used.is_empty() {
-        ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
+        ticket.about.push(("last", joined(used.keys(), ",")));
     }
     let until = request.wait.map(|wait| Instant::now() + wait);
     match wait_for_grant(pool, (ticket, request.nonblock), (&local_host, until), notify)? {
