@@ -17,7 +17,6 @@ mod python;
 mod run;
 mod screen;
 mod stream;
-mod table;
 mod visible;
 
 use std::ffi::OsStr;

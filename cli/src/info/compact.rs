@@ -1,21 +1,20 @@
 //! The compact text of a report: one line per GPU and one per holder.
 
 use bailiff_exposition::human::{UNKNOWN, or_unknown};
-use bailiff_exposition::terminal::line;
+use bailiff_exposition::terminal::{Cell, Column, Table, Tone, line};
 use bailiff_snapshot::stuck::REPORTED_UNATTRIBUTED;
 
 use super::figures::{NONE, Style, ctime};
 use super::report::{GpuReport, InfoReport, Memory};
 use super::rows::{self, HolderRow};
 use super::text::{fault_text, notes, wrapped_pair};
-use crate::table::{Cell, Column, Table, Tone};
 
 type GpuRow<'a> = (&'a GpuReport, &'a Style);
 const GPUS: [(&str, Column, fn(&GpuRow<'_>) -> Cell); 7] = [
-    ("GPU", Column::Left, |(gpu, _)| {
+    ("GPU", Column::Never, |(gpu, _)| {
         Cell::of(&gpu.index, if gpu.fault.is_some() { Tone::Bad } else { Tone::Plain })
     }),
-    ("NAME", Column::Shrink, |(gpu, _)| or_unknown(gpu.name.as_ref()).into()),
+    ("NAME", Column::To(6), |(gpu, _)| or_unknown(gpu.name.as_ref()).into()),
     ("UTIL", Column::Right, |(gpu, _)| {
         or_unknown(gpu.utilization.map(|percent| format!("{percent}%"))).into()
     }),
@@ -25,7 +24,7 @@ const GPUS: [(&str, Column, fn(&GpuRow<'_>) -> Cell); 7] = [
         Some(_) => NONE.into(),
         None => or_unknown(gpu.holders.as_ref().map(Vec::len)).into(),
     }),
-    ("LEASE", Column::Shrink, |(gpu, _)| match &gpu.lease {
+    ("LEASE", Column::To(6), |(gpu, _)| match &gpu.lease {
         Some(lease) => lease.short().into(),
         None => NONE.into(),
     }),

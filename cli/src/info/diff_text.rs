@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use bailiff_exposition::terminal::line;
+use bailiff_exposition::terminal::{Cell, Column, Table, Tone, line};
 
 use super::diff::{BootMatch, Change, ChangeKind, GpuChanges, MemoryRelease, compare, earlier, missing};
 use super::figures::{Style, UNKNOWN, Units, ctime, or_unknown, span};
 use super::report::{GpuReport, InfoReport, Memory};
 use super::text::{notes, pair, wrapped_pair};
-use crate::table::{Cell, Column, Table, Tone};
 
 type ChangeRow<'a> = (&'a Change, Units);
 const COLUMNS: [(&str, Column, fn(&ChangeRow<'_>) -> Cell); 6] = [
-    ("WHAT", Column::Left, |(change, _)| {
+    ("WHAT", Column::Never, |(change, _)| {
         Cell::of(change.how.name(), if change.how == ChangeKind::Died { Tone::Bad } else { Tone::Plain })
     }),
     ("PID", Column::Right, |(change, _)| change.pid.to_string().into()),
-    ("USER", Column::Shrink, |(change, _)| change.user.as_deref().unwrap_or(UNKNOWN).into()),
-    ("NAME", Column::Shrink, |(change, _)| change.comm.as_deref().unwrap_or(UNKNOWN).into()),
+    ("USER", Column::To(6), |(change, _)| change.user.as_deref().unwrap_or(UNKNOWN).into()),
+    ("NAME", Column::To(6), |(change, _)| change.comm.as_deref().unwrap_or(UNKNOWN).into()),
     ("WAS", Column::Right, |(change, units)| or_unknown(change.was, |bytes| units.size(bytes)).into()),
     ("IS", Column::Right, |(change, units)| or_unknown(change.is, |bytes| units.size(bytes)).into()),
 ];

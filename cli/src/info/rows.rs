@@ -3,27 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bailiff_exposition::terminal::{Cell, Column, Table, Tone};
 use bailiff_snapshot::DeviceProcess;
 
 use super::figures::{NONE, Style, UNKNOWN, Units, or_unknown, span};
 use super::report::{GpuReport, Holder};
-use crate::table::{Cell, Column, Table, Tone};
 
 /// A column of a table of holders.
 pub(super) type HolderColumn = (&'static str, Column, fn(&HolderRow<'_>) -> Cell);
 
-const GPU: HolderColumn = ("GPU", Column::Left, |row| (&row.gpu.index).into());
+const GPU: HolderColumn = ("GPU", Column::Never, |row| (&row.gpu.index).into());
 const PID: HolderColumn = ("PID", Column::Right, |row| row.holder.pid.to_string().into());
-const USER: HolderColumn = ("USER", Column::Shrink, |row| row.known(row.holder.owner()));
-const KIND: HolderColumn = ("KIND", Column::Left, |row| (&row.holder.kinds).into());
+const USER: HolderColumn = ("USER", Column::To(6), |row| row.known(row.holder.owner()));
+const KIND: HolderColumn = ("KIND", Column::Never, |row| (&row.holder.kinds).into());
 const MEMORY: HolderColumn = ("MEMORY", Column::Right, |row| row.known(row.memory()));
 const USE: HolderColumn = ("USE", Column::Right, |row| row.known(row.utilization()));
 const UTIL: HolderColumn = ("UTIL", Column::Right, |row| row.known(row.utilization()));
 const IDLE: HolderColumn = ("IDLE", Column::Right, |row| row.idle());
-const STATE: HolderColumn = ("STATE", Column::Left, |row| row.state());
-const LEASE: HolderColumn = ("LEASE", Column::Left, |row| row.lease());
-const NAME: HolderColumn = ("NAME", Column::Shrink, |row| row.known(row.name()));
-const WHERE: HolderColumn = ("WHERE", Column::Shrink, |row| row.place());
+const STATE: HolderColumn = ("STATE", Column::Never, |row| row.state());
+const LEASE: HolderColumn = ("LEASE", Column::Never, |row| row.lease());
+const NAME: HolderColumn = ("NAME", Column::To(6), |row| row.known(row.name()));
+const WHERE: HolderColumn = ("WHERE", Column::To(6), |row| row.place());
 
 const LONG: [HolderColumn; 10] = [PID, USER, KIND, MEMORY, USE, IDLE, STATE, LEASE, NAME, WHERE];
 /// The columns of the compact report.
@@ -33,9 +33,9 @@ pub(super) const COMPACT: [HolderColumn; 10] =
 type DeviceProcessRow<'a> = (&'a DeviceProcess, Option<&'a Holder>, Units);
 const DEVICE_PROCESSES: [(&str, Column, fn(&DeviceProcessRow<'_>) -> Cell); 4] = [
     ("PID", Column::Right, |(process, ..)| process.pid.to_string().into()),
-    ("USER", Column::Shrink, |(process, ..)| or_unknown(process.uid, user).into()),
-    ("NAME", Column::Shrink, |(process, ..)| (&process.comm).into()),
-    ("HOLDS", Column::Left, |(_, holder, units)| match holder {
+    ("USER", Column::To(6), |(process, ..)| or_unknown(process.uid, user).into()),
+    ("NAME", Column::To(6), |(process, ..)| (&process.comm).into()),
+    ("HOLDS", Column::Never, |(_, holder, units)| match holder {
         Some(holder) => or_unknown(holder.memory, |bytes| units.size(bytes)).into(),
         None => Cell::of("not listed", Tone::Warn),
     }),
@@ -43,7 +43,7 @@ const DEVICE_PROCESSES: [(&str, Column, fn(&DeviceProcessRow<'_>) -> Cell); 4] =
 
 type UserRow = (String, UserUsage, Units);
 const USERS: [(&str, Column, fn(&UserRow) -> Cell); 5] = [
-    ("USER", Column::Shrink, |(name, ..)| name.into()),
+    ("USER", Column::To(6), |(name, ..)| name.into()),
     ("GPUS", Column::Right, |(_, user, _)| user.gpus.len().to_string().into()),
     ("PROCESSES", Column::Right, |(_, user, _)| user.processes.len().to_string().into()),
     ("MEMORY", Column::Right, |(_, user, units)| user.memory.text(*units).into()),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bailiff_exposition::terminal::{line, wrapped};
+use bailiff_exposition::terminal::{Tone, line, wrapped};
 use bailiff_snapshot::Stuck;
 use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
 
@@ -13,7 +13,6 @@ use super::figures::{Style, UNKNOWN, ctime, or_unknown, span};
 use super::lease_state::queue_text;
 use super::report::{GpuReport, Holder, InfoReport, Memory};
 use super::rows;
-use crate::table::Tone;
 
 /// The maximum number of stuck holders listed per kind.
 const MAX_NAMED: usize = 3;

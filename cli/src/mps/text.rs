@@ -1,19 +1,18 @@
 //! Text output of `bailiff mps status`.
 
 use bailiff_exposition::human::Bytes;
-use bailiff_exposition::terminal::{Colors, line, wrapped};
+use bailiff_exposition::terminal::{Cell, Colors, Column, Table, line, wrapped};
 
 use super::report::{Client, Daemon, MpsReport, Server, State};
 use crate::screen;
-use crate::table::{Cell, Column, Table};
 
 /// Column at which the values of a daemon begin.
 const INDENT: usize = 15;
 
 const CLIENTS: [(&str, Column, fn(&&Client) -> Cell); 3] = [
     ("PID", Column::Right, |client| client.pid.to_string().into()),
-    ("USER", Column::Shrink, |client| client.user.as_deref().unwrap_or("-").into()),
-    ("COMMAND", Column::Shrink, |client| client.command.as_deref().unwrap_or("-").into()),
+    ("USER", Column::To(6), |client| client.user.as_deref().unwrap_or("-").into()),
+    ("COMMAND", Column::To(6), |client| client.command.as_deref().unwrap_or("-").into()),
 ];
 
 /// Renders the report as text.

@@ -36,7 +36,11 @@ pub struct File {
     inode: (u64, u64),
 }
 
-fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+/// Connects; waits at most `limit` for a daemon with a full backlog.
+///
+/// # Errors
+/// If no process listens, permission is denied, or the connection is not accepted in time.
+pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
@@ -52,10 +56,10 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// Connects; waits at most `limit` for a daemon with a full backlog, and for all reads and writes.
+    /// Connects; `limit` applies to that and to all reads and writes.
     ///
     /// # Errors
-    /// If no process listens, permission is denied, or the connection is not accepted in time.
+    /// As for [`connect`].
     pub fn connect(path: &Path, limit: Duration) -> io::Result<Self> {
         let end = Instant::now() + limit;
         Ok(Self { stream: connect(path, limit)?, end })

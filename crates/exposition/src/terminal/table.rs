@@ -1,39 +1,45 @@
-//! Text tables that fit a width: columns are as wide as their content, and shrinkable columns are cut.
+//! Text tables that fit a width: columns are as wide as their content, and some are cut if that is too much.
 
-use bailiff_exposition::terminal::{Colors, cut, line, width};
+use super::{Colors, cut, line, width};
 
-/// The minimum width of a shrinkable column.
-const MIN_WIDTH: usize = 6;
+/// Minimum width of a column that is cut last.
+const SHORTEST_NAME: usize = 8;
 
-/// A column's alignment, and whether it may be cut.
+/// Alignment of a column, and how it is cut if the table is too wide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Column {
+pub enum Column {
     /// Right-aligned, never cut: numbers.
     Right,
-    /// Left-aligned, never cut: fixed texts.
-    Left,
-    /// Left-aligned, cut if the table is too wide: names of users and programs.
-    Shrink,
+    /// Left-aligned, never cut, because a part of it would be wrong.
+    Never,
+    /// Left-aligned, cut first, down to this width.
+    To(usize),
+    /// Left-aligned, cut last, because it identifies something.
+    Last,
 }
 
+/// A cell: one line of text and its colour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Cell {
+pub struct Cell {
     text: String,
     tone: Tone,
 }
 
 /// The colour of a cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Tone {
+pub enum Tone {
+    /// No colour.
     #[default]
     Plain,
+    /// The colour of what needs attention.
     Warn,
+    /// The colour of a fault.
     Bad,
 }
 
 impl Tone {
     /// Returns the text in this colour.
-    pub(crate) fn paint(self, text: &str, colors: Colors) -> String {
+    pub fn paint(self, text: &str, colors: Colors) -> String {
         match self {
             Self::Plain => text.to_owned(),
             Self::Warn => colors.odd(text),
@@ -44,7 +50,7 @@ impl Tone {
 
 impl Cell {
     /// Creates a cell and removes control characters from its text.
-    pub(crate) fn of(text: impl AsRef<str>, tone: Tone) -> Self {
+    pub fn of(text: impl AsRef<str>, tone: Tone) -> Self {
         Self { text: line(text.as_ref()), tone }
     }
 }
@@ -55,27 +61,32 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
+/// A text table.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(&'static str, Column)>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// Creates a table with one row per item; each column has a title, an alignment, and a function for its cells.
-    pub(crate) fn of<T>(
+    pub fn of<T>(
         columns: &[(&'static str, Column, impl Fn(&T) -> Cell)],
         items: impl IntoIterator<Item = T>,
     ) -> Self {
         let row = |item: T| columns.iter().map(|(.., cell)| cell(&item)).collect();
-        Self {
-            columns: columns.iter().map(|(title, column, _)| (*title, *column)).collect(),
-            rows: items.into_iter().map(row).collect(),
-        }
+        let titles = columns.iter().map(|(title, column, _)| (*title, *column)).collect();
+        Self::new(titles, items.into_iter().map(row).collect())
+    }
+
+    /// Creates a table of these rows, with one cell per column.
+    #[must_use]
+    pub const fn new(columns: Vec<(&'static str, Column)>, rows: Vec<Vec<Cell>>) -> Self {
+        Self { columns, rows }
     }
 
     /// Returns the header and the rows; nothing if there are no rows.
-    pub(crate) fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
+    pub fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
         if self.rows.is_empty() {
             return Vec::new();
         }
@@ -97,15 +108,19 @@ impl Table {
             .enumerate()
             .map(|(index, (title, _))| widest(index).max(width(title)))
             .collect();
-        // The widest shrinkable column loses one character at a time.
-        while widths.iter().sum::<usize>() + widths.len().saturating_sub(1) > max {
-            let shrinkable =
-                widths.iter_mut().zip(&self.columns).filter(|(_, (_, column))| *column == Column::Shrink);
-            let Some(width) = shrinkable.map(|(width, _)| width).filter(|width| **width > MIN_WIDTH).max()
-            else {
-                break;
-            };
-            *width -= 1;
+        let floors: [fn(Column) -> Option<usize>; 2] = [
+            |column| if let Column::To(least) = column { Some(least) } else { None },
+            |column| (column == Column::Last).then_some(SHORTEST_NAME),
+        ];
+        // The widest column that may be cut loses one character at a time.
+        for floor in floors {
+            while widths.iter().sum::<usize>() + widths.len().saturating_sub(1) > max {
+                let each = widths.iter_mut().zip(&self.columns);
+                let can =
+                    each.filter(|(width, (_, column))| floor(*column).is_some_and(|least| **width > least));
+                let Some((widest, _)) = can.max_by_key(|(width, _)| **width) else { break };
+                *widest -= 1;
+            }
         }
         widths
     }
@@ -132,10 +147,10 @@ mod tests {
 
     const COLUMNS: [(&str, Column, fn(&Names<'_>) -> Cell); 3] = [
         ("PID", Column::Right, |names| names[0].into()),
-        ("USER", Column::Shrink, |names| {
+        ("USER", Column::To(6), |names| {
             Cell::of(names[1], if names[1] == "eve" { Tone::Bad } else { Tone::Plain })
         }),
-        ("NAME", Column::Shrink, |names| names[2].into()),
+        ("NAME", Column::To(6), |names| names[2].into()),
     ];
 
     fn table(rows: &[Names<'_>]) -> Table {
