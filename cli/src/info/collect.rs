@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use bailiff_sampler::{Claims, Launcher, SamplerSettings, Supervisor};
 use bailiff_snapshot::{Fault, Snapshot, Source, Stuck, wire};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::flags;
-use super::pool::PoolReader;
+use super::pool::{PoolReader, since_boot};
 use crate::exit::Failure;
 use crate::output::print_message;
 use crate::stream::{Stream, StreamError};
@@ -113,11 +112,6 @@ fn connect(flags: &flags::SourceFlags) -> Result<Exporter, Option<String>> {
 /// Returns the age of a snapshot of this machine.
 pub(crate) fn age(snapshot: &wire::Snapshot) -> Duration {
     since_boot().saturating_sub(Duration::from_millis(snapshot.boot_ms))
-}
-
-/// Returns the time since boot, including suspend.
-pub(super) fn since_boot() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
 /// Returns whether a snapshot is so old that samples must have been missed.

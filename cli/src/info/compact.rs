@@ -10,7 +10,8 @@ use super::rows::{self, HolderRow};
 use super::text::{fault_text, notes, wrapped_pair};
 
 type GpuRow<'a> = (&'a GpuReport, &'a Style);
-const GPUS: [(&str, Column, fn(&GpuRow<'_>) -> Cell); 7] = [
+type GpuColumn = (&'static str, Column, fn(&GpuRow<'_>) -> Cell);
+const GPUS: [GpuColumn; 7] = [
     ("GPU", Column::Never, |(gpu, _)| {
         Cell::of(&gpu.index, if gpu.fault.is_some() { Tone::Bad } else { Tone::Plain })
     }),

@@ -10,7 +10,8 @@ use super::report::{GpuReport, InfoReport, Memory};
 use super::text::{notes, pair, wrapped_pair};
 
 type ChangeRow<'a> = (&'a Change, Units);
-const COLUMNS: [(&str, Column, fn(&ChangeRow<'_>) -> Cell); 6] = [
+type ChangeColumn = (&'static str, Column, fn(&ChangeRow<'_>) -> Cell);
+const COLUMNS: [ChangeColumn; 6] = [
     ("WHAT", Column::Never, |(change, _)| {
         Cell::of(change.how.name(), if change.how == ChangeKind::Died { Tone::Bad } else { Tone::Plain })
     }),

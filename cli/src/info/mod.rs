@@ -125,7 +125,7 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
     let at = Moment { boot: Duration::from_millis(scanned.boot_ms), ..Moment::default() };
     let device_processes =
         DeviceProcesses { at, processes: scanned.processes.clone(), unreadable: scanned.unreadable };
-    Some((device_processes, collect::since_boot().saturating_sub(at.boot)))
+    Some((device_processes, pool::since_boot().saturating_sub(at.boot)))
 }
 
 /// Renders the report, or its differences to an earlier one.

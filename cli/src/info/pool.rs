@@ -1,16 +1,22 @@
 //! Reads the lease pool, for direct samples and for an exporter that does not read it.
 
+#![expect(clippy::disallowed_methods, reason = "reads the time since boot")]
+
 use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lease::report::Node;
 use bailiff_lease::{LeaseError, Leases};
 use bailiff_snapshot::{Leases as LeaseSample, PidNamespace};
-
-use super::collect::since_boot;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Timeout of a Redis query.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Returns the time since boot, including suspend.
+pub(super) fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
 
 /// Reads a lease pool repeatedly.
 pub(super) struct PoolReader {

@@ -31,7 +31,8 @@ pub(super) const COMPACT: [HolderColumn; 10] =
     [GPU, PID, USER, MEMORY, UTIL, IDLE, STATE, NAME, WHERE, LEASE];
 
 type DeviceProcessRow<'a> = (&'a DeviceProcess, Option<&'a Holder>, Units);
-const DEVICE_PROCESSES: [(&str, Column, fn(&DeviceProcessRow<'_>) -> Cell); 4] = [
+type DeviceProcessColumn = (&'static str, Column, fn(&DeviceProcessRow<'_>) -> Cell);
+const DEVICE_PROCESSES: [DeviceProcessColumn; 4] = [
     ("PID", Column::Right, |(process, ..)| process.pid.to_string().into()),
     ("USER", Column::To(6), |(process, ..)| or_unknown(process.uid, user).into()),
     ("NAME", Column::To(6), |(process, ..)| (&process.comm).into()),
@@ -42,7 +43,8 @@ const DEVICE_PROCESSES: [(&str, Column, fn(&DeviceProcessRow<'_>) -> Cell); 4] =
 ];
 
 type UserRow = (String, UserUsage, Units);
-const USERS: [(&str, Column, fn(&UserRow) -> Cell); 5] = [
+type UserColumn = (&'static str, Column, fn(&UserRow) -> Cell);
+const USERS: [UserColumn; 5] = [
     ("USER", Column::To(6), |(name, ..)| name.into()),
     ("GPUS", Column::Right, |(_, user, _)| user.gpus.len().to_string().into()),
     ("PROCESSES", Column::Right, |(_, user, _)| user.processes.len().to_string().into()),
@@ -92,7 +94,7 @@ pub(super) struct HolderRow<'a> {
 
 impl HolderRow<'_> {
     fn known(&self, value: Option<String>) -> Cell {
-        value.as_deref().unwrap_or(self.unknown).into()
+        value.unwrap_or_else(|| self.unknown.to_owned()).into()
     }
 
     fn memory(&self) -> Option<String> {

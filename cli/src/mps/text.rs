@@ -9,7 +9,8 @@ use crate::screen;
 /// Column at which the values of a daemon begin.
 const INDENT: usize = 15;
 
-const CLIENTS: [(&str, Column, fn(&&Client) -> Cell); 3] = [
+type ClientColumn = (&'static str, Column, fn(&&Client) -> Cell);
+const CLIENTS: [ClientColumn; 3] = [
     ("PID", Column::Right, |client| client.pid.to_string().into()),
     ("USER", Column::To(6), |client| client.user.as_deref().unwrap_or("-").into()),
     ("COMMAND", Column::To(6), |client| client.command.as_deref().unwrap_or("-").into()),

@@ -66,6 +66,7 @@ impl Timed {
     }
 
     /// Takes a connection, whose reads and writes have this limit.
+    #[must_use]
     pub fn of(stream: UnixStream, limit: Duration) -> Self {
         Self { stream, end: Instant::now() + limit }
     }

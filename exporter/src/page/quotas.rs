@@ -33,8 +33,8 @@ const COLUMNS: [RowColumn; 6] = [
 ];
 
 const WHOLES: [Column<Quota>; 5] = [
-    (&metrics::QUOTA_PROCESSES, |quota| processes(quota, |alive| alive != Truth::False)),
-    (&metrics::QUOTA_DEAD, |quota| processes(quota, |alive| alive == Truth::False)),
+    (&metrics::QUOTA_PROCESSES, |quota| Some(processes(quota, |alive| alive != Truth::False))),
+    (&metrics::QUOTA_DEAD, |quota| Some(processes(quota, |alive| alive == Truth::False))),
     (&metrics::QUOTA_FAULTS, |quota| Some(quota.faults.into())),
     (&metrics::QUOTA_UNCOUNTED, |quota| Some(quota.uncounted.into())),
     (&metrics::QUOTA_HOOKS_MISSING, |quota| Some(quota.hooks_missing.into())),
@@ -77,8 +77,8 @@ fn rows<'a>(snapshot: &'a Snapshot, quota: &'a Quota) -> impl Iterator<Item = (L
     })
 }
 
-fn processes(quota: &Quota, are: fn(Truth) -> bool) -> Option<Number> {
-    Some((quota.processes.iter().filter(|process| are(process.alive)).count() as u64).into())
+fn processes(quota: &Quota, are: fn(Truth) -> bool) -> Number {
+    (quota.processes.iter().filter(|process| are(process.alive)).count() as u64).into()
 }
 
 /// Returns the labels of the containers, pods, jobs and users whose processes use the quota.

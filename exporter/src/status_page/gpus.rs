@@ -45,7 +45,9 @@ fn card(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
         let facts = facts(gpu);
         if !facts.is_empty() {
             html.element("dl", &[], |html| {
-                facts.into_iter().for_each(|(name, value)| fact(name, value, html));
+                for (name, value) in facts {
+                    fact(name, value, html);
+                }
             });
         }
     });

@@ -115,9 +115,10 @@ impl<const N: usize> Table<N> {
 impl Html {
     fn cell(&mut self, is_first: bool, class: &'static str, cell: &Cell) {
         let class_name = if matches!(cell, Cell::Bad(_)) { "bad" } else { class };
-        let (tag, attributes): (_, &[_]) = match is_first {
-            true => ("th", &[("scope", "row"), ("class", class_name)]),
-            false => ("td", &[("class", class_name)]),
+        let (tag, attributes): (_, &[_]) = if is_first {
+            ("th", &[("scope", "row"), ("class", class_name)])
+        } else {
+            ("td", &[("class", class_name)])
         };
         self.element(tag, attributes, |html| match cell {
             Cell::Text(text) if class != SENTENCES => html.text(text),

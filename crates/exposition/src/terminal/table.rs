@@ -39,6 +39,7 @@ pub enum Tone {
 
 impl Tone {
     /// Returns the text in this colour.
+    #[must_use]
     pub fn paint(self, text: &str, colors: Colors) -> String {
         match self {
             Self::Plain => text.to_owned(),
@@ -86,6 +87,7 @@ impl Table {
     }
 
     /// Returns the header and the rows; nothing if there are no rows.
+    #[must_use]
     pub fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
         if self.rows.is_empty() {
             return Vec::new();
@@ -145,7 +147,8 @@ mod tests {
 
     type Names<'a> = [&'a str; 3];
 
-    const COLUMNS: [(&str, Column, fn(&Names<'_>) -> Cell); 3] = [
+    type NameColumn = (&'static str, Column, fn(&Names<'_>) -> Cell);
+    const COLUMNS: [NameColumn; 3] = [
         ("PID", Column::Right, |names| names[0].into()),
         ("USER", Column::To(6), |names| {
             Cell::of(names[1], if names[1] == "eve" { Tone::Bad } else { Tone::Plain })
