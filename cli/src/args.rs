@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bailiff_lease::{LeaseError, Leases, Local};
 use clap::Args;
 
 /// The upper limit of every duration, so that adding one to the current time cannot overflow.
@@ -47,6 +48,14 @@ impl Pool {
             (None, Some(directory), _) => Backend::LocalHost(directory),
             (None, None, None) => Backend::LocalHost(&self.default_directory),
         }
+    }
+
+    /// Opens the pool; `timeout` is that of a Redis reply.
+    pub(crate) fn open(&self, timeout: Duration) -> Result<Box<dyn Leases>, LeaseError> {
+        Ok(match self.backend() {
+            Backend::Redis(address) => Box::new(bailiff_lease::Pool::open(address, &self.prefix, timeout)?),
+            Backend::LocalHost(directory) => Box::new(Local::at(directory)),
+        })
     }
 }
 

@@ -6,8 +6,7 @@ use clap::builder::{PossibleValue, StyledStr};
 use clap::{Arg, ArgGroup, Args, Command, Id, ValueEnum};
 use clap_complete::aot::{self, generate};
 
-use crate::exit::Failure;
-use crate::output::print_stdout;
+use crate::exit::{Failure, succeed};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,8 +45,7 @@ pub(crate) fn completions(flags: &Completions, command: &Command) -> Result<Exit
     // `generate` panics on a write error such as a closed pipe, so it writes to memory.
     let mut text = Vec::new();
     generate(shell, &mut visible(command), "bailiff", &mut text);
-    print_stdout(&String::from_utf8_lossy(&text))?;
-    Ok(ExitCode::SUCCESS)
+    succeed(&String::from_utf8_lossy(&text))
 }
 
 /// Copies a command without hidden commands and flags, which `clap_complete` would offer.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::output::print_message;
+use crate::output::{print_message, print_stdout};
 use bailiff_lease::LeaseError;
 
 /// A failed command: an exit code of `sysexits.h` or `timeout(1)`, and a message.
@@ -86,6 +86,12 @@ impl Failure {
         }
         self.code.into()
     }
+}
+
+/// Writes the text to standard output, and succeeds; a closed pipe is not an error.
+pub(crate) fn succeed(text: &str) -> Result<ExitCode, Failure> {
+    print_stdout(text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 impl From<LeaseError> for Failure {

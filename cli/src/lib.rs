@@ -13,10 +13,11 @@ mod lease;
 mod mps;
 mod output;
 mod process_tree;
+mod python;
 mod run;
 mod screen;
 mod stream;
-mod table;
+mod visible;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -26,7 +27,6 @@ use bailiff_sampler::{cuda, launcher, worker};
 use clap::CommandFactory;
 
 use flags::{Command, Flags};
-use lease::flags::Lease;
 
 /// Returns the clap definition of all commands.
 #[must_use]
@@ -58,31 +58,15 @@ pub fn main() -> ExitCode {
         Ok(flags) => flags,
         Err(stop) => return report_outcome("bailiff", Err(stop)).into(),
     };
-    let command = match flags.command {
-        Command::Doctor(flags) => return doctor::doctor(&flags).unwrap_or_else(exit::Failure::report),
+    let outcome = match flags.command {
         Command::Gpuget(flags) => return gpuget::main(flags.args),
-        Command::Info(flags) => return info::info(&flags).unwrap_or_else(exit::Failure::report),
-        Command::Mps(command) => return mps::mps(&command).unwrap_or_else(exit::Failure::report),
-        Command::Lease(command) => *command,
-        Command::Run(flags) => return run::run(&flags).unwrap_or_else(exit::Failure::report),
-        Command::Completions(flags) => {
-            return completions::completions(&flags, &Flags::command()).unwrap_or_else(exit::Failure::report);
-        }
         Command::IdleTimeout(flags) => return idle_timeout::run(idle_timeout::Name::Command, *flags),
-    };
-    let outcome = match command {
-        Lease::Init(flags) => lease::init::init(&flags),
-        Lease::Run(flags) => lease::run::run(&flags),
-        Lease::Acquire(flags) => lease::acquire::acquire(&flags),
-        Lease::Adopt(flags) => lease::acquire::adopt(&flags),
-        Lease::Release(flags) => lease::release::release(&flags),
-        Lease::Extend(flags) => lease::release::extend(&flags),
-        Lease::List(flags) => lease::list::list(&flags),
-        Lease::Status(flags) => lease::status::status(&flags),
-        Lease::Queue(flags) => lease::list::queue(&flags),
-        Lease::Log(flags) => lease::log::log(&flags),
-        Lease::Reap(flags) => lease::release::reap(&flags),
-        Lease::Hold(flags) => lease::hold::hold(&flags),
+        Command::Doctor(flags) => doctor::doctor(&flags),
+        Command::Info(flags) => info::info(&flags),
+        Command::Mps(command) => mps::mps(&command),
+        Command::Lease(command) => lease::commands::lease(&command),
+        Command::Run(flags) => run::run(&flags),
+        Command::Completions(flags) => completions::completions(&flags, &Flags::command()),
     };
     outcome.unwrap_or_else(exit::Failure::report)
 }

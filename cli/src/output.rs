@@ -10,6 +10,11 @@ pub(crate) fn print_message(text: impl Display) {
     write_stderr(&format!("bailiff: {text}\n"));
 }
 
+/// Joins the texts of items.
+pub(crate) fn joined(items: impl IntoIterator<Item = impl Display>, separator: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
+}
+
 /// Writes the text unchanged to standard error; ignores write errors.
 pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());

@@ -1,18 +1,15 @@
 //! Reading the exporter's snapshot stream with a deadline.
 
-#![expect(clippy::disallowed_methods, reason = "a deadline needs a clock")]
-
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bailiff_lifecycle::exit::plain;
-use bailiff_lifecycle::socket::connect;
+use bailiff_lifecycle::socket::Timed;
 use bailiff_snapshot::wire::{self, Snapshot, WireError};
 
 /// The maximum length of a snapshot line; 16,384 processes need a tenth of it.
-const MAX_LINE: usize = 64 << 20;
+const MAX_LINE: u64 = 64 << 20;
 /// Bytes per read.
 const CHUNK: usize = 64 << 10;
 
@@ -49,50 +46,23 @@ impl From<io::Error> for StreamError {
 
 /// A connection to the exporter's stream.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    socket: UnixStream,
-    /// Bytes received after the last line.
-    rest: Vec<u8>,
-}
+pub(crate) struct Stream(BufReader<Timed>);
 
 impl Stream {
     /// Connects within the timeout.
     pub(crate) fn open(path: &Path, timeout: Duration) -> Result<Self, StreamError> {
-        Ok(Self { socket: connect(path, timeout)?, rest: Vec::new() })
+        Ok(Self(BufReader::with_capacity(CHUNK, Timed::connect(path, timeout)?)))
     }
 
     /// Returns the next snapshot. The first is the newest one, which the exporter sends immediately.
     pub(crate) fn next(&mut self, timeout: Duration) -> Result<Snapshot, StreamError> {
-        let deadline = Instant::now() + timeout;
-        let mut scanned = 0;
-        loop {
-            if let Some(end) = self.rest.iter().skip(scanned).position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.rest.drain(..=scanned + end).collect();
-                return Ok(wire::parse(&line)?);
-            }
-            scanned = self.rest.len();
-            if scanned > MAX_LINE {
-                return Err(StreamError::Failed(io::ErrorKind::InvalidData.into()));
-            }
-            self.read(deadline)?;
-        }
-    }
-
-    fn read(&mut self, deadline: Instant) -> Result<(), StreamError> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(StreamError::Timeout);
-        }
-        self.socket.set_read_timeout(Some(left))?;
-        let mut part = vec![0; CHUNK];
-        match self.socket.read(&mut part) {
-            Ok(0) => Err(StreamError::Failed(io::ErrorKind::UnexpectedEof.into())),
-            Ok(count) => {
-                self.rest.extend_from_slice(part.get(..count).unwrap_or_default());
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(error.into()),
+        self.0.get_mut().expect_within(timeout);
+        let mut line = Vec::new();
+        let length = self.0.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
+        match line.last() {
+            Some(b'\n') => Ok(wire::parse(&line)?),
+            _ if length as u64 == MAX_LINE => Err(StreamError::Failed(io::ErrorKind::InvalidData.into())),
+            _ => Err(StreamError::Failed(io::ErrorKind::UnexpectedEof.into())),
         }
     }
 }
@@ -105,7 +75,7 @@ pub(crate) fn newest(path: &Path, timeout: Duration) -> Result<Snapshot, StreamE
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -116,7 +86,7 @@ mod tests {
     fn read_bytes(bytes: &[u8], timeout: Duration) -> (Result<Snapshot, StreamError>, Stream, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(bytes).unwrap();
-        let mut stream = Stream { socket: ours, rest: Vec::new() };
+        let mut stream = Stream(BufReader::new(Timed::of(ours, timeout)));
         (stream.next(timeout), stream, theirs)
     }
 

@@ -88,16 +88,3 @@ BUILD_INFO Info One "bailiff_enforcer_build_info" ["version"]
     "Version of the enforcer.";
 }
 }
-
-#[cfg(test)]
-mod tests {
-    use bailiff_exposition::table;
-
-    use super::*;
-
-    #[test]
-    fn the_table_is_in_order() {
-        assert_eq!(table::faults(FAMILIES.iter().chain(OWN_PROCESS)), [""; 0]);
-        assert!(FAMILIES.iter().all(|family| family.name.starts_with("bailiff_")));
-    }
-}

@@ -5,6 +5,8 @@
 #[path = "made_up/mod.rs"]
 mod made_up;
 mod reference;
+#[path = "../../crates/exposition/tests/metric_table/mod.rs"]
+mod table;
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +17,8 @@ use bailiff_enforcer::metrics::{self, FAMILIES, OWN_PROCESS};
 use bailiff_enforcer::stream::Reason;
 use bailiff_enforcer::web::page::{self, Moment};
 use bailiff_engine::verdict::{Hold, Outcome};
+use bailiff_exposition::Format;
 use bailiff_exposition::own::Own;
-use bailiff_exposition::{Format, table};
 
 const HEAD: &str = "# Metrics of bailiff-enforcer
 
@@ -66,6 +68,12 @@ fn values() -> String {
         ),
     ]
     .concat()
+}
+
+#[test]
+fn the_table_is_in_order() {
+    assert_eq!(table::faults(FAMILIES.iter().chain(OWN_PROCESS)), [""; 0]);
+    assert!(FAMILIES.iter().all(|family| family.name.starts_with("bailiff_")));
 }
 
 #[test]

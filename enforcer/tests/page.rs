@@ -10,10 +10,10 @@ mod parse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bailiff_enforcer::clock::Now;
 use bailiff_enforcer::metrics::{FAMILIES, OWN_PROCESS};
 use bailiff_enforcer::status::Status;
 use bailiff_enforcer::web::page::{self, MOST_FLAGS, Moment};
+use bailiff_engine::engine::Now;
 use bailiff_exposition::Format;
 use bailiff_exposition::own::Own;
 use made_up::{full, named};

@@ -22,7 +22,6 @@ pub mod stream;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +31,7 @@ use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_lifecycle::socket::Socket;
 use bailiff_lifecycle::systemd;
+use bailiff_sampler::Supervisor;
 use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
 
@@ -48,6 +48,12 @@ use crate::stream::Clients;
 pub trait SampleSource: Send {
     /// Takes the sample with the sequence number `seq`; `None` if no further sample is possible.
     fn sample(&mut self, seq: u64) -> Option<Sample>;
+}
+
+impl SampleSource for Supervisor {
+    fn sample(&mut self, seq: u64) -> Option<Sample> {
+        Self::sample(self, seq)
+    }
 }
 
 /// Serves until shutdown, or prints one page with `--once`.
@@ -91,7 +97,12 @@ impl Exporter {
         Ok(Self {
             web: Web::open(settings.web.config.as_deref())?,
             listeners: listen::open(&settings.web.listen)?,
-            socket: settings.outlets.stream.as_deref().map(open_stream).transpose()?,
+            socket: settings
+                .outlets
+                .stream
+                .as_deref()
+                .map(|path| Socket::open(path, "stream"))
+                .transpose()?,
             record: settings.outlets.record.as_deref().map(Record::open).transpose()?,
             settings,
         })
@@ -147,7 +158,7 @@ impl Exporter {
             telemetry: self.settings.web.telemetry.clone(),
             enforcer: self.settings.web.enforcer.clone(),
             node: self.settings.node.clone(),
-            patience: (self.settings.schedule.interval, self.settings.sources.deadline),
+            patience: (self.settings.schedule.interval, self.settings.sampler.deadline),
             started: clock::now(),
             clients: self.socket.as_ref().map(|_| Clients::default()),
             failures: self.record.as_ref().map(Record::failures),
@@ -163,10 +174,6 @@ impl Exporter {
             drain: Duration::from_secs(5),
         }
     }
-}
-
-fn open_stream(path: &Path) -> Result<Socket> {
-    Socket::open(path, "stream")
 }
 
 /// Notifies the watchdog of systemd while the exporter is healthy.

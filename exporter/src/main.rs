@@ -6,12 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bailiff_exporter::flags::Flags;
+use bailiff_exporter::run;
 use bailiff_exporter::settings::Settings;
-use bailiff_exporter::{SampleSource, run};
 use bailiff_lifecycle::exit::{self, Stop};
 use bailiff_lifecycle::{logs, signals};
 use bailiff_sampler::{Launcher, Supervisor, launcher, privileges, worker};
-use bailiff_snapshot::Sample;
 use clap::Parser;
 
 const PROGRAM: &str = env!("CARGO_PKG_NAME");
@@ -29,10 +28,10 @@ fn start() -> Result<(), Stop> {
     logs::start(settings.logs);
     exit::end_on_panic();
     // The launcher keeps the capabilities that this process drops before it opens network sockets.
-    let sampler = settings.sampler();
+    let sampler = settings.sampler.clone();
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
     privileges::drop_all().context("cannot drop capabilities")?;
-    let source = Box::new(NodeSampler(Supervisor::new(launcher, sampler)));
+    let source = Box::new(Supervisor::new(launcher, sampler));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -44,13 +43,4 @@ fn start() -> Result<(), Stop> {
     Ok(outcome.unwrap_or_else(|| {
         Err(anyhow::anyhow!("interrupted by a second signal before the shutdown was complete"))
     })?)
-}
-
-/// The sampler's supervisor as a sample source of the exporter.
-struct NodeSampler(Supervisor);
-
-impl SampleSource for NodeSampler {
-    fn sample(&mut self, seq: u64) -> Option<Sample> {
-        self.0.sample(seq)
-    }
 }

@@ -330,16 +330,3 @@ RECORD_FAILURES Counter One "bailiff_record_write_failures_total" [""]
     "Absent without --record.";
 }
 }
-
-#[cfg(test)]
-mod tests {
-    use bailiff_exposition::table;
-
-    use super::*;
-
-    #[test]
-    fn the_table_is_in_order() {
-        assert_eq!(table::faults(FAMILIES.iter().chain(OWN_PROCESS)), [""; 0]);
-        assert!(FAMILIES.iter().all(|family| family.name.starts_with("bailiff_")));
-    }
-}

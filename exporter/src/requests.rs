@@ -25,13 +25,8 @@ impl Page {
     /// Returns the page at a path.
     #[must_use]
     pub fn of(path: &str, telemetry: &str) -> Self {
-        match path {
-            _ if path == telemetry => Self::Telemetry,
-            "/" => Self::Landing,
-            "/-/healthy" => Self::Healthy,
-            "/-/ready" => Self::Ready,
-            _ => Self::Other,
-        }
+        let mut known = Self::ALL.into_iter().filter(|page| *page != Self::Other);
+        known.find(|page| page.path(telemetry) == path).unwrap_or(Self::Other)
     }
 
     fn path(self, telemetry: &str) -> &str {

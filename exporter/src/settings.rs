@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
+use bailiff_sampler::{Claims, Commands, Mps, Namespace, SamplerSettings};
 use bailiff_snapshot::PidNamespace;
 
 use crate::flags::{Flags, Once};
@@ -27,8 +28,8 @@ pub struct Settings {
     pub web: Web,
     /// Sampling schedule.
     pub schedule: Schedule,
-    /// Sources of a sample.
-    pub sources: Sources,
+    /// Settings of the sampler.
+    pub sampler: SamplerSettings,
     /// Lease pool; `None` without `--lease.redis`.
     pub leases: Option<leases::LeaseSettings>,
     /// How MPS control daemons are queried.
@@ -58,27 +59,6 @@ pub struct Web {
     pub max_connections: usize,
 }
 
-/// Sources of a sample.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sources {
-    /// Path of the driver's library; `None` to search the system.
-    pub nvml_library: Option<PathBuf>,
-    /// Mount point of the host's `/proc`.
-    pub procfs: PathBuf,
-    /// Directory with the log directories of pods.
-    pub pods: PathBuf,
-    /// Directory of quota files.
-    pub quotas: PathBuf,
-    /// Whether to treat the PID namespace as the host's without a check.
-    pub trust_pid_namespace: bool,
-    /// Whether to read command lines.
-    pub command: bool,
-    /// Deadline of a driver call.
-    pub deadline: Duration,
-    /// Minimum period for which utilization samples are read.
-    pub lookback: Duration,
-}
-
 /// Outputs of snapshots besides the pages.
 #[derive(Debug, Clone, Default)]
 pub struct Outlets {
@@ -86,29 +66,6 @@ pub struct Outlets {
     pub stream: Option<PathBuf>,
     /// Path of the record file.
     pub record: Option<PathBuf>,
-}
-
-impl Settings {
-    /// Returns the settings of the sampler.
-    #[must_use]
-    pub fn sampler(&self) -> bailiff_sampler::SamplerSettings {
-        use bailiff_sampler::{Claims, Commands, Mps, Namespace};
-        let sources = &self.sources;
-        bailiff_sampler::SamplerSettings {
-            nvml_library: sources.nvml_library.clone(),
-            procfs: sources.procfs.clone(),
-            pods: sources.pods.clone(),
-            quotas: Some(sources.quotas.clone()),
-            interval: self.schedule.interval,
-            deadline: sources.deadline,
-            lookback: sources.lookback,
-            commands: if sources.command { Commands::Read } else { Commands::Left },
-            claims: if self.leases.is_some() { Claims::Read } else { Claims::Left },
-            mps: Mps::Read,
-            namespace: if sources.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
-            ..bailiff_sampler::SamplerSettings::default()
-        }
-    }
 }
 
 impl TryFrom<Flags> for Settings {
@@ -131,15 +88,19 @@ impl TryFrom<Flags> for Settings {
                 max_connections: flags.max_connections,
             },
             schedule: Schedule { interval, max_processes: flags.max_processes },
-            sources: Sources {
+            sampler: SamplerSettings {
                 nvml_library: flags.nvml_library,
                 procfs: flags.procfs,
                 pods: flags.pods,
-                quotas: flags.quota_dir,
-                trust_pid_namespace: flags.trust_pid_namespace,
-                command: flags.command,
+                quotas: Some(flags.quota_dir),
+                interval,
                 deadline,
                 lookback: duration("--look-back", &flags.lookback)?,
+                commands: if flags.command { Commands::Read } else { Commands::Left },
+                claims: if leases.is_some() { Claims::Read } else { Claims::Left },
+                mps: Mps::Read,
+                namespace: if flags.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
+                ..SamplerSettings::default()
             },
             leases,
             mps,
@@ -236,7 +197,7 @@ mod tests {
             (settings.schedule.interval, settings.schedule.max_processes),
             (Duration::from_secs(5), 1024)
         );
-        assert_eq!(settings.sources.deadline, Duration::from_secs(2));
+        assert_eq!(settings.sampler.deadline, Duration::from_secs(2));
         assert_eq!(settings.once, None);
     }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use bailiff_http::Bytes;
 use bailiff_lifecycle::socket::Socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::schedule::Latest;
 
@@ -20,7 +20,6 @@ const MOST_CLIENTS: u64 = 64;
 /// Maximum time for writing one line. A slower client is disconnected, because it would keep an old line in
 /// memory.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Number of connected clients.
 #[derive(Debug, Clone, Default)]
@@ -50,20 +49,7 @@ impl Drop for Present {
 
 /// Serves the stream until the future is dropped, which also removes the socket file.
 pub async fn serve(socket: Socket, latest: Latest, clients: Clients) {
-    let Socket { listener, file: _file } = socket;
-    let listener = match UnixListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "cannot open the stream socket"),
-    };
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => welcome(stream, &latest, &clients),
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept stream clients");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    socket.accept("clients of the stream", |stream| welcome(stream, &latest, &clients)).await;
 }
 
 fn welcome(stream: UnixStream, latest: &Latest, clients: &Clients) {

@@ -2,11 +2,13 @@
 //! `UPDATE_GOLDEN=1` renews it.
 #![expect(clippy::disallowed_methods, reason = "the page is a file")]
 
+#[path = "../../crates/exposition/tests/metric_table/mod.rs"]
+mod table;
+
 use std::fs;
 use std::path::Path;
 
 use bailiff_exporter::metrics::{self, FAMILIES, OWN_PROCESS};
-use bailiff_exposition::table;
 use bailiff_snapshot::{Fault, Gap, Stuck, Why};
 
 const HEAD: &str = "# Metrics of bailiff-exporter
@@ -50,6 +52,12 @@ fn values() -> String {
         table::values(&[&metrics::GAPS], "gap", Gap::ALL.map(|gap| (gap.name(), gap.about()))),
     ]
     .concat()
+}
+
+#[test]
+fn the_table_is_in_order() {
+    assert_eq!(table::faults(FAMILIES.iter().chain(OWN_PROCESS)), [""; 0]);
+    assert!(FAMILIES.iter().all(|family| family.name.starts_with("bailiff_")));
 }
 
 #[test]

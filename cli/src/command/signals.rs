@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, raise, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getpgid, getpgrp, kill_process, setrlimit};
 
 use super::Event;
 
@@ -30,6 +30,17 @@ impl ReceivedSignal {
     /// exited.
     pub(crate) const fn is_for_command(self) -> bool {
         matches!(self.number, libc::SIGUSR1 | libc::SIGUSR2)
+    }
+
+    /// Forwards the signal to the command, unless the terminal has also sent it there.
+    pub(crate) fn forward(self, command: Pid) {
+        if self.by_terminal && getpgid(Some(command)) == Ok(getpgrp()) {
+            return;
+        }
+        if let Some(signal) = rustix::process::Signal::from_named_raw(self.number) {
+            // The pid is not reused before this process has waited for the command.
+            let _ = kill_process(command, signal);
+        }
     }
 }
 

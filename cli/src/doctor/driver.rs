@@ -1,6 +1,7 @@
 //! The driver, its version, and its GPUs. A helper process queries it, so that a hung driver does not hang
 //! this program.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_proc::Proc;
@@ -10,6 +11,7 @@ use bailiff_snapshot::{Driver, Fault, Sample, Source};
 use super::check::Check;
 use super::flags::Doctor;
 use crate::args::Machine;
+use crate::output::joined;
 
 /// Deadline of one driver call. A driver that takes longer counts as hung.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
@@ -151,10 +153,8 @@ fn gpus(report: &DriverReport) -> Vec<Check> {
         let hint = "check lspci | grep -i nvidia; for a container, use docker run --gpus all";
         checks.push(Check::fail(NAME, "the driver reports no GPUs", hint));
     } else if answering > 0 {
-        let names: std::collections::BTreeSet<&str> =
-            gpus().filter_map(|gpu| gpu.about.name.as_deref()).collect();
-        let names: Vec<&str> = names.into_iter().collect();
-        checks.push(Check::ok(NAME, format!("{answering} of {all} respond: {}", names.join(", "))));
+        let names: BTreeSet<&str> = gpus().filter_map(|gpu| gpu.about.name.as_deref()).collect();
+        checks.push(Check::ok(NAME, format!("{answering} of {all} respond: {}", joined(names, ", "))));
     }
     checks
 }

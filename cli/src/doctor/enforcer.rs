@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::check::Check;
 use super::child;
 use super::flags::Doctor;
+use crate::output::joined;
 
 const NAME: &str = "enforcer";
 const RULES: &str = "rules";
@@ -18,36 +19,27 @@ const MAX_LINES: usize = 3;
 /// Checks the status that the control socket reports.
 pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
     let path = flags.control.display();
+    let fail = |text: String, hint: &str| vec![Check::fail(NAME, text, hint)];
     if let Err(error) = UnixStream::connect(&flags.control) {
-        return vec![match error.kind() {
+        return match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
                 let hint = "to enforce rules, start it: systemctl start bailiff-enforcer";
-                Check::skip(NAME, format!("not running: no process listens on {path}"), Some(hint))
+                vec![Check::skip(NAME, format!("not running: no process listens on {path}"), Some(hint))]
             }
             ErrorKind::PermissionDenied => {
                 let hint = format!("use sudo, or join the socket's group: ls -l {path}");
-                Check::skip(NAME, format!("this user has no permission to use {path}"), Some(&hint))
+                vec![Check::skip(NAME, format!("this user has no permission to use {path}"), Some(&hint))]
             }
-            _ => Check::fail(NAME, format!("{path}: {error}"), "check journalctl -u bailiff-enforcer"),
-        }];
+            _ => fail(format!("{path}: {error}"), "check journalctl -u bailiff-enforcer"),
+        };
     }
     match query_within(&flags.control, &json!({"command": "status"}), flags.deadline) {
         Ok(answer) if answer["ok"] == true => of_status(&answer["status"]),
         Ok(answer) => {
             let why = answer["error"].as_str().unwrap_or("unknown error").to_owned();
-            vec![Check::fail(
-                NAME,
-                format!("the enforcer refused the request: {why}"),
-                "use sudo, or join the socket's group",
-            )]
+            fail(format!("the enforcer refused the request: {why}"), "use sudo, or join the socket's group")
         }
-        Err(error) => {
-            vec![Check::fail(
-                NAME,
-                format!("{error:#}"),
-                "check journalctl -u bailiff-enforcer, and restart it",
-            )]
-        }
+        Err(error) => fail(format!("{error:#}"), "check journalctl -u bailiff-enforcer, and restart it"),
     }
 }
 
@@ -119,9 +111,8 @@ pub(super) fn rules(flags: &Doctor) -> Check {
         Ok(output) if output.status.success() => Check::ok(RULES, format!("{path} is valid")),
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let lines: Vec<&str> =
-                text.lines().filter(|line| !line.trim().is_empty()).take(MAX_LINES).collect();
-            let text = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            let text = joined(lines.take(MAX_LINES), " ");
             Check::fail(RULES, format!("{path}: {text}"), format!("run bailiff-enforcer check {path}"))
         }
         Err(why) => {

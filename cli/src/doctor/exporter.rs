@@ -28,19 +28,14 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
             let hint = format!("join the group of the socket: ls -l {path}");
             vec![Check::skip(NAME, format!("this user has no permission to read {path}"), Some(&hint))]
         }
-        Err(error @ StreamError::Invalid(_)) => {
-            vec![Check::fail(
-                NAME,
-                format!("{path}: {error}"),
-                "install all programs from the same release, and restart the exporter",
-            )]
-        }
-        Err(error @ (StreamError::Timeout | StreamError::Failed(_))) => {
-            vec![Check::fail(
-                NAME,
-                format!("{path}: {error}"),
-                "check journalctl -u bailiff-exporter, and restart it",
-            )]
+        Err(error) => {
+            let hint = match error {
+                StreamError::Invalid(_) => {
+                    "install all programs from the same release, and restart the exporter"
+                }
+                _ => "check journalctl -u bailiff-exporter, and restart it",
+            };
+            vec![Check::fail(NAME, format!("{path}: {error}"), hint)]
         }
     }
 }

@@ -10,6 +10,7 @@ use super::check::Check;
 use crate::args::Machine;
 use crate::mps::discover;
 use crate::mps::report::{Daemon, State};
+use crate::output::joined;
 
 const NAME: &str = "mps";
 const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -32,7 +33,7 @@ pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
     if !servers.is_empty() && daemons.is_empty() {
         let text = format!(
             "server {} is running without its daemon, so new processes do not use MPS",
-            list(&servers)
+            joined(&servers, ", ")
         );
         checks.push(Check::warn(NAME, text, "run nvidia-cuda-mps-control -d after the clients have exited"));
     }
@@ -43,7 +44,7 @@ pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
         let (servers, clients) = (servers.len(), clients.len());
         checks.push(Check::ok(
             NAME,
-            format!("daemon {}, {servers} servers, {clients} clients", list(&answering)),
+            format!("daemon {}, {servers} servers, {clients} clients", joined(&answering, ", ")),
         ));
     }
     checks.extend(daemons.iter().filter_map(of_daemon));
@@ -52,10 +53,6 @@ pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
         checks.push(Check::skip(NAME, "no MPS daemon is running", None));
     }
     checks
-}
-
-fn list(pids: &[u32]) -> String {
-    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Checks one daemon; `None` if it answers.

@@ -6,6 +6,7 @@ use bailiff_snapshot::Sample;
 use super::check::Check;
 use super::child;
 use super::flags::Doctor;
+use crate::output::joined;
 
 const NAME: &str = "device order";
 
@@ -43,17 +44,15 @@ fn compare(driver: &[String], cuda: &[String]) -> Check {
     if pairs.is_empty() {
         return Check::skip(NAME, "CUDA and the driver report different GPUs", None);
     }
-    let differ: Vec<String> = pairs
-        .iter()
-        .filter(|(cuda, driver)| cuda != driver)
-        .map(|(cuda, driver)| format!("CUDA's GPU {cuda} is the driver's GPU {driver}"))
-        .collect();
+    let differ = pairs.iter().filter(|(cuda, driver)| cuda != driver);
+    let differ = differ.map(|(cuda, driver)| format!("CUDA's GPU {cuda} is the driver's GPU {driver}"));
+    let differ = joined(differ, ", ");
     if differ.is_empty() {
         return Check::ok(NAME, "CUDA and the driver use the same GPU indexes");
     }
     Check::warn(
         NAME,
-        differ.join(", "),
+        differ,
         "export CUDA_DEVICE_ORDER=PCI_BUS_ID, or use GPU UUIDs (bailiff lease does both)",
     )
 }

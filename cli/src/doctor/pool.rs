@@ -11,6 +11,7 @@ use super::check::Check;
 use super::flags::Doctor;
 use crate::args::Backend;
 use crate::lease::gpus;
+use crate::output::joined;
 
 /// The deadline of a Redis reply, which normally takes a millisecond.
 const REDIS_DEADLINE: Duration = Duration::from_secs(3);
@@ -126,10 +127,10 @@ fn unknown_gpus(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
     if local_host.is_empty() || missing.is_empty() {
         return None;
     }
-    let names: Vec<&str> = missing.iter().map(|(id, _)| *id).collect();
+    let names = joined(missing.iter().map(|(id, _)| id), ", ");
     Some(Check::warn(
         POOL,
-        format!("the pool contains GPUs that do not exist on this machine: GPU {}", names.join(", ")),
+        format!("the pool contains GPUs that do not exist on this machine: GPU {names}"),
         "if a GPU was replaced or has fallen off the bus, recreate the pool: bailiff lease init --force",
     ))
 }

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::flags::{FLAGS, Flag, Takes};
-use super::python::{int, repr};
+use crate::output::joined;
+use crate::python::{int, repr};
 
 /// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,8 +138,8 @@ fn classify_one(arg: &str) -> Result<Token<'_>, String> {
         }
         [] => {}
         several => {
-            let names: Vec<&str> = several.iter().map(|(flag, _)| flag.name).collect();
-            return Err(format!("ambiguous option: {arg} could match {}", names.join(", ")));
+            let names = joined(several.iter().map(|(flag, _)| flag.name), ", ");
+            return Err(format!("ambiguous option: {arg} could match {names}"));
         }
     }
     Ok(if is_number(arg) || arg.contains(' ') { Token::Value(arg) } else { Token::Unknown(arg) })
@@ -186,8 +187,9 @@ fn conflicting(flag: &Flag, given: &Arguments) -> Option<&'static str> {
 mod tests {
     use serde_json::Value;
 
-    use super::super::usage;
+    use super::super::HELP;
     use super::*;
+    use crate::python::usage;
 
     /// Generated with Python's argparse by `generate.py` in the same directory.
     const GOLDEN: &str = include_str!("../../../tests/golden/gpuget/argparse.json");
@@ -219,8 +221,12 @@ mod tests {
     #[test]
     fn usage_and_help_match_argparse() {
         let golden: Value = serde_json::from_str(GOLDEN).unwrap();
-        assert_eq!(usage::usage("GPU.py"), golden["usage"].as_str().unwrap());
-        assert_eq!(usage::help("GPU.py"), golden["help"].as_str().unwrap());
+        assert_eq!(format!("{}\n", usage(HELP)), golden["usage"].as_str().unwrap());
+        assert_eq!(HELP, golden["help"].as_str().unwrap());
+        let names = HELP.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+        let names: Vec<&str> = names.filter(|name| name.starts_with('-')).collect();
+        let flags: Vec<&str> = FLAGS.iter().map(|flag| flag.title().split('/').next().unwrap()).collect();
+        assert_eq!(names.iter().map(|name| name.trim_end_matches(',')).collect::<Vec<_>>(), flags);
     }
 
     #[test]

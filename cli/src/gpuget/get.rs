@@ -10,7 +10,9 @@ use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
 use super::environment::PoolAddress;
 use super::signals::BlockedSignals;
 use super::{Failure, print_line};
+use crate::lease::request::{name, user_fields};
 use crate::lease::{LEASE, TICKET, offset};
+use crate::output::joined;
 
 /// The pause between two attempts to reach Redis.
 const RETRY: Duration = Duration::from_millis(200);
@@ -83,8 +85,7 @@ fn deliver(
         let mut pending_lease = lock(pending);
         match pool.touch(&ticket.lease, LEASE, Some(grant.token)) {
             Ok(TicketStatus::Held(_)) => {
-                let ids: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
-                if let Err(failure) = print_line(&ids.join(",")) {
+                if let Err(failure) = print_line(&joined(&grant.gpus, ",")) {
                     pool.release(&ticket.lease, Some(grant.token), (offset(), std::process::id()))?;
                     return Err(match failure {
                         Failure::ClosedPipe => {
@@ -107,20 +108,10 @@ fn deliver(
 
 /// Creates a ticket for the calling process.
 fn ticket(local_host: &LocalHost, parent: u32) -> Result<Ticket, Failure> {
-    let mut random = [0_u8; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(std::io::Error::from)?;
-    let uid = nix::unistd::getuid();
-    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
     let mut about = local_host.holder(parent);
     about.extend(local_host.taker(parent));
-    about.extend([
-        ("legacy_pid", parent.to_string()),
-        ("offset", offset().to_string()),
-        ("uid", uid.to_string()),
-        ("user", user.unwrap_or_else(|| uid.to_string())),
-        ("cmd", "GPU.py --get".to_owned()),
-    ]);
-    let lease = random.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat();
-    Ok(Ticket { lease, want: 1, priority: 0, ttl: TICKET, nonblock: false, about })
+    about.push(("legacy_pid", parent.to_string()));
+    about.extend(user_fields());
+    about.push(("cmd", "GPU.py --get".to_owned()));
+    Ok(Ticket { lease: name()?, want: 1, priority: 0, ttl: TICKET, nonblock: false, about })
 }

@@ -6,10 +6,8 @@ mod environment;
 mod flags;
 mod get;
 mod pool;
-mod python;
 mod query;
 mod signals;
-mod usage;
 mod visible;
 
 use std::ffi::OsString;
@@ -22,9 +20,23 @@ use bailiff_lease::{LeaseError, Pool};
 
 use crate::lease::LEASE;
 use crate::lease::abandoned::{abandoned, freeable};
+use crate::python::usage;
 use arguments::{Arguments, Parsed, parse};
 use environment::{Environment, PoolAddress};
-pub(crate) use usage::EXAMPLES;
+
+/// The help in argparse's layout.
+const HELP: &str = include_str!("help.txt");
+
+/// The examples and exit codes after argparse's help.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  bailiff gpuget --redis-manage-all   create a pool of all GPUs of this machine
+  gpu=$(bailiff gpuget --get)         wait for a GPU
+  bailiff gpuget --active             list the GPUs in use and their processes
+  bailiff gpuget --release $gpu       release the GPU
+
+Exit codes: 0 done, 1 failed, 2 invalid flags, 255 no Redis, or a
+--redis-manage-count that is not below the number of GPUs.";
 
 /// The program name in usage and messages.
 const NAME: &str = "GPU.py";
@@ -68,7 +80,7 @@ pub(crate) fn is_called(name: &std::ffi::OsStr) -> bool {
 pub(crate) fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<String> = args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let outcome = match parse(&args) {
-        Ok(Parsed::Help) => print_line(&format!("{}\n{EXAMPLES}", usage::help(NAME))),
+        Ok(Parsed::Help) => print_line(&format!("{HELP}\n{EXAMPLES}")),
         Ok(Parsed::Action(arguments)) => run(&arguments),
         Err(why) => Err(Failure::Usage(why)),
     };
@@ -76,7 +88,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         // A closed pipe (`--log | head`) is not an error.
         Ok(()) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
         Err(Failure::Usage(why)) => {
-            let _ = writeln!(std::io::stderr(), "{}{NAME}: error: {why}", usage::usage(NAME));
+            let _ = writeln!(std::io::stderr(), "{}\n{NAME}: error: {why}", usage(HELP));
             ExitCode::from(2)
         }
         Err(Failure::NoRedis(error)) => {

@@ -5,10 +5,10 @@ use bailiff_lease::{Init, Pool};
 
 use super::arguments::Arguments;
 use super::environment::Environment;
-use super::python::int;
 use super::visible::visible;
 use super::{Failure, print_line};
 use crate::lease::offset;
+use crate::python::int;
 
 /// Returns the UUIDs of the GPUs that CUDA sees.
 pub(super) fn gpus(environment: &Environment) -> Result<Vec<Option<String>>, String> {

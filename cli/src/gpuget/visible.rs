@@ -1,4 +1,6 @@
-//! Applies `CUDA_VISIBLE_DEVICES` as the driver does.
+//! Applies `CUDA_VISIBLE_DEVICES` to the driver's GPUs.
+
+use crate::visible::Entry;
 
 /// Returns the UUIDs of the visible GPUs in CUDA's order.
 ///
@@ -14,10 +16,13 @@ pub(super) fn visible(
     }
     let by_name = variable.starts_with("GPU-");
     let mut visible_indexes: Vec<usize> = Vec::new();
-    for entry in variable.split(',') {
-        let entry = entry.trim();
-        let index = if by_name { find_uuid(uuids, entry)? } else { leading_number(entry) };
-        // CUDA ignores everything after the first invalid entry.
+    for entry in Entry::all(variable) {
+        // All entries have the form of the first one.
+        let index = match entry {
+            Entry::Gpu(prefix) if by_name => find_uuid(uuids, prefix)?,
+            Entry::Index(index) if !by_name => Some(index),
+            _ => None,
+        };
         let Some(index) = index.filter(|index| *index < uuids.len()) else { break };
         // With a duplicate entry, CUDA sees no GPU.
         if visible_indexes.contains(&index) {
@@ -28,25 +33,15 @@ pub(super) fn visible(
     Ok(visible_indexes.into_iter().map(|index| uuids[index].clone()).collect())
 }
 
-/// Parses the leading number of a text, as `strtoul` does.
-fn leading_number(entry: &str) -> Option<usize> {
-    let digits = entry.strip_prefix('+').unwrap_or(entry);
-    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
-    digits[..end].parse().ok()
-}
-
 /// Finds a GPU by its UUID or an unambiguous prefix of it.
-fn find_uuid(uuids: &[Option<String>], entry: &str) -> Result<Option<usize>, String> {
-    if !entry.starts_with("GPU-") {
-        return Ok(None);
-    }
+fn find_uuid(uuids: &[Option<String>], prefix: &str) -> Result<Option<usize>, String> {
     if uuids.iter().any(Option::is_none) {
         return Err(
             "CUDA_VISIBLE_DEVICES names GPUs by UUID, and the driver does not report all UUIDs".to_owned()
         );
     }
     let mut matching =
-        (0..uuids.len()).filter(|index| uuids[*index].as_ref().is_some_and(|uuid| uuid.starts_with(entry)));
+        (0..uuids.len()).filter(|index| uuids[*index].as_ref().is_some_and(|uuid| uuid.starts_with(prefix)));
     Ok(matching.next().filter(|_| matching.next().is_none()))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bailiff_snapshot::{Fault, Gpu, Holder, ProcessId, ProcessKey, Snapshot, Streak, Truth, Utilization};
 
 pub(crate) use super::flags::Count;
-use super::visible::Visible;
+use crate::visible::Visible;
 
 /// The condition under which a command is idle.
 #[derive(Debug, Clone, Copy)]

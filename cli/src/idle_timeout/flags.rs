@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 
 use super::NAME;
+use crate::output::joined;
 
 /// Help text. The texts of the flags of `gpu_idle_timeout.py` are unchanged.
 pub(crate) const HELP: &str = include_str!("help.txt");
@@ -130,11 +131,6 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, S
     ScriptArgs::try_parse_from(&args).map(|args| args.flags).map_err(|error| stop(&error, &args))
 }
 
-/// Returns the usage, which is the first paragraph of the help.
-pub(super) fn usage() -> &'static str {
-    HELP.split_inclusive("\n\n").next().map_or(HELP, |usage| usage.trim_end())
-}
-
 /// Converts an error of clap into the message of Python's argparse.
 fn stop(error: &clap::Error, args: &[OsString]) -> Stop {
     let context = |kind| match error.get(kind) {
@@ -149,8 +145,8 @@ fn stop(error: &clap::Error, args: &[OsString]) -> Stop {
             let Some(ContextValue::Strings(choices)) = error.get(ContextKind::ValidValue) else {
                 return Stop::Usage(format!("argument {argument}: invalid choice: '{value}'"));
             };
-            let choices: Vec<String> = choices.iter().map(|choice| format!("'{choice}'")).collect();
-            format!("argument {argument}: invalid choice: '{value}' (choose from {})", choices.join(", "))
+            let choices = joined(choices.iter().map(|choice| format!("'{choice}'")), ", ");
+            format!("argument {argument}: invalid choice: '{value}' (choose from {choices})")
         }
         ErrorKind::ValueValidation => {
             let kind = if SECONDS.iter().any(|name| argument.ends_with(name)) { "float" } else { "int" };
@@ -270,7 +266,8 @@ mod tests {
         }
         let examples = EXAMPLES.strip_prefix("Examples:").unwrap().split("\n\n").next().unwrap();
         assert!(HELP.contains(examples));
-        assert!(usage().starts_with("usage: gpu_idle_timeout [-h]") && usage().ends_with("..."));
+        let usage = crate::python::usage(HELP);
+        assert!(usage.starts_with("usage: gpu_idle_timeout [-h]") && usage.ends_with("..."));
         assert!(HELP.lines().all(|line| line.len() <= 80));
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::Write;
 
 use super::NAME;
+use crate::output::joined;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
@@ -48,6 +49,5 @@ impl Log {
 
 /// Formats names as Python prints a list of strings.
 pub(super) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<String> = names.into_iter().map(|name| format!("'{name}'")).collect();
-    format!("[{}]", names.join(", "))
+    format!("[{}]", joined(names.into_iter().map(|name| format!("'{name}'")), ", "))
 }

@@ -7,7 +7,6 @@ mod flags;
 mod log;
 mod session;
 mod settings;
-pub(crate) mod visible;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -23,6 +22,7 @@ use settings::IdleTimeoutSettings;
 use crate::command::signals;
 use crate::exit;
 use crate::output::print_message;
+use crate::python::usage;
 
 /// The program name in usage and messages.
 const NAME: &str = "gpu_idle_timeout";
@@ -85,7 +85,7 @@ fn report(name: Name, stop: Stop) -> ExitCode {
             ExitCode::from(2)
         }
         (Name::Script, Stop::Usage(why)) => {
-            let _ = writeln!(err, "{}\n{NAME}: error: {why}", flags::usage());
+            let _ = writeln!(err, "{}\n{NAME}: error: {why}", usage(HELP));
             ExitCode::from(2)
         }
         (Name::Script, Stop::Refused(why) | Stop::NoDriver(why)) => {

@@ -9,7 +9,7 @@ use bailiff_lifecycle::exit::plain;
 use bailiff_sampler::{Launcher, Supervisor};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Fault, Sample, Snapshot, Source};
-use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
+use rustix::process::{Pid, WaitOptions, wait};
 
 use super::detector::{Basis, Counted, DetectorInput, IdleDetector};
 use super::flags::Stop;
@@ -183,15 +183,11 @@ impl Session<'_> {
         }
     }
 
-    /// Forwards a signal, unless the terminal has also sent it to the command.
+    /// Forwards a signal to a running command.
     pub(super) fn forward(&mut self, signal: ReceivedSignal) {
         self.received.push(signal.number);
-        if self.status.is_some() || (signal.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp())) {
-            return;
-        }
-        if let Some(signal) = Signal::from_named_raw(signal.number) {
-            // The pid is not reused before this process has waited for the command.
-            let _ = kill_process(self.child, signal);
+        if self.status.is_none() {
+            signal.forward(self.child);
         }
     }
 

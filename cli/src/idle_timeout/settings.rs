@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::detector::IdleRule;
 use super::flags::{Flags, Kill, Stop};
-use super::visible::Visible;
+use crate::visible::Visible;
 
 /// The maximum interval of driver samples: the driver keeps its own samples only for a limited time.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);

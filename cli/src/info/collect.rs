@@ -49,40 +49,30 @@ pub(crate) struct Collected {
 }
 
 /// A source of snapshots.
-pub(crate) enum SnapshotSource {
-    Exporter(Box<Exporter>),
-    Local(Box<LocalSampler>),
+pub(crate) trait SnapshotSource {
+    /// Returns the next snapshot; the first one immediately if possible.
+    fn next(&mut self) -> Result<Collected, Failure>;
 }
 
-impl SnapshotSource {
-    /// Connects to the exporter; samples directly if it does not run or its snapshots are stale.
-    pub(crate) fn open(flags: &flags::SourceFlags) -> Result<Self, Failure> {
-        if !flags.alone {
-            match connect(flags) {
-                Ok(exporter) => return Ok(Self::Exporter(Box::new(exporter))),
-                Err(None) => {}
-                Err(Some(why)) => {
-                    print_message(format_args!(
-                        "bailiff-exporter at {}: {why}; sampling the driver directly",
-                        flags.exporter.stream.display()
-                    ));
-                }
+/// Connects to the exporter; samples directly if it does not run or its snapshots are stale.
+pub(crate) fn open(flags: &flags::SourceFlags) -> Result<Box<dyn SnapshotSource>, Failure> {
+    if !flags.alone {
+        match connect(flags) {
+            Ok(exporter) => return Ok(Box::new(exporter)),
+            Err(None) => {}
+            Err(Some(why)) => {
+                print_message(format_args!(
+                    "bailiff-exporter at {}: {why}; sampling the driver directly",
+                    flags.exporter.stream.display()
+                ));
             }
         }
-        Ok(Self::Local(Box::new(LocalSampler::start(flags)?)))
     }
-
-    /// Returns the next snapshot; the first one immediately if possible.
-    pub(crate) fn next(&mut self) -> Result<Collected, Failure> {
-        match self {
-            Self::Exporter(exporter) => exporter.next(),
-            Self::Local(local) => local.next(),
-        }
-    }
+    Ok(Box::new(LocalSampler::start(flags)?))
 }
 
 /// The exporter's stream.
-pub(crate) struct Exporter {
+struct Exporter {
     stream: Stream,
     /// First snapshot, read when the connection was made.
     first: Option<wire::Snapshot>,
@@ -92,7 +82,7 @@ pub(crate) struct Exporter {
     pool: Option<PoolReader>,
 }
 
-impl Exporter {
+impl SnapshotSource for Exporter {
     fn next(&mut self) -> Result<Collected, Failure> {
         let next = self.first.take().map_or_else(|| self.stream.next(self.timeout), Ok);
         let mut snapshot = next.map_err(|error| {
@@ -136,7 +126,7 @@ fn limit(interval: Duration) -> Duration {
 }
 
 /// Direct sampling of the driver and `/proc`.
-pub(crate) struct LocalSampler {
+struct LocalSampler {
     supervisor: Supervisor,
     pool: PoolReader,
     interval: Duration,
@@ -165,6 +155,23 @@ impl LocalSampler {
         })
     }
 
+    /// Takes one sample; waits while the driver is being opened.
+    fn sample(&mut self) -> Result<(), Failure> {
+        loop {
+            self.seq += 1;
+            let mut sample = self.supervisor.sample(self.seq).ok_or_else(helper_exited)?;
+            sample.leases = self.pool.read();
+            let starting =
+                sample.sources.get(&Source::Nvml).and_then(|state| state.fault) == Some(Fault::Starting);
+            self.last = Some(Snapshot::between(self.last.as_ref(), sample));
+            if !starting {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl SnapshotSource for LocalSampler {
     /// Returns the next snapshot. Utilization needs two samples, so the first snapshot takes two, or three if
     /// a process may be stuck.
     fn next(&mut self) -> Result<Collected, Failure> {
@@ -185,21 +192,6 @@ impl LocalSampler {
         let driver_message = self.supervisor.words().map(str::to_owned);
         let error = self.pool.error.clone();
         Ok(Collected { age: age(&snapshot), snapshot, by: SeenBy::Itself, driver_message, error })
-    }
-
-    /// Takes one sample; waits while the driver is being opened.
-    fn sample(&mut self) -> Result<(), Failure> {
-        loop {
-            self.seq += 1;
-            let mut sample = self.supervisor.sample(self.seq).ok_or_else(helper_exited)?;
-            sample.leases = self.pool.read();
-            let starting =
-                sample.sources.get(&Source::Nvml).and_then(|state| state.fault) == Some(Fault::Starting);
-            self.last = Some(Snapshot::between(self.last.as_ref(), sample));
-            if !starting {
-                return Ok(());
-            }
-        }
     }
 }
 

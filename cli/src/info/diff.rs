@@ -133,13 +133,14 @@ fn compare_gpu(before: Option<&GpuReport>, now: &GpuReport, boots: BootMatch) ->
     let holders = before
         .filter(|_| boots == BootMatch::Same)
         .and_then(|before| Some(changes(before.holders.as_deref()?, now.holders.as_deref()?)));
-    let unaccounted = memory.and_then(|(was, is)| is.unaccounted?.checked_sub(was.unaccounted?));
+    let unaccounted =
+        memory.and_then(|(was, is)| is.observed.unaccounted?.checked_sub(was.observed.unaccounted?));
     GpuChanges {
         index: now.index.clone(),
         uuid: now.uuid.clone(),
         was_there: before.is_some(),
-        used: memory.map(|(was, is)| difference(was.used, is.used)),
-        free: memory.map(|(was, is)| difference(was.free, is.free)),
+        used: memory.map(|(was, is)| difference(was.observed.used, is.observed.used)),
+        free: memory.map(|(was, is)| difference(was.observed.free, is.observed.free)),
         unaccounted,
         back: holders.as_deref().and_then(|holders| memory_release(holders, unaccounted)),
         holders,
@@ -227,6 +228,8 @@ fn memory_release(changes: &[Change], unaccounted: Option<i64>) -> Option<Memory
 
 #[cfg(test)]
 mod tests {
+    use bailiff_snapshot::wire;
+
     use super::super::collect::SeenBy;
     use super::super::report::{Memory, VERSION};
     use super::*;
@@ -242,8 +245,9 @@ mod tests {
     type Row = (u32, Option<u64>, Option<u64>);
 
     fn report(boot: Option<&str>, unaccounted: Option<i64>, rows: &[Row]) -> InfoReport {
-        let memory =
-            Memory { total: 80 * GIB, used: 40 * GIB, free: 40 * GIB, unaccounted, ..Memory::default() };
+        let (total, used, free) = (80 * GIB, 40 * GIB, 40 * GIB);
+        let observed = wire::Memory { total, used, free, unaccounted, ..wire::Memory::default() };
+        let memory = Memory { observed, ..Memory::default() };
         let gpu = GpuReport {
             index: "0".into(),
             uuid: Some("GPU-1".into()),

@@ -2,21 +2,24 @@
 
 use std::time::Duration;
 
-use bailiff_exposition::terminal::line;
+use bailiff_exposition::terminal::{Cell, Column, Table, Tone, line};
 
-use super::diff::{BootMatch, Change, GpuChanges, MemoryRelease, compare, earlier, missing};
-use super::figures::{Style, Units, ctime, or_unknown, span};
+use super::diff::{BootMatch, Change, ChangeKind, GpuChanges, MemoryRelease, compare, earlier, missing};
+use super::figures::{Style, UNKNOWN, Units, ctime, or_unknown, span};
 use super::report::{GpuReport, InfoReport, Memory};
 use super::text::{notes, pair, wrapped_pair};
-use crate::table::{Cell, Column, Table, Tone};
 
-const COLUMNS: [(&str, Column); 6] = [
-    ("WHAT", Column::Left),
-    ("PID", Column::Right),
-    ("USER", Column::Shrink),
-    ("NAME", Column::Shrink),
-    ("WAS", Column::Right),
-    ("IS", Column::Right),
+type ChangeRow<'a> = (&'a Change, Units);
+type ChangeColumn = (&'static str, Column, fn(&ChangeRow<'_>) -> Cell);
+const COLUMNS: [ChangeColumn; 6] = [
+    ("WHAT", Column::Never, |(change, _)| {
+        Cell::of(change.how.name(), if change.how == ChangeKind::Died { Tone::Bad } else { Tone::Plain })
+    }),
+    ("PID", Column::Right, |(change, _)| change.pid.to_string().into()),
+    ("USER", Column::To(6), |(change, _)| change.user.as_deref().unwrap_or(UNKNOWN).into()),
+    ("NAME", Column::To(6), |(change, _)| change.comm.as_deref().unwrap_or(UNKNOWN).into()),
+    ("WAS", Column::Right, |(change, units)| or_unknown(change.was, |bytes| units.size(bytes)).into()),
+    ("IS", Column::Right, |(change, units)| or_unknown(change.is, |bytes| units.size(bytes)).into()),
 ];
 
 /// Returns the lines of the changes since an earlier report.
@@ -52,17 +55,17 @@ fn gpu_lines(
     let mut lines = super::text::head(now, gpu, style);
     // The last two of these seven lines, used and free memory, are replaced by lines with the change.
     lines.truncate(lines.len().saturating_sub(2));
-    lines.push(pair("memory used", &memory(|memory| memory.used, since.used)));
-    lines.push(pair("memory free", &memory(|memory| memory.free, since.free)));
+    lines.push(pair("memory used", &memory(|memory| memory.observed.used, since.used)));
+    lines.push(pair("memory free", &memory(|memory| memory.observed.free, since.free)));
     let unaccounted = |memory: Option<&Memory>| {
-        or_unknown(memory.and_then(|memory| memory.unaccounted), |bytes| units.signed(bytes))
+        or_unknown(memory.and_then(|memory| memory.observed.unaccounted), |bytes| units.signed(bytes))
     };
     let was_unaccounted = previous.map(|previous| unaccounted(Some(previous)));
     let change = change_text(&unaccounted(gpu.memory.as_ref()), was_unaccounted, (since.unaccounted, units));
     lines.push(pair("memory unaccounted", &change));
     let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
     lines.push(pair("gpu", &format!("{}{uuid}", line(&gpu.index))));
-    lines.extend(wrapped_pair("since", &compared_report(before, now, since, style), style, str::to_owned));
+    lines.extend(wrapped_pair("since", &compared_report(before, now, since, style), style, Tone::Plain));
     if let Some(release) = &since.back {
         lines.extend(release_lines(release, style));
     }
@@ -93,43 +96,21 @@ fn compared_report(before: &InfoReport, now: &InfoReport, since: &GpuChanges, st
 }
 
 fn release_lines(release: &MemoryRelease, style: &Style) -> Vec<String> {
-    const NAME: &str = "exited processes";
-    match release {
-        MemoryRelease::All { bytes } => {
-            wrapped_pair(NAME, &format!("{} released", style.units.size(*bytes)), style, str::to_owned)
-        }
-        MemoryRelease::Stayed { bytes } => {
-            wrapped_pair(NAME, &format!("{} not released", style.units.size(*bytes)), style, |part| {
-                style.colors.bad(part)
-            })
-        }
+    let (text, tone) = match release {
+        MemoryRelease::All { bytes } => (format!("{} released", style.units.size(*bytes)), Tone::Plain),
+        MemoryRelease::Stayed { bytes } => (format!("{} not released", style.units.size(*bytes)), Tone::Bad),
         MemoryRelease::Unknown { why } => {
-            wrapped_pair(NAME, &format!("unknown whether memory was released: {why}"), style, str::to_owned)
+            (format!("unknown whether memory was released: {why}"), Tone::Plain)
         }
-    }
+    };
+    wrapped_pair("exited processes", &text, style, tone)
 }
 
 fn changes(since: &GpuChanges, style: &Style) -> Vec<String> {
     let Some(changes) = &since.holders else {
         return vec!["changes in holders are unknown".to_owned()];
     };
-    let mut table = Table::new(&COLUMNS);
-    for change in changes {
-        table.row(row(change, style.units));
-    }
-    let lines = table.lines(style.width, style.colors);
+    let rows = changes.iter().map(|change| (change, style.units));
+    let lines = Table::of(&COLUMNS, rows).lines(style.width, style.colors);
     if lines.is_empty() { vec!["no holders have changed".to_owned()] } else { lines }
-}
-
-fn row(change: &Change, units: Units) -> Vec<Cell> {
-    let size = |bytes| units.size(bytes);
-    let tone = if change.how == super::diff::ChangeKind::Died { Tone::Bad } else { Tone::Plain };
-    vec![
-        Cell::of(change.how.name(), tone),
-        change.pid.to_string().into(),
-        or_unknown(change.user.clone(), |user| user).into(),
-        or_unknown(change.comm.clone(), |comm| comm).into(),
-        or_unknown(change.was, size).into(),
-        or_unknown(change.is, size).into(),
-    ]
 }

@@ -7,8 +7,10 @@ use bailiff_exposition::terminal::Colors;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// The placeholder of an unknown value.
+/// The placeholder of an unknown value in the long report.
 pub(crate) const UNKNOWN: &str = "-";
+/// The placeholder of a value that does not apply.
+pub(crate) const NONE: &str = "-";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Units {

@@ -31,7 +31,7 @@ use serde_json::json;
 use crate::exit::Failure;
 use crate::output::print_stdout;
 use crate::screen;
-use collect::{Collected, SnapshotSource};
+use collect::Collected;
 pub(crate) use collect::{age, is_stale};
 use figures::Style;
 use figures::Units;
@@ -74,7 +74,7 @@ pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
     if let Some(before) = &mut before {
         before.filter(&flags.gpu);
     }
-    let mut source = SnapshotSource::open(&flags.source)?;
+    let mut source = collect::open(&flags.source)?;
     if flags.watch && !flags.json && io::stdout().is_terminal() {
         print_stdout(CLEAR)?;
     }

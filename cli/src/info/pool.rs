@@ -4,11 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bailiff_lease::report::Node;
-use bailiff_lease::{LeaseError, Leases, Local, Pool};
+use bailiff_lease::{LeaseError, Leases};
 use bailiff_proc::clock::since_boot;
 use bailiff_snapshot::{Leases as LeaseSample, PidNamespace};
-
-use crate::args::Backend;
 
 /// Timeout of a Redis query.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,17 +22,11 @@ pub(super) struct PoolReader {
 impl PoolReader {
     /// Opens the pool selected by flags and environment.
     pub(super) fn open(flags: &crate::args::Pool, procfs: &Path) -> Self {
-        let opened: Result<Box<dyn Leases>, LeaseError> = match flags.backend() {
-            Backend::Redis(address) => Pool::open(address, &flags.prefix, REDIS_TIMEOUT)
-                .map(|pool| Box::new(pool) as Box<dyn Leases>),
-            Backend::LocalHost(directory) => Ok(Box::new(Local::at(directory))),
+        let (pool, error) = match flags.open(REDIS_TIMEOUT) {
+            Ok(pool) => (Some(pool), None),
+            Err(error) => (None, Some(error.to_string())),
         };
-        let mut reader = Self { pool: None, node: Node::read(procfs, PidNamespace::Unknown), error: None };
-        match opened {
-            Ok(pool) => reader.pool = Some(pool),
-            Err(error) => reader.error = Some(error.to_string()),
-        }
-        reader
+        Self { pool, node: Node::read(procfs, PidNamespace::Unknown), error }
     }
 
     /// Reads the current leases; `None` if there is no pool or it cannot be read.
@@ -42,13 +34,11 @@ impl PoolReader {
         match self.pool.as_mut()?.audit() {
             Ok(audit) => {
                 self.error = None;
-                Some(audit.leases(&self.node, since_boot())).filter(|leases| !leases.gpus.is_empty())
+                return Some(audit.leases(&self.node, since_boot())).filter(|leases| !leases.gpus.is_empty());
             }
-            Err(LeaseError::Absent(_)) => None,
-            Err(error) => {
-                self.error = Some(error.to_string());
-                None
-            }
+            Err(LeaseError::Absent(_)) => {}
+            Err(error) => self.error = Some(error.to_string()),
         }
+        None
     }
 }

@@ -83,22 +83,13 @@ pub(crate) struct GpuReport {
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memory {
-    pub(crate) total: u64,
-    pub(crate) used: u64,
-    pub(crate) free: u64,
-    pub(crate) reserved: Option<u64>,
+    /// What the snapshot contains.
+    #[serde(flatten)]
+    pub(crate) observed: wire::Memory,
     /// Memory of compute processes, including those that also do graphics.
     pub(crate) computing: Option<u64>,
     /// Memory of graphics-only processes: display servers, compositors, browsers.
     pub(crate) graphics: Option<u64>,
-    /// Memory of pids that the driver lists but that do not exist.
-    pub(crate) dead_pids: Option<u64>,
-    /// Memory of processes of other PID namespaces.
-    pub(crate) other_namespaces: Option<u64>,
-    /// Memory that no known process holds.
-    pub(crate) unaccounted: Option<i64>,
-    /// Memory that was not released after its holders exited; `None` if unknown.
-    pub(crate) unreleased: Option<u64>,
 }
 
 /// A process on a GPU.
@@ -272,18 +263,7 @@ impl Memory {
                 .filter(|holder| holder.state != State::Gone && (holder.kinds == "G") == graphics_only);
             alive.map(|holder| holder.memory).sum::<Option<u64>>()
         };
-        Self {
-            total: memory.total,
-            used: memory.used,
-            free: memory.free,
-            reserved: memory.reserved,
-            computing: sum(false),
-            graphics: sum(true),
-            dead_pids: memory.dead_pids,
-            other_namespaces: memory.other_namespaces,
-            unaccounted: memory.unaccounted,
-            unreleased: memory.unreleased,
-        }
+        Self { observed: memory.clone(), computing: sum(false), graphics: sum(true) }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bailiff_exposition::terminal::{line, wrapped};
+use bailiff_exposition::terminal::{Tone, line, wrapped};
 use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
 use bailiff_snapshot::{PidNamespace, Stuck};
 
@@ -25,15 +25,10 @@ pub(crate) fn pair(name: &str, value: &str) -> String {
 }
 
 /// Formats a name and a text that may be wrapped.
-pub(crate) fn wrapped_pair(
-    name: &str,
-    text: &str,
-    style: &Style,
-    color: impl Fn(&str) -> String,
-) -> Vec<String> {
+pub(crate) fn wrapped_pair(name: &str, text: &str, style: &Style, tone: Tone) -> Vec<String> {
     let parts = wrapped(&line(text), style.width.saturating_sub(INDENT).max(INDENT));
     let names = std::iter::once(name).chain(std::iter::repeat(""));
-    parts.iter().zip(names).map(|(part, name)| pair(name, &color(part))).collect()
+    parts.iter().zip(names).map(|(part, name)| pair(name, &tone.paint(part, style.colors))).collect()
 }
 
 pub(crate) fn render(report: &InfoReport, style: &Style) -> Vec<String> {
@@ -71,37 +66,38 @@ pub(crate) fn head(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<S
         pair("tag", &line(&report.tag)),
         pair("name", &style.colors.title(&line(gpu.name.as_deref().unwrap_or(UNKNOWN)))),
         pair("compute capability", &capability),
-        pair("memory total", &memory(|memory| memory.total)),
-        pair("memory used", &memory(|memory| memory.used)),
-        pair("memory free", &memory(|memory| memory.free)),
+        pair("memory total", &memory(|memory| memory.observed.total)),
+        pair("memory used", &memory(|memory| memory.observed.used)),
+        pair("memory free", &memory(|memory| memory.observed.free)),
     ]
 }
 
 fn memory_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let Some(memory) = &gpu.memory else { return Vec::new() };
     let known = |part: Option<u64>| or_unknown(part, |bytes| style.units.size(bytes));
-    let mut lines = vec![pair("memory reserved", &known(memory.reserved))];
+    let mut lines = vec![pair("memory reserved", &known(memory.observed.reserved))];
     if gpu.instances.is_some() {
         lines.push(pair("memory held", "see the MIG instances"));
         return lines;
     }
     lines.push(pair("memory computing", &known(memory.computing)));
     lines.push(pair("memory graphics", &known(memory.graphics)));
-    if memory.dead_pids.is_some_and(|bytes| bytes > 0) {
-        let dead = format!("{}, held by processes that do not exist", known(memory.dead_pids));
+    if memory.observed.dead_pids.is_some_and(|bytes| bytes > 0) {
+        let dead = format!("{}, held by processes that do not exist", known(memory.observed.dead_pids));
         lines.push(pair("memory dead PIDs", &style.colors.bad(&dead)));
     }
-    if memory.other_namespaces.is_some_and(|bytes| bytes > 0) {
-        let hidden = format!("{}, held by processes in other PID namespaces", known(memory.other_namespaces));
+    if memory.observed.other_namespaces.is_some_and(|bytes| bytes > 0) {
+        let hidden =
+            format!("{}, held by processes in other PID namespaces", known(memory.observed.other_namespaces));
         lines.push(pair("memory other PID ns", &hidden));
     }
     lines.push(pair("memory unaccounted", &unaccounted(gpu, memory, style)));
-    if let Some(bytes @ 1..) = memory.unreleased {
+    if let Some(bytes @ 1..) = memory.observed.unreleased {
         let text = format!(
             "{}, not released after its holders exited; fix: {UNRELEASED_FREED_BY}",
             style.units.size(bytes)
         );
-        lines.extend(wrapped_pair("memory unreleased", &text, style, |part| style.colors.bad(part)));
+        lines.extend(wrapped_pair("memory unreleased", &text, style, Tone::Bad));
     }
     lines
 }
@@ -123,15 +119,15 @@ fn stuck_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
         let rest = holders.len().saturating_sub(MAX_NAMED);
         let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
         let text = format!("{}{rest}: {}; fix: {}", named.join(", "), kind.words(), kind.freed_by());
-        wrapped_pair("stuck", &text, style, |part| style.colors.odd(part))
+        wrapped_pair("stuck", &text, style, Tone::Warn)
     };
     kinds.into_iter().flat_map(kind_lines).collect()
 }
 
 /// Formats the unattributed memory, with a hint if it is large.
 fn unaccounted(gpu: &GpuReport, memory: &Memory, style: &Style) -> String {
-    let is_large = memory.unaccounted.is_some_and(|bytes| bytes >= REPORTED_UNATTRIBUTED);
-    let text = or_unknown(memory.unaccounted, |bytes| style.units.signed(bytes));
+    let is_large = memory.observed.unaccounted.is_some_and(|bytes| bytes >= REPORTED_UNATTRIBUTED);
+    let text = or_unknown(memory.observed.unaccounted, |bytes| style.units.signed(bytes));
     match (is_large, &gpu.device_processes) {
         (true, None) => style.colors.odd(&format!("{text}, not held by any listed process; see --who")),
         (true, Some(_)) => style.colors.odd(&format!("{text}, not held by any listed process; see below")),
@@ -143,17 +139,16 @@ fn unaccounted(gpu: &GpuReport, memory: &Memory, style: &Style) -> String {
 fn state_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let uuid = gpu.uuid.as_ref().map(|uuid| format!(", {}", line(uuid))).unwrap_or_default();
     let mut lines = vec![pair("gpu", &format!("{}{uuid}", line(&gpu.index)))];
-    let plain = |part: &str| part.to_owned();
     if let Some(fault) = &gpu.fault {
         let text = format!("{}; see `bailiff doctor`", fault_text(fault));
-        lines.extend(wrapped_pair("fault", &text, style, |part| style.colors.bad(part)));
+        lines.extend(wrapped_pair("fault", &text, style, Tone::Bad));
         return lines;
     }
     lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
     let mode = gpu.compute_mode.as_ref().map(|mode| line(mode).replace('_', " "));
     lines.push(pair("compute mode", mode.as_deref().unwrap_or(UNKNOWN)));
     if let Some(lease) = &gpu.lease {
-        lines.extend(wrapped_pair("lease", &lease.text(), style, plain));
+        lines.extend(wrapped_pair("lease", &lease.text(), style, Tone::Plain));
     }
     lines
 }
@@ -203,21 +198,18 @@ pub(crate) fn notes(report: &InfoReport, style: &Style) -> Vec<String> {
         SeenBy::Exporter => format!("bailiff-exporter, {age} ago, sampling every {interval}"),
         SeenBy::Itself => format!("this command, sampled over {interval}"),
     };
-    let plain = |part: &str| part.to_owned();
     let mut lines = vec![pair("source", &by)];
     if let Some(queue) = report.queue.as_deref().and_then(queue_text) {
-        lines.extend(wrapped_pair("waiting", &queue, style, plain));
+        lines.extend(wrapped_pair("waiting", &queue, style, Tone::Plain));
     }
     for (source, fault) in report.down() {
         let message = report.driver_message.as_deref().filter(|_| source == "nvml");
         let message = message.map(|message| format!(" ({message})")).unwrap_or_default();
         let text = format!("{source}: {}{message}", fault_text(fault));
-        lines.extend(wrapped_pair("unavailable", &text, style, |part| style.colors.bad(part)));
+        lines.extend(wrapped_pair("unavailable", &text, style, Tone::Bad));
     }
     if let Some(error) = &report.error {
-        lines.extend(wrapped_pair("unavailable", &format!("leases: {error}"), style, |part| {
-            style.colors.odd(part)
-        }));
+        lines.extend(wrapped_pair("unavailable", &format!("leases: {error}"), style, Tone::Warn));
     }
     if report.pid_namespace != PidNamespace::Host && report.total_failure().is_none() {
         lines.push(pair("unavailable", "processes: this is not the host's PID namespace"));
@@ -231,7 +223,7 @@ pub(crate) fn notes(report: &InfoReport, style: &Style) -> Vec<String> {
     if let Some(unreadable) = report.unreadable.filter(|unreadable| *unreadable > 0) {
         let text =
             format!("open files of {unreadable} processes: permission denied (use sudo), or too many files");
-        lines.extend(wrapped_pair("unavailable", &text, style, plain));
+        lines.extend(wrapped_pair("unavailable", &text, style, Tone::Plain));
     }
     lines
 }

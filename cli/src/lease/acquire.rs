@@ -14,8 +14,8 @@ use super::hold::{HolderFields, spawn_holder};
 use super::progress::Progress;
 use super::request::{RequestEvent, obtain, ticket};
 use super::{LEASE, offset, open, shell};
-use crate::exit::Failure;
-use crate::output::print_stdout;
+use crate::exit::{Failure, succeed};
+use crate::output::joined;
 
 /// Leases GPUs and prints the lease.
 pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
@@ -66,8 +66,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
     let mut ticket = ticket(&mut *pool, &request, &shell::command(flags.pid))?;
     let grant = obtain(&mut *pool, &request, &mut ticket, |_| {})?;
     transfer(&mut *pool, (&ticket, &grant), (LEASE, None), holder)?;
-    print_stdout(&format!("{}\n", ticket.lease))?;
-    Ok(ExitCode::SUCCESS)
+    succeed(&format!("{}\n", ticket.lease))
 }
 
 /// Returns the holder fields of a process, by default the calling shell. Until the transfer, this process is the
@@ -110,7 +109,7 @@ fn text(
     Ok(match format {
         Format::Env => {
             let pairs = environment(pool, (&ticket.lease, grant), GpuNames::Uuids)?;
-            pairs.iter().map(|(name, value)| format!("export {name}={value}")).collect::<Vec<_>>().join("\n")
+            joined(pairs.iter().map(|(name, value)| format!("export {name}={value}")), "\n")
         }
         Format::Ids => ids.join(","),
         Format::Uuid => format::uuids(&pool.gpus()?, &ids)

@@ -13,7 +13,7 @@ use super::request::{RequestEvent, obtain, ticket};
 use super::{LEASE, offset, open};
 use crate::command::Event;
 use crate::exit::Failure;
-use crate::output::print_message;
+use crate::output::{joined, print_message};
 
 /// A lease that this process holds for a command.
 pub(crate) struct CommandLease<'a> {
@@ -29,9 +29,9 @@ impl<'a> CommandLease<'a> {
         flags: &'a flags::Run,
         (sender, events): (Sender<Event>, &Receiver<Event>),
     ) -> Result<Self, Failure> {
-        let args: Vec<String> = flags.command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let command = joined(flags.command.iter().map(|arg| arg.to_string_lossy()), " ");
         let mut pool = open(&flags.request.pool)?;
-        let mut ticket = ticket(&mut *pool, &flags.request, &args.join(" "))?;
+        let mut ticket = ticket(&mut *pool, &flags.request, &command)?;
         ticket.about.extend(flags.time_limit.max_time.map(|time| ("max_ms", time.as_millis().to_string())));
         let request = flags.request.clone();
         let progress_state = Arc::new(Mutex::new((ticket.lease.clone(), Progress::new(ticket.want))));

@@ -18,6 +18,7 @@ use bailiff_snapshot::ProcessKey;
 
 use super::flags;
 use crate::exit::Failure;
+use crate::output::joined;
 
 /// The recorded fields of a holder.
 pub(super) type HolderFields = Vec<(&'static str, String)>;
@@ -32,9 +33,8 @@ pub(super) fn spawn_holder(
     if locks.is_empty() {
         return Ok(None);
     }
-    let locks: Vec<String> = locks.iter().map(i32::to_string).collect();
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("bailiff").args(["lease", "hold", lease, "--keep", &locks.join(",")]);
+    command.arg0("bailiff").args(["lease", "hold", lease, "--keep", &joined(locks, ",")]);
     if let Some(duration) = duration {
         command.arg("--duration").arg(humantime::format_duration(duration).to_string());
         holder.push(("expires", (jiff::Timestamp::now().as_millisecond() + millis(duration)).to_string()));

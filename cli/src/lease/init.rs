@@ -7,8 +7,8 @@ use bailiff_lease::Init;
 use super::flags;
 use super::{gpus, gpus_are, offset, open, redis};
 use crate::args::Backend;
-use crate::exit::Failure;
-use crate::output::{print_message, print_stdout};
+use crate::exit::{Failure, succeed};
+use crate::output::print_message;
 
 /// Creates a pool.
 pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
@@ -42,23 +42,15 @@ pub(crate) fn init(flags: &flags::Init) -> Result<ExitCode, Failure> {
     }
     let mut pool = open(&flags.pool)?;
     match pool.init(&chosen, offset(), flags.force)? {
-        Init::Done(count) => {
-            print_stdout(&format!("pool created: {}\n", gpus(count)))?;
-        }
-        Init::Already(count) => {
-            return Err(Failure::usage(format!(
-                "the pool already exists and has {}; use --force to recreate it",
-                gpus(count)
-            )));
-        }
+        Init::Done(count) => succeed(&format!("pool created: {}\n", gpus(count))),
+        Init::Already(count) => Err(Failure::usage(format!(
+            "the pool already exists and has {}; use --force to recreate it",
+            gpus(count)
+        ))),
         Init::Held(count) => {
-            return Err(Failure::busy(format!(
-                "{} leased; release them before recreating the pool",
-                gpus_are(count)
-            )));
+            Err(Failure::busy(format!("{} leased; release them before recreating the pool", gpus_are(count))))
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Parses a list such as `0,1,4-7`.

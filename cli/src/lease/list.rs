@@ -10,7 +10,7 @@ use super::abandoned::abandoned;
 use super::flags;
 use super::format::{self, as_json, escaped, holder, lease, span};
 use super::open;
-use crate::exit::Failure;
+use crate::exit::{Failure, succeed};
 use crate::output::{print_message, print_stdout};
 
 /// Prints the GPUs, their leases and the queue.
@@ -21,11 +21,8 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     if flags.json {
         let local_host = LocalHost::read();
         let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &local_host)).collect();
-        print_stdout(&format!(
-            "{}\n",
-            json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)})
-        ))?;
-        return Ok(ExitCode::SUCCESS);
+        let report = json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)});
+        return succeed(&format!("{report}\n"));
     }
     let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
     let mut lines = vec![head];
@@ -35,11 +32,9 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
         line(gpu, &audit) + if is_gone { " (process gone)" } else { "" }
     }));
     for (position, ticket) in waiting(&audit).enumerate() {
-        let get = |field| escaped(ticket.get(field).unwrap_or("-"));
-        let (user, pid, since) = (get("user"), get("pid"), since(ticket, "asked", &audit));
-        let cmd = with_note(&get("cmd"), &get("note"));
-        let (want, position) = (format!("x{}", get("want")), format!("waits #{}", position + 1));
-        lines.push(format!("{want:<5} {position:<11} {user:<12} {pid:>8} {since:>9}  {cmd}"));
+        let (want, position) = (format!("x{}", field(ticket, "want")), format!("waits #{}", position + 1));
+        let owner = owner_columns(ticket, "asked", &audit);
+        lines.push(format!("{want:<5} {position:<11} {owner}"));
     }
     print_stdout(&(lines.join("\n") + "\n"))?;
     if let Some(paused) = format::grants_paused(&audit) {
@@ -58,21 +53,30 @@ pub(super) fn audit(flags: &flags::List) -> Result<Audit, Failure> {
 }
 
 fn line(gpu: &Gpu, audit: &Audit) -> String {
-    let lease_of_gpu = holder(audit, gpu);
-    let get = |field| escaped(lease_of_gpu.and_then(|lease| lease.get(field)).unwrap_or("-"));
-    let pid = match (lease_of_gpu, &gpu.record) {
-        (None, Some(record)) => escaped(&record.pid),
-        _ => get("pid"),
+    let owner = match (holder(audit, gpu), &gpu.record) {
+        (Some(lease), _) => owner_columns(lease, "granted", audit),
+        (None, record) => {
+            let pid = record.as_ref().map_or_else(|| "-".to_owned(), |record| escaped(&record.pid));
+            format!("{:<12} {pid:>8} {:>9}  -", "-", "-")
+        }
     };
-    let since = lease_of_gpu.map_or_else(|| "-".to_owned(), |lease| since(lease, "granted", audit));
-    let (id, state, user, cmd) =
-        (escaped(&gpu.id), state(gpu), get("user"), with_note(&get("cmd"), &get("note")));
-    format!("{id:<5} {state:<11} {user:<12} {pid:>8} {since:>9}  {cmd}")
+    format!("{:<5} {:<11} {owner}", escaped(&gpu.id), state(gpu))
 }
 
-/// Appends the user's note to a command.
-pub(super) fn with_note(command: &str, note: &str) -> String {
-    if note == "-" { command.to_owned() } else { format!("{command}  # {note}") }
+/// Returns the columns of a lease: its user, process, time since this field, and command.
+fn owner_columns(lease: &Lease, since_field: &str, audit: &Audit) -> String {
+    let (user, pid, since) = (field(lease, "user"), field(lease, "pid"), since(lease, since_field, audit));
+    format!("{user:<12} {pid:>8} {since:>9}  {}", command(lease))
+}
+
+fn field(lease: &Lease, name: &str) -> String {
+    escaped(lease.get(name).unwrap_or("-"))
+}
+
+/// Returns the command of a lease with the user's note.
+pub(super) fn command(lease: &Lease) -> String {
+    let (command, note) = (field(lease, "cmd"), field(lease, "note"));
+    if note == "-" { command } else { format!("{command}  # {note}") }
 }
 
 /// Returns the time since the timestamp in a lease's field.
@@ -85,22 +89,18 @@ pub(super) fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
 pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     let audit = audit(flags)?;
     if flags.json {
-        print_stdout(&format!("{}\n", json!(waiting_as_json(&audit, &LocalHost::read()))))?;
-        return Ok(ExitCode::SUCCESS);
+        return succeed(&format!("{}\n", json!(waiting_as_json(&audit, &LocalHost::read()))));
     }
     let mut lines = vec![format!(
         "{:<5} {:>4} {:>5} {:<12} {:>8} {:>9}  COMMAND",
         "PLACE", "GPUS", "PRIO", "USER", "PID", "WAITS"
     )];
     for (position, ticket) in waiting(&audit).enumerate() {
-        let get = |field| escaped(ticket.get(field).unwrap_or("-"));
-        let (want, prio, user, pid) = (get("want"), get("prio"), get("user"), get("pid"));
-        let cmd = with_note(&get("cmd"), &get("note"));
-        let since = since(ticket, "asked", &audit);
-        lines.push(format!("{:<5} {want:>4} {prio:>5} {user:<12} {pid:>8} {since:>9}  {cmd}", position + 1));
+        let (want, prio) = (field(ticket, "want"), field(ticket, "prio"));
+        let owner = owner_columns(ticket, "asked", &audit);
+        lines.push(format!("{:<5} {want:>4} {prio:>5} {owner}", position + 1));
     }
-    print_stdout(&(lines.join("\n") + "\n"))?;
-    Ok(ExitCode::SUCCESS)
+    succeed(&(lines.join("\n") + "\n"))
 }
 
 pub(super) fn waiting(audit: &Audit) -> impl Iterator<Item = &Lease> {

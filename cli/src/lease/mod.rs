@@ -1,27 +1,27 @@
 //! `bailiff lease`: code shared by its commands.
 
 pub(crate) mod abandoned;
-pub(crate) mod acquire;
+mod acquire;
 pub(crate) mod command_lease;
+pub(crate) mod commands;
 pub(crate) mod examples;
 pub(crate) mod flags;
 mod format;
 pub(crate) mod gpu_users;
-pub(crate) mod hold;
-pub(crate) mod init;
-pub(crate) mod list;
-pub(crate) mod log;
+mod hold;
+mod init;
+mod list;
+mod log;
 mod progress;
-pub(crate) mod release;
-mod request;
-pub(crate) mod run;
+mod release;
+pub(crate) mod request;
 mod shell;
-pub(crate) mod status;
+mod status;
 
 use std::fmt::Display;
 use std::time::Duration;
 
-use bailiff_lease::{Leases, Local, Pool};
+use bailiff_lease::{Leases, Pool};
 
 use crate::args::Backend;
 use crate::exit::Failure;
@@ -35,10 +35,7 @@ pub(crate) const LEASE: Duration = Duration::from_mins(1);
 
 /// Opens the pool, in Redis or on this machine.
 pub(crate) fn open(flags: &crate::args::Pool) -> Result<Box<dyn Leases>, Failure> {
-    Ok(match flags.backend() {
-        Backend::Redis(address) => Box::new(Pool::open(address, &flags.prefix, REDIS_TIMEOUT)?),
-        Backend::LocalHost(directory) => Box::new(Local::at(directory)),
-    })
+    Ok(flags.open(REDIS_TIMEOUT)?)
 }
 
 /// Opens the pool in Redis, for commands that the local pool does not support; `limitation` says what it lacks.

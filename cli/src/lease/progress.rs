@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bailiff_exposition::human::Span;
 use bailiff_lease::Grant;
 
-use crate::output::{print_message, write_stderr};
+use crate::output::{joined, print_message, write_stderr};
 
 /// The interval of messages if standard error is not a terminal.
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -84,10 +84,9 @@ impl Progress {
 
 /// Returns `GPU 1 leased after 3 min 2 s`; without the time if it was below a second.
 fn leased(gpus: &[u32], waited: Duration) -> String {
-    let ids: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    let name = if ids.len() == 1 { "GPU" } else { "GPUs" };
+    let (ids, name) = (joined(gpus, ","), if gpus.len() == 1 { "GPU" } else { "GPUs" });
     let after = if waited.as_secs() == 0 { String::new() } else { format!(" after {}", Span(waited)) };
-    format!("{name} {} leased{after}", ids.join(","))
+    format!("{name} {ids} leased{after}")
 }
 
 #[cfg(test)]

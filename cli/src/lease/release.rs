@@ -10,8 +10,8 @@ use super::abandoned::{Abandoned, abandoned, freeable};
 use super::flags;
 use super::format::{self, ids};
 use super::{LEASE, offset, open, redis};
-use crate::exit::Failure;
-use crate::output::{print_message, print_stdout};
+use crate::exit::{Failure, succeed};
+use crate::output::{joined, print_message, print_stdout};
 
 /// Releases a lease.
 pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
@@ -69,8 +69,7 @@ fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
 pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
     match redis(&flags.pool, "does not support `extend`")?.extend(&flags.lease, flags.span)? {
         Extended::Until(until) => {
-            print_stdout(&format!("the lease ends at {}\n", format::time(until).unwrap_or_default()))?;
-            Ok(ExitCode::SUCCESS)
+            succeed(&format!("the lease ends at {}\n", format::time(until).unwrap_or_default()))
         }
         Extended::Endless => {
             Err(Failure::usage("the lease has no expiry time; it ends when its holder exits"))
@@ -89,8 +88,7 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     let mut ended = abandoned(&audit, &local_host);
     ended.retain(|abandoned| flags.legacy || abandoned.is_gone(&local_host));
     if ended.is_empty() && !flags.dry_run {
-        print_stdout(&format!("{}\n", pool.reap_local_host(&local_host, LEASE)?))?;
-        return Ok(ExitCode::SUCCESS);
+        return succeed(&format!("{}\n", pool.reap_local_host(&local_host, LEASE)?));
     }
     let (mut free, mut kept) = (Vec::new(), Vec::new());
     if !ended.is_empty() {
@@ -100,28 +98,19 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     kept.iter().for_each(print_message);
     if flags.dry_run {
         let line = |(lease, why): (&Lease, &str)| {
-            let gpus: Vec<&str> = lease.gpus().collect();
-            format!("{} GPU {} {why}\n", lease.lease, gpus.join(","))
+            format!("{} GPU {} {why}\n", lease.lease, joined(lease.gpus(), ","))
         };
         let abandoned_line = |abandoned: &Abandoned<'_>| {
             let lease = abandoned.lease.map_or("-", |lease| &lease.lease);
             format!("{lease} GPU {} its process has exited\n", abandoned.gpu.id)
         };
-        print_stdout(
-            &audit
-                .to_reap(&local_host)
-                .into_iter()
-                .map(line)
-                .chain(free.iter().map(abandoned_line))
-                .collect::<String>(),
-        )?;
-        return Ok(ExitCode::SUCCESS);
+        let lines = audit.to_reap(&local_host).into_iter().map(line);
+        return succeed(&lines.chain(free.iter().map(abandoned_line)).collect::<String>());
     }
     let mut freed = pool.reap_local_host(&local_host, LEASE)?;
     let mut pool = redis(&flags.pool, "has no leases of GPU.py")?;
     for abandoned in &free {
         freed += usize::from(abandoned.free(&mut pool)?);
     }
-    print_stdout(&format!("{freed}\n"))?;
-    Ok(ExitCode::SUCCESS)
+    succeed(&format!("{freed}\n"))
 }

@@ -13,7 +13,7 @@ use super::format::{self, ids};
 use super::gpu_users::used;
 use super::{LEASE, TICKET, gpus, offset};
 use crate::exit::Failure;
-use crate::output::print_message;
+use crate::output::{joined, print_message};
 
 /// The pause between two attempts to reach Redis.
 const RETRY: Duration = Duration::from_millis(200);
@@ -25,17 +25,11 @@ pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -
     if request.priority > 0 && !uid.is_root() {
         return Err(Failure::usage("--priority: values above 0 require root"));
     }
-    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
     let mut about = LocalHost::read().holder(std::process::id());
-    about.extend([
-        // `purge` of GPU.py never removes it: it checks the pid by signalling it, and signalling 0 always succeeds.
-        ("legacy_pid", "0".to_owned()),
-        ("offset", offset().to_string()),
-        ("uid", uid.to_string()),
-        ("user", user.unwrap_or_else(|| uid.to_string())),
-        ("mode", "run".to_owned()),
-        ("cmd", cmd.to_owned()),
-    ]);
+    // `purge` of GPU.py never removes it: it checks the pid by signalling it, and signalling 0 always succeeds.
+    about.push(("legacy_pid", "0".to_owned()));
+    about.extend(user_fields());
+    about.extend([("mode", "run".to_owned()), ("cmd", cmd.to_owned())]);
     about.extend(among.as_ref().map(|ids| ("among", ids.join(","))));
     about.extend(request.note.clone().map(|note| ("note", note)));
     about.extend(request.job.clone().map(|job| ("job", job)));
@@ -51,8 +45,19 @@ pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -
     })
 }
 
+/// Returns the fields of a ticket that describe the user.
+pub(crate) fn user_fields() -> [(&'static str, String); 3] {
+    let uid = nix::unistd::getuid();
+    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
+    [
+        ("offset", offset().to_string()),
+        ("uid", uid.to_string()),
+        ("user", user.unwrap_or_else(|| uid.to_string())),
+    ]
+}
+
 /// Returns a random lease id.
-fn name() -> std::io::Result<String> {
+pub(crate) fn name() -> std::io::Result<String> {
     let mut random = [0_u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<String>>().concat())
@@ -127,7 +132,7 @@ pub(super) fn obtain(
     let avoid_used = request.gpu.is_none() && request.exporter.stream.exists();
     let used = if avoid_used { used(&request.exporter.stream, pool.idle()?.iter()) } else { BTreeMap::new() };
     if !used.is_empty() {
-        ticket.about.push(("last", used.keys().cloned().collect::<Vec<_>>().join(",")));
+        ticket.about.push(("last", joined(used.keys(), ",")));
     }
     let until = request.wait.map(|wait| Instant::now() + wait);
     match wait_for_grant(pool, (ticket, request.nonblock), (&local_host, until), notify)? {

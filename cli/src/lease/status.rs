@@ -10,9 +10,9 @@ use serde_json::json;
 use super::flags;
 use super::format::{as_json, escaped};
 use super::gpus;
-use super::list::{audit, since, state, waiting, with_note};
-use crate::exit::Failure;
-use crate::output::print_stdout;
+use super::list::{audit, command, since, state, waiting};
+use crate::exit::{Failure, succeed};
+use crate::output::joined;
 
 /// Prints the status.
 pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
@@ -33,24 +33,17 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
             tickets.iter().map(|(_, ticket)| as_json(ticket, &audit, &local_host)).collect();
         let waiting = audit.queue.len();
         let report = json!({"gpus": states, "waiting": waiting, "leases": leases, "tickets": tickets});
-        print_stdout(&format!("{report}\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return succeed(&format!("{report}\n"));
     }
-    let counts: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let counts = joined(states.iter().map(|(state, count)| format!("{count} {state}")), ", ");
     let total = gpus(audit.gpus.len());
-    let mut lines = vec![format!("{total}: {}; {} waiting", counts.join(", "), audit.queue.len())];
+    let mut lines = vec![format!("{total}: {counts}; {} waiting", audit.queue.len())];
     lines.extend(own_leases.iter().map(|lease| lease_line(lease, &audit)));
     lines.extend(tickets.iter().map(|ticket| ticket_line(*ticket, &audit)));
     if lines.len() == 1 {
         lines.push("you have no leases or waiting requests".to_owned());
     }
-    print_stdout(&(lines.join("\n") + "\n"))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn command(lease: &Lease) -> String {
-    let get = |field| escaped(lease.get(field).unwrap_or("-"));
-    with_note(&get("cmd"), &get("note"))
+    succeed(&(lines.join("\n") + "\n"))
 }
 
 fn lease_line(lease: &Lease, audit: &Audit) -> String {

@@ -8,7 +8,7 @@ use bailiff_snapshot::{ComputeMode, GpuSample};
 use super::flags::Common;
 use crate::doctor::{child, driver};
 use crate::exit::Failure;
-use crate::output::print_message;
+use crate::output::{joined, print_message};
 
 /// Timeout of `nvidia-smi`, which may have to initialize the driver.
 const SMI_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,11 +60,8 @@ pub(super) fn all(common: &Common) -> Result<Vec<MpsGpu>, Failure> {
 pub(super) fn select(all: Vec<MpsGpu>, names: &[String]) -> Result<Vec<MpsGpu>, Failure> {
     let matches = |gpu: &MpsGpu, name: &String| gpu.index == *name || gpu.uuid == *name;
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|gpu| matches(gpu, name))) {
-        let known: Vec<&str> = all.iter().map(|gpu| gpu.index.as_str()).collect();
-        return Err(Failure::usage(format!(
-            "there is no GPU {unknown}; the driver lists {}",
-            known.join(", ")
-        )));
+        let known = joined(all.iter().map(|gpu| &gpu.index), ", ");
+        return Err(Failure::usage(format!("there is no GPU {unknown}; the driver lists {known}")));
     }
     let selected =
         all.into_iter().filter(|gpu| names.is_empty() || names.iter().any(|name| matches(gpu, name)));

@@ -134,17 +134,13 @@ fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place:
         pipe_dir: pipes.map(|pipes| pipes.display().to_string()),
         pid: found.map(|found| found.pid),
         user: found.map(|found| node::user(found.uid)),
-        state: State::Unknown,
-        why: None,
         log_dir: directories.map(|directories| directories.logs.display().to_string()),
         log: directories.map(|directories| node::logs(&directories.logs)),
         visible: details.and_then(|details| details.visible.clone()),
         protocol: details.map(|details| details.flags.protocol),
         static_partitioning: details.map(|details| details.flags.static_partitioning),
         multiuser: details.map(|details| details.flags.multiuser),
-        default_thread_percentage: None,
-        default_memory_limits: BTreeMap::new(),
-        servers: Vec::new(),
+        ..Daemon::default()
     }
 }
 

@@ -13,7 +13,7 @@ mod start;
 mod stop;
 mod text;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,6 +21,7 @@ use bailiff_mps::Control;
 use bailiff_mps::place::DEFAULT_PIPES;
 
 use crate::exit::Failure;
+use crate::output::print_stdout;
 use flags::{Common, Mps};
 
 /// Runs an `mps` command.
@@ -50,10 +51,8 @@ fn status(flags: &flags::Status) -> Result<ExitCode, Failure> {
 
 /// Prints to standard output. A closed pipe is not an error.
 fn show(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    print_stdout(text)?;
+    Ok(())
 }
 
 impl Common {

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bailiff_mps::control::{Question, log_variable};
-use bailiff_mps::place::{PIPES, VISIBLE};
+use bailiff_mps::control::Question;
+use bailiff_mps::place::{LOGS, PIPES, VISIBLE};
 use bailiff_mps::{Control, ControlError, Form};
 use bailiff_snapshot::ComputeMode;
 
@@ -13,6 +13,7 @@ use super::flags::Start;
 use super::node::{MpsProcesses, Pipes};
 use super::show;
 use crate::exit::Failure;
+use crate::output::joined;
 
 /// Timeout of the control program, which forks the daemon and exits.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,13 +50,9 @@ pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     let gpus = compute_mode::select(all, &flags.gpu)?;
     gpus.iter().try_for_each(check_usable)?;
     // CUDA and nvidia-smi may number GPUs differently; UUIDs are unambiguous.
-    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let uuids = joined(gpus.iter().map(|gpu| &gpu.uuid), ",");
     let logs = flags.log_dir.display().to_string();
-    let variables = vec![
-        (PIPES, pipes.display().to_string()),
-        (log_variable(&logs).0, logs.clone()),
-        (VISIBLE, uuids.join(",")),
-    ];
+    let variables = vec![(PIPES, pipes.display().to_string()), (LOGS, logs), (VISIBLE, uuids)];
     Ok(Plan { flags, control, pipes, gpus, variables })
 }
 
@@ -75,13 +72,12 @@ fn check_unused(control: &Control, pipes: &Path, servers: impl Fn() -> Vec<u32>)
         }
         Err(error) => return Err(Failure::unavailable(error.to_string())),
     }
-    let left: Vec<String> = servers().iter().map(u32::to_string).collect();
+    let left = joined(servers(), ", ");
     if left.is_empty() {
         return Ok(());
     }
     Err(Failure::busy(format!(
-        "server {} of an exited daemon is still running in {pipes}; wait until its clients have exited",
-        left.join(", ")
+        "server {left} of an exited daemon is still running in {pipes}; wait until its clients have exited"
     )))
 }
 
@@ -93,13 +89,12 @@ fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
             gpu.index
         )));
     }
-    let holders: Vec<String> = gpu.holders.iter().flatten().map(u32::to_string).collect();
+    let holders = joined(gpu.holders.iter().flatten(), ", ");
     if holders.is_empty() {
         return Ok(());
     }
     Err(Failure::busy(format!(
-        "process {} uses GPU {} without this daemon, so the daemon could not use the GPU; see bailiff info",
-        holders.join(", "),
+        "process {holders} uses GPU {} without this daemon, so the daemon could not use the GPU; see bailiff info",
         gpu.index
     )))
 }
@@ -107,9 +102,8 @@ fn check_usable(gpu: &MpsGpu) -> Result<(), Failure> {
 impl Plan<'_> {
     /// Returns the command line that starts the daemon, in shell syntax.
     pub(super) fn command_line(&self) -> String {
-        let variables: Vec<String> =
-            self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("+ {} {} {}\n", variables.join(" "), self.control.program().display(), self.form().flag())
+        let variables = joined(self.variables.iter().map(|(name, value)| format!("{name}={value}")), " ");
+        format!("+ {variables} {} {}\n", self.control.program().display(), self.form().flag())
     }
 
     fn form(&self) -> Form {
@@ -184,11 +178,10 @@ impl Plan<'_> {
         {
             return Some(format!("daemon {} in {pipes} is still running", daemon.pid));
         }
-        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let (servers, clients) = (node.servers(&self.pipes, &now), changed.clients(&now));
         if !servers.is_empty() {
-            return Some(format!("server {} in {pipes} is still running", list(&servers)));
+            return Some(format!("server {} in {pipes} is still running", joined(&servers, ", ")));
         }
-        (!clients.is_empty()).then(|| format!("it has MPS clients ({})", list(&clients)))
+        (!clients.is_empty()).then(|| format!("it has MPS clients ({})", joined(&clients, ", ")))
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::output::joined;
+
 /// Report of `bailiff mps status`; the fields are those of its JSON output.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct MpsReport {
@@ -17,7 +19,7 @@ pub(super) struct MpsReport {
 }
 
 /// A daemon, or the stale socket of a daemon that has exited.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Daemon {
     /// Pipe directory; `None` if the daemon's environment cannot be read.
     pub(super) pipe_dir: Option<String>,
@@ -43,7 +45,7 @@ pub(crate) struct Daemon {
 }
 
 /// State of a daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     Answers,
@@ -52,6 +54,7 @@ pub(crate) enum State {
     /// The control socket exists, but no process listens on it.
     Stale,
     /// The daemon cannot be queried, or its answer is invalid.
+    #[default]
     Unknown,
 }
 
@@ -124,17 +127,12 @@ impl MpsReport {
     /// Adds the warnings about daemons, servers and GPUs.
     pub(super) fn add_warnings(&mut self) {
         let mut warnings: Vec<String> = self.daemons.iter().filter_map(Daemon::warning).collect();
-        let exclusive: Vec<&str> = self
-            .gpus
-            .iter()
-            .filter(|gpu| gpu.compute_mode == Some("exclusive_process"))
-            .map(|gpu| gpu.index.as_str())
-            .collect();
+        let exclusive = self.gpus.iter().filter(|gpu| gpu.compute_mode == Some("exclusive_process"));
+        let exclusive = joined(exclusive.map(|gpu| &gpu.index), ", ");
         if !exclusive.is_empty() && !self.daemons.iter().any(|daemon| daemon.state != State::Stale) {
             warnings.push(format!(
-                "GPU {} allows only one process at a time (EXCLUSIVE_PROCESS), but no daemon is running; to allow several, run \
-                nvidia-smi -i GPU -c DEFAULT",
-                exclusive.join(", ")
+                "GPU {exclusive} allows only one process at a time (EXCLUSIVE_PROCESS), but no daemon is running; to allow \
+                several, run nvidia-smi -i GPU -c DEFAULT"
             ));
         }
         for orphan in &self.orphans {
@@ -176,22 +174,7 @@ mod tests {
     }
 
     fn daemon(state: State) -> Daemon {
-        Daemon {
-            pipe_dir: Some("/run/mps0".into()),
-            pid: Some(7),
-            user: None,
-            state,
-            why: None,
-            log_dir: None,
-            log: None,
-            visible: None,
-            protocol: None,
-            static_partitioning: None,
-            multiuser: None,
-            default_thread_percentage: None,
-            default_memory_limits: BTreeMap::new(),
-            servers: Vec::new(),
-        }
+        Daemon { pipe_dir: Some("/run/mps0".into()), pid: Some(7), state, ..Daemon::default() }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::flags::{Common, Stop};
 use super::node::{MpsProcess, MpsProcesses};
 use super::{lock, show};
 use crate::exit::Failure;
-use crate::output::print_message;
+use crate::output::{joined, print_message};
 
 /// Default of `--timeout` with `--force`.
 const FORCE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,10 +78,9 @@ fn check_no_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fa
             Err(error) => return Err(Failure::busy(format!("clients of server {server}: {error}"))),
         };
         if !clients.is_empty() {
-            let pids: Vec<String> = clients.iter().map(u32::to_string).collect();
             return Err(Failure::busy(format!(
                 "process {} uses server {server} and would fail; use --force to stop the daemon anyway",
-                pids.join(", ")
+                joined(&clients, ", ")
             )));
         }
     }
@@ -177,11 +176,10 @@ fn has(visible: Option<&str>, gpu: &MpsGpu) -> Option<bool> {
 
 fn reset(flags: &Stop, gpu: &MpsGpu) -> Result<(), Failure> {
     if !gpu.clients.is_empty() {
-        let pids: Vec<String> = gpu.clients.iter().map(u32::to_string).collect();
         return Err(Failure::busy(format!(
             "GPU {} still has MPS clients ({}), so its compute mode is unchanged",
             gpu.index,
-            pids.join(", ")
+            joined(&gpu.clients, ", ")
         )));
     }
     compute_mode::set(&flags.nvidia_smi, gpu, ComputeMode::Default)

@@ -1,14 +1,20 @@
 //! Text output of `bailiff mps status`.
 
 use bailiff_exposition::human::Bytes;
-use bailiff_exposition::terminal::{Colors, line, wrapped};
+use bailiff_exposition::terminal::{Cell, Colors, Column, Table, line, wrapped};
 
-use super::report::{Daemon, MpsReport, Server, State};
+use super::report::{Client, Daemon, MpsReport, Server, State};
 use crate::screen;
-use crate::table::{Column, Table};
 
 /// Column at which the values of a daemon begin.
 const INDENT: usize = 15;
+
+type ClientColumn = (&'static str, Column, fn(&&Client) -> Cell);
+const CLIENTS: [ClientColumn; 3] = [
+    ("PID", Column::Right, |client| client.pid.to_string().into()),
+    ("USER", Column::To(6), |client| client.user.as_deref().unwrap_or("-").into()),
+    ("COMMAND", Column::To(6), |client| client.command.as_deref().unwrap_or("-").into()),
+];
 
 /// Renders the report as text.
 pub(super) fn render(report: &MpsReport) -> String {
@@ -96,14 +102,8 @@ fn server_lines(server: &Server, (width, colors): (usize, Colors)) -> Vec<String
         server.clients.as_ref().map_or_else(|| "unknown".to_owned(), |clients| clients.len().to_string());
     let mut lines =
         vec![format!("  server {} of {user}: {}{share}, clients: {clients}", server.pid, server.status)];
-    let mut table =
-        Table::new(&[("PID", Column::Right), ("USER", Column::Shrink), ("COMMAND", Column::Shrink)]);
-    for client in server.clients.iter().flatten() {
-        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
-        let cells = [client.pid.to_string(), known(&client.user), known(&client.command)];
-        table.row(cells.into_iter().map(Into::into).collect());
-    }
-    let rows = table.lines(width.saturating_sub(4), colors);
+    let clients = server.clients.iter().flatten();
+    let rows = Table::of(&CLIENTS, clients).lines(width.saturating_sub(4), colors);
     lines.extend(rows.into_iter().map(|row| format!("    {row}")));
     lines
 }

@@ -11,9 +11,9 @@ use bailiff_snapshot::{Gpu, Snapshot};
 use super::monitor::GpuSampler;
 use crate::command::{Event, check_signals};
 use crate::exit::Failure;
-use crate::idle_timeout::visible::Visible;
 use crate::lease::command_lease::CommandLease;
 use crate::output::print_message;
+use crate::visible::Visible;
 
 /// The interval between two samples.
 const POLL: Duration = Duration::from_millis(500);

@@ -18,10 +18,11 @@ use crate::command::signals::Signals;
 use crate::command::start::start;
 use crate::command::{Event, check_signals};
 use crate::exit::Failure;
-use crate::idle_timeout::visible::Visible;
 use crate::lease::command_lease::CommandLease;
 use crate::lease::flags;
+use crate::output::joined;
 use crate::process_tree::ProcessTree;
+use crate::visible::Visible;
 
 /// A command to run.
 pub(crate) struct Job<'a> {
@@ -170,7 +171,7 @@ impl<'a> Job<'a> {
 /// other GPUs (`CUDA_VISIBLE_DEVICES` applies to CUDA and to NVIDIA's `OpenCL`), so its indexes start at 0.
 fn expand_index(command: &[OsString], gpus: Option<usize>) -> Vec<OsString> {
     let Some(gpus) = gpus else { return command.to_vec() };
-    let numbers = (0..gpus).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    let numbers = joined(0..gpus, ",");
     let expand = |text: &str| {
         let parts: Vec<String> =
             text.split("{{index}}").map(|part| part.replace("{index}", &numbers)).collect();

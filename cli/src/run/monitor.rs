@@ -11,9 +11,9 @@ use super::usage::GpuUsage;
 use crate::command::{Event, pace};
 use crate::exit::Failure;
 use crate::idle_timeout::detector::{Count, DetectorInput, IdleDetector, IdleRule};
-use crate::idle_timeout::visible::Visible;
 use crate::output::print_message;
 use crate::process_tree::ProcessTree;
+use crate::visible::Visible;
 
 /// The maximum sampling interval: the driver keeps its own samples only for a limited time.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
@@ -25,6 +25,7 @@ const THRESHOLD: u32 = 1;
 const MAX_GAP: u32 = 2;
 
 /// What the sampler is used for.
+#[derive(Clone)]
 pub(crate) struct MonitorOptions {
     /// The idle time after which the command is stopped.
     pub(crate) idle: Option<Duration>,
@@ -43,10 +44,7 @@ pub(crate) struct GpuSampler {
     interval: Duration,
     before: Option<Snapshot>,
     detector: Option<IdleDetector>,
-    /// Whether a missing driver is an error.
-    needs_driver: bool,
-    monitors_command: bool,
-    library: Option<PathBuf>,
+    options: MonitorOptions,
 }
 
 /// Monitors the GPU usage of a running command.
@@ -70,24 +68,13 @@ impl GpuSampler {
         let supervisor = Supervisor::new(Launcher::start(&settings)?, settings);
         let rule = IdleRule { threshold: THRESHOLD, samples, max_gap: MAX_GAP, count: Count::Used };
         let detector = options.idle.map(|_| IdleDetector::new(rule));
-        let (needs_driver, monitors_command, library) =
-            (options.needs_driver, options.monitors_command, options.library.clone());
-        Ok(Self {
-            supervisor,
-            seq: 1,
-            interval,
-            before: None,
-            detector,
-            needs_driver,
-            monitors_command,
-            library,
-        })
+        Ok(Self { supervisor, seq: 1, interval, before: None, detector, options: options.clone() })
     }
 
     /// Fails if the driver is required but not installed.
     pub(crate) fn open(&mut self) -> Result<(), Failure> {
-        if self.needs_driver && fault(self.sample()?) == Some(Fault::LibraryNotFound) {
-            let library = self.library.as_deref().unwrap_or("libnvidia-ml.so.1".as_ref()).display();
+        if self.options.needs_driver && fault(self.sample()?) == Some(Fault::LibraryNotFound) {
+            let library = self.options.library.as_deref().unwrap_or("libnvidia-ml.so.1".as_ref()).display();
             return Err(Failure::unavailable(format!(
                 "--idle-timeout and --min-free need the NVIDIA driver, but {library} was not found"
             )));
@@ -114,7 +101,7 @@ impl GpuSampler {
 
     /// Returns whether sampling continues while the command runs.
     pub(crate) fn monitors_command(&self) -> bool {
-        self.monitors_command
+        self.options.monitors_command
     }
 
     /// Starts to monitor a command that sees these GPUs.
@@ -122,15 +109,8 @@ impl GpuSampler {
         let Self { supervisor, seq, interval, before, detector, .. } = self;
         let fault = before.as_ref().and_then(fault);
         let pace = Some(pace::start(supervisor, (seq, interval), events)?);
-        let mut monitor = UsageMonitor {
-            pace,
-            interval,
-            visible,
-            before,
-            detector,
-            fault: None,
-            used: GpuUsage::default(),
-        };
+        let used = GpuUsage::default();
+        let mut monitor = UsageMonitor { pace, interval, visible, before, detector, fault: None, used };
         monitor.set_fault(fault);
         Ok(monitor)
     }

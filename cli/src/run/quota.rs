@@ -20,6 +20,7 @@ use nix::unistd::geteuid;
 use super::environment::Environment;
 use super::flags::Run;
 use crate::exit::Failure;
+use crate::output::joined;
 use crate::process_tree;
 
 pub(crate) const LIBRARY: &str = "libbailiff_quota.so";
@@ -124,10 +125,9 @@ pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError
     let Some(found) =
         candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()))
     else {
-        let paths: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        let paths = joined(candidates.iter().map(|path| path.display()), ", ");
         let why = format!(
-            "quota library not found (searched {}); set --quota-library or BAILIFF_QUOTA_LIBRARY",
-            paths.join(", ")
+            "quota library not found (searched {paths}); set --quota-library or BAILIFF_QUOTA_LIBRARY"
         );
         return Err(LibraryError { found: false, why });
     };

@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use bailiff_snapshot::Sample;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process, wait};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use super::monitor::UsageMonitor;
 use super::usage::GpuUsage;
 use crate::args::TimeLimit;
 use crate::command::Event;
-use crate::command::signals::ReceivedSignal;
 use crate::exit::Failure;
 use crate::lease::command_lease::CommandLease;
 use crate::output::print_message;
@@ -118,7 +117,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
                 None => events.recv().map_err(RecvTimeoutError::from),
             };
             match event {
-                Ok(Event::Signal(signal)) if self.status.is_none() => self.forward(signal),
+                Ok(Event::Signal(signal)) if self.status.is_none() => signal.forward(self.child),
                 Ok(Event::Signal(signal)) if signal.is_for_command() => {}
                 Ok(Event::Signal(signal)) => return Ok(CommandExit::Detached(signal.number)),
                 Ok(Event::ChildEnded) | Err(RecvTimeoutError::Timeout) => {
@@ -177,17 +176,6 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
         let left = self.process_tree.descendants();
         self.retry = left.is_err().then(|| Instant::now() + RETRY);
         left.is_ok_and(|left| left.is_empty()).then_some(status)
-    }
-
-    /// Forwards a signal, unless the terminal has also sent it to the command.
-    fn forward(&self, received: ReceivedSignal) {
-        if received.by_terminal && getpgid(Some(self.child)) == Ok(getpgrp()) {
-            return;
-        }
-        if let Some(signal) = Signal::from_named_raw(received.number) {
-            // The pid is not reused before this process has waited for the command.
-            let _ = kill_process(self.child, signal);
-        }
     }
 
     /// Stops the command, or returns the new deadline if the lease was extended.

@@ -65,7 +65,7 @@ pub struct Family {
     pub unit: Unit,
     /// Label names, separated by spaces. A series omits a label if its value is unknown.
     pub labels: &'static str,
-    /// HELP text: one sentence of at most [`table::HELP_CHARS`](crate::table::HELP_CHARS) characters.
+    /// HELP text: one sentence of at most 120 characters.
     pub help: &'static str,
     /// Further text for the documentation: label values, and when and why the metric is absent.
     pub detail: &'static str,

@@ -53,38 +53,30 @@ impl Html {
         html.plain(head.title);
         html.raw(" · GPU Bailiff</title><style>");
         html.raw(STYLE);
-        html.raw("</style></head>\n<body><header><h1>");
-        html.text(head.heading);
-        html.raw("</h1>");
+        html.raw("</style></head>\n<body><header>");
+        html.element("h1", &[], |html| html.text(head.heading));
         html
     }
 
     /// Writes how old the data on the page is, then calls `more`. `age` is `None` before the first snapshot.
     pub fn age(&mut self, done: &'static str, age: Option<Duration>, more: impl FnOnce(&mut Self)) {
-        self.raw("<p>");
-        match age {
-            Some(age) => {
-                self.raw(done);
-                self.raw(" <strong id=\"age\">");
-                self.text(&format!("{} ago", Span(age)));
+        self.element("p", &[], |html| {
+            if age.is_some() {
+                html.raw(done);
+                html.raw(" ");
             }
-            None => self.raw("<strong id=\"age\">no snapshot yet"),
-        }
-        self.raw("</strong>");
-        more(self);
-        self.raw("</p>");
+            let text = age.map_or_else(|| "no snapshot yet".to_owned(), |age| format!("{} ago", Span(age)));
+            html.element("strong", &[("id", "age")], |html| html.text(&text));
+            more(html);
+        });
     }
 
     /// Writes links (label, address), and a link that turns this page's automatic refresh on or off.
     pub fn nav(&mut self, links: &[(&str, &str)], refreshes: bool) {
         let other = if refreshes { ("Stop refreshing", "./?still") } else { ("Refresh automatically", "./") };
-        self.raw("<nav aria-label=\"Pages\"><ul>");
-        for (words, address) in links.iter().chain([&other]) {
-            self.raw("<li>");
-            self.link(words, address);
-            self.raw("</li>");
-        }
-        self.raw("</ul></nav>");
+        self.element("nav", &[("aria-label", "Pages")], |html| {
+            html.list(&[], links.iter().chain([&other]), |html, (words, address)| html.link(words, address));
+        });
     }
 
     /// Closes the header and opens the main part of the page.
@@ -103,56 +95,78 @@ impl Html {
 
     /// Writes a section of the page under its own heading.
     pub fn section(&mut self, id: &'static str, title: &str, write: impl FnOnce(&mut Self)) {
-        self.raw("\n<section");
-        self.attribute("id", id);
-        self.attribute("aria-labelledby", &format!("{id}-title"));
-        self.raw("><h2");
-        self.attribute("id", &format!("{id}-title"));
+        let title_id = format!("{id}-title");
+        self.raw("\n");
+        self.element("section", &[("id", id), ("aria-labelledby", &title_id)], |html| {
+            html.element("h2", &[("id", &title_id)], |html| html.text(title));
+            write(html);
+        });
+    }
+
+    /// Writes an element: its tag with attributes, and its content.
+    pub fn element(
+        &mut self,
+        tag: &'static str,
+        attributes: &[(&'static str, &str)],
+        content: impl FnOnce(&mut Self),
+    ) {
+        self.raw("<");
+        self.raw(tag);
+        for (name, value) in attributes {
+            self.attribute(name, value);
+        }
         self.raw(">");
-        self.text(title);
-        self.raw("</h2>");
-        write(self);
-        self.raw("</section>");
+        content(self);
+        self.raw("</");
+        self.raw(tag);
+        self.raw(">");
+    }
+
+    /// Writes an unordered list.
+    pub fn list<T>(
+        &mut self,
+        attributes: &[(&'static str, &str)],
+        items: impl IntoIterator<Item = T>,
+        write: impl Fn(&mut Self, T),
+    ) {
+        self.element("ul", attributes, |html| {
+            for item in items {
+                html.element("li", &[], |html| write(html, item));
+            }
+        });
     }
 
     /// Writes a paragraph with this CSS class.
     pub fn paragraph(&mut self, class: &'static str, words: &str) {
-        self.raw("<p");
-        self.attribute("class", class);
-        self.raw(">");
-        self.prose(words);
-        self.raw("</p>");
+        self.element("p", &[("class", class)], |html| html.prose(words));
     }
 
     /// Writes the findings that need attention as a list. Writes nothing if there are no findings.
     pub fn notes(&mut self, notes: &[String]) {
-        if notes.is_empty() {
-            return;
+        if !notes.is_empty() {
+            self.element("section", &[("class", "notes"), ("aria-label", "Findings")], |html| {
+                html.list(&[], notes, |html, note| html.prose(note));
+            });
         }
-        self.raw("<section class=\"notes\" aria-label=\"Findings\"><ul>");
-        for note in notes {
-            self.raw("<li>");
-            self.prose(note);
-            self.raw("</li>");
-        }
-        self.raw("</ul></section>");
     }
 
     /// Writes `unknown` and the reason, in place of a value that was not observed.
     pub fn unknown(&mut self, why: &str) {
-        self.raw("<span class=\"unknown\">unknown");
-        if !why.is_empty() {
-            self.raw(": ");
-            self.prose(why);
-        }
-        self.raw("</span>");
+        self.element("span", &[("class", "unknown")], |html| {
+            html.raw(if why.is_empty() { "unknown" } else { "unknown: " });
+            html.prose(why);
+        });
     }
 
     /// Writes `unknown` and the reason as a paragraph.
     pub fn unknown_paragraph(&mut self, why: &str) {
-        self.raw("<p>");
-        self.unknown(why);
-        self.raw("</p>");
+        self.element("p", &[], |html| html.unknown(why));
+    }
+
+    /// Writes text in a dimmed style, after a space.
+    pub fn dim(&mut self, content: impl FnOnce(&mut Self)) {
+        self.raw(" ");
+        self.element("span", &[("class", "dim")], content);
     }
 
     /// Writes a wall-clock time, given as the time since the Unix epoch.
@@ -160,20 +174,12 @@ impl Html {
         let (Some(machine), Some(human)) = (rfc3339(wall), clock(wall)) else {
             return self.unknown("the clock shows a year after 9999");
         };
-        self.raw("<time");
-        self.attribute("datetime", &machine);
-        self.raw(">");
-        self.text(&human);
-        self.raw("</time>");
+        self.element("time", &[("datetime", &machine)], |html| html.text(&human));
     }
 
     /// Writes a link.
     pub fn link(&mut self, words: &str, address: &str) {
-        self.raw("<a");
-        self.attribute("href", address);
-        self.raw(">");
-        self.text(words);
-        self.raw("</a>");
+        self.element("a", &[("href", address)], |html| html.text(words));
     }
 }
 

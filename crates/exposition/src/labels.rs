@@ -109,7 +109,7 @@ fn cut(value: &str, most: usize) -> String {
 }
 
 /// Returns whether the value is short printable ASCII that needs no escapes, as nearly all values are.
-fn is_plain(value: &str) -> bool {
+pub(crate) fn is_plain(value: &str) -> bool {
     let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
     // No early exit, so that the compiler can check many bytes per step.
     value.len() <= MOST_BYTES && value.bytes().fold(true, |all, byte| all & plain(byte))

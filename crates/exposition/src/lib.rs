@@ -6,11 +6,10 @@ pub mod html;
 pub mod human;
 mod labels;
 pub mod own;
-pub mod table;
 pub mod terminal;
 mod writer;
 
 pub use bailiff_snapshot::is_unprintable;
 pub use family::{Family, Kind, Unit};
 pub use labels::{Labels, bounded, bounded_prose};
-pub use writer::{Format, Histogram, Number, PRESENT, Writer};
+pub use writer::{Column, Format, Histogram, Number, PRESENT, Writer};

@@ -7,7 +7,7 @@ use std::fs;
 use bailiff_snapshot::stat;
 use rustix::param::{clock_ticks_per_second, page_size};
 
-use crate::{Labels, Writer, families};
+use crate::{Column, Labels, Number, Writer, families};
 
 families! {
 FAMILIES {
@@ -67,24 +67,15 @@ impl Own {
 
 /// Writes the metrics for the figures that are known.
 pub fn write(own: &Own, page: &mut Writer<'_>) {
-    let none = Labels::default();
-    if let Some(seconds) = own.cpu_seconds {
-        page.put(&CPU, &none, seconds);
-    }
-    let whole = [
-        (&RESIDENT, own.resident_bytes),
-        (&VIRTUAL, own.virtual_bytes),
-        (&OPEN_FDS, own.open_fds),
-        (&MAX_FDS, own.max_fds),
+    let columns: [Column<Own>; 6] = [
+        (&CPU, |own| own.cpu_seconds.map(Number::from)),
+        (&RESIDENT, |own| own.resident_bytes.map(Number::from)),
+        (&VIRTUAL, |own| own.virtual_bytes.map(Number::from)),
+        (&OPEN_FDS, |own| own.open_fds.map(Number::from)),
+        (&MAX_FDS, |own| own.max_fds.map(Number::from)),
+        (&START_TIME, |own| own.started.map(Number::from)),
     ];
-    for (family, number) in whole {
-        if let Some(number) = number {
-            page.put(family, &none, number);
-        }
-    }
-    if let Some(seconds) = own.started {
-        page.put(&START_TIME, &none, seconds);
-    }
+    page.columns(&columns, &[(Labels::default(), own)]);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "ticks since boot are far below 2^53")]

@@ -2,10 +2,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "NO_COLOR and TERM say what the user wants")]
 
+mod table;
+
 use std::env;
 use std::io::{self, IsTerminal};
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+pub use table::{Cell, Column, Table, Tone};
 
 use crate::bounded_prose;
 
@@ -87,12 +91,6 @@ pub fn cut(text: &str, most: usize) -> String {
     text.chars().take_while(fits).chain(['…']).collect()
 }
 
-/// Appends spaces to a text up to this many columns.
-#[must_use]
-pub fn padded(text: &str, columns: usize) -> String {
-    format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
-}
-
 /// Breaks text into lines of at most `width` characters at spaces. Longer words are broken anywhere.
 #[must_use]
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
@@ -123,10 +121,7 @@ mod tests {
     fn foreign_text_stays_on_its_line() {
         assert_eq!(line("a\u{1b}[2J\nb\r\u{202e}c"), "a\u{fffd}[2J b\u{fffd}\u{fffd}c");
         assert_eq!((cut("abcdef", 4), cut("abcd", 4)), ("abc…".to_owned(), "abcd".to_owned()));
-        assert_eq!(
-            (width("名前"), cut("名前前", 4), padded("名前", 5)),
-            (4, "名…".to_owned(), "名前 ".to_owned())
-        );
+        assert_eq!((width("名前"), cut("名前前", 4)), (4, "名…".to_owned()));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Writer of metric pages: Prometheus text format 0.0.4 or `OpenMetrics` 1.0, from the same metric table.
 
+use std::borrow::Borrow;
 use std::io::{self, Write};
 
+use crate::labels::is_plain;
 use crate::{Family, Kind, Labels, Unit};
 
 /// Buffer size in bytes. A page is never held in memory as a whole.
@@ -81,6 +83,9 @@ pub struct Histogram {
     pub sum: f64,
 }
 
+/// A metric family and its value for a row; a row without a value has no sample.
+pub type Column<R> = (&'static Family, fn(&R) -> Option<Number>);
+
 /// Value of every info metric.
 pub const PRESENT: Number = Number::Whole(1);
 
@@ -113,6 +118,51 @@ impl<'a> Writer<'a> {
         number: impl Into<Number>,
     ) {
         self.line((family, ""), (labels.open(), Some((label, value))), number.into());
+    }
+
+    /// Writes one sample for each row that has a value.
+    pub fn rows<'r, R, N: Into<Number>>(
+        &mut self,
+        family: &'static Family,
+        rows: &[(impl Borrow<Labels>, &'r R)],
+        value: impl Fn(&'r R) -> Option<N>,
+    ) {
+        for (labels, row) in rows {
+            if let Some(number) = value(row) {
+                self.put(family, labels.borrow(), number);
+            }
+        }
+    }
+
+    /// Writes any number of samples for each row, with one more label.
+    pub fn rows_as<'r, R, S: IntoIterator<Item = (V, N)>, V: AsRef<str>, N: Into<Number>>(
+        &mut self,
+        (family, label): (&'static Family, &str),
+        rows: &[(impl Borrow<Labels>, &'r R)],
+        samples: impl Fn(&'r R) -> S,
+    ) {
+        for (labels, row) in rows {
+            for (value, number) in samples(row) {
+                // Nearly all values need no escapes, and are written without a copy of the labels.
+                match value.as_ref() {
+                    value if is_plain(value) && !value.is_empty() => {
+                        self.put_as((family, label, value), labels.borrow(), number);
+                    }
+                    value => self.put(family, &labels.borrow().clone().with(label, value), number),
+                }
+            }
+        }
+    }
+
+    /// Writes the families of a table, each for all rows.
+    pub fn columns<'r, R>(
+        &mut self,
+        columns: &[(&'static Family, impl Fn(&'r R) -> Option<Number>)],
+        rows: &[(impl Borrow<Labels>, &'r R)],
+    ) {
+        for (family, value) in columns {
+            self.rows(family, rows, value);
+        }
     }
 
     /// Writes the samples of a histogram: cumulative buckets, sum and count.

@@ -515,7 +515,10 @@ time.sleep(1000)";
         );
         assert_eq!(local_host.life(&lease), Life::Dead);
         let orphaned = Stat { ppid: 1, ..stat };
-        assert!(!is_of_others((&proc, &orphaned), &lease, holder), "the process that started the command is unknown");
+        assert!(
+            !is_of_others((&proc, &orphaned), &lease, holder),
+            "the process that started the command is unknown"
+        );
         titled.kill().unwrap();
         titled.wait().unwrap();
     }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 pub use peer::Peer;
 use places::{Client, Places};
@@ -25,7 +25,6 @@ use crate::socket::Socket;
 
 /// Maximum size of a request in bytes.
 const QUESTION_BYTES: usize = 64 * 1024;
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handler of requests.
 pub trait Answers: Send + Sync + 'static {
@@ -60,36 +59,20 @@ pub fn refusal(why: &str) -> Value {
 
 /// Serves until dropped, which removes the socket's file.
 pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
-    let Socket { listener, file: _file } = socket;
-    let listener = match UnixListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "cannot serve the control socket"),
-    };
     let mut places = Places::new(limits.clients);
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                // The kernel provides credentials for every connection. A connection without credentials is
-                // refused.
-                let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
-                let Some(busy) = places.take(uid) else {
-                    turn_away(stream);
-                    continue;
-                };
-                let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&busy));
-                let task = tokio::spawn(async move {
-                    if let Err(error) = converse(stream, (answers, theirs), limits).await {
-                        tracing::debug!(%error, "a control client disconnected");
-                    }
-                });
-                places.put(Client { uid, busy, task: task.abort_handle() });
+    let welcome = |stream: UnixStream| {
+        // The kernel has credentials for every connection; without them it is refused.
+        let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { return };
+        let Some(busy) = places.take(uid) else { return turn_away(stream) };
+        let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&busy));
+        let task = tokio::spawn(async move {
+            if let Err(error) = converse(stream, (answers, theirs), limits).await {
+                tracing::debug!(%error, "a client of the control socket disconnected");
             }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept control clients");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+        });
+        places.put(Client { uid, busy, task: task.abort_handle() });
+    };
+    socket.accept("clients of the control socket", welcome).await;
 }
 
 /// Refuses a client. The response fits into the empty socket buffer, so errors are ignored.

@@ -105,39 +105,25 @@ fn command(program: &Command, args: &[OsString]) -> String {
 /// Prints in one line why a program exits, and returns its exit code.
 #[must_use = "it is the exit code"]
 pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
-    match outcome {
-        Ok(()) => Exit::Done,
-        Err(Stop::Shown(text)) => {
+    let Err(stop) = outcome else { return Exit::Done };
+    let (text, exit) = match stop {
+        Stop::Shown(text) => {
             print(io::stdout(), text.trim_end());
-            Exit::Done
+            return Exit::Done;
         }
-        Err(Stop::Nothing(text)) => {
-            print(io::stderr(), text.trim_end());
-            Exit::Usage
-        }
-        Err(Stop::Flags { why, command }) => {
+        Stop::Nothing(text) => (text, Exit::Usage),
+        Stop::Flags { why, command } => {
             let command = if command.is_empty() { program } else { &command };
-            print(io::stderr(), &format!("{program}: {why}; see {command} --help"));
-            Exit::Usage
+            (format!("{program}: {why}; see {command} --help"), Exit::Usage)
         }
         // Errors of a file are printed in full, without a reference to the help of flags.
-        Err(Stop::Usage(why)) if why.contains('\n') => {
-            print(io::stderr(), &format!("{program}: {}", why.trim_end()));
-            Exit::Usage
-        }
-        Err(Stop::Usage(why)) => {
-            print(io::stderr(), &format!("{program}: {why}; see {program} --help"));
-            Exit::Usage
-        }
-        Err(Stop::File(why)) => {
-            print(io::stderr(), &format!("{program}: {why}"));
-            Exit::Usage
-        }
-        Err(Stop::Failed(error)) => {
-            print(io::stderr(), &format!("{program}: {error:#}"));
-            Exit::Failed
-        }
-    }
+        Stop::Usage(why) if why.contains('\n') => (format!("{program}: {why}"), Exit::Usage),
+        Stop::Usage(why) => (format!("{program}: {why}; see {program} --help"), Exit::Usage),
+        Stop::File(why) => (format!("{program}: {why}"), Exit::Usage),
+        Stop::Failed(error) => (format!("{program}: {error:#}"), Exit::Failed),
+    };
+    print(io::stderr(), text.trim_end());
+    exit
 }
 
 /// Makes a panic in any thread exit the program with [`Exit::Failed`], so that the service manager restarts

@@ -4,22 +4,12 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Completes when shutdown is requested.
-#[derive(Debug)]
-pub struct Shutdown(oneshot::Receiver<()>);
-
-impl Future for Shutdown {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.0).poll(context).map(|_| ())
-    }
-}
+pub type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// SIGHUP events. While this value exists, SIGHUP does not terminate the program.
 #[derive(Debug)]
@@ -50,8 +40,11 @@ pub async fn until_signal<T, F: Future<Output = T>>(
 ) -> io::Result<Option<T>> {
     let mut signals =
         Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
-    let (sender, receiver) = oneshot::channel();
-    let mut work = Box::pin(run(Shutdown(receiver)));
+    let (sender, receiver) = oneshot::channel::<()>();
+    let requested = async {
+        let _: Result<(), _> = receiver.await;
+    };
+    let mut work = Box::pin(run(Box::pin(requested)));
     tokio::select! {
         outcome = &mut work => return Ok(Some(outcome)),
         name = signals.next() => tracing::info!(signal = name, "shutting down after the work in progress is finished"),

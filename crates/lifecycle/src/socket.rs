@@ -1,11 +1,13 @@
 //! Unix sockets: permissions, removal of stale sockets, and connecting with a deadline.
 
+#![expect(clippy::disallowed_methods, reason = "a deadline over several waits needs a clock")]
+
 use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -13,6 +15,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::exit::plain;
 
+/// Pause after a failure to accept a client, such as a lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Permissions of the socket: owner and group can connect.
 const MODE: u32 = 0o660;
 
@@ -44,6 +48,58 @@ pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
+/// A connection with one deadline for all reads and writes.
+#[derive(Debug)]
+pub struct Timed {
+    stream: UnixStream,
+    end: Instant,
+}
+
+impl Timed {
+    /// Connects; `limit` applies to that and to all reads and writes.
+    ///
+    /// # Errors
+    /// As for [`connect`].
+    pub fn connect(path: &Path, limit: Duration) -> io::Result<Self> {
+        let end = Instant::now() + limit;
+        Ok(Self { stream: connect(path, limit)?, end })
+    }
+
+    /// Takes a connection, whose reads and writes have this limit.
+    #[must_use]
+    pub fn of(stream: UnixStream, limit: Duration) -> Self {
+        Self { stream, end: Instant::now() + limit }
+    }
+
+    /// Sets the deadline of the following reads and writes.
+    pub fn expect_within(&mut self, limit: Duration) {
+        self.end = Instant::now() + limit;
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Socket {
     /// Opens a listening socket, and replaces a stale socket. `what` is its name in errors, such as
     /// `stream`.
@@ -63,6 +119,24 @@ impl Socket {
             let (name, why) = (path.display(), plain(&error));
             anyhow!("cannot open the {what} socket {name}: {why}; its directory must exist and be writable")
         })
+    }
+
+    /// Accepts clients until dropped, which removes the file. `clients` names them in the log.
+    pub async fn accept(self, clients: &str, mut welcome: impl FnMut(tokio::net::UnixStream)) {
+        let Self { listener, file: _file } = self;
+        let listener = match tokio::net::UnixListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "cannot accept {clients}"),
+        };
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => welcome(stream),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept {clients}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
     }
 
     /// Returns the group whose members can connect.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bailiff_subprocess::{ChildError, Late, Talk};
 
-use crate::place::{LOGS, PIPES};
+use crate::place::PIPES;
 use crate::reply;
 
 /// Default timeout of a query. A suspended daemon (SIGSTOP) never responds.
@@ -46,8 +46,6 @@ pub enum Question<'a> {
     Percentage(u32),
     /// Queries how much memory of a device a client of a new server may pin.
     DefaultMemoryLimit(&'a str),
-    /// Queries how much memory of a device each client of a server may pin.
-    MemoryLimit(u32, &'a str),
     /// Ends the GPU work of a client (server, client); the client process keeps running.
     TerminateClient(u32, u32),
     /// Shuts down a server.
@@ -70,7 +68,6 @@ impl fmt::Display for Question<'_> {
             Self::DefaultPercentage => write!(to, "get_default_active_thread_percentage"),
             Self::Percentage(server) => write!(to, "get_active_thread_percentage {server}"),
             Self::DefaultMemoryLimit(device) => write!(to, "get_default_device_pinned_mem_limit {device}"),
-            Self::MemoryLimit(server, device) => write!(to, "get_device_pinned_mem_limit {server} {device}"),
             Self::TerminateClient(server, client) => write!(to, "terminate_client {server} {client}"),
             Self::ShutDown(server) => write!(to, "shutdown_server {server}"),
             Self::Quit(None) => write!(to, "quit"),
@@ -232,12 +229,6 @@ impl Control {
         let text = [stderr.trim(), stdout.trim()].into_iter().find(|text| !text.is_empty());
         Err(ControlError::Strange(text.map_or_else(|| output.status.to_string(), str::to_owned)))
     }
-}
-
-/// Returns the environment variable for a daemon's log directory, as name and value.
-#[must_use]
-pub fn log_variable(directory: &str) -> (&'static str, &str) {
-    (LOGS, directory)
 }
 
 #[cfg(test)]

@@ -52,8 +52,8 @@ pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
 
-/// Parses the reply to `get_server_status`; `None` for any other text, because up to driver 535 the command is
-/// unknown.
+/// Parses the reply to `get_server_status`. Up to driver 535 the command is unknown; then, and for any other
+/// text, the state is `None`.
 #[must_use]
 pub fn status(reply: &str) -> Option<MpsStatus> {
     match reply.trim() {
@@ -64,7 +64,7 @@ pub fn status(reply: &str) -> Option<MpsStatus> {
     }
 }
 
-/// Parses the rows of `ps`. Columns are found by their titles, because releases add columns.
+/// Parses the rows of `ps`, or of `client list --all` in protocol 3. Columns are found by their titles, because releases add columns.
 ///
 /// # Errors
 /// If the reply is not such a table, or if a row has no pid or no server.
@@ -144,14 +144,6 @@ pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
             .map(|row| row.cell("PID").and_then(|cell| cell.parse().ok()).ok_or_else(|| unknown(reply)))
             .collect()
     })
-}
-
-/// Parses `client list --all` of protocol 3, by the same column titles as `ps`.
-///
-/// # Errors
-/// If the reply is not such a table.
-pub fn clients_v3(reply: &str) -> Result<Vec<Client>, ReplyError> {
-    processes(reply)
 }
 
 /// Returns the line that denies permission, if there is one.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bailiff_engine::view::key;
 use bailiff_snapshot::{ProcessKey, wire};
 
 /// GPU utilization in percent above which a process is busy.

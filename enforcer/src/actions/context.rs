@@ -9,7 +9,6 @@ use bailiff_engine::Kind;
 use bailiff_engine::guard::{OnHold, Refusal};
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
-use bailiff_engine::view::key;
 use bailiff_snapshot::ProcessKey;
 
 use super::cgroup::Boundary;

@@ -88,7 +88,6 @@ pub struct Delivery {
 
 bailiff_snapshot::label_values! {
 /// Outcome of a notification on one channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Delivered {
     /// Accepted by the channel.
     Ok = "ok",

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bailiff_lease::audit::{Audit as Pooled, Gpu, Lease};
 use bailiff_lease::{End, Ended, LeaseError, Pool, ReturnOutcome};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::status::AgentStatus;
@@ -26,8 +25,6 @@ pub enum AgentEvent {
 
 bailiff_snapshot::label_values! {
 /// Action of the lease agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum LeaseAction {
     /// Releases the lease of an exited holder.
     ReapDead = "reap_dead",
@@ -44,8 +41,6 @@ pub enum LeaseAction {
 
 bailiff_snapshot::label_values! {
 /// Result of an action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum LeaseOutcome {
     /// The GPUs are available to the next request.
     Freed = "freed",
@@ -81,7 +76,10 @@ impl LeaseExecutor<'_> {
             Ok(match pool.end(&lease.lease, end, busy)? {
                 Ended::Done if withheld => (LeaseOutcome::Withheld, format!("in use: {}", busy.join(", "))),
                 Ended::Done => (LeaseOutcome::Freed, String::new()),
-                Ended::Kept => (LeaseOutcome::Changed, "the lease was renewed or granted to another holder meanwhile".to_owned()),
+                Ended::Kept => (
+                    LeaseOutcome::Changed,
+                    "the lease was renewed or granted to another holder meanwhile".to_owned(),
+                ),
                 Ended::Lost => (LeaseOutcome::Changed, "the GPU has another lease now".to_owned()),
                 Ended::Already(how) => (LeaseOutcome::Changed, format!("the lease had already ended: {how}")),
             })

@@ -1,27 +1,13 @@
 //! Text tables. On a terminal they fit its width, and names of targets are cut last; elsewhere nothing is cut.
 
-use std::fmt::Write;
 use std::io::{self, IsTerminal};
 
-use bailiff_exposition::terminal::{self, Colors, cut, line, padded};
+pub(super) use bailiff_exposition::terminal::Column as Shrinks;
+use bailiff_exposition::terminal::{Cell, Colors, Table, line};
 use rustix::termios::tcgetwinsize;
 
 /// Width of text, and of a terminal of unknown width.
 pub(super) const WIDTH: usize = 80;
-/// Minimum width of a name.
-const SHORTEST_NAME: usize = 8;
-
-/// How a column is narrowed if a table is too wide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shrinks {
-    /// Before names, down to this width.
-    To(usize),
-    /// Last, because it identifies something.
-    Last,
-    /// Never, because a part of it would be wrong.
-    Never,
-}
-
 /// Title of a column, and how it is narrowed.
 pub(super) type Column = (&'static str, Shrinks);
 
@@ -42,9 +28,8 @@ pub(super) struct TextTable<'a> {
 }
 
 impl<'a> TextTable<'a> {
-    pub(super) fn new(columns: &'a [Column]) -> Self {
-        let titles = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
-        Self { columns, rows: vec![titles] }
+    pub(super) const fn new(columns: &'a [Column]) -> Self {
+        Self { columns, rows: Vec::new() }
     }
 
     /// Adds a row; cells may contain foreign text.
@@ -54,40 +39,9 @@ impl<'a> TextTable<'a> {
 
     /// Formats the table for a width; without a limit every cell is complete.
     pub(super) fn end(&self, limit: Option<usize>, colors: Colors) -> String {
-        let widths = self.widths(limit.unwrap_or(usize::MAX));
-        let mut text = String::new();
-        for (number, row) in self.rows.iter().enumerate() {
-            let mut out = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                // Writing to memory does not fail.
-                let _ = write!(out, "{} ", padded(&cut(cell, *width), *width));
-            }
-            let out = out.trim_end();
-            let _ =
-                if number == 0 { writeln!(text, "\n{}", colors.title(out)) } else { writeln!(text, "{out}") };
-        }
-        text
-    }
-
-    fn widths(&self, limit: usize) -> Vec<usize> {
-        let widest = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| terminal::width(cell)).max().unwrap_or_default()
-        };
-        let mut widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
-        let floors: [fn(Shrinks) -> Option<usize>; 2] = [
-            |how| if let Shrinks::To(least) = how { Some(least) } else { None },
-            |how| (how == Shrinks::Last).then_some(SHORTEST_NAME),
-        ];
-        for floor in floors {
-            while widths.iter().sum::<usize>() + widths.len() - 1 > limit {
-                let each = widths.iter_mut().zip(self.columns);
-                let can = each.filter(|(width, (_, how))| floor(*how).is_some_and(|least| **width > least));
-                let Some((widest, _)) = can.max_by_key(|(width, _)| **width) else { break };
-                *widest -= 1;
-            }
-        }
-        widths
+        let rows = self.rows.iter().map(|row| row.iter().map(Cell::from).collect()).collect();
+        let lines = Table::new(self.columns.to_vec(), rows).lines(limit.unwrap_or(usize::MAX), colors);
+        format!("\n{}\n", lines.join("\n"))
     }
 }
 
@@ -124,7 +78,9 @@ mod tests {
 
     #[test]
     fn titles_are_in_colour() {
-        let coloured = TextTable::new(&COLUMNS).end(None, Colors::Colour);
-        assert_eq!(coloured, "\n\u{1b}[1mTARGET STEPS N\u{1b}[0m\n");
+        let mut table = TextTable::new(&COLUMNS);
+        table.row(&["a".into(), "b".into(), "c".into()]);
+        let coloured = table.end(None, Colors::Colour);
+        assert_eq!(coloured, "\n\u{1b}[1mTARGET STEPS N\u{1b}[0m\na      b     c\n");
     }
 }

@@ -69,7 +69,9 @@ impl Daemon {
             Err(error) => return refused(&format!("invalid request: {error}")),
         };
         if question.changes() && !crate::control::may_change(peer, group) {
-            return refused("permission denied: root, or membership in the group of the control socket, is required");
+            return refused(
+                "permission denied: root, or membership in the group of the control socket, is required",
+            );
         }
         match question {
             Question::Status => Answer::Value(json!({"ok": true, "status": &self.status})),

@@ -135,8 +135,6 @@ impl HoldStatus {
 
 bailiff_snapshot::label_values! {
 /// Breakers that stop destructive steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Breaker {
     /// Too large a share of the workloads matched at once.
     Mass = "mass",
@@ -183,8 +181,6 @@ pub struct Open {
 
 bailiff_snapshot::label_values! {
 /// Scope of a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The whole node.
     Node = "node",

@@ -117,8 +117,6 @@ pub struct LeaseAct {
 
 bailiff_snapshot::label_values! {
 /// Why a snapshot was not evaluated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Skipped {
     /// Too old.
     Stale = "stale",
@@ -135,8 +133,6 @@ pub enum Skipped {
 
 bailiff_snapshot::label_values! {
 /// Result of a reload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Reloaded {
     /// The new policy is in force.
     Applied = "applied",

@@ -9,10 +9,10 @@ use bailiff_exposition::own::{self, Own};
 use bailiff_exposition::{Family, Format, Labels, PRESENT, Writer};
 use bailiff_lease::legacy::Judgement;
 
-use crate::clock::Now;
 use crate::metrics;
 use crate::status::tally::{Counters, Reloaded, Skipped};
 use crate::status::{Breaker, Flag, RuleStatus, Scope, Status};
+use bailiff_engine::engine::Now;
 use bailiff_engine::verdict::Hold;
 
 /// Maximum number of flags with a series of their own: a rule that matches everything must not fill Prometheus.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_mps::log::{Event, Line};
+use bailiff_mps::log::Event;
 use bailiff_snapshot::MpsLog;
 
 /// Maximum number of servers, and of waiting clients, that are remembered. Logs are written by users, so the
@@ -49,7 +49,7 @@ impl Figures {
 
     pub(super) fn line(&mut self, line: &[u8], age: Age) {
         let text = String::from_utf8_lossy(line);
-        let event = Line::of(&text).event;
+        let event = Event::of(&text);
         self.update_waiting(event);
         if age == Age::New {
             self.count(event, text.trim().is_empty());
@@ -121,7 +121,7 @@ impl Figures {
             {
                 *log.server_exits.entry(status.into()).or_default() += 1;
             }
-            Event::ClientFault { .. } => log.client_faults += 1,
+            Event::ClientFault => log.client_faults += 1,
             Event::ClientRejected { reason } => {
                 *log.rejected.entry(reason.name().to_owned()).or_default() += 1;
             }

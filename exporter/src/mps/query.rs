@@ -164,7 +164,7 @@ fn clients(control: &Control) -> Result<Option<Vec<Client>>, ControlError> {
     if let Some(clients) = reply(control.query(Question::Processes), replies::processes)? {
         return Ok(Some(clients));
     }
-    reply(control.query(Question::ClientsV3), replies::clients_v3)
+    reply(control.query(Question::ClientsV3), replies::processes)
 }
 
 /// Returns the pids of a server's clients; `None` if there are too many. A client of several devices occurs

@@ -1,6 +1,6 @@
 //! Metrics of GPUs.
 
-use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
+use bailiff_exposition::{Column, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::unlisted::unlisted;
 use bailiff_snapshot::{Gpu, Holder, Snapshot, State, Stuck};
 
@@ -17,10 +17,7 @@ pub(super) fn put(labels: Labels, gpu: &Gpu) -> Labels {
     labels.maybe("gpu_uuid", gpu.about.id.as_ref().map(|id| id.0.as_str()))
 }
 
-/// A metric and its value for a GPU.
-type Column = (&'static Family, fn(&Gpu) -> Option<Number>);
-
-const MEMORY: [Column; 5] = [
+const MEMORY: [Column<Gpu>; 5] = [
     (&metrics::GPU_MEMORY_TOTAL, |gpu| Some(gpu.memory?.total.into())),
     (&metrics::GPU_MEMORY_USED, |gpu| Some(gpu.memory?.used.into())),
     (&metrics::GPU_MEMORY_FREE, |gpu| Some(gpu.memory?.free.into())),
@@ -28,7 +25,7 @@ const MEMORY: [Column; 5] = [
     (&metrics::GPU_MEMORY_UNACCOUNTED, |gpu| Some(gpu.parts?.unaccounted.into())),
 ];
 
-const TELEMETRY: [Column; 8] = [
+const TELEMETRY: [Column<Gpu>; 8] = [
     (&metrics::GPU_UTILIZATION, |gpu| gpu.telemetry.utilization.map(Number::Percent)),
     (&metrics::GPU_MEMORY_BANDWIDTH, |gpu| gpu.telemetry.memory_utilization.map(Number::Percent)),
     (&metrics::GPU_POWER, |gpu| Some((f64::from(gpu.telemetry.power?) / 1e3).into())),
@@ -50,23 +47,34 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     for (labels, gpu) in &all {
         page.put(&metrics::GPU_INFO, &about(labels.clone(), gpu), PRESENT);
     }
-    for (labels, gpu) in &all {
-        page.put(&metrics::GPU_UP, labels, gpu.fault.is_none());
+    page.rows(&metrics::GPU_UP, &all, |gpu| Some(gpu.fault.is_none()));
+    page.rows_as((&metrics::GPU_FAULT_INFO, "reason"), &all, |gpu| Some((gpu.fault?.name(), PRESENT)));
+    page.columns(&MEMORY, &up);
+    page.rows(&metrics::GPU_MEMORY_UNRELEASED, &up, |gpu| gpu.unreleased.bytes().ok());
+    page.rows_as((&metrics::GPU_MEMORY_UNRELEASED_UNKNOWN, "reason"), &up, |gpu| {
+        // In MIG mode only the instances have a reason.
+        let why = gpu.unreleased.bytes().err().filter(|_| gpu.about.mig.is_some() || !gpu.mig())?;
+        Some((why.name(), PRESENT))
+    });
+    page.rows_as((&metrics::GPU_MEMORY_PARTS, "part"), &up, parts);
+    page.columns(&TELEMETRY, &up);
+    page.rows_as((&metrics::GPU_CLOCK, "clock"), &up, |gpu| {
+        let clocks = gpu.telemetry.clocks.iter();
+        clocks.map(|(clock, megahertz)| (clock, u64::from(*megahertz) * 1_000_000))
+    });
+    page.rows_as((&metrics::GPU_COMPUTE_MODE, "mode"), &up, |gpu| {
+        Some((gpu.telemetry.compute_mode?.name(), PRESENT))
+    });
+    page.rows_as((&metrics::GPU_XID_ERRORS, "xid"), &all, |gpu| {
+        gpu.xids.iter().map(|(xid, count)| (xid.to_string(), *count))
+    });
+    page.rows_as((&metrics::GPU_STUCK, "kind"), &up, |gpu| stuck(snapshot, gpu));
+    if let Some(device_processes) = &snapshot.device_processes {
+        page.rows(&metrics::GPU_UNLISTED_DEVICE_PROCESSES, &up, |gpu| {
+            Some(unlisted(snapshot, gpu)?.len() as u64)
+        });
+        page.put(&metrics::DEVICE_PROCESSES_UNREADABLE, &Labels::default(), device_processes.unreadable);
     }
-    for (labels, gpu) in &all {
-        if let Some(fault) = gpu.fault {
-            page.put_as((&metrics::GPU_FAULT_INFO, "reason", fault.name()), labels, PRESENT);
-        }
-    }
-    columns(&MEMORY, &up, page);
-    unreleased(&up, page);
-    parts(&up, page);
-    columns(&TELEMETRY, &up, page);
-    clocks(&up, page);
-    modes(&up, page);
-    xids(&all, page);
-    stuck(snapshot, &up, page);
-    device_processes(snapshot, &up, page);
 }
 
 fn about(labels: Labels, gpu: &Gpu) -> Labels {
@@ -84,98 +92,31 @@ fn about(labels: Labels, gpu: &Gpu) -> Labels {
         .maybe("compute_instance", number(mig.and_then(|mig| mig.compute_instance)).as_deref())
 }
 
-fn columns(columns: &[Column], gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    for (family, number) in columns {
-        for (labels, gpu) in gpus {
-            if let Some(number) = number(gpu) {
-                page.put(family, labels, number);
-            }
-        }
-    }
+fn parts(gpu: &Gpu) -> Vec<(&'static str, Number)> {
+    let Some(parts) = gpu.parts else { return Vec::new() };
+    vec![
+        ("free", parts.free.into()),
+        ("reserved", parts.reserved.into()),
+        ("holders", parts.holders.into()),
+        ("dead_pids", parts.dead_pids.into()),
+        ("other_namespaces", parts.other_namespaces.into()),
+        ("unaccounted", parts.unaccounted.into()),
+    ]
 }
 
-/// Writes the unreleased memory, or the reason why it is unknown. In MIG mode only the instances have a
-/// reason.
-fn unreleased(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    for (labels, gpu) in gpus {
-        if let Ok(bytes) = gpu.unreleased.bytes() {
-            page.put(&metrics::GPU_MEMORY_UNRELEASED, labels, bytes);
-        }
-    }
-    for (labels, gpu) in gpus.iter().filter(|(_, gpu)| gpu.about.mig.is_some() || !gpu.mig()) {
-        if let Err(why) = gpu.unreleased.bytes() {
-            page.put_as((&metrics::GPU_MEMORY_UNRELEASED_UNKNOWN, "reason", why.name()), labels, PRESENT);
-        }
-    }
-}
-
-fn parts(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    for (labels, gpu) in gpus {
-        let Some(parts) = gpu.parts else { continue };
-        let named: [(&str, Number); 6] = [
-            ("free", parts.free.into()),
-            ("reserved", parts.reserved.into()),
-            ("holders", parts.holders.into()),
-            ("dead_pids", parts.dead_pids.into()),
-            ("other_namespaces", parts.other_namespaces.into()),
-            ("unaccounted", parts.unaccounted.into()),
-        ];
-        for (part, bytes) in named {
-            page.put_as((&metrics::GPU_MEMORY_PARTS, "part", part), labels, bytes);
-        }
-    }
-}
-
-fn clocks(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    for (labels, gpu) in gpus {
-        for (clock, megahertz) in &gpu.telemetry.clocks {
-            let labels = labels.clone().with("clock", clock);
-            page.put(&metrics::GPU_CLOCK, &labels, u64::from(*megahertz) * 1_000_000);
-        }
-    }
-}
-
-fn modes(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    for (labels, gpu) in gpus {
-        if let Some(mode) = gpu.telemetry.compute_mode {
-            page.put_as((&metrics::GPU_COMPUTE_MODE, "mode", mode.name()), labels, PRESENT);
-        }
-    }
-}
-
-fn xids(gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    for (labels, gpu) in gpus {
-        for (xid, count) in &gpu.xids {
-            page.put_as((&metrics::GPU_XID_ERRORS, "xid", &xid.to_string()), labels, *count);
-        }
-    }
-}
-
-fn stuck(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    for (labels, gpu) in gpus {
-        let stuck: Vec<Stuck> = gpu.holders.iter().filter_map(|holder| snapshot.stuck(holder)).collect();
-        let is_seen = |holder: &Holder| {
-            let process = snapshot.processes.get(&holder.process);
-            process.is_some_and(|process| {
-                !matches!(process.state, State::Unknown | State::Hidden) && !Stuck::may_be(process)
-            })
-        };
-        let all_seen = gpu.listed.is_some() && gpu.holders.iter().all(is_seen);
-        for kind in Stuck::ALL {
-            let count = stuck.iter().filter(|stuck| **stuck == kind).count();
-            if count > 0 || all_seen {
-                page.put_as((&metrics::GPU_STUCK, "kind", kind.name()), labels, count as u64);
-            }
-        }
-    }
-}
-
-fn device_processes(snapshot: &Snapshot, gpus: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
-    let Some(device_processes) = &snapshot.device_processes else { return };
-    for (labels, gpu) in gpus {
-        if let Some(unlisted) = unlisted(snapshot, gpu) {
-            page.put(&metrics::GPU_UNLISTED_DEVICE_PROCESSES, labels, unlisted.len() as u64);
-        }
-    }
-    page.put(&metrics::DEVICE_PROCESSES_UNREADABLE, &Labels::default(), device_processes.unreadable);
+/// Returns the number of stuck holders of each kind. A 0 is observed only if every holder was seen.
+fn stuck(snapshot: &Snapshot, gpu: &Gpu) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    let stuck: Vec<Stuck> = gpu.holders.iter().filter_map(|holder| snapshot.stuck(holder)).collect();
+    let is_seen = |holder: &Holder| {
+        let process = snapshot.processes.get(&holder.process);
+        process.is_some_and(|process| {
+            !matches!(process.state, State::Unknown | State::Hidden) && !Stuck::may_be(process)
+        })
+    };
+    let all_seen = gpu.listed.is_some() && gpu.holders.iter().all(is_seen);
+    let counts = Stuck::ALL.into_iter().map(move |kind| {
+        let count = stuck.iter().filter(|stuck| **stuck == kind).count();
+        (kind.name(), count as u64)
+    });
+    counts.filter(move |(_, count)| *count > 0 || all_seen)
 }

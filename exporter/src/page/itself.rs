@@ -1,14 +1,15 @@
 //! Metrics of sampling: sources, gaps, versions.
 
 use bailiff_exposition::{Labels, PRESENT, Writer};
-use bailiff_snapshot::{Driver, Fault, Gap, Snapshot};
+use bailiff_snapshot::{Driver, Fault, Gap, Snapshot, Source, SourceState};
 
 use crate::metrics;
 
 pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
     let none = Labels::default();
     page.put(&metrics::PROCESSES_DROPPED, &none, dropped);
-    sources(snapshot, page);
+    let sources: Vec<_> = snapshot.sources.iter().map(|(source, state)| (label(*source), state)).collect();
+    write_sources(&sources, page);
     page.put(&metrics::SNAPSHOT_DURATION, &none, snapshot.took.as_secs_f64());
     page.put(&metrics::SNAPSHOT_TIMESTAMP, &none, snapshot.at.wall.as_secs_f64());
     page.put(&metrics::SNAPSHOTS, &none, snapshot.seq);
@@ -26,13 +27,9 @@ pub(super) fn write(snapshot: &Snapshot, dropped: u64, page: &mut Writer<'_>) {
 /// Writes time and number of an outdated snapshot, and all of its sources as down.
 pub(super) fn write_outdated(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let none = Labels::default();
-    for source in snapshot.sources.keys() {
-        page.put_as((&metrics::SOURCE_UP, "source", source.name()), &none, false);
-    }
-    for source in snapshot.sources.keys() {
-        let labels = none.clone().with("source", source.name()).with("reason", Fault::Outdated.name());
-        page.put(&metrics::SOURCE_FAULT_INFO, &labels, PRESENT);
-    }
+    let outdated = SourceState::down(Fault::Outdated);
+    let sources: Vec<_> = snapshot.sources.keys().map(|source| (label(*source), &outdated)).collect();
+    write_sources(&sources, page);
     page.put(&metrics::SNAPSHOT_TIMESTAMP, &none, snapshot.at.wall.as_secs_f64());
     page.put(&metrics::SNAPSHOTS, &none, snapshot.seq);
 }
@@ -43,22 +40,16 @@ pub(super) fn write_build(page: &mut Writer<'_>) {
     page.put(&metrics::BUILD_INFO, &version, PRESENT);
 }
 
-fn sources(snapshot: &Snapshot, page: &mut Writer<'_>) {
-    let none = Labels::default();
-    for (source, state) in &snapshot.sources {
-        page.put_as((&metrics::SOURCE_UP, "source", source.name()), &none, state.fault.is_none());
-    }
-    for (source, state) in &snapshot.sources {
-        if let Some(fault) = state.fault {
-            let labels = none.clone().with("source", source.name()).with("reason", fault.name());
-            page.put(&metrics::SOURCE_FAULT_INFO, &labels, PRESENT);
-        }
-    }
-    for (source, state) in &snapshot.sources {
-        if let Some(took) = state.took {
-            page.put_as((&metrics::SOURCE_DURATION, "source", source.name()), &none, took.as_secs_f64());
-        }
-    }
+fn label(source: Source) -> Labels {
+    Labels::default().with("source", source.name())
+}
+
+fn write_sources(sources: &[(Labels, &SourceState)], page: &mut Writer<'_>) {
+    page.rows(&metrics::SOURCE_UP, sources, |state| Some(state.fault.is_none()));
+    page.rows_as((&metrics::SOURCE_FAULT_INFO, "reason"), sources, |state| {
+        Some((state.fault?.name(), PRESENT))
+    });
+    page.rows(&metrics::SOURCE_DURATION, sources, |state| Some(state.took?.as_secs_f64()));
 }
 
 fn driver(driver: &Driver) -> Labels {

@@ -46,17 +46,14 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     // Keyed by the labels as written, so that no series occurs twice even if two GPUs of the pool have the
     // same labels.
     let gpus: BTreeMap<Labels, &PoolGpu> = leases.gpus.iter().map(|gpu| (view.labels(gpu), gpu)).collect();
+    let gpus: Vec<(Labels, &PoolGpu)> = gpus.into_iter().collect();
     for (labels, gpu) in &gpus {
         if let Some(labels) = holder(leases, gpu, labels) {
             page.put(&metrics::LEASE_HELD, &labels, PRESENT);
         }
     }
     for (family, number) in COLUMNS {
-        for (labels, gpu) in &gpus {
-            if let Some(number) = number(&view, gpu) {
-                page.put(family, labels, number);
-            }
-        }
+        page.rows(family, &gpus, |gpu| number(&view, gpu));
     }
     page.put(&metrics::LEASE_QUEUE_LENGTH, &none, leases.queue.len() as u64);
     if let Some(oldest) = leases.queue.iter().filter_map(|ticket| ticket.age_ms).max() {

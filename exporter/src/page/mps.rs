@@ -4,18 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
+use bailiff_exposition::{Column, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::{Mps, MpsDaemon, MpsFault, MpsLog, MpsServer, ProcessId, Snapshot, Truth};
 
 use crate::metrics;
 use crate::selection::Selection;
 
-/// A metric and its value for a daemon.
-type Column = (&'static Family, fn(&MpsDaemon) -> Option<Number>);
-/// A metric and its value from a daemon's logs.
-type Figure = (&'static Family, fn(&MpsLog) -> Number);
-
-const COLUMNS: [Column; 4] = [
+const COLUMNS: [Column<MpsDaemon>; 4] = [
     (&metrics::MPS_START_TIME, |daemon| daemon.started.map(Number::from)),
     (&metrics::MPS_RESPONSIVE, |daemon| daemon.responsive().map(Number::from)),
     (&metrics::MPS_QUERY, |daemon| {
@@ -24,11 +19,16 @@ const COLUMNS: [Column; 4] = [
     (&metrics::MPS_THREADS, |daemon| Some((daemon.answer.as_ref()?.thread_percentage? / 100.0).into())),
 ];
 
-const FIGURES: [Figure; 4] = [
-    (&metrics::MPS_STARTS, |log| log.server_starts.into()),
-    (&metrics::MPS_CLIENT_FAULTS, |log| log.client_faults.into()),
-    (&metrics::MPS_UNPARSED, |log| log.unparsed.into()),
-    (&metrics::MPS_SKIPPED, |log| log.skipped_bytes.into()),
+const SERVER_COLUMNS: [Column<MpsServer>; 2] = [
+    (&metrics::MPS_CLIENTS, |server| Some((server.clients.as_ref()?.len() as u64).into())),
+    (&metrics::MPS_SERVER_THREADS, |server| Some((server.thread_percentage? / 100.0).into())),
+];
+
+const LOG_COLUMNS: [Column<MpsLog>; 4] = [
+    (&metrics::MPS_STARTS, |log| Some(log.server_starts.into())),
+    (&metrics::MPS_CLIENT_FAULTS, |log| Some(log.client_faults.into())),
+    (&metrics::MPS_UNPARSED, |log| Some(log.unparsed.into())),
+    (&metrics::MPS_SKIPPED, |log| Some(log.skipped_bytes.into())),
 ];
 
 /// Writes all metrics of MPS; nothing if no part of MPS was seen.
@@ -36,25 +36,16 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     let Some(mps) = &snapshot.mps else { return };
     let daemons = daemons(mps);
     up(mps, &daemons, page);
-    for (family, number) in COLUMNS {
-        for (labels, daemon) in &daemons {
-            if let Some(number) = number(daemon) {
-                page.put(family, labels, number);
-            }
-        }
-    }
-    for (labels, daemon) in &daemons {
-        if let Some(answer) = &daemon.answer {
-            let age = snapshot.at.boot.saturating_sub(Duration::from_millis(answer.boot_ms));
-            page.put(&metrics::MPS_ASKED, labels, snapshot.at.wall.saturating_sub(age).as_secs_f64());
-        }
-    }
-    for (labels, daemon) in &daemons {
-        for (device, bytes) in daemon.answer.iter().flat_map(|answer| &answer.pinned_limits) {
-            let labels = labels.clone().with("device", &device.to_string());
-            page.put(&metrics::MPS_PINNED_LIMIT, &labels, *bytes);
-        }
-    }
+    page.columns(&COLUMNS, &daemons);
+    page.rows(&metrics::MPS_ASKED, &daemons, |daemon| {
+        let asked = Duration::from_millis(daemon.answer.as_ref()?.boot_ms);
+        let age = snapshot.at.boot.saturating_sub(asked);
+        Some(snapshot.at.wall.saturating_sub(age).as_secs_f64())
+    });
+    page.rows_as((&metrics::MPS_PINNED_LIMIT, "device"), &daemons, |daemon| {
+        let limits = daemon.answer.iter().flat_map(|answer| &answer.pinned_limits);
+        limits.map(|(device, bytes)| (device.to_string(), *bytes))
+    });
     servers(mps, page);
     clients(snapshot, mps, selection, page);
     logs(&daemons, page);
@@ -88,20 +79,16 @@ fn up(mps: &Mps, daemons: &[(Labels, &MpsDaemon)], page: &mut Writer<'_>) {
             .maybe("uid", daemon.uid.map(|uid| uid.to_string()).as_deref());
         page.put(&metrics::MPS_CONTROL_INFO, &labels, PRESENT);
     }
-    for (labels, _) in daemons {
-        page.put(&metrics::MPS_UP, labels, true);
-    }
+    page.rows(&metrics::MPS_UP, daemons, |_| Some(true));
     let orphans = mps.servers.iter().filter(|server| server.orphaned == Some(true));
     let gone: BTreeSet<Labels> =
         orphans.filter_map(|server| Some(directory(Some(server.pipe_directory.as_deref()?)))).collect();
     for labels in gone.iter().filter(|gone| daemons.iter().all(|(labels, _)| labels != *gone)) {
         page.put(&metrics::MPS_UP, labels, false);
     }
-    for (labels, daemon) in daemons {
-        if let Some(fault) = daemon.answer.as_ref().and_then(|answer| answer.fault) {
-            page.put_as((&metrics::MPS_FAULT, "reason", fault.name()), labels, PRESENT);
-        }
-    }
+    page.rows_as((&metrics::MPS_FAULT, "reason"), daemons, |daemon| {
+        Some((daemon.answer.as_ref()?.fault?.name(), PRESENT))
+    });
 }
 
 fn servers(mps: &Mps, page: &mut Writer<'_>) {
@@ -117,21 +104,10 @@ fn servers(mps: &Mps, page: &mut Writer<'_>) {
         let labels = labels.clone().maybe("uid", server.uid.map(|uid| uid.to_string()).as_deref());
         page.put(&metrics::MPS_SERVER_INFO, &labels, PRESENT);
     }
-    for (labels, server) in &all {
-        if let Some(status) = server.status {
-            page.put_as((&metrics::MPS_SERVER_STATUS, "status", status.name()), labels, PRESENT);
-        }
-    }
-    for (labels, server) in &all {
-        if let Some(clients) = &server.clients {
-            page.put(&metrics::MPS_CLIENTS, labels, clients.len() as u64);
-        }
-    }
-    for (labels, server) in &all {
-        if let Some(percentage) = server.thread_percentage {
-            page.put(&metrics::MPS_SERVER_THREADS, labels, percentage / 100.0);
-        }
-    }
+    page.rows_as((&metrics::MPS_SERVER_STATUS, "status"), &all, |server| {
+        Some((server.status?.name(), PRESENT))
+    });
+    page.columns(&SERVER_COLUMNS, &all);
     if mps.servers.iter().all(|server| server.orphaned.is_some()) {
         let orphans = mps.servers.iter().filter(|server| server.orphaned == Some(true)).count();
         page.put(&metrics::MPS_ORPHANS, &Labels::default(), orphans as u64);
@@ -166,24 +142,14 @@ fn logs(daemons: &[(Labels, &MpsDaemon)], page: &mut Writer<'_>) {
     }
     let logs: Vec<(&Labels, &MpsLog)> =
         daemons.iter().filter_map(|(labels, daemon)| Some((labels, daemon.log.as_ref()?))).collect();
-    for (family, number) in FIGURES {
-        for (labels, log) in &logs {
-            page.put(family, labels, number(log));
-        }
-    }
-    for (labels, log) in &logs {
-        for (status, count) in &log.server_exits {
-            page.put(&metrics::MPS_EXITS, &(*labels).clone().with("status", &status.to_string()), *count);
-        }
-    }
-    for (labels, log) in &logs {
-        for (reason, count) in &log.rejected {
-            page.put(&metrics::MPS_REJECTED, &(*labels).clone().with("reason", reason), *count);
-        }
-    }
-    for (labels, log) in &logs {
-        for (uid, count) in &log.pending {
-            page.put(&metrics::MPS_PENDING, &(*labels).clone().with("uid", &uid.to_string()), *count);
-        }
-    }
+    page.columns(&LOG_COLUMNS, &logs);
+    page.rows_as((&metrics::MPS_EXITS, "status"), &logs, |log| {
+        log.server_exits.iter().map(|(status, count)| (status.to_string(), *count))
+    });
+    page.rows_as((&metrics::MPS_REJECTED, "reason"), &logs, |log| {
+        log.rejected.iter().map(|(reason, count)| (reason, *count))
+    });
+    page.rows_as((&metrics::MPS_PENDING, "uid"), &logs, |log| {
+        log.pending.iter().map(|(uid, count)| (uid.to_string(), *count))
+    });
 }

@@ -1,29 +1,24 @@
 //! Metrics of single processes, and sums over the processes without series of their own.
 
-use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
+use bailiff_exposition::{Column, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::users::user_label;
-use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, ProcessId, Snapshot, State, Utilization};
+use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, Snapshot, State, Utilization};
 
 use super::gpus;
 use crate::metrics;
 use crate::selection::{Selection, Sum};
 
-/// A metric and its value for a process, from `/proc`.
-type FactColumn = (&'static Family, fn(&Facts) -> Option<Number>);
-/// A metric and its value for a process on a GPU.
-type HolderColumn = (&'static Family, fn(&Holder) -> Option<Number>);
-
-const FACTS: [FactColumn; 2] = [
+const FACTS: [Column<Facts>; 2] = [
     (&metrics::PROCESS_START_TIME, |facts| Some(facts.started?.into())),
     (&metrics::PROCESS_CPU, |facts| Some(facts.cpu_seconds.into())),
 ];
 
-const MEMORY: [HolderColumn; 2] = [
+const MEMORY: [Column<Holder>; 2] = [
     (&metrics::PROCESS_MEMORY, |holder| Some(holder.memory?.into())),
     (&metrics::PROCESS_MEMORY_PEAK, |holder| Some(holder.peak?.into())),
 ];
 
-const USE: [HolderColumn; 3] = [
+const USE: [Column<Holder>; 3] = [
     (&metrics::PROCESS_IDLE, |holder| holder.utilization.percent().map(|_| holder.idle.as_secs_f64().into())),
     // A sum of 0 may mean that the process was never observed; then it is written only if the latest sample
     // was observed.
@@ -44,9 +39,8 @@ const INFO_BYTES: usize = 400;
 
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let shown = snapshot.processes.iter().filter(|(id, _)| selection.shows(**id));
-    let processes: Vec<(Labels, ProcessId, &Process)> = shown
-        .map(|(id, process)| (Labels::default().roomy(PID_BYTES).with_pid(id.pid()), *id, process))
-        .collect();
+    let processes: Vec<(Labels, &Process)> =
+        shown.map(|(id, process)| (Labels::default().roomy(PID_BYTES).with_pid(id.pid()), process)).collect();
     write_processes(&processes, page);
     drop(processes);
     let mut holders: Vec<(Labels, &Holder)> = Vec::new();
@@ -60,37 +54,24 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     write_others(snapshot, selection, page);
 }
 
-fn write_processes(processes: &[(Labels, ProcessId, &Process)], page: &mut Writer<'_>) {
-    for (labels, _, process) in processes {
+fn write_processes(processes: &[(Labels, &Process)], page: &mut Writer<'_>) {
+    for (labels, process) in processes {
         page.put(&metrics::PROCESS_INFO, &info(labels.roomy(INFO_BYTES), process.facts.as_ref()), PRESENT);
     }
-    for (labels, _, process) in processes {
-        page.put_as((&metrics::PROCESS_STATE, "state", process.state.name()), labels, PRESENT);
-    }
-    for (labels, _, process) in processes.iter().filter(|(_, _, process)| process.state == State::Zombie) {
-        if let Some(facts) = &process.facts {
-            page.put_as((&metrics::PROCESS_PARENT, "parent", &facts.ppid.to_string()), labels, PRESENT);
-        }
-    }
-    let known =
-        || processes.iter().filter_map(|(labels, _, process)| Some((labels, process.facts.as_ref()?)));
-    for (family, number) in FACTS {
-        for (labels, facts) in known() {
-            if let Some(number) = number(facts) {
-                page.put(family, labels, number);
-            }
-        }
-    }
-    for (labels, facts) in known() {
-        let Some(io) = facts.io else { continue };
-        page.put_as((&metrics::PROCESS_IO, "direction", "read"), labels, io.read_bytes);
-        page.put_as((&metrics::PROCESS_IO, "direction", "write"), labels, io.write_bytes);
-    }
-    for (labels, facts) in known() {
-        if let Some(orphaned) = facts.orphaned {
-            page.put(&metrics::PROCESS_ORPHANED, labels, orphaned);
-        }
-    }
+    page.rows_as((&metrics::PROCESS_STATE, "state"), processes, |process| {
+        Some((process.state.name(), PRESENT))
+    });
+    page.rows_as((&metrics::PROCESS_PARENT, "parent"), processes, |process| {
+        let facts = process.facts.as_ref().filter(|_| process.state == State::Zombie)?;
+        Some((facts.ppid.to_string(), PRESENT))
+    });
+    let facts = processes.iter().filter_map(|(labels, process)| Some((labels, process.facts.as_ref()?)));
+    let facts: Vec<(&Labels, &Facts)> = facts.collect();
+    page.columns(&FACTS, &facts);
+    page.rows_as((&metrics::PROCESS_IO, "direction"), &facts, |facts| {
+        facts.io.into_iter().flat_map(|io| [("read", io.read_bytes), ("write", io.write_bytes)])
+    });
+    page.rows(&metrics::PROCESS_ORPHANED, &facts, |facts| facts.orphaned);
 }
 
 fn info(labels: Labels, facts: Option<&Facts>) -> Labels {
@@ -113,40 +94,29 @@ fn info(labels: Labels, facts: Option<&Facts>) -> Labels {
 }
 
 fn write_holders(holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
-    for (labels, holder) in holders {
-        let letters = holder.kinds.letters();
-        if !letters.is_empty() {
-            page.put_as((&metrics::CONTEXT_INFO, "context", letters), labels, PRESENT);
+    page.rows_as((&metrics::CONTEXT_INFO, "context"), holders, |holder| {
+        Some(holder.kinds.letters()).filter(|letters| !letters.is_empty()).map(|letters| (letters, PRESENT))
+    });
+    page.columns(&MEMORY, holders);
+    page.rows_as((&metrics::PROCESS_UTILIZATION, "engine"), holders, |holder| {
+        let observed = match holder.utilization {
+            Utilization::Observed(engines) => Some(engines),
+            Utilization::Unknown(_) => None,
+        };
+        observed.into_iter().flat_map(shares)
+    });
+    page.rows_as((&metrics::PROCESS_UTILIZATION_UNKNOWN, "reason"), holders, |holder| {
+        match holder.utilization {
+            Utilization::Observed(_) => None,
+            Utilization::Unknown(why) => Some((why.name(), PRESENT)),
         }
-    }
-    columns(&MEMORY, holders, page);
-    for (labels, holder) in holders {
-        let Utilization::Observed(engines) = holder.utilization else { continue };
-        for (engine, percent) in shares(engines) {
-            page.put_as((&metrics::PROCESS_UTILIZATION, "engine", engine), labels, Number::Percent(percent));
-        }
-    }
-    for (labels, holder) in holders {
-        if let Utilization::Unknown(why) = holder.utilization {
-            page.put_as((&metrics::PROCESS_UTILIZATION_UNKNOWN, "reason", why.name()), labels, PRESENT);
-        }
-    }
-    columns(&USE, holders, page);
-}
-
-fn columns(columns: &[HolderColumn], holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
-    for (family, number) in columns {
-        for (labels, holder) in holders {
-            if let Some(number) = number(holder) {
-                page.put(family, labels, number);
-            }
-        }
-    }
+    });
+    page.columns(&USE, holders);
 }
 
 /// Returns the observed engines. Drivers that do not know jpeg and ofa report 0 for them, so these are left
 /// out at 0.
-fn shares(engines: Engines) -> impl Iterator<Item = (&'static str, u32)> {
+fn shares(engines: Engines) -> impl Iterator<Item = (&'static str, Number)> {
     let always = [
         ("sm", engines.sm),
         ("memory", engines.memory),
@@ -154,7 +124,8 @@ fn shares(engines: Engines) -> impl Iterator<Item = (&'static str, u32)> {
         ("decoder", engines.decoder),
     ];
     let newer = [("jpeg", engines.jpeg), ("ofa", engines.ofa)];
-    always.into_iter().chain(newer.into_iter().filter(|(_, percent)| *percent > 0))
+    let shares = always.into_iter().chain(newer.into_iter().filter(|(_, percent)| *percent > 0));
+    shares.map(|(engine, percent)| (engine, Number::Percent(percent)))
 }
 
 fn write_others(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
@@ -164,12 +135,6 @@ fn write_others(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_
         let left_out = gpu.holders.iter().filter(|holder| !selection.shows(holder.process));
         left_out.fold((0, Sum::ZERO), |(count, sum), holder| (count + 1, sum.plus(holder.memory)))
     };
-    for (labels, gpu) in &listed {
-        page.put(&metrics::OTHER_PROCESSES, labels, others(gpu).0);
-    }
-    for (labels, gpu) in &listed {
-        if let Some(bytes) = others(gpu).1.known() {
-            page.put(&metrics::OTHER_PROCESSES_MEMORY, labels, bytes);
-        }
-    }
+    page.rows(&metrics::OTHER_PROCESSES, &listed, |gpu| Some(others(gpu).0));
+    page.rows(&metrics::OTHER_PROCESSES_MEMORY, &listed, |gpu| others(gpu).1.known());
 }

@@ -2,27 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use bailiff_exposition::{Family, Labels, Number, PRESENT, Writer};
+use bailiff_exposition::{Column, Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::{Process, ProcessId, Quota, QuotaGpu, Snapshot, Truth, users::user_label};
 
 use super::gpus;
 use crate::metrics;
 use crate::selection::Selection;
 
-/// A GPU of a quota, with its position in the quota and its labels.
+/// A GPU of a quota, with its position in the quota.
 struct Row<'a> {
     quota: &'a Quota,
     place: usize,
     gpu: &'a QuotaGpu,
-    labels: Labels,
 }
 
-/// A metric and its value for a quota.
-type Whole = (&'static Family, fn(&Quota) -> Number);
 /// A metric and its value for a GPU of a quota.
-type Column = (&'static Family, fn(&Row<'_>) -> Option<Number>);
+type RowColumn = (&'static Family, fn(&Row<'_>) -> Option<Number>);
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [RowColumn; 6] = [
     (&metrics::QUOTA_LIMIT, |row| row.gpu.limit.map(Number::from)),
     (&metrics::QUOTA_USED, |row| Some(row.gpu.used.into())),
     (&metrics::QUOTA_PEAK, |row| Some(row.gpu.peak.into())),
@@ -35,63 +32,48 @@ const COLUMNS: [Column; 6] = [
     }),
 ];
 
-const WHOLES: [Whole; 5] = [
-    (&metrics::QUOTA_PROCESSES, |quota| processes(quota, |alive| alive != Truth::False)),
-    (&metrics::QUOTA_DEAD, |quota| processes(quota, |alive| alive == Truth::False)),
-    (&metrics::QUOTA_FAULTS, |quota| quota.faults.into()),
-    (&metrics::QUOTA_UNCOUNTED, |quota| quota.uncounted.into()),
-    (&metrics::QUOTA_HOOKS_MISSING, |quota| quota.hooks_missing.into()),
+const WHOLES: [Column<Quota>; 5] = [
+    (&metrics::QUOTA_PROCESSES, |quota| Some(processes(quota, |alive| alive != Truth::False))),
+    (&metrics::QUOTA_DEAD, |quota| Some(processes(quota, |alive| alive == Truth::False))),
+    (&metrics::QUOTA_FAULTS, |quota| Some(quota.faults.into())),
+    (&metrics::QUOTA_UNCOUNTED, |quota| Some(quota.uncounted.into())),
+    (&metrics::QUOTA_HOOKS_MISSING, |quota| Some(quota.hooks_missing.into())),
 ];
 
 /// Writes all metrics of quotas; nothing without a directory of quotas.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let Some(quotas) = &snapshot.quotas else { return };
     let label = |quota: &Quota| Labels::default().with("quota", &quota.name);
-    for quota in quotas {
-        page.put(&metrics::QUOTA_VALID, &label(quota), quota.invalid.is_none());
-    }
-    for quota in quotas {
-        if let Some(invalid) = quota.invalid {
-            page.put_as((&metrics::QUOTA_FAULT, "reason", invalid.name()), &label(quota), PRESENT);
-        }
-    }
-    let valid: Vec<(Labels, &Quota)> =
-        quotas.iter().filter(|quota| quota.invalid.is_none()).map(|quota| (label(quota), quota)).collect();
+    let all: Vec<(Labels, &Quota)> = quotas.iter().map(|quota| (label(quota), quota)).collect();
+    page.rows(&metrics::QUOTA_VALID, &all, |quota| Some(quota.invalid.is_none()));
+    page.rows_as((&metrics::QUOTA_FAULT, "reason"), &all, |quota| Some((quota.invalid?.name(), PRESENT)));
+    let valid: Vec<(Labels, &Quota)> = all.into_iter().filter(|(_, quota)| quota.invalid.is_none()).collect();
     for (labels, quota) in &valid {
         for place in places(snapshot, quota, labels) {
             page.put(&metrics::QUOTA_INFO, &place, PRESENT);
         }
     }
-    let rows: Vec<Row<'_>> = valid.iter().flat_map(|(_, quota)| rows(snapshot, quota)).collect();
-    for (family, number) in COLUMNS {
-        for row in &rows {
-            if let Some(number) = number(row) {
-                page.put(family, &row.labels, number);
-            }
-        }
-    }
-    for row in &rows {
+    let gpus: Vec<(Labels, Row<'_>)> = valid.iter().flat_map(|(_, quota)| rows(snapshot, quota)).collect();
+    let gpus: Vec<(&Labels, &Row<'_>)> = gpus.iter().map(|(labels, row)| (labels, row)).collect();
+    page.columns(&COLUMNS, &gpus);
+    for (labels, row) in &gpus {
         for process in &row.quota.processes {
             let shown = process.process.map(ProcessId::Live);
             let shown = shown.filter(|id| snapshot.processes.contains_key(id) && selection.shows(*id));
             if let (Some(id), Some(used)) = (shown, process.used.get(row.place)) {
-                page.put(&metrics::QUOTA_PROCESS_USED, &row.labels.clone().with_pid(id.pid()), *used);
+                page.put(&metrics::QUOTA_PROCESS_USED, &(*labels).clone().with_pid(id.pid()), *used);
             }
         }
     }
-    for (family, number) in WHOLES {
-        for (labels, quota) in &valid {
-            page.put(family, labels, number(quota));
-        }
-    }
+    page.columns(&WHOLES, &valid);
 }
 
 /// Returns a row for each GPU of this node. Other UUIDs in the file are ignored, because users write the
 /// file.
-fn rows<'a>(snapshot: &'a Snapshot, quota: &'a Quota) -> impl Iterator<Item = Row<'a>> {
+fn rows<'a>(snapshot: &'a Snapshot, quota: &'a Quota) -> impl Iterator<Item = (Labels, Row<'a>)> {
     quota.gpus.iter().enumerate().filter_map(move |(place, row)| {
         let labels = gpus::put(Labels::default().with("quota", &quota.name), row.among(&snapshot.gpus)?);
-        Some(Row { quota, place, gpu: row, labels })
+        Some((labels, Row { quota, place, gpu: row }))
     })
 }
 

@@ -26,9 +26,8 @@ pub struct Moment {
 
 pub(super) fn write(moment: &Moment, page: &mut Writer<'_>) {
     let none = Labels::default();
-    if let Some(age) = moment.age {
-        page.put(&metrics::SNAPSHOT_AGE, &none, age.as_secs_f64());
-    }
+    let rows = [(&none, moment)];
+    page.rows(&metrics::SNAPSHOT_AGE, &rows, |moment| Some(moment.age?.as_secs_f64()));
     if let Some(requests) = &moment.requests {
         for count in requests {
             let labels = none.clone().with("path", &count.path).with("code", &count.code.to_string());
@@ -36,11 +35,7 @@ pub(super) fn write(moment: &Moment, page: &mut Writer<'_>) {
         }
         page.put(&metrics::HTTP_REFUSED, &none, moment.refused);
     }
-    if let Some(clients) = moment.stream_clients {
-        page.put(&metrics::STREAM_CLIENTS, &none, clients);
-    }
-    if let Some(failures) = moment.record_failures {
-        page.put(&metrics::RECORD_FAILURES, &none, failures);
-    }
+    page.rows(&metrics::STREAM_CLIENTS, &rows, |moment| moment.stream_clients);
+    page.rows(&metrics::RECORD_FAILURES, &rows, |moment| moment.record_failures);
     own::write(&moment.own, page);
 }

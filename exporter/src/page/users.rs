@@ -47,25 +47,13 @@ type Tallies = BTreeMap<Labels, Tally>;
 
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let (users, containers) = tally(snapshot);
-    for (labels, tally) in &users {
-        if let Some(bytes) = tally.idle.known() {
-            page.put(&metrics::IDLE_MEMORY, labels, bytes);
-        }
-    }
+    let users: Vec<(&Labels, &Tally)> = users.iter().collect();
+    page.rows(&metrics::IDLE_MEMORY, &users, |tally| tally.idle.known());
     totals(snapshot, page);
-    for (labels, tally) in &users {
-        if let Some(bytes) = tally.memory.known() {
-            page.put(&metrics::USER_MEMORY, labels, bytes);
-        }
-    }
-    for (labels, tally) in &users {
-        page.put(&metrics::USER_PROCESSES, labels, tally.processes);
-    }
-    for (labels, tally) in containers {
-        if let Some(bytes) = tally.memory.known() {
-            page.put(&metrics::CONTAINER_MEMORY, &labels, bytes);
-        }
-    }
+    page.rows(&metrics::USER_MEMORY, &users, |tally| tally.memory.known());
+    page.rows(&metrics::USER_PROCESSES, &users, |tally| Some(tally.processes));
+    let containers: Vec<(&Labels, &Tally)> = containers.iter().collect();
+    page.rows(&metrics::CONTAINER_MEMORY, &containers, |tally| tally.memory.known());
 }
 
 /// Returns the totals of users, and of containers, on each GPU.
@@ -104,10 +92,7 @@ fn totals(snapshot: &Snapshot, page: &mut Writer<'_>) {
         total.held_seconds += more.held_seconds;
         total.idle_seconds += more.idle_seconds;
     }
-    for (labels, total) in &totals {
-        page.put(&metrics::HELD_GPU_SECONDS, labels, total.held_seconds);
-    }
-    for (labels, total) in &totals {
-        page.put(&metrics::IDLE_GPU_SECONDS, labels, total.idle_seconds);
-    }
+    let totals: Vec<(&Labels, &UserTotals)> = totals.iter().collect();
+    page.rows(&metrics::HELD_GPU_SECONDS, &totals, |total| Some(total.held_seconds));
+    page.rows(&metrics::IDLE_GPU_SECONDS, &totals, |total| Some(total.idle_seconds));
 }

@@ -12,11 +12,9 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
         if snapshot.gpus.is_empty() {
             return none(snapshot, html);
         }
-        html.raw("<div class=\"cards\">");
-        for gpu in &snapshot.gpus {
-            card(gpu, snapshot, html);
-        }
-        html.raw("</div>");
+        html.element("div", &[("class", "cards")], |html| {
+            snapshot.gpus.iter().for_each(|gpu| card(gpu, snapshot, html));
+        });
     });
 }
 
@@ -34,61 +32,55 @@ fn none(snapshot: &Snapshot, html: &mut Html) {
 }
 
 fn card(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
-    let name = gpu.about.name.as_deref().unwrap_or("model unknown");
-    html.raw("<article class=\"card\"><h3>GPU ");
-    html.text(&gpu.about.index);
-    html.raw(" <span class=\"dim\">");
-    html.text(name);
-    html.raw("</span></h3>");
-    if let Some(fault) = gpu.fault {
-        html.raw("<p class=\"bad\">");
-        html.unknown(reasons::fault(fault));
-        html.raw("</p>");
-    } else {
-        memory(gpu, snapshot, html);
-        utilization(gpu, html);
-    }
-    let facts = facts(gpu);
-    if !facts.is_empty() {
-        html.raw("<dl>");
-        for (name, value) in facts {
-            fact(name, value, html);
+    html.element("article", &[("class", "card")], |html| {
+        html.element("h3", &[], |html| {
+            html.raw("GPU ");
+            html.text(&gpu.about.index);
+            html.dim(|html| html.text(gpu.about.name.as_deref().unwrap_or("model unknown")));
+        });
+        if let Some(fault) = gpu.fault {
+            html.element("p", &[("class", "bad")], |html| html.unknown(reasons::fault(fault)));
+        } else {
+            memory(gpu, snapshot, html);
+            utilization(gpu, html);
         }
-        html.raw("</dl>");
-    }
-    html.raw("</article>\n");
+        let facts = facts(gpu);
+        if !facts.is_empty() {
+            html.element("dl", &[], |html| {
+                for (name, value) in facts {
+                    fact(name, value, html);
+                }
+            });
+        }
+    });
+    html.raw("\n");
 }
 
-/// Writes a value with its name.
-fn figure(name: &'static str, text: &str, html: &mut Html) {
-    html.raw("<p class=\"figure\"><span>");
-    html.raw(name);
-    html.raw("</span> <strong class=\"n\">");
-    html.text(text);
-    html.raw("</strong></p>");
-}
-
-fn unknown(name: &'static str, why: &str, html: &mut Html) {
-    html.raw("<p class=\"figure\"><span>");
-    html.raw(name);
-    html.raw("</span> ");
-    html.unknown(why);
-    html.raw("</p>");
+/// Writes a value with its name, or why it is unknown.
+fn figure(name: &'static str, value: Result<String, &str>, html: &mut Html) {
+    html.element("p", &[("class", "figure")], |html| {
+        html.element("span", &[], |html| html.raw(name));
+        html.raw(" ");
+        match value {
+            Ok(text) => html.element("strong", &[("class", "n")], |html| html.text(&text)),
+            Err(why) => html.unknown(why),
+        }
+    });
 }
 
 fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
     let Some(memory) = gpu.memory.filter(|memory| memory.total > 0) else {
-        return unknown("Memory", reasons::figure(gpu), html);
+        return figure("Memory", Err(reasons::figure(gpu)), html);
     };
     let (used, total) = (Bytes(memory.used.into()), Bytes(memory.total.into()));
-    figure("Used", &format!("{used} of {total}"), html);
+    figure("Used", Ok(format!("{used} of {total}")), html);
     let of = format!("Memory of GPU {}, {total}", gpu.about.index);
     let parts = gpu.parts.map_or_else(|| rough(memory), |parts| exact(parts, memory.total));
     let bar = Bar { of: &of, parts: &parts };
     bar.draw(html);
     bar.legend(html);
     if gpu.parts.is_none() {
-        unknown("Holders", reasons::parts(gpu, snapshot), html);
+        figure("Holders", Err(reasons::parts(gpu, snapshot)), html);
     }
 }
 
@@ -126,9 +118,9 @@ fn part((class, name): (&'static str, &'static str), bytes: i128, total: u64) ->
 
 fn utilization(gpu: &Gpu, html: &mut Html) {
     let Some(percent) = gpu.telemetry.utilization else {
-        return unknown("Busy", reasons::figure(gpu), html);
+        return figure("Busy", Err(reasons::figure(gpu)), html);
     };
-    figure("Busy", &format!("{percent} % of the time"), html);
+    figure("Busy", Ok(format!("{percent} % of the time")), html);
     let share = f64::from(percent) / 100.0;
     let parts = [Part { class: "busy", name: "busy", share, text: format!("{percent} %") }];
     Bar { of: &format!("Utilization of GPU {}", gpu.about.index), parts: &parts }.draw(html);
@@ -161,12 +153,12 @@ fn facts(gpu: &Gpu) -> Vec<Fact> {
 }
 
 fn fact(name: &'static str, value: Result<String, &'static str>, html: &mut Html) {
-    html.raw(if name == UUID { "<div class=\"uuid\"><dt>" } else { "<div><dt>" });
-    html.raw(name);
-    html.raw("</dt><dd>");
-    match value {
-        Ok(value) => html.text(&value),
-        Err(why) => html.unknown(why),
-    }
-    html.raw("</dd></div>");
+    let attributes: &[_] = if name == UUID { &[("class", "uuid")] } else { &[] };
+    html.element("div", attributes, |html| {
+        html.element("dt", &[], |html| html.raw(name));
+        html.element("dd", &[], |html| match value {
+            Ok(value) => html.text(&value),
+            Err(why) => html.unknown(why),
+        });
+    });
 }

@@ -65,29 +65,18 @@ fn pool(leases: &Leases, snapshot: &Snapshot, html: &mut Html) {
 fn gpu_cells(gpu: &PoolGpu, leases: &Leases, snapshot: &Snapshot) -> [Cell; 8] {
     let seen = index(snapshot, |seen| gpu.is(Names::from(seen)));
     let first = seen.map_or_else(|| Cell::Named(gpu.id.clone(), "not seen".to_owned()), Into::into);
-    match gpu.gpu_state {
-        GpuState::Leased => leased(first, gpu, leases),
-        GpuState::Legacy => {
-            let pid = gpu.record.as_ref().and_then(|record| record.pid);
-            let name = pid.map(|pid| format!("taken by GPU.py, for pid {pid}"));
-            let nothing = || Cell::Nothing;
-            let lease = Cell::of(name, "the record has no pid");
-            [
-                first,
-                gpu.gpu_state.name().into(),
-                Cell::Unknown("GPU.py records no user".into()),
-                lease,
-                nothing(),
-                nothing(),
-                nothing(),
-                nothing(),
-            ]
-        }
-        gpu_state => {
-            let nothing = || Cell::Nothing;
-            [first, gpu_state.name().into(), nothing(), nothing(), nothing(), nothing(), nothing(), nothing()]
-        }
+    if gpu.gpu_state == GpuState::Leased {
+        return leased(first, gpu, leases);
     }
+    let mut cells = [const { Cell::Nothing }; 8];
+    (cells[0], cells[1]) = (first, gpu.gpu_state.name().into());
+    if gpu.gpu_state == GpuState::Legacy {
+        let pid = gpu.record.as_ref().and_then(|record| record.pid);
+        let name = pid.map(|pid| format!("taken by GPU.py, for pid {pid}"));
+        cells[2] = Cell::Unknown("GPU.py records no user".into());
+        cells[3] = Cell::of(name, "its record has no pid");
+    }
+    cells
 }
 
 fn leased(first: Cell, gpu: &PoolGpu, leases: &Leases) -> [Cell; 8] {

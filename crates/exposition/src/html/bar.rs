@@ -51,17 +51,14 @@ impl Bar<'_> {
 
     /// Writes the parts as a list, each with its colour, name and amount.
     pub fn legend(&self, html: &mut Html) {
-        html.raw("<ul class=\"legend\">");
-        for part in self.parts {
-            html.raw("<li><span class=\"name\"><svg class=\"key\" viewBox=\"0 0 10 10\" aria-hidden=\"true\"><rect width=\"10\" height=\"10\"");
+        html.list(&[("class", "legend")], self.parts, |html, part| {
+            html.raw("<span class=\"name\"><svg class=\"key\" viewBox=\"0 0 10 10\" aria-hidden=\"true\"><rect width=\"10\" height=\"10\"");
             html.attribute("class", part.class);
             html.raw("/></svg>");
             html.text(part.name);
-            html.raw("</span> <span class=\"n\">");
-            html.text(&part.text);
-            html.raw("</span></li>");
-        }
-        html.raw("</ul>");
+            html.raw("</span> ");
+            html.element("span", &[("class", "n")], |html| html.text(&part.text));
+        });
     }
 }
 

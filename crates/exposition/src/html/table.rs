@@ -72,71 +72,68 @@ impl From<String> for Cell {
 impl<const N: usize> Table<N> {
     /// Writes the table with one row for each item.
     pub fn write<T>(&self, html: &mut Html, items: &[T], cells: impl Fn(&T) -> [Cell; N]) {
-        self.begin(html);
-        for item in items.iter().take(self.most) {
-            html.raw("<tr>");
-            for (at, ((_, class), cell)) in self.columns.iter().zip(cells(item)).enumerate() {
-                html.cell(if at == 0 { "th" } else { "td" }, class, &cell);
-            }
-            html.raw("</tr>\n");
-        }
-        html.raw("</tbody></table></div>");
+        let caption = format!("{}-caption", self.id);
+        let region = [
+            ("class", "scroll"),
+            ("role", "region"),
+            ("tabindex", "0"),
+            ("aria-labelledby", caption.as_str()),
+        ];
+        // A wide table scrolls in its own region, which the keyboard can reach.
+        html.element("div", &region, |html| {
+            html.element("table", &[], |html| {
+                html.element("caption", &[("id", &caption)], |html| html.prose(self.caption));
+                self.head(html);
+                html.raw("<tbody>\n");
+                for item in items.iter().take(self.most) {
+                    html.element("tr", &[], |html| {
+                        for (at, ((_, class), cell)) in self.columns.iter().zip(cells(item)).enumerate() {
+                            html.cell(at == 0, class, &cell);
+                        }
+                    });
+                    html.raw("\n");
+                }
+                html.raw("</tbody>");
+            });
+        });
         if let Some(more @ 1..) = items.len().checked_sub(self.most) {
             html.paragraph("dim", &format!("{more} more are not shown: {}", self.rest));
         }
     }
 
-    /// Writes the table up to its body. A wide table scrolls in its own region, which the keyboard can reach.
-    fn begin(&self, html: &mut Html) {
-        let caption = format!("{}-caption", self.id);
-        html.raw("<div class=\"scroll\" role=\"region\" tabindex=\"0\"");
-        html.attribute("aria-labelledby", &caption);
-        html.raw("><table><caption");
-        html.attribute("id", &caption);
-        html.raw(">");
-        html.prose(self.caption);
-        html.raw("</caption><thead><tr>");
-        for (name, class) in self.columns {
-            html.raw("<th scope=\"col\"");
-            html.attribute("class", class);
-            html.raw(">");
-            html.text(name);
-            html.raw("</th>");
-        }
-        html.raw("</tr></thead><tbody>\n");
+    fn head(&self, html: &mut Html) {
+        html.element("thead", &[], |html| {
+            html.element("tr", &[], |html| {
+                for (name, class) in self.columns {
+                    html.element("th", &[("scope", "col"), ("class", class)], |html| html.text(name));
+                }
+            });
+        });
     }
 }
 
 impl Html {
-    fn cell(&mut self, tag: &'static str, class: &'static str, cell: &Cell) {
-        self.raw("<");
-        self.raw(tag);
-        if tag == "th" {
-            self.raw(" scope=\"row\"");
-        }
-        self.attribute("class", if matches!(cell, Cell::Bad(_)) { "bad" } else { class });
-        self.raw(">");
-        match cell {
-            Cell::Text(text) if class != SENTENCES => self.text(text),
-            Cell::Text(text) | Cell::Bad(text) => self.prose(text),
+    fn cell(&mut self, is_first: bool, class: &'static str, cell: &Cell) {
+        let class_name = if matches!(cell, Cell::Bad(_)) { "bad" } else { class };
+        let (tag, attributes): (_, &[_]) = if is_first {
+            ("th", &[("scope", "row"), ("class", class_name)])
+        } else {
+            ("td", &[("class", class_name)])
+        };
+        self.element(tag, attributes, |html| match cell {
+            Cell::Text(text) if class != SENTENCES => html.text(text),
+            Cell::Text(text) | Cell::Bad(text) => html.prose(text),
             Cell::Named(name, more) => {
-                self.text(name);
-                self.raw(" <span class=\"dim\">");
-                self.text(more);
-                self.raw("</span>");
+                html.text(name);
+                html.dim(|html| html.text(more));
             }
             Cell::At(ago, wall) => {
-                self.text(ago);
-                self.raw(" <span class=\"dim\">");
-                self.time(*wall);
-                self.raw("</span>");
+                html.text(ago);
+                html.dim(|html| html.time(*wall));
             }
-            Cell::Unknown(why) => self.unknown(why),
-            Cell::Nothing => self.raw(NOTHING),
-        }
-        self.raw("</");
-        self.raw(tag);
-        self.raw(">");
+            Cell::Unknown(why) => html.unknown(why),
+            Cell::Nothing => html.raw(NOTHING),
+        });
     }
 }
 

@@ -1,17 +1,14 @@
 //! Client of the control socket: one request, one response, with a deadline.
 
-#![expect(clippy::disallowed_methods, reason = "a deadline over several waits needs a clock")]
-
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::exit::plain;
-use crate::socket::connect;
+use crate::socket::Timed;
 
 /// Deadline of a request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -31,11 +28,11 @@ pub fn query(path: &Path, question: &Value) -> Result<Value> {
 /// # Errors
 /// If the daemon does not respond, or the response is not a line of JSON.
 pub fn query_within(path: &Path, question: &Value, limit: Duration) -> Result<Value> {
-    let end = Instant::now() + limit;
     let name = path.display();
-    let stream = connect(path, limit).map_err(|error| anyhow!("cannot query {name}: {}", why(&error)))?;
-    let line = exchange(Timed { stream, end }, question)
-        .map_err(|error| anyhow!("no response from {name}: {}", why(&error)))?;
+    let stream =
+        Timed::connect(path, limit).map_err(|error| anyhow!("cannot query {name}: {}", why(&error)))?;
+    let line =
+        exchange(stream, question).map_err(|error| anyhow!("no response from {name}: {}", why(&error)))?;
     if line.is_empty() {
         bail!("no response from {name}: the daemon closed the connection");
     }
@@ -59,37 +56,6 @@ fn why(error: &io::Error) -> String {
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it did not respond in time".to_owned(),
         _ => plain(error),
-    }
-}
-
-/// A stream with one deadline for all reads and writes.
-struct Timed {
-    stream: UnixStream,
-    end: Instant,
-}
-
-impl Timed {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-}
-
-impl Read for Timed {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(into)
-    }
-}
-
-impl Write for Timed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use tempfile::TempDir;
 
 use super::*;
+use crate::place::LOGS;
 
 fn script(home: &TempDir, text: &str) -> PathBuf {
     let path = home.path().join("control");
@@ -40,7 +41,6 @@ fn commands_are_spelled_as_the_daemon_wants_them() {
         (Question::Status(7), "get_server_status 7"),
         (Question::Processes, "ps"),
         (Question::DefaultMemoryLimit("0"), "get_default_device_pinned_mem_limit 0"),
-        (Question::MemoryLimit(7, "0"), "get_device_pinned_mem_limit 7 0"),
         (Question::TerminateClient(7, 8), "terminate_client 7 8"),
         (Question::Quit(None), "quit"),
         (Question::Quit(Some(Duration::from_millis(20))), "quit -t 1"),
@@ -106,7 +106,7 @@ fn daemon_that_keeps_its_output_open_is_not_waited_for() {
     let pid = home.path().join("pid");
     let text = format!("echo \"$1 $CUDA_MPS_LOG_DIRECTORY\"; sleep 1000 & echo $! > {}", pid.display());
     let control = Control::new(script(&home, &text)).at("/run/mps0").within(LONG);
-    assert_eq!(control.start(&[log_variable("/log/mps0")]).unwrap(), "-d /log/mps0\n");
+    assert_eq!(control.start(&[(LOGS, "/log/mps0")]).unwrap(), "-d /log/mps0\n");
     let pid = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

@@ -130,7 +130,7 @@ fn protocol_3_pids_are_read_from_table_and_plain_list() {
         assert_eq!(servers_v3(reply), Ok(BTreeSet::from([6472])), "{reply:?}");
     }
     assert!(servers_v3("NAME UID\ndefault 1000\n").is_err());
-    let clients = clients_v3("PID  NAMESPACE  SERVER  COMMAND\n9741  default  6472  ./nbody -x\n").unwrap();
+    let clients = processes("PID  NAMESPACE  SERVER  COMMAND\n9741  default  6472  ./nbody -x\n").unwrap();
     assert_eq!((clients[0].pid, clients[0].server, clients[0].namespace), (9741, 6472, None));
 }
 

@@ -194,9 +194,11 @@ impl ActionTracker {
     fn forget_returned(&mut self, view: &View) {
         self.stuck.retain(|stuck| match stuck.missing {
             Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
-            None => view.snapshot.processes.iter().any(|process| {
-                stuck.subject.members.iter().any(|member| member.key == crate::view::key(process))
-            }),
+            None => view
+                .snapshot
+                .processes
+                .iter()
+                .any(|process| stuck.subject.members.iter().any(|member| member.key == process.key())),
         });
     }
 }

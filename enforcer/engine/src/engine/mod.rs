@@ -44,7 +44,6 @@ pub use bailiff_snapshot::Moment as Now;
 
 bailiff_snapshot::label_values! {
 /// Reason why a snapshot is not evaluated. Its interval counts as missed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
     /// It is the previous snapshot or an older one.
     Duplicate = "duplicate",

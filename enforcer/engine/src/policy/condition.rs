@@ -76,7 +76,6 @@ pub struct Selector {
 
 bailiff_snapshot::label_values! {
 /// Texts of a target that a selector can match. The documentation is also that of the schema.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
     /// User names or uids of the owner.
     Users = "users",

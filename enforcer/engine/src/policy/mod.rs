@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::State;
-use serde::{Deserialize, Serialize};
 
 use crate::Kind;
 use crate::attributes::process::STATE;
@@ -80,8 +79,6 @@ pub struct Limits {
 
 bailiff_snapshot::label_values! {
 /// Mode of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Flags and notifications only.
     DryRun = "dry-run",
@@ -178,7 +175,6 @@ pub struct Pick {
 
 bailiff_snapshot::label_values! {
 /// An order of candidates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The lowest priority of its lease first; 0 without a lease.
     LowestPriority = "lowest_priority",
@@ -259,8 +255,6 @@ pub struct Signal {
 
 bailiff_snapshot::label_values! {
 /// Severity of a flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Informational.
     Info = "info",

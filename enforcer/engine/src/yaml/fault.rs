@@ -14,8 +14,6 @@ const LONGEST_EXCERPT: usize = 1000;
 
 bailiff_snapshot::label_values! {
 /// Severity of a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
 pub enum FaultSeverity {
     /// The file is refused.
     Error = "error",

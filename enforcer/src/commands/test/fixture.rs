@@ -133,7 +133,7 @@ pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) 
         workload: text("workload").or(named),
         exe: text("exe"),
         groups,
-        role: text("role"),
+        role: text("role").as_deref().map(Word::from),
         claim: text("lease").map_or(Claim::Nothing, Claim::Lease),
         ancestors: Some(Vec::new()),
     }

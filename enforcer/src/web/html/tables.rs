@@ -8,8 +8,8 @@ use bailiff_exposition::human::{Bytes, Span, ago};
 
 use super::NOT_YET;
 use crate::agent::Judged;
-use bailiff_engine::engine::Now;
 use crate::status::{Breaker, Budget, Flag, PastAction, Pending, RuleStatus, Scope, Status};
+use bailiff_engine::engine::Now;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Hold;
 

@@ -1,9 +1,9 @@
-//! Python's `int()` and `repr()`.
+//! Python's `int()` and `repr()`, and the usage of its argparse.
 
 use std::fmt::Write as _;
 
 /// Parses an integer of any size as `int()` does and formats it as `str()` does; `None` if it is invalid.
-pub(super) fn int(text: &str) -> Option<String> {
+pub(crate) fn int(text: &str) -> Option<String> {
     let text = text.trim();
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -19,8 +19,13 @@ pub(super) fn int(text: &str) -> Option<String> {
     Some(format!("{sign}{}", if digits.is_empty() { "0" } else { digits }))
 }
 
+/// Returns the usage, which is the first paragraph of a help.
+pub(crate) fn usage(help: &str) -> &str {
+    help.split("\n\n").next().unwrap_or(help).trim_end()
+}
+
 /// Formats a text as `repr()` does.
-pub(super) fn repr(text: &str) -> String {
+pub(crate) fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut quoted = String::from(quote);
     for letter in text.chars() {

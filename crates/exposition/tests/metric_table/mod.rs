@@ -3,18 +3,17 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::{Family, Kind};
+use bailiff_exposition::{Family, Kind};
 
 /// Maximum length of a HELP text, in characters.
-pub const HELP_CHARS: usize = 120;
+const HELP_CHARS: usize = 120;
 
 /// Labels reserved for the scrape configuration (Prometheus guide "Writing exporters", target labels).
 const TARGET_LABELS: [&str; 9] =
     ["type", "owner", "service", "env", "cluster", "region", "zone", "customer", "stage"];
 
 /// Returns the families as rows of a Markdown table: metric, type, labels, meaning.
-#[must_use]
-pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> String {
+pub(crate) fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> String {
     let mut rows = String::new();
     for family in families {
         let kind = match family.kind {
@@ -34,8 +33,7 @@ pub fn rows<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Stri
 }
 
 /// Returns a Markdown section that explains the values of a label of these families.
-#[must_use]
-pub fn values<V: AsRef<str>>(
+pub(crate) fn values<V: AsRef<str>>(
     families: &[&Family],
     label: &str,
     values: impl IntoIterator<Item = (&'static str, V)>,
@@ -50,8 +48,7 @@ pub fn values<V: AsRef<str>>(
 }
 
 /// Returns the faults in the families of a page, each with the name of its family.
-#[must_use]
-pub fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Vec<String> {
+pub(crate) fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>) -> Vec<String> {
     let mut faults = Vec::new();
     let mut seen = BTreeSet::new();
     for family in families {
@@ -97,67 +94,4 @@ fn is_sentence(text: &str) -> bool {
 fn has_good_labels(labels: &str) -> bool {
     let mut seen = BTreeSet::new();
     labels.split_ascii_whitespace().all(|label| !TARGET_LABELS.contains(&label) && seen.insert(label))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Unit;
-
-    const LONG: &str = "A sentence that is a little too long for the line of HELP, because it also says when the value is absent, and why that is so.";
-    const GOOD: Family = Family {
-        name: "a_used_seconds_total",
-        kind: Kind::Counter,
-        unit: Unit::Seconds,
-        labels: "gpu pid",
-        help: "Seconds of use by a process.",
-        detail: "Absent if it was not observed.",
-    };
-
-    #[test]
-    fn faulty_family_is_reported_with_its_fault() {
-        static CASES: [(&Family, &str); 11] = [
-            (&GOOD, ""),
-            (&Family { name: "a_used_seconds", ..GOOD }, "a_used_seconds: has a suffix"),
-            (&Family { kind: Kind::Gauge, ..GOOD }, "a_used_seconds_total: has a suffix"),
-            (&Family { kind: Kind::Info, ..GOOD }, "a_used_seconds_total: has a suffix"),
-            (&Family { unit: Unit::Bytes, ..GOOD }, "a_used_seconds_total: does not end with its unit"),
-            (&Family { name: "a_Used_seconds_total", ..GOOD }, "a_Used_seconds_total: has characters"),
-            (
-                &Family { help: "Seconds of use by a process", ..GOOD },
-                "a_used_seconds_total: has no HELP sentence",
-            ),
-            (&Family { help: LONG, ..GOOD }, "a_used_seconds_total: has a HELP text of more than 120"),
-            (&Family { detail: "no sentence", ..GOOD }, "a_used_seconds_total: has details that"),
-            (&Family { labels: "gpu gpu", ..GOOD }, "a_used_seconds_total: has a duplicate"),
-            (&Family { labels: "zone", ..GOOD }, "a_used_seconds_total: has a duplicate or reserved"),
-        ];
-        for (family, why) in &CASES {
-            let faults = faults([family]);
-            assert!(
-                faults.first().map_or(why.is_empty(), |fault| fault.starts_with(why)),
-                "{why}: {faults:?}"
-            );
-        }
-        let twice: [&'static Family; 2] = [&GOOD, &GOOD];
-        assert_eq!(faults(&twice), ["a_used_seconds_total: the name is taken"]);
-    }
-
-    #[test]
-    fn family_is_rendered_as_a_row() {
-        let one: [&'static Family; 1] = [&GOOD];
-        let row = "| `a_used_seconds_total` | counter | `gpu` `pid` | Seconds of use by a process. \
-                   Absent if it was not observed. |\n";
-        assert_eq!(rows(&one), row);
-    }
-
-    #[test]
-    fn label_value_is_rendered_as_a_row() {
-        let section = values(&[&GOOD], "gpu", [("0", "The first.")]);
-        let row = "| `0` | The first. |\n";
-        assert_eq!(
-            section,
-            format!("\n### `gpu` of `a_used_seconds_total`\n\n| value | meaning |\n|---|---|\n{row}")
-        );
-    }
 }

@@ -1,24 +1,45 @@
-//! The GPUs that a command sees: `CUDA_VISIBLE_DEVICES` as described in the CUDA programming guide. Ambiguous
-//! values hide no GPU.
+//! `CUDA_VISIBLE_DEVICES`, parsed as the driver does.
 
 use bailiff_snapshot::About;
 
-/// The visible GPUs.
+/// An entry of the variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry<'a> {
+    /// The UUID of a GPU, or a prefix of it.
+    Gpu(&'a str),
+    /// The name of a MIG instance.
+    Instance(&'a str),
+    /// The index of a GPU.
+    Index(usize),
+}
+
+impl<'a> Entry<'a> {
+    /// Returns the entries up to the first invalid one, because CUDA ignores everything after it.
+    pub(crate) fn all(variable: &'a str) -> impl Iterator<Item = Self> {
+        variable.split(',').map_while(|entry| Self::of(entry.trim()))
+    }
+
+    fn of(entry: &'a str) -> Option<Self> {
+        match entry {
+            gpu if gpu.starts_with("GPU-") => Some(Self::Gpu(gpu)),
+            instance if instance.starts_with("MIG-") => Some(Self::Instance(instance)),
+            // As `strtoul` does: digits after an optional sign, and any text after them.
+            number => {
+                let digits = number.strip_prefix('+').unwrap_or(number);
+                let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+                digits[..end].parse().ok().map(Self::Index)
+            }
+        }
+    }
+}
+
+/// The GPUs that a command sees. Ambiguous values of the variable hide no GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Visible {
     /// All GPUs of the driver.
     All,
-    /// These GPUs; may be empty.
-    Only(Vec<GpuName>),
-}
-
-/// A GPU's name in `CUDA_VISIBLE_DEVICES`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum GpuName {
-    /// A UUID prefix of a GPU or MIG instance.
-    Uuid(String),
-    /// The GPU's index in the driver's order.
-    Index(u32),
+    /// The GPUs with these indexes or UUID prefixes; may be empty.
+    Only(Vec<String>),
 }
 
 impl Visible {
@@ -26,33 +47,27 @@ impl Visible {
     pub(crate) fn parse(devices: Option<&str>, order: Option<&str>) -> Self {
         let Some(devices) = devices else { return Self::All };
         let mut names = Vec::new();
-        // CUDA ignores everything after the first invalid entry.
-        for entry in devices.split(',').map(str::trim) {
-            if entry.starts_with("GPU-") || (entry.starts_with("MIG-") && !entry.contains('/')) {
-                names.push(GpuName::Uuid(entry.to_owned()));
-            } else if let Ok(number) = entry.parse() {
+        for entry in Entry::all(devices) {
+            names.push(match entry {
                 // By default CUDA numbers the fastest GPUs first, an order that only the driver knows.
-                if order != Some("PCI_BUS_ID") {
-                    return Self::All;
-                }
-                names.push(GpuName::Index(number));
-            } else if entry.starts_with("MIG-") {
-                return Self::All;
-            } else {
-                break;
-            }
+                Entry::Index(_) if order != Some("PCI_BUS_ID") => return Self::All,
+                Entry::Index(index) => index.to_string(),
+                // A name with the ids of a GPU and of its instances.
+                Entry::Instance(name) if name.contains('/') => return Self::All,
+                Entry::Gpu(name) | Entry::Instance(name) => name.to_owned(),
+            });
         }
         Self::Only(names)
     }
 
     /// Returns whether this GPU or MIG instance is visible.
     pub(crate) fn sees(&self, about: &About) -> bool {
+        let has_name = |name: &String| {
+            about.index == *name || about.id.as_ref().is_some_and(|id| id.0.starts_with(name))
+        };
         match self {
             Self::All => about.mig.is_none(),
-            Self::Only(names) => names.iter().any(|name| match name {
-                GpuName::Uuid(prefix) => about.id.as_ref().is_some_and(|id| id.0.starts_with(prefix)),
-                GpuName::Index(number) => about.index == number.to_string(),
-            }),
+            Self::Only(names) => names.iter().any(has_name),
         }
     }
 }
