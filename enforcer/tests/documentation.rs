@@ -12,10 +12,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_enforcer::clock::Now;
 use bailiff_enforcer::metrics::{self, FAMILIES, OWN_PROCESS};
 use bailiff_enforcer::stream::Reason;
 use bailiff_enforcer::web::page::{self, Moment};
+use bailiff_engine::engine::Now;
 use bailiff_engine::verdict::{Hold, Outcome};
 use bailiff_exposition::Format;
 use bailiff_exposition::own::Own;

@@ -107,8 +107,8 @@ fn value_of_wrong_type_is_refused_at_its_place() {
         ("expect: [{at: 500000000000y, rule: idle, step: flag}]", "has no fixed length", ":3:29"),
     ] {
         let (_directory, file) = written(&format!("rules: rules.yaml\ntests:\n  - {{name: a, {keys}}}\n"));
-        let settings = Test { files: vec![file], json: false };
-        let failure = test::run(&flags, &mut Vec::new()).unwrap_err().to_string();
+        let failure =
+            test::run(&Test { files: vec![file], json: false }, &mut Vec::new()).unwrap_err().to_string();
         assert!(failure.contains(message) && failure.contains(place), "{message:?} {place:?}\n{failure}");
     }
 }

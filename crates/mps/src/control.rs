@@ -181,8 +181,8 @@ impl Control {
     /// Starts the daemon in the background, with the environment of this process and these variables. Waits
     /// until the launcher process has exited, but not until the daemon responds.
     ///
+    /// # Errors
     /// If the daemon does not start, for example because another daemon is already running.
-    /// If the daemon does not start, for example because one already runs.
     pub fn start(&self, variables: &[(&str, &str)]) -> Result<String, ControlError> {
         let mut command = self.command();
         command.arg(Form::Background.flag()).envs(variables.iter().copied()).envs(self.pipes());

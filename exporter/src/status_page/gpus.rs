@@ -22,7 +22,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
 fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
         Some(None | Some(Fault::NoDevices)) => {
-            html.paragraph("dim", "The driver responds, but lists no GPUs.")
+            html.paragraph("dim", "The driver responds, but lists no GPUs.");
         }
         Some(Some(fault)) => {
             html.unknown_paragraph(&format!("the list of GPUs, because {}", reasons::fault(fault)));

@@ -170,7 +170,7 @@ fn named_conditions(node: &Node, faults: &mut Faults) {
             }
         }
         _ => {
-            expected(node, "a map from names to conditions, such as `{idle: {gpu_util: {max: 1%}}}`", faults)
+            expected(node, "a map from names to conditions, such as `{idle: {gpu_util: {max: 1%}}}`", faults);
         }
     }
 }
