@@ -312,15 +312,8 @@ fn invalid_quota_file_falls_back_to_own_limit() {
         path
     };
     symlink(&quota, machine.path("link")).unwrap();
-    let fifo = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        machine.path("fifo"),
-        fifo,
-        rustix::fs::Mode::from_raw_mode(0o600),
-        0,
-    )
-    .unwrap();
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, machine.path("fifo"), fifo, mode, 0).unwrap();
     fs::create_dir(machine.path("directory")).unwrap();
     for (path, reason) in [
         (machine.path("none"), "no such file"),
