@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn titles_are_in_colour() {
         let mut table = TextTable::new(&COLUMNS);
-        table.row(&["a".into(), "b".into(), "c".into()]);
+        table.row(["a", "b", "c"].map(str::to_owned).into_iter());
         let coloured = table.end(None, Colors::Colour);
         assert_eq!(coloured, "\n\u{1b}[1mTARGET STEPS N\u{1b}[0m\na      b     c\n");
     }
