@@ -75,11 +75,7 @@ fn lease_lifecycle_from_ticket_to_release() {
     let nowhere = tempfile::tempdir().unwrap();
     let path = nowhere.path().join("not/begun");
     let absent = Err(LeaseError::Absent(path.display().to_string()));
-    assert_eq!(
-        Local::at(&path).request(&ticket("early", 1)),
-        absent,
-        "without a pool, a request does not wait"
-    );
+    assert_eq!(Local::at(&path).request(&ticket("early", 1)), absent, "no pool: the request does not wait");
     let mut pool = Local::at(&path);
     assert_eq!(pool.init(&[(1, None), (0, None), (1, None)], 0, false), Ok(Init::Done(2)));
     assert_eq!(pool.init(&[(0, None)], 0, false), Ok(Init::Already(2)));
