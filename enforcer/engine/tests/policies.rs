@@ -118,9 +118,9 @@ fn refusal(bytes: &[u8]) -> String {
 #[test]
 fn yaml_bombs_are_refused() {
     assert!(refusal(&vec![b' '; (1 << 20) + 1]).contains("1 MiB"));
-    assert!(refusal(&vec![b'['; 1 << 20]).contains("more than 32 deep"));
-    assert!(refusal("{a: ".repeat(200_000).as_bytes()).contains("more than 32 deep"));
-    assert!(refusal("- ".repeat(500_000).as_bytes()).contains("more than 32 deep"));
+    assert!(refusal(&vec![b'['; 1 << 20]).contains("more than 32 levels deep"));
+    assert!(refusal("{a: ".repeat(200_000).as_bytes()).contains("more than 32 levels deep"));
+    assert!(refusal("- ".repeat(500_000).as_bytes()).contains("more than 32 levels deep"));
     assert!(
         refusal(format!("version: [{}]", "1,".repeat(400_000)).as_bytes()).contains("more than 50000 values")
     );

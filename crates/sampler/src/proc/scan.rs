@@ -47,6 +47,9 @@ pub(crate) struct Processes {
     boot_time: Option<f64>,
 }
 
+/// A process and its `stat`, held open.
+type Opened = (Process, HeldFile);
+
 /// Cached properties of a process.
 struct Known {
     key: ProcessKey,
@@ -199,8 +202,8 @@ impl Processes {
     }
 
     fn one(&mut self, pid: u32, at: Moment, gaps: &mut Gaps) -> Result<Seen, Gap> {
-        let stat = match self.stat(pid) {
-            Ok(stat) => stat,
+        let (stat, opened) = match self.stat(pid) {
+            Ok(read) => read,
             Err(error) if self.proc.proves_exit(error) => return Ok(Seen::Gone),
             Err(ReadError::Malformed) => return Err(Gap::Malformed),
             Err(error) if error == ReadError::Gone || error.is_denied() => return Ok(Seen::Hidden),
@@ -210,7 +213,7 @@ impl Processes {
             known.key == stat.key && known.ppid == stat.ppid && at.boot.saturating_sub(known.read) < FRESH
         });
         if !fresh {
-            match self.identify(&stat, at) {
+            match self.identify(&stat, opened, at) {
                 Ok(known) => drop(self.known.insert(pid, known)),
                 Err(ReadError::Gone) => {
                     gaps.count(Gap::Vanished);
@@ -222,21 +225,32 @@ impl Processes {
         Ok(Seen::Found(Box::new(self.facts(stat).ok_or(Gap::Unreadable)?)))
     }
 
-    fn stat(&mut self, pid: u32) -> Result<Stat, ReadError> {
+    /// Reads `stat`: through the file held open, else through the process, which is opened and returned with it.
+    fn stat(&mut self, pid: u32) -> Result<(Stat, Option<Opened>), ReadError> {
         if let Some(held) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
             match held.parse(stat::parse) {
                 // The process has exited. The path shows whether its pid was reused.
                 Err(ReadError::Gone | ReadError::Unreadable(_)) => drop(self.known.remove(&pid)),
-                read => return read,
+                read => return Ok((read?, None)),
             }
         }
-        self.proc.stat(pid)
+        let process = self.proc.process(pid)?;
+        let held = process.hold("stat")?;
+        let stat = held.parse(|line| stat::parse(line).filter(|stat| stat.key.pid == pid))?;
+        Ok((stat, Some((process, held))))
     }
 
     /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
-    fn identify(&mut self, stat: &Stat, at: Moment) -> Result<Known, ReadError> {
-        let process = self.proc.process(stat.key.pid)?;
-        process.check(stat.key)?;
+    fn identify(&mut self, stat: &Stat, opened: Option<Opened>, at: Moment) -> Result<Known, ReadError> {
+        let (process, held) = match opened {
+            Some(opened) => opened,
+            None => {
+                let process = self.proc.process(stat.key.pid)?;
+                process.check(stat.key)?;
+                let held = process.hold("stat")?;
+                (process, held)
+            }
+        };
         let cgroup = process.cgroup()?;
         let cgroup = String::from_utf8_lossy(&cgroup);
         let mut place = Place::parse(&cgroup);
@@ -247,7 +261,7 @@ impl Processes {
         let claim = self.claim(&process, stat.key);
         let keeps = self.known.len() < self.room;
         Ok(Known {
-            stat: keeps.then(|| process.hold("stat").ok()).flatten(),
+            stat: keeps.then_some(held),
             io: keeps.then(|| process.hold("io").ok()).flatten(),
             key: stat.key,
             ppid: stat.ppid,

@@ -41,7 +41,7 @@ pub(super) fn span(node: &Node, faults: &mut Faults) -> Option<Span> {
         let samples = Fields::open(node, keys::table("samples"), faults)?.get("samples")?;
         return count(samples, faults).map(Span::Samples);
     }
-    crate::yaml::quantity(node, "a time or samples, as `30m` or `{samples: 60}`", faults, |text| {
+    crate::yaml::quantity(node, "a time or samples, such as `30m` or `{samples: 60}`", faults, |text| {
         quantity::time(text).map(Span::Time).map_err(|wrong| match text.parse::<u32>() {
             Ok(samples) if samples > 0 => QuantityError {
                 help: format!("write `{samples}s`, `{samples}m` or `{{samples: {samples}}}`"),

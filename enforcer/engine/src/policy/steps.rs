@@ -79,7 +79,7 @@ fn step<'a>(node: &'a Node, around: &Around<'_>, faults: &mut Faults) -> Option<
         [only] => *only,
         [] if faults.errors() > before => return None,
         [] => {
-            let help = format!("give it one of {}", names.split_at(1).1.join(", "));
+            let help = format!("add one of {}", names.split_at(1).1.join(", "));
             faults.error(&node.at, "this step has no action", help);
             return None;
         }
@@ -165,7 +165,7 @@ fn named_signal(node: &Node, faults: &mut Faults) -> Option<Signal> {
     }
     let names = SIGNALS.map(|signal| signal.name).join(", ");
     let message = format!("{} is not a signal that a rule can send", quoted(name));
-    faults.error(&node.at, message, format!("known are: {names}"));
+    faults.error(&node.at, message, format!("valid signals: {names}"));
     None
 }
 
