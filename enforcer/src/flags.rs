@@ -171,7 +171,7 @@ pub struct Test {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer explain --pid 4100                all rules for this process
-  bailiff-enforcer explain --pid 4100 --rule idle    all gates and values of one rule
+  bailiff-enforcer explain --pid 4100 --rule idle    every check of one rule, with its values
   bailiff-enforcer explain --rule idle               all targets of the rule
 
 Exit codes: 0: success, even if there is no result; 1: the daemon does not respond, or has not

@@ -205,7 +205,7 @@ fn replay_without_snapshots_names_the_first_line() {
     for (record, why) in [
         ("\n{\"level\":\"info\"}\nversion: 1\n", "line 2: not a snapshot: missing field `version`"),
         ("version: 1\nrules: []\n", "line 1: not a snapshot: expected value"),
-        ("", "it is empty"),
+        ("", "the file is empty"),
     ] {
         let failure = replayed(record).expect_err("there is nothing to replay");
         assert_eq!(failure.exit(), Exit::Failed);

@@ -103,7 +103,7 @@ fn value_of_wrong_type_is_refused_at_its_place() {
     for (keys, message, place) in [
         ("sources: nvml", "expected a map of sources and series; found `nvml`", ":3:24"),
         ("gpus: {gpu: 0}", "expected a list; found a map", ":3:21"),
-        ("leases: [{lease: a, gpus: [[0]]}]", "expected a text; found a list", ":3:42"),
+        ("leases: [{lease: a, gpus: [[0]]}]", "expected text; found a list", ":3:42"),
         ("expect: [{at: 500000000000y, rule: idle, step: flag}]", "has no fixed length", ":3:29"),
     ] {
         let (_directory, file) = written(&format!("rules: rules.yaml\ntests:\n  - {{name: a, {keys}}}\n"));

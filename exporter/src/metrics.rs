@@ -233,7 +233,7 @@ MPS_START_TIME Gauge Seconds "bailiff_mps_control_start_time_seconds" ["pipe_dir
     "Start time of the MPS control daemon since the Unix epoch in seconds.";
 MPS_RESPONSIVE Gauge One "bailiff_mps_control_responsive" ["pipe_directory"]
     "1 if the MPS control daemon responded to the last query, 0 if it hangs or is stopped."
-    "The daemon is queried every --mps.interval; a stopped daemon is detected in each sample. While the value is 0, every new CUDA program hangs. Absent if the daemon could not be queried: bailiff_mps_control_fault_info contains the reason.";
+    "The daemon is queried every --mps.interval; whether it is stopped is checked at every sampling interval. While the value is 0, every new CUDA program hangs. Absent if the daemon could not be queried: bailiff_mps_control_fault_info contains the reason.";
 MPS_QUERY Gauge Seconds "bailiff_mps_query_seconds" ["pipe_directory"]
     "Duration of the last query to which the MPS control daemon responded, in seconds."
     "Absent if the daemon did not respond.";

@@ -282,7 +282,7 @@ fn what_cannot_be_opened_is_named() {
             "--stream=/nonexistent/x.sock".into(),
             "cannot open the stream socket /nonexistent/x.sock: no such file".into(),
         ),
-        ("--record=/nonexistent/x".into(), "cannot open the record /nonexistent/x: no such file".into()),
+        ("--record=/nonexistent/x".into(), "cannot open the recording /nonexistent/x: no such file".into()),
     ];
     for (flag, why) in cases {
         let error = Exporter::open(settings(&[&flag])).expect_err(&flag);

@@ -194,7 +194,7 @@ fn unhealthy_driver_is_reported() {
         .set("gpus: [{}, {faults: {hang: [nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2]}}]\n");
     let report = node.check(&["--deadline", "1s"]);
     report.assert_check("gpus", "fail", "GPU 1");
-    report.assert_check("gpus", "ok", "1 of 2 answer");
+    report.assert_check("gpus", "ok", "1 of 2 respond");
 }
 
 #[test]

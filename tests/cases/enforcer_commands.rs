@@ -69,13 +69,13 @@ fn status_and_explain_report_the_current_state() {
         "protection: passes",
         "startup_grace: passes (older than 0s)",
         "when: true",
-        "true    gpu_util is 0%; wanted max 1% [nvml]",
+        "true    gpu_util is 0%; required max 1% [nvml]",
         "next: terminate, after ",
     ] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
     let text = stdout_of(&enforcer.run(&["explain", "--pid", &pid, "--rule", "too-large"]));
-    assert!(text.contains("false   vram is 512.0MiB; wanted min 1GiB"), "{text}");
+    assert!(text.contains("false   vram is 512.0MiB; required min 1GiB"), "{text}");
     let json: Value =
         serde_json::from_str(&stdout_of(&enforcer.run(&["explain", "--pid", &pid, "--json"]))).unwrap();
     assert_eq!((json.as_array().unwrap().len(), &json[1]["outcome"]), (2, &json!("false")));
@@ -113,7 +113,7 @@ fn explain_reports_an_exempt_target() {
     });
     assert!(text.contains("exempt: a demo until Friday"), "{text}");
     assert!(!text.contains("next: flag"), "{text}");
-    assert!(text.contains("namespaces is none; wanted kube-system"), "{text}");
+    assert!(text.contains("namespaces is none; required kube-system"), "{text}");
     let json: Value =
         serde_json::from_slice(&enforcer.run(&["explain", "--pid", &pid, "--json"]).stdout).unwrap();
     assert_eq!((&json[0]["next"], &json[0]["outcome"]), (&Value::Null, &json!("false")), "{json:#}");

@@ -84,7 +84,7 @@ impl Orphan {
         Self::run(command)
     }
 
-    /// Starts a process that inherits a GPU's device file, which `/proc` shows as `/dev/nvidia0`, as in a
+    /// Starts a process that inherits an open file, which `/proc` shows as `/dev/nvidia0`, as in a
     /// container.
     #[must_use]
     pub fn with_device() -> Self {

@@ -428,17 +428,17 @@ mod tests {
             (|person| person.stat.key.pid = 90, "this program"),
             (|person| person.stat.key.pid = 91, "this program"),
             (|person| person.stat.key.pid = 60, "exporter"),
-            (|person| person.stat.key.pid = 1, "first process"),
+            (|person| person.stat.key.pid = 1, "init process"),
             (|person| person.stat.kernel_thread = true, "kernel"),
             (|person| person.stat.comm = "sshd".into(), "sessions"),
-            (|person| person.uid = 1001, "of uid 1001"),
-            (|person| person.uid = 0, "root's"),
+            (|person| person.uid = 1001, "it has uid 1001"),
+            (|person| person.uid = 0, "runs as root"),
         ];
         for (change, why) in cases {
             assert!(with(change).unwrap_err().contains(why), "{why}");
         }
         let four: Vec<Found> = (100..104).map(found).collect();
-        assert!(permit(1000, &four, &ours, &limits()).unwrap_err().why.contains("more than 3"));
+        assert!(permit(1000, &four, &ours, &limits()).unwrap_err().why.contains("the maximum is 3"));
         let mut contained = found(100);
         contained.person.uid = 0;
         contained.person.place = Place::parse(&format!("0::/docker/{CONTAINER}")).into();

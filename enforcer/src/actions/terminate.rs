@@ -122,7 +122,7 @@ impl<'a> Termination<'a> {
         freezer::find(root, self.context.proc_table, &self.group.pids()).map_err(Refusal::refused)
     }
 
-    /// Terminates members that are MPS clients through their server, before they are signalled.
+    /// Before members are signalled, has the MPS server terminate those that are its clients.
     fn let_go(&mut self) -> Result<(), Refusal> {
         let notes = self.clients.those_of(self.context, (&self.group, self.group.pids()))?;
         self.group.notes.extend(notes);

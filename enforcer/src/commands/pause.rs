@@ -25,7 +25,8 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     // Rounded up to whole seconds.
     let seconds = time.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
     if seconds == Some(0) {
-        return Err(Stop::Usage("--for must be above 0; to end a pause, use resume".to_owned()));
+        let text = flags.time.as_deref().unwrap_or_default();
+        return Err(Stop::Usage(format!("--for={text} must be above 0; to end a pause, use resume")));
     }
     let question = Question::Pause { for_seconds: seconds, reason: flags.reason.clone() };
     let answer = query(&flags.control.control, &question)?;

@@ -199,7 +199,7 @@ fn budgets(status: &Status, text: &mut String) {
     }
 }
 
-/// Returns a target with the name of its process, which is cut first.
+/// Returns a target followed by the name of its process, which is truncated first because it is last.
 fn named(target: &str, comm: Option<&String>) -> String {
     comm.map_or_else(|| target.to_owned(), |comm| format!("{target} {comm}"))
 }

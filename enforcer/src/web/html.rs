@@ -86,7 +86,7 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
     }
     for held in &status.holds {
         notes.push(format!(
-            "Nothing destructive: {}{}{}",
+            "Destructive steps are withheld: {}{}{}",
             held.hold.meaning(),
             held.more(),
             held.left(now.wall)
@@ -98,7 +98,7 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
         notes.push(format!("Breaker {name} open since {since}: {}; {closes}", open.detail));
     }
     if let Some(action) = &status.in_flight {
-        notes.push(format!("Under way: {}", action.describe(now.wall)));
+        notes.push(format!("Action in flight: {}", action.describe(now.wall)));
         notes.extend(action.waits.as_ref().map(|why| format!("SIGKILL waits: {why}")));
     }
     if !status.stream.silent.is_empty() {

@@ -93,7 +93,7 @@ fn line(rule: &Rule, interval: Duration) -> String {
         let order: Vec<&str> = pick.order.iter().map(|order| order.name()).collect();
         let from = text(&pick.from);
         format!(
-            ", of the workloads with {from} for {}, picks the first by {}",
+            ", picks from the workloads with {from} for {}, ordered by {}",
             long(pick.idle_for, interval),
             order.join(", ")
         )

@@ -173,12 +173,15 @@ fn what_is_called_off_while_a_daemon_is_silent_is_not_done() {
     assert!(came.signals.is_empty(), "{}", came.line);
 }
 
+/// Kills the client, waits until it has exited, and lists it.
+const KILLS: &str = "kill -9 CLIENT; until grep -qs 'State:.Z' /proc/CLIENT/status || [ ! -e /proc/CLIENT ]; do :; done; echo CLIENT";
+
 #[test]
 fn one_that_ends_while_daemons_are_asked_is_not_asked_of() {
-    let says = Says { clients: "echo CLIENT; kill -9 CLIENT", ..WELL };
+    let says = Says { clients: KILLS, ..WELL };
     let Came { report, asked, line, .. } = act(&says, &in_a_minute);
     assert_eq!(report.outcome, Outcome::Gone, "{}", report.detail);
-    assert!(!asked.contains("terminate_client") && line.contains("ended before"), "{asked}: {line}");
+    assert!(!asked.contains("terminate_client") && line.contains("exited before"), "{asked}: {line}");
 }
 
 #[test]

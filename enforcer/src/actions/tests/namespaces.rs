@@ -159,7 +159,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let stranger = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);
     container.take(stranger.pid());
     let refused = cgroup_kill::kill(&container.root, &inbox, &mut group, &permit).unwrap_err();
-    assert!(refused.contains("of uid 0"), "{refused}");
+    assert!(refused.contains("it has uid 0"), "{refused}");
     assert!(holder.lives() && stranger.lives());
     let frozen = fs::read_to_string(container.directory().join("cgroup.freeze")).unwrap();
     assert_eq!(frozen.trim(), "0", "and run on");

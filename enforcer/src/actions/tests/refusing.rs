@@ -30,7 +30,7 @@ fn sleeper(home: &Home) -> Holder {
 fn changed_process_is_not_signalled() {
     type Change = fn(&mut Member);
     let cases: [(Change, &str); 6] = [
-        (|member| member.key.as_mut().unwrap().start_ticks -= 1, "another process now"),
+        (|member| member.key.as_mut().unwrap().start_ticks -= 1, "now belongs to another process"),
         (|member| member.uid = Some(1), "now has uid 65534"),
         (|member| member.confinement.push_str("/x"), "another cgroup"),
         (|member| member.uid = None, "was unknown"),
@@ -60,11 +60,11 @@ fn the_protected_live() {
     refused(&home, by_policy, "the file says so");
     let mut too_many = terminate(of_process(&holder), LONG);
     too_many.limits.max_processes = 0;
-    refused(&home, too_many, "more than 0");
+    refused(&home, too_many, "the maximum is 0");
     assert!(holder.lives());
 
     let roots = Holder::start(&home, 0, &["/bin/sh", "-c", "echo ready; exec sleep 1000"]);
-    refused(&home, terminate(of_process(&roots), LONG), "root's");
+    refused(&home, terminate(of_process(&roots), LONG), "runs as root");
     assert!(roots.lives());
     let ours = key(std::process::id());
     let mut us = terminate(subject(Kind::Process, "process:us", &[ours]), LONG);
@@ -86,7 +86,7 @@ fn process_that_the_exporter_started_is_exempt_by_its_identity() {
     });
     let mut request = terminate(subject(Kind::Process, "process:x", &[child]), LONG);
     request.limits.exporter = Some(parent.key());
-    refused(&home, request.clone(), "exporter's");
+    refused(&home, request.clone(), "belongs to the exporter");
     assert!(parent.lives() && lives(child.pid));
     // Another process had that pid once.
     request.limits.exporter = Some(ProcessKey { start_ticks: parent.key().start_ticks - 1, ..parent.key() });
@@ -105,7 +105,7 @@ fn a_group_with_another_users_process_lives_as_a_whole() {
     });
     let mut request = terminate(of_process(&holder), LONG);
     request.limits.root = Root::Allowed;
-    refused(&home, request, "of uid 65533");
+    refused(&home, request, "it has uid 65533");
     assert!(holder.lives() && lives(child.stat.key.pid));
 }
 
