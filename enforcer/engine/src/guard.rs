@@ -425,8 +425,8 @@ mod tests {
         };
         assert_eq!(with(|_| {}), Ok(()));
         let cases: [(Change<ProcessInfo>, &str); 8] = [
-            (|person| person.stat.key.pid = 90, "this program"),
-            (|person| person.stat.key.pid = 91, "this program"),
+            (|person| person.stat.key.pid = 90, "it is the enforcer"),
+            (|person| person.stat.key.pid = 91, "it is the enforcer"),
             (|person| person.stat.key.pid = 60, "exporter"),
             (|person| person.stat.key.pid = 1, "init process"),
             (|person| person.stat.kernel_thread = true, "kernel"),

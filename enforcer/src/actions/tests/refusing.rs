@@ -72,7 +72,7 @@ fn the_protected_live() {
     us.subject = Arc::new(Subject { members: us.subject.members.clone(), ..(*us.subject).clone() });
     let home = Home::new();
     let _device = File::open(home.device()).unwrap();
-    refused(&home, us, "this program");
+    refused(&home, us, "it is the enforcer");
 }
 
 #[test]
