@@ -145,7 +145,7 @@ fn healthy_node_passes_every_check() {
     for (name, text) in [
         ("driver", "580.95.05, NVML 13.580.95.05, CUDA 13.0"),
         ("kernel module", "580.95.05, same as NVML"),
-        ("gpus", "2 of 2 answer: NVIDIA H200"),
+        ("gpus", "2 of 2 respond: NVIDIA H200"),
         ("pid namespace", "the host's"),
         ("/proc", "shows"),
         ("rights", "open files"),

@@ -21,7 +21,7 @@ impl std::fmt::Debug for Changes {
 }
 
 impl Pool {
-    /// Subscribes to changes from now on, on new connections.
+    /// Opens new connections to Redis, and subscribes to all changes made from now on.
     ///
     /// # Errors
     /// If Redis does not respond, is older than 6, or does not permit it.

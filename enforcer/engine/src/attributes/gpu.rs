@@ -51,7 +51,7 @@ pub(super) static UNLISTED_DEVICE_PROCESSES: Attribute = Attribute {
     name: "unlisted_processes",
     of: &[Kind::Gpu],
     unit: Unit::Count,
-    help: "Processes that have the GPU's device file open but that the driver does not list, such as forked workers that inherited it. Excludes driver and monitoring services (nvidia-persistenced, DCGM and similar, with a uid below 1000). The scan runs once a minute, and only while 256MiB or more are unaccounted or all listed processes have exited. Unknown without a scan, and in MIG mode if the driver returned no process list for an instance.",
+    help: "Processes that have the GPU's device file open but that the driver does not list, such as forked workers that inherited it. Excludes driver and monitoring services (nvidia-persistenced, DCGM and similar, with a uid below 1000). The scan runs once a minute, and only while 256MiB or more are unaccounted for, or all listed processes have exited. Unknown without a scan, and in MIG mode if the driver returned no process list for an instance.",
     source: "proc",
     read: unlisted_processes,
 };

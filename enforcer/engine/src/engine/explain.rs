@@ -14,7 +14,7 @@ use crate::policy::{Condition, Exception, Mode};
 use crate::verdict::{Asked, Hold};
 use crate::view::{Target, View};
 
-const ON_HOLD: &str = "not stopped, traced or frozen; such processes are exempt from rules on idleness, unless the rule names the state";
+const ON_HOLD: &str = "not stopped, traced or frozen; stopped, traced and frozen processes are exempt from rules on idleness, unless the rule names the state";
 const NO_PROCESS: &str =
     "the driver lists a pid for which no process exists, so there is nothing to exempt or to signal";
 

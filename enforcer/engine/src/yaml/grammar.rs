@@ -1,5 +1,5 @@
-//! The keys of a format: a JSON Schema, which editors read as well. Each of its definitions is a map with its
-//! name for messages (`title`), its keys with their purposes, and the keys that it needs.
+//! The keys of a format, given by a JSON Schema that editors read as well. Each definition in the schema describes one
+//! map: its name in error messages (`title`), its keys with the purpose of each, and which keys are required.
 
 use super::fault::Faults;
 use super::tree::{self, Entry, Node};

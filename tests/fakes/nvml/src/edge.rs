@@ -120,8 +120,8 @@ pub(crate) fn field<const SIZE: usize>(text: &str) -> [c_char; SIZE] {
     field
 }
 
-/// Exports device functions: C functions with these names, whose first argument is a device handle. Calls pass
-/// the gate.
+/// Exports device functions: C functions with these names, whose first argument is a device handle. Each call
+/// goes through the gate before its body runs.
 macro_rules! device_calls {
     ($($name:ident($call:ident $(, $arg:ident: $type:ty)*) $act:block)*) => {
         $(
@@ -136,7 +136,8 @@ macro_rules! device_calls {
     };
 }
 
-/// Exports functions of the driver itself: C functions with these names. Calls pass the gate.
+/// Exports functions of the driver itself: C functions with these names. Each call goes through the gate
+/// before its body runs.
 macro_rules! system_calls {
     ($($name:ident($machine:ident $(, $arg:ident: $type:ty)*) $act:block)*) => {
         $(
