@@ -148,11 +148,14 @@ impl Processes {
         self.proc.process(pid).and_then(|process| process.text("cgroup")).ok()
     }
 
-    /// Returns whether a process is in our mount namespace; `None` if that cannot be read.
+    /// Returns whether a path leads a process to the same directory as us: its mount namespace may differ. `None` if
+    /// that cannot be read.
     #[must_use]
-    pub fn same_mounts(&self, pid: u32) -> Option<bool> {
-        let theirs = self.proc.process(pid).and_then(|process| process.link("ns/mnt")).ok()?;
-        Some(theirs == self.proc.link("self/ns/mnt").ok()?)
+    pub fn sees_same(&self, pid: u32, path: &str) -> Option<bool> {
+        let theirs =
+            self.proc.process(pid).and_then(|process| process.attributes(&format!("root{path}"))).ok()?;
+        let ours = self.proc.attributes(&format!("self/root{path}")).ok();
+        Some(ours.is_some_and(|ours| (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)))
     }
 
     /// Returns whether a process catches or ignores a signal instead of ending; `None` if that is unknown.

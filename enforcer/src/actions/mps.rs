@@ -75,13 +75,14 @@ fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Pidfd, Refusal> 
     }
 }
 
-/// Returns the pipe directory that an MPS process names in its environment. If the process has another mount
-/// namespace, the path leads through its root, because the same path here may belong to any user.
+/// Returns the pipe directory that an MPS process names in its environment. If that path leads the process to another
+/// directory than us, the path goes through its root, because the directory here may belong to any user.
 pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Option<String> {
     let named =
         context.proc_table.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
-    match context.proc_table.same_mounts(pid) {
-        Some(false) => Some(format!("/proc/{pid}/root{}", named.as_deref().unwrap_or(DEFAULT_PIPES))),
+    let path = named.as_deref().unwrap_or(DEFAULT_PIPES);
+    match context.proc_table.sees_same(pid, path) {
+        Some(false) => Some(format!("/proc/{pid}/root{path}")),
         _ => named,
     }
 }

@@ -196,3 +196,20 @@ fn cgroup_made_again_at_the_same_path_has_no_members() {
     assert_eq!(group.renew().unwrap(), 0);
     assert!(group.all_ended() && stranger.lives());
 }
+
+#[test]
+fn directory_of_another_mount_namespace_differs_only_if_it_is_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let (here, below) = (directory.path().display().to_string(), directory.path().join("below"));
+    fs::create_dir(&below).unwrap();
+    let script = format!("mount -t tmpfs none {} && echo ready && exec sleep 1000", below.display());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]).stdout(Stdio::piped());
+    let mut child = Holder(command.spawn().unwrap());
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(&mut child.0.stdout.take().unwrap(), &mut ready).unwrap();
+    let table = Processes::open("/proc".as_ref(), "/dev/nvidia").unwrap();
+    assert_eq!(table.sees_same(child.pid(), &here), Some(true));
+    assert_eq!(table.sees_same(child.pid(), &below.display().to_string()), Some(false));
+    assert_eq!(table.sees_same(child.pid(), "/nowhere"), None);
+}
