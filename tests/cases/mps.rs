@@ -107,7 +107,7 @@ fn daemon_is_started_listed_and_stopped() {
     machine.modes(["default", "exclusive_process"]);
     let (code, printed) = machine.run("a", &["start", "--gpu", "1"]);
     assert_eq!(code, Some(69), "{printed}");
-    assert!(printed.contains("a daemon already runs") && printed.contains("already"), "{printed}");
+    assert!(printed.contains("a daemon is already running"), "{printed}");
     let (code, printed) = machine.run("a", &["stop"]);
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains("+ echo quit | "), "{printed}");
@@ -351,7 +351,7 @@ fn stop_of_a_daemon_that_does_not_quit_reports_its_client() {
     ));
     let (code, printed) = machine.run("a", &["stop", "--mps-control", wrapped_control.to_str().unwrap()]);
     assert_eq!(code, Some(75), "{printed}");
-    assert!(printed.contains("still runs") && printed.contains("no room"), "{printed}");
+    assert!(printed.contains("is still running") && printed.contains("no room"), "{printed}");
     assert!(machine.mps.smi_calls().is_empty(), "{printed}");
 }
 

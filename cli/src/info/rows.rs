@@ -80,7 +80,7 @@ pub(super) fn omitted<'a>(
     let count = rest.len();
     let sum = rest.map(|holder| holder.memory).sum::<Option<u64>>();
     let sum = sum.map(|bytes| format!(" with {}", style.units.size(bytes))).unwrap_or_default();
-    (count > 0).then(|| format!("and {count} more{sum}; --top {all} shows all"))
+    (count > 0).then(|| format!("and {count} more{sum}; use --top {all} to show all"))
 }
 
 /// A row of a table of holders.
