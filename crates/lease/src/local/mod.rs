@@ -28,10 +28,12 @@
 mod directory;
 mod list;
 mod lock_holder;
+mod path;
 mod processes;
 mod queue;
 mod record;
 mod take;
+mod token;
 mod waiter;
 
 use std::collections::BTreeMap;
@@ -49,8 +51,10 @@ use crate::audit::Audit;
 use crate::holder::LocalHost;
 use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus};
 use directory::{Directory, Gate, ManagedGpu};
+use list::Lock;
 use record::Record;
 use take::GpuSelection;
+use token::TokenClock;
 use waiter::{Step, Waiter};
 
 /// Lowest number of inherited descriptors, above those that shells and programs use themselves.
@@ -158,20 +162,22 @@ impl Leases for Local {
         let directory = Directory::make(&self.path)?;
         let gate = directory.enter();
         if !gate.alone {
-            return Err(LeaseError::NotNow(
-                "another client was stopped while it requested GPUs; try again".to_owned(),
-            ));
+            return Err(directory.gate_error());
         }
+        let mut tokens = TokenClock::default();
         match directory.managed() {
             Ok(managed) if !force => return Ok(Init::Already(managed.gpus.len() as u64)),
             Ok(managed) => {
                 let held = |gpu: &&ManagedGpu| {
-                    directory.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|(file, _)| list::is_locked(&file))
+                    directory
+                        .gpu(gpu.id, OFlags::RDONLY)
+                        .is_ok_and(|(file, _)| list::lock(&file, &gate) != Lock::Free)
                 };
                 let held = managed.gpus.iter().filter(held).count();
                 if held > 0 {
                     return Ok(Init::Held(held as u64));
                 }
+                tokens = managed.tokens;
             }
             Err(LeaseError::Absent(_)) => {}
             Err(_) if force => {}
@@ -182,7 +188,7 @@ impl Leases for Local {
         managed.sort_by_key(|gpu| gpu.id);
         managed.dedup_by_key(|gpu| gpu.id);
         let count = managed.len() as u64;
-        directory.write_pool(managed)?;
+        directory.write_pool(managed, TokenClock::replacing(tokens))?;
         Ok(Init::Done(count))
     }
 
