@@ -454,6 +454,27 @@ fn shared_lock_of_another_user_is_shown_as_holder() {
 }
 
 #[test]
+fn forced_init_ignores_shared_locks_and_keeps_exclusive_ones() {
+    let pool = Directory::of("0,1");
+    let mut reader = nobody_locks(&pool, "gpu/0", "-s");
+    let mut writer = nobody_locks(&pool, "gpu/1", "-x");
+    let force = || code(&run(&pool, &["init", "--force", "--gpus", "0,1"]));
+    assert_eq!(force(), 75, "an exclusive lock may be a lease whose record another user has overwritten");
+    assert_eq!(states(&pool), ["leased"; 2]);
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    assert_eq!(force(), 0);
+    assert_eq!(states(&pool), ["idle"; 2]);
+    let holder = hold(&pool, &["run", "-n", "2"]);
+    fs::write(pool.path().join("gpu/0"), "{}").unwrap();
+    assert_eq!(force(), 75);
+    end(holder, Signal::TERM);
+    assert!(reader.try_wait().unwrap().is_none());
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+}
+
+#[test]
 fn record_of_another_container_needs_a_matching_lock() {
     let pool = Directory::of("0");
     let file = pool.path().join("gpu/0");

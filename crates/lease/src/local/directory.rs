@@ -14,7 +14,7 @@ use rustix::fs::{fchmod, fchown, flock, fstat, mkdirat, openat, renameat, statat
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::path;
+use super::path::{self, DIRECTORY};
 use super::processes::{Inode, Locks};
 use super::token::TokenClock;
 use crate::LeaseError;
@@ -130,12 +130,39 @@ impl Directory {
         found.is_ok_and(|found| same(&found, &managed.file) && stamp(&found) == stamp(&managed.file))
     }
 
-    /// Replaces the list of GPUs atomically.
-    pub(super) fn write_pool(&self, gpus: Vec<ManagedGpu>, tokens: TokenClock) -> Result<(), LeaseError> {
+    /// Locks the existing files of GPUs, so that no client is granted one of them until they are replaced. Shared locks
+    /// of other processes do not prevent that, because no lease has one. Returns the number of GPUs with exclusive
+    /// locks, if there are any: a lease cannot be ruled out, because every user can overwrite its record.
+    pub(super) fn lock_gpus<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Result<Vec<File>, u64> {
+        let (mut locked, mut held) = (Vec::new(), 0);
+        for (file, _) in ids.filter_map(|id| self.gpu(*id, OFlags::RDONLY).ok()) {
+            let kinds = [FlockOperation::NonBlockingLockExclusive, FlockOperation::NonBlockingLockShared];
+            if kinds.into_iter().any(|kind| flock(&file, kind).is_ok()) {
+                locked.push(file);
+            } else {
+                held += 1;
+            }
+        }
+        if held > 0 { Err(held) } else { Ok(locked) }
+    }
+
+    /// Replaces the list of GPUs atomically. With `replace`, each GPU gets a new file, so that locks on its old file
+    /// lose their meaning.
+    pub(super) fn write_pool(
+        &self,
+        (gpus, tokens): (Vec<ManagedGpu>, TokenClock),
+        replace: bool,
+    ) -> Result<(), LeaseError> {
         let rights = Rights::of(&fstat(&self.top).map_err(|error| lease_error(&self.path, error))?);
         for gpu in &gpus {
             let name = gpu.id.to_string();
-            let made = file(&self.gpus, &name, (rights, self.owner));
+            let made = if replace {
+                let new = format!("{name}.new");
+                let made = file(&self.gpus, &new, (rights, self.owner));
+                made.and_then(|()| Ok(renameat(&self.gpus, new, &self.gpus, &name)?))
+            } else {
+                file(&self.gpus, &name, (rights, self.owner))
+            };
             made.map_err(|error| LeaseError::file(&self.path.join("gpu").join(name), &error))?;
         }
         let path = self.path.join("pool");
@@ -227,7 +254,6 @@ fn same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 const WRITE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);

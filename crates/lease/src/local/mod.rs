@@ -36,7 +36,7 @@ mod take;
 mod token;
 mod waiter;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
@@ -44,14 +44,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bailiff_proc::start;
-use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::audit::Audit;
 use crate::holder::LocalHost;
 use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus};
 use directory::{Directory, Gate, ManagedGpu};
-use list::Lock;
 use record::Record;
 use take::GpuSelection;
 use token::TokenClock;
@@ -164,31 +162,29 @@ impl Leases for Local {
         if !gate.alone {
             return Err(directory.gate_error());
         }
+        let mut managed: Vec<ManagedGpu> =
+            gpus.iter().map(|(id, uuid)| ManagedGpu { id: *id, uuid: uuid.clone() }).collect();
+        managed.sort_by_key(|gpu| gpu.id);
+        managed.dedup_by_key(|gpu| gpu.id);
+        let mut replaced: BTreeSet<u32> = managed.iter().map(|gpu| gpu.id).collect();
         let mut tokens = TokenClock::default();
         match directory.managed() {
-            Ok(managed) if !force => return Ok(Init::Already(managed.gpus.len() as u64)),
-            Ok(managed) => {
-                let held = |gpu: &&ManagedGpu| {
-                    directory
-                        .gpu(gpu.id, OFlags::RDONLY)
-                        .is_ok_and(|(file, _)| list::lock(&file, &gate) != Lock::Free)
-                };
-                let held = managed.gpus.iter().filter(held).count();
-                if held > 0 {
-                    return Ok(Init::Held(held as u64));
-                }
-                tokens = managed.tokens;
+            Ok(old) if !force => return Ok(Init::Already(old.gpus.len() as u64)),
+            Ok(old) => {
+                replaced.extend(old.gpus.iter().map(|gpu| gpu.id));
+                tokens = old.tokens;
             }
             Err(LeaseError::Absent(_)) => {}
             Err(_) if force => {}
             Err(error) => return Err(error),
         }
-        let mut managed: Vec<ManagedGpu> =
-            gpus.iter().map(|(id, uuid)| ManagedGpu { id: *id, uuid: uuid.clone() }).collect();
-        managed.sort_by_key(|gpu| gpu.id);
-        managed.dedup_by_key(|gpu| gpu.id);
         let count = managed.len() as u64;
-        directory.write_pool(managed, TokenClock::replacing(tokens))?;
+        let locked = match directory.lock_gpus(replaced.iter().filter(|_| force)) {
+            Ok(locked) => locked,
+            Err(held) => return Ok(Init::Held(held)),
+        };
+        directory.write_pool((managed, TokenClock::replacing(tokens)), force)?;
+        drop(locked);
         Ok(Init::Done(count))
     }
 

@@ -10,9 +10,9 @@ use rustix::fs::{CWD, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::directory::DIRECTORY;
 use crate::LeaseError;
 
+pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
