@@ -22,8 +22,9 @@
 //! position back when it continues. The gate lock only keeps order. The lock on a GPU's file alone prevents the GPU
 //! from being granted twice.
 //!
-//! Other users can lock the file of an idle GPU without a ticket, create a ticket with a low number, or write invalid
-//! records. None of these actions takes a GPU from its holder.
+//! Other users can lock the file of an idle GPU or the gate without a ticket, create tickets with low numbers, or write
+//! invalid records. None of these actions takes a GPU from its holder or affects fencing tokens, and audits show the
+//! processes that have a lock.
 
 mod directory;
 mod list;
